@@ -12,7 +12,7 @@ from contextlib import closing
 
 from nvct import paths
 from nvct.compile import farm_plan, farm_table
-from nvct.container.deliver.farm_table import Share
+from nvct.container.deliver.farm_table import FarmEntries
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.rootfs import view_links
 from nvct.errors import HostError
@@ -95,17 +95,17 @@ def _has_view() -> bool:
 def _mounted(table: Table, inventory: Inventory, capabilities: Collection[str]) -> MountedView:
     """Return what a specification mounts of a view, and what its hook makes visible."""
     mount_point = view_links.OF_SPEC
-    share = Share(table, sorted(capabilities))
+    entries = FarmEntries(table, sorted(capabilities))
     keys = ("cache", "cache32") if COMPAT32 in capabilities else ("cache",)
-    libraries = [path for key in keys for _, path in share.of(key)]
+    libraries = [path for key in keys for _, path in entries.of(key)]
     links, files = [], []
-    for where, path in share.links():
+    for where, path in entries.links():
         if where != view_links.in_container(path):
             files.append([path, where])
         elif path not in libraries:
             links.append(path)
-    files += [[path, mount[0]] for mount, path in share.singles() if path]
-    outside = {mount[0] for mount, path in share.singles() if not path}
+    files += [[path, mount[0]] for mount, path in entries.singles() if path]
+    outside = {mount[0] for mount, path in entries.singles() if not path}
     return MountedView(
         source=table["view"],
         shown={
@@ -116,7 +116,7 @@ def _mounted(table: Table, inventory: Inventory, capabilities: Collection[str]) 
             "folder": _library_folder(inventory.files),
         },
         files=[file for file in inventory.files if file.container_path in outside],
-        env=[entry for entry in share.env(mount_point) if entry != VOID_ENV],
+        env=[entry for entry in entries.env(mount_point) if entry != VOID_ENV],
     )
 
 

@@ -28,12 +28,12 @@ TIMEOUT_S = 20
 LOCK_TIMEOUT_S = TIMEOUT_S + 10
 """Longer than the holder may work, so that a waiter reports the holder's error, not the lock."""
 NOT_STARTED = 127
-KEPT = (
+KEPT_VARIABLES = (
     "PATH", "HOME", "XDG_CONFIG_HOME", "XDG_DATA_DIRS", "XDG_RUNTIME_DIR", "NVCT_RUN_DIR",
     "NVCT_DEBUG",
     paths.SIM_DEV_ENV,  # only a simulated NVML reads it; a real one has a fixed /dev
 )  # fmt: skip
-WORK = {
+ACTIVITIES = {
     "config": "reading config.toml",
     "registry": "reading the CDI specs",
     "own": "looking at the driver",
@@ -41,7 +41,7 @@ WORK = {
     "own-none": "looking at the driver",
     "properties": "asking NVML about the GPUs",
 }
-LOOKING = "looking for what the container asks for besides GPUs"
+OTHER_ACTIVITY = "looking for what the container asks for besides GPUs"
 """Description of all other tasks: mode-gds and so on."""
 
 
@@ -54,40 +54,42 @@ def run(
         NvctError: the error in the answer of the cold side.
         HostError: the cold side crashed, could not be started or did not answer in time.
     """
-    kept = {k: v for k, v in env.items() if k in KEPT or k.startswith("NVIDIA_CTK_")}
-    kept.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
-    work = WORK.get(args[0], LOOKING)
-    data, status = spawn([cold, "-I", "-m", "nvct.compile", *args], kept, work, timeout_s)
+    cold_env = {k: v for k, v in env.items() if k in KEPT_VARIABLES or k.startswith("NVIDIA_CTK_")}
+    cold_env.setdefault("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
+    activity = ACTIVITIES.get(args[0], OTHER_ACTIVITY)
+    data, status = spawn([cold, "-I", "-m", "nvct.compile", *args], cold_env, activity, timeout_s)
     try:
         answer = jsontext.parse(data.decode("utf-8", "surrogateescape"), "the cold side's answer")
     except NvctError as error:
-        raise _crashed(cold, args, work, status) from error
+        raise _crashed(cold, args, activity, status) from error
     if not isinstance(answer, dict):
-        raise _crashed(cold, args, work, status)
-    failed = answer.get("error")
-    if isinstance(failed, dict):
-        raise errors.from_dict(failed)
+        raise _crashed(cold, args, activity, status)
+    failure = answer.get("error")
+    if isinstance(failure, dict):
+        raise errors.from_dict(failure)
     return answer
 
 
-def _crashed(cold: str, args: list[str], work: str, status: int) -> HostError:
+def _crashed(cold: str, args: list[str], activity: str, status: int) -> HostError:
     if status == NOT_STARTED << 8:
         return HostError(
-            f"{work} failed: {cold} cannot be started",
+            f"{activity} failed: {cold} cannot be started",
             hint="run nvct launchers install again",
         )
     if status & 0x7F:
         return HostError(
-            f"{work} failed: {cold} -m nvct.compile died of signal {status & 0x7F}",
+            f"{activity} failed: {cold} -m nvct.compile died of signal {status & 0x7F}",
             hint="nvct refresh shows whether it does again",
         )
     return HostError(
-        f"{work} failed: {cold} -m nvct.compile gave no answer",
+        f"{activity} failed: {cold} -m nvct.compile gave no answer",
         hint=f"{' '.join([cold, '-I', '-m', 'nvct.compile', *args])} shows why",
     )
 
 
-def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> tuple[bytes, int]:
+def spawn(
+    argv: list[str], env: dict[str, str], activity: str, timeout_s: float
+) -> tuple[bytes, int]:
     """Run a program; return its stdout and wait status. A timeout kills its process group."""
     from _signal import ITIMER_REAL, SIG_UNBLOCK, SIGALRM, pthread_sigmask, setitimer, signal
 
@@ -99,27 +101,27 @@ def spawn(argv: list[str], env: dict[str, str], work: str, timeout_s: float) -> 
 
     def too_late(_number: int, _frame: object) -> None:
         raise HostError(
-            f"{work} took longer than {timeout_s:g} s and was stopped",
+            f"{activity} took longer than {timeout_s:g} s and was stopped",
             hint="does nvidia-smi hang too? dmesg may say why",
         )
 
     # The parent may have blocked SIGALRM. No other code here uses the alarm, and exec follows.
     pthread_sigmask(SIG_UNBLOCK, [SIGALRM])
-    before = signal(SIGALRM, too_late)
+    previous_handler = signal(SIGALRM, too_late)
     setitimer(ITIMER_REAL, timeout_s)
-    parts = []
+    chunks = []
     status = None
     try:
-        while part := posix.read(read_end, 1 << 20):
-            parts.append(part)
+        while chunk := posix.read(read_end, 1 << 20):
+            chunks.append(chunk)
         status = posix.waitpid(pid, 0)[1]  # also limited: stdout can close long before the exit
     finally:
         setitimer(ITIMER_REAL, 0)
-        signal(SIGALRM, before)
+        signal(SIGALRM, previous_handler)
         posix.close(read_end)
         if status is None:
             _kill(pid)
-    return b"".join(parts), status
+    return b"".join(chunks), status
 
 
 def _become(argv: list[str], env: dict[str, str], stdout: int) -> None:
@@ -149,12 +151,12 @@ def _kill(pid: int) -> None:
 
 def under_lock(
     store: Store,
-    again: Callable[[], T | None],
+    look_up: Callable[[], T | None],
     make: Callable[[], T],
     timeout_s: float = LOCK_TIMEOUT_S,
     failures: Failures | None = None,
 ) -> T:
-    """Return the result of `again` if another process has stored one, else that of `make`.
+    """Return the result of `look_up` if another process has stored one, else that of `make`.
 
     One process at a time calls `make`. `failures` records that `make` failed and for which
     processes the failure counts. If the run directory cannot hold the lock, each process calls
@@ -176,9 +178,9 @@ def under_lock(
     except OSError:  # full or read-only file system, or the lock is a directory
         return make()
     try:
-        found = again()
-        if found is not None:
-            return found
+        stored = look_up()
+        if stored is not None:
+            return stored
         if failures is None:
             return make()
         failures.check()

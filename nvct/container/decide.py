@@ -68,7 +68,7 @@ class Decision:
             if kernel is not None:
                 self.layout.write(kernel)
             self.edits = self.layout.edits
-            self.notes.append(self.layout.note)
+            self.notes.append(self.layout.summary)
         if self.request is not None:
             inject.apply(bundle, self.edits)
 
@@ -136,10 +136,10 @@ def _answer(
     A plan has few fingerprints, so a library can be removed and its plan still match. The mount
     sources are checked last; the low-level runtime reports those that are removed later.
     """
-    from nvct.container.edits import collect, kept_or_fresh
+    from nvct.container.edits import collect, stored_or_fresh
     from nvct.container.plan.model import check_mount_sources
 
-    def attempt(fresh: bool) -> list[str]:  # noqa: FBT001  kept, then fresh
+    def attempt(fresh: bool) -> list[str]:  # noqa: FBT001  stored, then fresh
         notes: list[str] = []  # of the last attempt alone
         decision.edits = collect(request, config, host, fresh=fresh)
         decision.layout = None
@@ -148,12 +148,12 @@ def _answer(
         check_mount_sources((decision.layout or decision).edits)
         return notes
 
-    decision.notes += kept_or_fresh(attempt)
+    decision.notes += stored_or_fresh(attempt)
     if (
         folder is not None
         and decision.layout is None
         and config.params_mask != "true"
-        and any("hook" in one for one in decision.edits)
+        and any("hook" in edit for edit in decision.edits)
     ):
         from nvct.container.deliver import layout_classic  # loads what writes into a root
 
@@ -186,7 +186,7 @@ def wants_view(bundle: Bundle, config: Config, notes: list[str]) -> bool:
 
 def _view(bundle: Bundle, folder: str, edits: list[Edits], notes: list[str]) -> Layout | None:
     """Return the driver's view as a layout; None if this host has no view for the container."""
-    table = next((one["farm"]["table"] for one in edits if "farm" in one), None)
+    table = next((edit["farm"]["table"] for edit in edits if "farm" in edit), None)
     if table is None:
         return None
     if not table["view"]:

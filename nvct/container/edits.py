@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-def kept_or_fresh(make: Callable[[bool], T]) -> T:
+def stored_or_fresh(make: Callable[[bool], T]) -> T:
     """Return the result of `make` for stored plans; for fresh plans if the stored ones are stale.
 
     A missing file may exist now, so a refusal is checked again; a success is not.
@@ -31,7 +31,7 @@ def kept_or_fresh(make: Callable[[bool], T]) -> T:
         NvctError: raised by `make`, for fresh plans if they may help.
     """
     try:
-        return make(False)  # noqa: FBT003  kept
+        return make(False)  # noqa: FBT003  stored
     except (model.StalePlanError, StaleSpecError):
         pass
     return make(True)  # noqa: FBT003  fresh
@@ -50,25 +50,25 @@ def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> lis
         StalePlanError: a plan no longer describes the host.
         NvctError: a device is not available.
     """
-    wanted, compat = request.capabilities, config.wants_compat(request.mode)
+    capabilities, compat = request.capabilities, config.wants_compat(request.mode)
     ids = request.ids
-    more: list[model.Edits] = []
+    extra_edits: list[model.Edits] = []
     if request.extras:
         from nvct.container import extras  # few containers request any
 
-        ids, more = extras.collect(request, host, fresh=fresh)
+        ids, extra_edits = extras.collect(request, host, fresh=fresh)
     if not ids:
-        plan, kind = plan_of(request, host, request.kind, fresh=fresh, bare=True)
+        plan, kind = plan_of(request, host, request.kind, fresh=fresh, without_gpus=True)
         _check_requirements(request, plan, [], host)
-        return [*model.common(plan, kind, wanted, compat=compat), *more]
+        return [*model.common(plan, kind, capabilities, compat=compat), *extra_edits]
     edits: list[model.Edits] = []
     for plan, names in plans_of(request, ids, host, fresh=fresh):
         _refuse_conflicts(plan, names)
         if request.mode == "csv":
             request.notes += [text for text in plan["problems"] if text not in request.notes]
         _check_requirements(request, plan, names, host)
-        edits.extend(model.collect(plan, names, wanted, compat=compat))
-    return [*edits, *more]
+        edits.extend(model.collect(plan, names, capabilities, compat=compat))
+    return [*edits, *extra_edits]
 
 
 def plans_of(
@@ -78,12 +78,12 @@ def plans_of(
     answers: dict[str, tuple[model.Plan, str]] = {}
     groups: dict[int, tuple[model.Plan, list[str]]] = {}
     for word in ids:
-        asked, equals, device = word.partition("=")
+        requested_kind, equals, device = word.partition("=")
         if not equals:
-            asked, device = request.kind, word
-        if asked not in answers:
-            answers[asked] = plan_of(request, host, asked, fresh=fresh)
-        plan, kind = answers[asked]
+            requested_kind, device = request.kind, word
+        if requested_kind not in answers:
+            answers[requested_kind] = plan_of(request, host, requested_kind, fresh=fresh)
+        plan, kind = answers[requested_kind]
         groups.setdefault(id(plan), (plan, []))[1].append(f"{kind}={device}")
     return list(groups.values())
 
@@ -111,22 +111,22 @@ def _refuse_conflicts(plan: model.Plan, names: list[str]) -> None:
 
 
 def plan_of(
-    request: Request, host: Host, kind: str, *, fresh: bool = False, bare: bool = False
+    request: Request, host: Host, kind: str, *, fresh: bool = False, without_gpus: bool = False
 ) -> tuple[model.Plan, str]:
     """Return the plan that defines a kind, and the kind's name in the plan.
 
-    If the registry has no nvidia.com/gpu spec, nvct's own spec defines the kind. `bare` is true
-    if no GPU is requested.
+    If the registry has no nvidia.com/gpu spec, nvct's own spec defines the kind. `without_gpus` is
+    true if no GPU is requested.
     """
     if kind != RUNTIME_KIND:
         plan = host.plan("registry", fresh=fresh)
         if kind in plan["kinds"] or kind != OWN_KIND:
             return plan, kind
-    own = "own-csv-all" if request.extras.csv_all else "own"
-    if bare and own == "own":
-        own = "own-none"  # needs no NVML; the host may have a driver but no GPU
+    plan_name = "own-csv-all" if request.extras.csv_all else "own"
+    if without_gpus and plan_name == "own":
+        plan_name = "own-none"  # needs no NVML; the host may have a driver but no GPU
     try:
-        return host.plan(own, fresh=fresh), OWN_KIND
+        return host.plan(plan_name, fresh=fresh), OWN_KIND
     except NvctError as error:
         if not error.hint:
             error.hint = "is the NVIDIA driver installed and loaded? try nvidia-smi"

@@ -36,27 +36,27 @@ def collect(request: Request, host: Host, *, fresh: bool) -> tuple[list[str], li
     """
     extras = request.extras
     edits: list[model.Edits] = []
-    got: list[str] = []
+    variables: list[str] = []
     for mode, variable in FEATURES.items():
         if getattr(extras, mode):
             plan = _plan(host, mode, f"{variable}=enabled", fresh=fresh)
             edits += model.collect(plan, [f"nvidia.com/{mode}=all"])
-            got.append(variable)
+            variables.append(variable)
     if extras.imex:
         plan = _plan(host, "imex", IMEX_VARIABLE, fresh=fresh)
         names = _channels(plan, extras.imex, unmade=extras.imex_unmade)
         edits += model.collect(plan, [name for name in names if name in plan["devices"]])
         edits += [_unmade(plan, name) for name in names if name not in plan["devices"]]
-        got.append(IMEX_VARIABLE)
+        variables.append(IMEX_VARIABLE)
     ids = request.ids
-    wanted = [name for name in MIG_CAPABILITIES if getattr(extras, name)]
-    if wanted:
-        _refuse_mig_devices(request, MIG_CAPABILITIES[wanted[0]])
-        plan = _plan(host, "mig", MIG_CAPABILITIES[wanted[0]], fresh=fresh)
-        ids, names = _mig_names(request, wanted, plan)
+    mig_capabilities = [name for name in MIG_CAPABILITIES if getattr(extras, name)]
+    if mig_capabilities:
+        _refuse_mig_devices(request, MIG_CAPABILITIES[mig_capabilities[0]])
+        plan = _plan(host, "mig", MIG_CAPABILITIES[mig_capabilities[0]], fresh=fresh)
+        ids, names = _mig_names(request, mig_capabilities, plan)
         edits += model.collect(plan, names)
-        got += [MIG_CAPABILITIES[name] for name in wanted]
-    note = f"besides GPUs: {', '.join(got)}"
+        variables += [MIG_CAPABILITIES[name] for name in mig_capabilities]
+    note = f"besides GPUs: {', '.join(variables)}"
     if note not in request.notes:
         request.notes.append(note)
     return ids, edits
@@ -82,11 +82,11 @@ def _channels(plan: model.Plan, numbers: list[int], *, unmade: bool) -> list[str
         )
     for name in names:
         if name not in plan["devices"]:
-            have = sorted([int(other.partition("=")[2]) for other in plan["devices"]])
-            there = ", ".join([str(n) for n in have[:12]]) + (" ..." if have[12:] else "")
+            channels = sorted([int(device.partition("=")[2]) for device in plan["devices"]])
+            listed = ", ".join([str(n) for n in channels[:12]]) + (" ..." if channels[12:] else "")
             number = name.partition("=")[2]
             raise UnknownDeviceError(
-                f"{IMEX_VARIABLE} asks for channel {number}, this host has {there}",
+                f"{IMEX_VARIABLE} asks for channel {number}, this host has {listed}",
                 hint="mknod in /dev/nvidia-caps-imex-channels makes more",
             )
     return names
@@ -101,14 +101,14 @@ def _unmade(plan: model.Plan, name: str) -> model.Edits:
     minor = name.partition("=")[2]
     numbers = f'"type":"c","major":{plan["host"]["major"]},"minor":{minor}'
     path = f"{IMEX_FOLDER}/channel{minor}"
-    made = model.no_edits()
-    made["nodes"].append({
+    edits = model.no_edits()
+    edits["nodes"].append({
         "path": path,
         "host": path,
         "node": f'{{"path":"{path}",{numbers},"fileMode":438}}',
         "rule": f'{{"allow":true,{numbers},"access":"rwm"}}',
     })  # fmt: skip
-    return made
+    return edits
 
 
 def _refuse_mig_devices(request: Request, variable: str) -> None:
@@ -122,7 +122,7 @@ def _refuse_mig_devices(request: Request, variable: str) -> None:
 
 
 def _mig_names(
-    request: Request, wanted: list[str], plan: model.Plan
+    request: Request, capabilities: list[str], plan: model.Plan
 ) -> tuple[list[str], list[str]]:
     """Return the remaining ids, and the names in the MIG plan.
 
@@ -131,25 +131,25 @@ def _mig_names(
     the capabilities have no effect: management containers request them on every node.
     """
     names = []
-    for name in wanted:
-        which = name.removeprefix("mig_")
-        if f"{MIG_KIND}={which}" in plan["devices"]:
-            names.append(f"{MIG_KIND}={which}")
+    for name in capabilities:
+        device = name.removeprefix("mig_")
+        if f"{MIG_KIND}={device}" in plan["devices"]:
+            names.append(f"{MIG_KIND}={device}")
         elif f"{MIG_KIND}=all" in plan["devices"]:
             raise HostError(
                 f"{MIG_CAPABILITIES[name]}: {plan['problems'][0]}",
-                hint=f"nvidia-modprobe -f {CAPABILITY_FILE}/{which} makes it",
+                hint=f"nvidia-modprobe -f {CAPABILITY_FILE}/{device} makes it",
             )
         else:
             request.notes.append(f"{MIG_CAPABILITIES[name]} has no effect: no GPU is in MIG mode")
-    left = []
+    remaining = []
     for word in request.ids:
         name = f"{MIG_KIND}={word}"
         if name in plan["devices"]:
             names.append(name)
         if name not in plan["devices"] or (word == "all" and plan["host"]["others"]):
-            left.append(word)
-    return left, names
+            remaining.append(word)
+    return remaining, names
 
 
 def check_gpus(request: Request, facts: dict[str, str], names: list[str], host: Host) -> None:

@@ -33,47 +33,46 @@ class Host:
         self.proc_root = proc_root
         self.config_path = path_from(env)
 
-    def plan(self, which: str, *, fresh: bool = False) -> Plan:
+    def plan(self, name: str, *, fresh: bool = False) -> Plan:
         """Return a plan; compile it again if a fingerprint does not match.
 
         Args:
-            which: "registry", "own", or another task of `nvct.compile`.
+            name: "registry", "own", or another task of `nvct.compile`.
             fresh: whether to ignore plans that are older than this call.
 
         Raises:
             NvctError: the cold side cannot compile the plan, and why.
         """
-        asked = time.time_ns()
-        name = which + paths.PLAN_SUFFIX
+        start = time.time_ns()
 
-        def kept() -> Plan | None:
-            plan = self.kept(which)
+        def stored() -> Plan | None:
+            plan = self.stored(name)
             if plan is not None and _settle(plan):
-                self.store.write_json(name, plan)
+                self.store.write_json(name + paths.PLAN_SUFFIX, plan)
             return plan
 
-        def made_meanwhile() -> Plan | None:
-            plan = kept()
-            return plan if plan is not None and plan.get("made", 0) >= asked else None
+        def stored_since_start() -> Plan | None:
+            plan = stored()
+            return plan if plan is not None and plan.get("made", 0) >= start else None
 
-        def made() -> Plan:
-            args = [which, self.config_path, self.store.path]
+        def compiled() -> Plan:
+            args = [name, self.config_path, self.store.path]
             return cold_process.run(self.cold, args, self.env)  # type: ignore[return-value]  # a plan
 
-        found = None if fresh else kept()
-        if found is not None:
-            return found
+        plan = None if fresh else stored()
+        if plan is not None:
+            return plan
         from nvct.container import cold_process, negative_cache
 
-        known = negative_cache.Failures(self.store, which, self.config_path, self.proc_root)
-        again = made_meanwhile if fresh else kept
-        return cold_process.under_lock(self.store, again, made, failures=known)
+        failures = negative_cache.Failures(self.store, name, self.config_path, self.proc_root)
+        look_up = stored_since_start if fresh else stored
+        return cold_process.under_lock(self.store, look_up, compiled, failures=failures)
 
-    def kept(self, which: str) -> Plan | None:
+    def stored(self, name: str) -> Plan | None:
         """Return the plan in the run directory, None if it is stale; write nothing."""
         from nvct.container.plan.model import is_current
 
-        plan = self.store.read_plan(which + paths.PLAN_SUFFIX)
+        plan = self.store.read_plan(name + paths.PLAN_SUFFIX)
         if plan is None or plan.get("config") != self.config_path or not is_current(plan):
             return None
         return plan  # type: ignore[return-value]  # what our own compiler wrote

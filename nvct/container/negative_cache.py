@@ -36,18 +36,18 @@ class Failures:
 
     Args:
         store: of the failure.
-        which: name of the plan.
+        plan_name: name of the plan.
         config_path: of the config.toml in force.
         proc_root: the procfs that shows the loaded driver and the GPUs.
     """
 
-    __slots__ = ("_asked", "_config", "_name", "_proc", "_store")
+    __slots__ = ("_asked_at", "_config", "_name", "_proc", "_store")
 
-    def __init__(self, store: Store, which: str, config_path: str, proc_root: str) -> None:
+    def __init__(self, store: Store, plan_name: str, config_path: str, proc_root: str) -> None:
         """Record the time: a failure after it counts for this process."""
-        self._asked = time.monotonic_ns()
+        self._asked_at = time.monotonic_ns()
         self._store = store
-        self._name = which + SUFFIX
+        self._name = plan_name + SUFFIX
         self._config = config_path
         self._proc = proc_root
 
@@ -57,19 +57,19 @@ class Failures:
         Raises:
             NvctError: the failure.
         """
-        found = self._store.read_json(self._name)
-        if found is None or found.get("nvct-failed") != FORMAT:
+        record = self._store.read_json(self._name)
+        if record is None or record.get("nvct-failed") != FORMAT:
             return
-        if found.get("config") != self._config:
+        if record.get("config") != self._config:
             return
-        began: int = found["began"]  # type: ignore[assignment]  # checksum verified: `watch` wrote it
-        ended: int = found["ended"]  # type: ignore[assignment]
+        began: int = record["began"]  # type: ignore[assignment]  # checksum verified: `watch` wrote it
+        ended: int = record["ended"]  # type: ignore[assignment]
         now = time.monotonic_ns()
         if ended > now:  # from an earlier boot
             return
         was_slow = ended - began >= SLOW_NS and now - ended < KEPT_NS
-        if (ended >= self._asked or was_slow) and not fingerprints.broken(found["facts"]):  # type: ignore[arg-type]
-            raise from_dict(found["error"])
+        if (ended >= self._asked_at or was_slow) and not fingerprints.broken(record["facts"]):  # type: ignore[arg-type]
+            raise from_dict(record["error"])
 
     def watch(self, make: Callable[[], T]) -> T:
         """Return the result of `make`; record its failure.
@@ -78,14 +78,14 @@ class Failures:
             NvctError: raised by `make`.
         """
         began = time.monotonic_ns()
-        there = self._facts()
+        facts = self._facts()
         try:
             return make()
         except NvctError as error:
             document = {
                 "nvct-failed": FORMAT,
                 "config": self._config,
-                "facts": there,
+                "facts": facts,
                 "began": began,
                 "ended": time.monotonic_ns(),
                 "error": to_dict(error),

@@ -6,7 +6,7 @@ Hot; loaded only if the policy has rules.
 
 from __future__ import annotations
 
-from nvct.container.edits import collect, kept_or_fresh, plan_of, plans_of
+from nvct.container.edits import collect, plan_of, plans_of, stored_or_fresh
 from nvct.container.plan import model
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND
 from nvct.container.request.origin import Origin, count_all, names_of
@@ -65,9 +65,9 @@ class PlanDevices:
     def aliases(self, request: Request, name: str) -> list[list[str]] | None:
         """Return all names of each device that a name selects; None if they are unknown."""
         kind, _, device = name.partition("=")
-        asked = kind if name in request.ids else request.kind  # as plans_of does
+        requested_kind = kind if name in request.ids else request.kind  # as plans_of does
         try:
-            plan, kind = plan_of(request, self._host, asked)
+            plan, kind = plan_of(request, self._host, requested_kind)
         except NvctError:
             return None
         return names_of(plan, f"{kind}={device}")
@@ -81,7 +81,7 @@ class PlanDevices:
         from nvct.container.request.device_numbers import nodes_of
 
         return nodes_of(
-            kept_or_fresh(lambda fresh: collect(request, self._config, self._host, fresh=fresh))
+            stored_or_fresh(lambda fresh: collect(request, self._config, self._host, fresh=fresh))
         )
 
     def select(

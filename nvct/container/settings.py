@@ -50,10 +50,10 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
     """
     path = path_from(env)
     fact = fingerprints.take_file(path, time.time_ns())  # before reading, to notice a later change
-    config, was_young = _kept(store, path)
+    config, was_young = _stored(store, path)
     if config is not None:
         if was_young and fact[0] == "stat":
-            _keep(store, path, config, fact)
+            _store(store, path, config, fact)
         return config
     if fact[0] == "absent" and is_absent(path):
         config = Config()
@@ -61,7 +61,7 @@ def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
         from nvct.container import cold_process
 
         config = Config.from_dict(cold_process.run(cold, ["config", path], env))
-    _keep(store, path, config, fact)
+    _store(store, path, config, fact)
     return config
 
 
@@ -76,26 +76,26 @@ def is_absent(path: str) -> bool:
     return False
 
 
-def _kept(store: Store, path: str) -> tuple[Config | None, bool]:
+def _stored(store: Store, path: str) -> tuple[Config | None, bool]:
     """Return the stored configuration if it is current, and whether its fingerprint is a hash.
 
     A damaged file counts as missing and is written again.
     """
-    kept = store.read_json(paths.CONFIG_CACHE)
-    if kept is None or kept.get("nvct-config") != FORMAT or kept.get("path") != path:
+    document = store.read_json(paths.CONFIG_CACHE)
+    if document is None or document.get("nvct-config") != FORMAT or document.get("path") != path:
         return None, False
-    found, values = kept.get("facts"), kept.get("config")
-    if not (isinstance(found, list) and found and isinstance(values, dict)):
+    facts, values = document.get("facts"), document.get("config")
+    if not (isinstance(facts, list) and facts and isinstance(values, dict)):
         return None, False
-    if fingerprints.broken(found):  # type: ignore[arg-type]  # `broken` checks their form
+    if fingerprints.broken(facts):  # type: ignore[arg-type]  # `broken` checks their form
         return None, False
     try:
-        return Config.from_dict(values), found[0][0] == "hash"  # type: ignore[index]  # a fingerprint
+        return Config.from_dict(values), facts[0][0] == "hash"  # type: ignore[index]  # a fingerprint
     except ConfigError:
         return None, False
 
 
-def _keep(store: Store, path: str, config: Config, fact: fingerprints.Fingerprint) -> None:
+def _store(store: Store, path: str, config: Config, fact: fingerprints.Fingerprint) -> None:
     """Store the compiled configuration; launcher.conf only if the file's times are reliable."""
     document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
     store.write_json(paths.CONFIG_CACHE, document)
@@ -111,24 +111,29 @@ def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> 
     Without entries Python decides about every container.
     """
     words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]
-    plain = [max(_pieces(word), key=len) for word in words]
+    words_to_search = [max(_split_at_escapes(word), key=len) for word in words]
     names = "".join([path, *config.runtimes])
-    if config.debug not in ("", "/dev/null") or "" in plain or "\n" in names or "\t" in names:
+    if (
+        config.debug not in ("", "/dev/null")
+        or "" in words_to_search
+        or "\n" in names
+        or "\t" in names
+    ):
         return "nvct-launcher 1\nend\n"
     signature = fact[2]
     stamp = " ".join([str(n) for n in signature]) if isinstance(signature, list) else "absent"
     lines = ["nvct-launcher 1", f"config\t{path}\t{stamp}"]
     lines += [f"runtime\t{name}" for name in config.runtimes]
-    lines += [f"word\t{word}" for word in plain]
+    lines += [f"word\t{word}" for word in words_to_search]
     return "\n".join([*lines, "end", ""])
 
 
-def _pieces(word: str) -> list[str]:
+def _split_at_escapes(word: str) -> list[str]:
     """Split a word at characters that JSON can write in more than one way."""
-    pieces = [""]
+    parts = [""]
     for char in word:
         if char in '"\\/<>&\n\t' or not " " <= char <= "~":
-            pieces.append("")
+            parts.append("")
         else:
-            pieces[-1] += char
-    return pieces
+            parts[-1] += char
+    return parts

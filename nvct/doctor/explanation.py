@@ -51,25 +51,25 @@ class Reader(Host):
 
     __slots__ = ("config", "notes", "scratch", "used")
 
-    def __init__(self, config: Config, kept: Store, scratch: Store, env: dict[str, str]) -> None:
-        """Read plans from `kept`; store newly compiled plans in `scratch`."""
-        super().__init__(kept, env, cold.interpreter())
+    def __init__(self, config: Config, stored: Store, scratch: Store, env: dict[str, str]) -> None:
+        """Read plans from `stored`; store newly compiled plans in `scratch`."""
+        super().__init__(stored, env, cold.interpreter())
         self.scratch = scratch
         self.notes: list[str] = []
         self.config = config
         self.used: list[model.Plan] = []
 
-    def plan(self, which: str, *, fresh: bool = False) -> model.Plan:
+    def plan(self, name: str, *, fresh: bool = False) -> model.Plan:
         """Return a plan as the shim would find it.
 
         Raises:
             NvctError: the plan cannot be compiled.
         """
-        plan = None if fresh else self.kept(which)
+        plan = None if fresh else self.stored(name)
         if plan is None:
             host = Host(self.scratch, self.env, self.cold)
             host.config_path = self._compile_from()
-            plan = host.plan(which, fresh=fresh)
+            plan = host.plan(name, fresh=fresh)
             for spec in plan["specs"]:
                 spec["path"] = spec["path"].replace(self.scratch.path, self.store.path)
         self.used.append(plan)

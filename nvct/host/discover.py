@@ -78,8 +78,8 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
 
 def left_out(findings: Findings, files: Iterable[DriverFile]) -> tuple[LeftOut, ...]:
     """Return what containers do not get, by path, without the files that they get after all."""
-    taken = {file.host_path for file in files}
-    return tuple(entry for path, entry in sorted(findings.left_out.items()) if path not in taken)
+    mounted = {file.host_path for file in files}
+    return tuple(entry for path, entry in sorted(findings.left_out.items()) if path not in mounted)
 
 
 def find_files(
@@ -178,9 +178,9 @@ def _no_driver(search: Search) -> DriverNotFoundError:
 
 def _each_once(files: Iterable[DriverFile], findings: Findings) -> list[DriverFile]:
     """Return files sorted by container path; of several with one container path, the first."""
-    taken: dict[str, DriverFile] = {}
+    by_path: dict[str, DriverFile] = {}
     for file in files:
-        first = taken.setdefault(file.container_path, file)
+        first = by_path.setdefault(file.container_path, file)
         if first.host_path != file.host_path:
             findings.leave_out(file.host_path, f"{first.host_path} is in its place")
-    return sorted(taken.values(), key=lambda file: file.container_path)
+    return sorted(by_path.values(), key=lambda file: file.container_path)

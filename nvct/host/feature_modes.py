@@ -154,8 +154,8 @@ def candidate_paths(roots: Roots, path: str) -> list[str]:
 
 
 def _on_host(roots: Roots, path: str) -> str:
-    _, top, rest = path.split("/", 2)
-    return join({"run": roots.run, "etc": roots.etc}[top], rest)
+    _, top, below_top = path.split("/", 2)
+    return join({"run": roots.run, "etc": roots.etc}[top], below_top)
 
 
 def _nothing(mode: Mode, feature: FeatureMode, roots: Roots) -> HostError:

@@ -104,8 +104,8 @@ def canonical_bus_id(text: str) -> str:
     if not match:
         return ""
     domain = int(match["domain"], 16)
-    rest = f"{match['bus']}:{match['device']}.{match['function']}"
-    return f"{domain:04x}:{rest.lower()}"
+    address = f"{match['bus']}:{match['device']}.{match['function']}"
+    return f"{domain:04x}:{address.lower()}"
 
 
 def bus_key(bus_id: str) -> tuple[int, ...]:

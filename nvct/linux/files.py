@@ -52,9 +52,9 @@ def write_atomic(
             world-writable directory (as fs.protected_symlinks and protected_regular refuse it).
         OSError: with the path; nothing was changed, and no temporary file is left.
     """
-    dir_fd, name, old = _resolve(path, kernel)
+    dir_fd, name, status = _resolve(path, kernel)
     try:
-        _replace(dir_fd, name, data, old, mode, sync=sync, kernel=kernel)
+        _replace(dir_fd, name, data, status, mode, sync=sync, kernel=kernel)
     except OSError as error:
         if error.filename == path:
             raise
@@ -72,13 +72,13 @@ def _resolve(path: str, kernel: Kernel) -> tuple[int, str, stat_result | None]:
             raise UnsafePathError(f"{path} is a directory", hint="name a file")
         dir_fd = kernel.open(folder, posix.O_PATH | posix.O_DIRECTORY)
         try:
-            old = lstat_or_none(name, dir_fd)
-            kind = constants.S_IFREG if old is None else old.st_mode & constants.S_IFMT
-            if old is not None:
-                _check_owner(path, old, posix.fstat(dir_fd))
+            status = lstat_or_none(name, dir_fd)
+            kind = constants.S_IFREG if status is None else status.st_mode & constants.S_IFMT
+            if status is not None:
+                _check_owner(path, status, posix.fstat(dir_fd))
             if kind == constants.S_IFREG:
-                kept, dir_fd = dir_fd, -1
-                return kept, name, old
+                result_fd, dir_fd = dir_fd, -1
+                return result_fd, name, status
             if kind != constants.S_IFLNK:
                 raise UnsafePathError(f"{path} is no regular file", hint="name a file")
             target = posix.readlink(name, dir_fd=dir_fd)
@@ -105,15 +105,15 @@ def _replace(
     dir_fd: int,
     name: str,
     data: bytes,
-    old: stat_result | None,
+    status: stat_result | None,
     mode: int | None,
     *,
     sync: bool,
     kernel: Kernel,
 ) -> None:
-    if mode is None and old is not None:
-        mode = old.st_mode & 0o7777
-    owner = None if old is None else (old.st_uid, old.st_gid)
+    if mode is None and status is not None:
+        mode = status.st_mode & 0o7777
+    owner = None if status is None else (status.st_uid, status.st_gid)
     temporary = write_temporary(dir_fd, data, mode, owner=owner, sync=sync, kernel=kernel)
     try:
         kernel.rename(temporary, name, source_dir_fd=dir_fd, target_dir_fd=dir_fd)
@@ -150,9 +150,9 @@ def write_temporary(
             status = posix.fstat(fd)
             if owner is not None and owner != (status.st_uid, status.st_gid):
                 kernel.fchown(fd, *owner)
-            rest = data
-            while rest:
-                rest = rest[kernel.write(fd, rest) :]
+            unwritten = data
+            while unwritten:
+                unwritten = unwritten[kernel.write(fd, unwritten) :]
             if mode is not None:
                 kernel.fchmod(fd, mode)
             if sync:
@@ -243,12 +243,12 @@ def read_all(fd: int, size: int, limit: int) -> bytes | None:
     data = posix.read(fd, max(size, min(64 << 10, limit)) + 1)
     if len(data) == size and size:
         return data
-    parts = [data]
+    chunks = [data]
     total = len(data)
-    while parts[-1] and total <= limit:
-        parts.append(posix.read(fd, min(64 << 10, limit + 1 - total)))
-        total += len(parts[-1])
-    return None if total > limit else b"".join(parts)
+    while chunks[-1] and total <= limit:
+        chunks.append(posix.read(fd, min(64 << 10, limit + 1 - total)))
+        total += len(chunks[-1])
+    return None if total > limit else b"".join(chunks)
 
 
 def signature(path: str) -> Signature | None:

@@ -356,17 +356,17 @@ class _Merger:
     def merged(self) -> list[Record]:
         """Return all records in order; new ones before old ones of the same name."""
         merged: list[Record] = []
-        done = 0
-        old = self._cache.records
+        start = 0
+        records = self._cache.records
         for position in sorted(self._added):
-            merged += self._kept(done, position)
-            new = self._added[position]
-            new.sort(key=lambda added: added[0], reverse=True)  # stable
-            merged += [record for _, record in new]
-            done = position
-        return merged + self._kept(done, len(old))
+            merged += self._not_dropped(start, position)
+            added = self._added[position]
+            added.sort(key=lambda entry: entry[0], reverse=True)  # stable
+            merged += [record for _, record in added]
+            start = position
+        return merged + self._not_dropped(start, len(records))
 
-    def _kept(self, start: int, end: int) -> list[Record]:
+    def _not_dropped(self, start: int, end: int) -> list[Record]:
         records = self._cache.records[start:end]
         if not self._dropped:
             return records

@@ -33,9 +33,9 @@ class Mount:
     )
 
     def __init__(self, line: str) -> None:
-        left, dash, right = line.partition(" - ")
-        fields, rest = left.split(" "), right.split(" ")
-        if not dash or len(fields) < 6 or len(rest) < 3:
+        mount, dash, superblock = line.partition(" - ")
+        fields, super_fields = mount.split(" "), superblock.split(" ")
+        if not dash or len(fields) < 6 or len(super_fields) < 3:
             raise DocumentError(f"mountinfo line {line!r} has too few fields")
         major, _, minor = fields[2].partition(":")
         try:
@@ -47,9 +47,9 @@ class Mount:
         self.target = unescape(fields[4])
         self.options = tuple(fields[5].split(","))
         self.tags = tuple(fields[6:])
-        self.fstype = unescape(rest[0])
-        self.source = unescape(rest[1])
-        self.super_options = tuple(rest[2].split(","))
+        self.fstype = unescape(super_fields[0])
+        self.source = unescape(super_fields[1])
+        self.super_options = tuple(super_fields[2].split(","))
 
 
 def parse(text: str) -> list[Mount]:

@@ -355,11 +355,11 @@ class Root:
             kind = posix.fstat(fd).st_mode & constants.S_IFMT
             if kind not in (constants.S_IFREG, constants.S_IFDIR):
                 raise UnsafePathError(f"{path} in {self.label} is no file or directory")
-            again = self._reopen(fd, path)
+            file_fd = self._reopen(fd, path)
             try:
-                kernel.fchmod(again, mode)
+                kernel.fchmod(file_fd, mode)
             finally:
-                kernel.close(again)
+                kernel.close(file_fd)
         finally:
             posix.close(fd)
         return True
@@ -367,16 +367,16 @@ class Root:
     def _reopen(self, fd: int, path: str) -> int:
         """Open the file of an O_PATH descriptor for reading, and verify that it is the same."""
         try:
-            again = KERNEL.reopen(fd, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
+            file_fd = KERNEL.reopen(fd, posix.O_RDONLY | posix.O_NONBLOCK | posix.O_NOCTTY)
         except FileNotFoundError:
             raise HostError("/proc is not mounted", hint="mount -t proc proc /proc") from None
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from error
-        was, now = posix.fstat(fd), posix.fstat(again)
-        if (was.st_dev, was.st_ino) != (now.st_dev, now.st_ino):
-            posix.close(again)
+        status, file_status = posix.fstat(fd), posix.fstat(file_fd)
+        if (status.st_dev, status.st_ino) != (file_status.st_dev, file_status.st_ino):
+            posix.close(file_fd)
             raise UnsafePathError(f"{path} in {self.label} is another file through /proc")
-        return again
+        return file_fd
 
 
 def _replaceable(location: Location) -> stat_result | None:

@@ -122,9 +122,9 @@ class Location:
         """Return the position as a path inside the root, without links."""
         return "/" + "/".join([*self.names, *filter(None, [self.leaf]), *self.missing])
 
-    def unsafe(self, what: str) -> UnsafePathError:
-        """Return an error about this path; `what` is the predicate."""
-        return UnsafePathError(f"{self.path} in {self.label} {what}")
+    def unsafe(self, problem: str) -> UnsafePathError:
+        """Return an error about this path; `problem` is the predicate."""
+        return UnsafePathError(f"{self.path} in {self.label} {problem}")
 
     def spend(self, budget: Budget, steps: int = 1) -> None:
         """Take steps off the budget.
@@ -184,14 +184,14 @@ def walk(location: Location, last: int, create: int | None, kernel: Kernel) -> L
 
 def _steps(location: Location, last: int, create: int | None, kernel: Kernel) -> None:
     todo = _components(location.path)
-    own = len(todo)  # number of components from the path itself, not from links
+    own_left = len(todo)  # number of components from the path itself, not from links
     links = steps = 0
     while todo:
         steps += 1
         if location.budget is not None:
             location.spend(location.budget)
         name = todo.pop()
-        is_own, own = len(todo) < own, min(own, len(todo))
+        is_own, own_left = len(todo) < own_left, min(own_left, len(todo))
         if name == "..":
             location.up()
             continue

@@ -127,14 +127,14 @@ class Bundle:
 
     def has_user_namespace(self) -> bool:
         """Report whether the container creates or joins a user namespace."""
-        spaces = self.objects(("linux", "namespaces"))
-        return any(space.get("type") == "user" for space in spaces)
+        namespaces = self.objects(("linux", "namespaces"))
+        return any(namespace.get("type") == "user" for namespace in namespaces)
 
     def has_group(self, gid: int) -> bool:
         """Report whether a gid is mapped in the user namespace; True without mappings."""
         mappings = self.objects(("linux", "gidMappings"))
-        for entry in mappings:
-            first, size = entry.get("containerID"), entry.get("size")
+        for mapping in mappings:
+            first, size = mapping.get("containerID"), mapping.get("size")
             if isinstance(first, int) and isinstance(size, int) and first <= gid < first + size:
                 return True
         return not mappings
@@ -145,15 +145,15 @@ class Bundle:
         elements = node.elements if node is not None else None
         return [e.value for e in elements or () if isinstance(e.value, dict)]
 
-    def _mapped(self, which: str) -> int | None:
-        mappings = self.objects(("linux", which))
+    def _mapped(self, member: str) -> int | None:
+        mappings = self.objects(("linux", member))
         if not mappings:
             return 0
-        for entry in mappings:
-            if entry.get("containerID") == 0 and entry.get("size"):
-                host = entry.get("hostID")
-                if isinstance(host, int) and not isinstance(host, bool) and host >= 0:
-                    return host
+        for mapping in mappings:
+            if mapping.get("containerID") == 0 and mapping.get("size"):
+                host_id = mapping.get("hostID")
+                if isinstance(host_id, int) and not isinstance(host_id, bool) and host_id >= 0:
+                    return host_id
         return None
 
     def _values(self, path: tuple[str, ...]) -> list[jsontext.Json]:

@@ -62,11 +62,11 @@ def _unique(pairs: list[tuple[str, Json]]) -> Json:
     """Return an object; refuse duplicate names, of which Go uses the last, others the first."""
     members = dict(pairs)
     if len(members) < len(pairs):
-        seen: set[str] = set()
+        names: set[str] = set()
         for name, _ in pairs:
-            if name in seen:
+            if name in names:
                 raise _DuplicateError(name)
-            seen.add(name)
+            names.add(name)
     return members
 
 
@@ -86,6 +86,17 @@ def parse(text: str, source: str) -> Json:
         DocumentError: the text is not JSON, or has characters after its end.
     """
     check_depth(text, source)
+    return parse_trusted(text, source)
+
+
+def parse_trusted(text: str, source: str) -> Json:
+    """Parse a JSON document that nvct wrote, without the check of its depth.
+
+    The formats of nvct's files have less than ten levels, whatever they were compiled from.
+
+    Raises:
+        DocumentError: the text is not JSON, or has characters after its end.
+    """
     try:
         value, end = _scanner()(text, _skip(text, 0))
     except MALFORMED as error:
@@ -246,21 +257,21 @@ class Document:
             pos = _skip(text, pos + 1)
         return Element(start, pos + 1, members=members)
 
-    def _refuse_folded(self, keys: Iterable[str], known: Schema) -> None:
+    def _refuse_folded(self, keys: Iterable[str], schema: Schema) -> None:
         """Refuse a known key in the wrong case: runc (Go) accepts it, crun does not."""
         for key in keys:
-            if key not in known and key.casefold() in map(str.casefold, known):
+            if key not in schema and key.casefold() in map(str.casefold, schema):
                 raise DocumentError(f"{self.source} is ambiguous: {key} is in the wrong case")
 
-    def _walk_array(self, start: int, known: Schema) -> Element:
+    def _walk_array(self, start: int, schema: Schema) -> Element:
         text = self.text
         elements: list[Element] = []
         pos = _skip(text, start + 1)
         if text[pos] != "]":
             while True:
                 value, end = self._scan_unique(text, pos)
-                if known and isinstance(value, dict):
-                    self._refuse_folded(value, known)
+                if schema and isinstance(value, dict):
+                    self._refuse_folded(value, schema)
                 elements.append(Element(pos, end, value))
                 pos = _skip(text, end)
                 if text[pos] == "]":
@@ -340,25 +351,25 @@ class Document:
             DocumentError: a parent of a new member is not an object.
         """
         cuts: list[Cut] = []
-        new: dict[Path, str] = {}
+        new_members: dict[Path, str] = {}
         for path in {**self._rewritten, **self._added}:
-            self._edit_array(path, cuts, new)
+            self._edit_array(path, cuts, new_members)
         for path, fragment in self._puts.items():
             element = self.find(path)
             if element is None:
-                new[path] = fragment
+                new_members[path] = fragment
             else:
                 cuts.append((element.start, element.end, fragment))
-        self._insert(new, cuts)
-        parts: list[str] = []
-        done = 0
+        self._insert(new_members, cuts)
+        pieces: list[str] = []
+        copied_to = 0
         for start, end, text in sorted(cuts):
-            parts += (self.text[done:start], text)
-            done = end
-        parts.append(self.text[done:])
-        return "".join(parts)
+            pieces += (self.text[copied_to:start], text)
+            copied_to = end
+        pieces.append(self.text[copied_to:])
+        return "".join(pieces)
 
-    def _edit_array(self, path: Path, cuts: list[Cut], new: dict[Path, str]) -> None:
+    def _edit_array(self, path: Path, cuts: list[Cut], new_members: dict[Path, str]) -> None:
         element = self.find(path)
         added = ",".join(self._added.get(path, ()))
         if element is not None and path not in self._rewritten:
@@ -368,17 +379,17 @@ class Document:
             else:
                 cuts.append((element.start + 1, element.start + 1, added))
             return
-        kept = ",".join(self._rewritten.get(path, ()))
-        text = f"[{kept},{added}]" if kept and added else f"[{kept}{added}]"
+        rewritten = ",".join(self._rewritten.get(path, ()))
+        text = f"[{rewritten},{added}]" if rewritten and added else f"[{rewritten}{added}]"
         if element is None:
-            new[path] = text
+            new_members[path] = text
         else:
             cuts.append((element.start, element.end, text))
 
-    def _insert(self, new: dict[Path, str], cuts: list[Cut]) -> None:
+    def _insert(self, new_members: dict[Path, str], cuts: list[Cut]) -> None:
         """Combine new members into one insertion per existing object."""
         trees: dict[Path, dict[str, object]] = {}
-        for path, text in new.items():
+        for path, text in new_members.items():
             depth = len(path) - 1
             while depth and self.find(path[:depth]) is None:
                 depth -= 1
@@ -395,9 +406,9 @@ class Document:
             raise DocumentError(f"{self.source}: {'.'.join(parent)} is not an object")
         added = []
         for key, value in branch.items():
-            old = element.members.get(key)
-            if old is not None:  # it is null
-                cuts.append((old.start, old.end, _text(value)))
+            member = element.members.get(key)
+            if member is not None:  # it is null
+                cuts.append((member.start, member.end, _text(value)))
             else:
                 added.append(f"{quote(key)}:{_text(value)}")
         if added:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images, bundles and spec files that were made to do harm, one shape of attack a test."""
+"""Hostile images, bundles and spec files: one attack in each test."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile images in real containers on a simulated node; each function is a process of its own."""
+"""Hostile images in real containers on a simulated node; each function runs in its own process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ open('{marker}', 'w')
 
 
 def _swap(root: Path, path: str, make_one: Callable[[Path], object]) -> None:
-    place = root / path
-    if place.is_dir() and not place.is_symlink():
-        shutil.rmtree(place)
-    elif place.exists() or place.is_symlink():
-        place.unlink()
-    place.parent.mkdir(parents=True, exist_ok=True)
-    make_one(place)
+    target = root / path
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    elif target.exists() or target.is_symlink():
+        target.unlink()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    make_one(target)
 
 
 WITH_HOOK = '[nvct]\nlayout = "classic"\nparams-mask = "true"\n'
@@ -52,10 +52,10 @@ def environment(work: Path) -> None:
     for name in ("json", "os", "posix", "sitecustomize", "nvct", "marshal", "encodings", "errno"):
         (root / f"{name}.py").write_text(evil, encoding="utf-8")
     (root / "poc.so").write_bytes(b"\x7fELF")
-    said = run(work, folder)
-    assert not marker.exists(), said
+    result = run(work, folder)
+    assert not marker.exists(), result
     assert not (root / "hostile-was-here").exists()
-    assert "nvidia-cdi-hook" not in said.stderr, said
+    assert "nvidia-cdi-hook" not in result.stderr, result
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     hooks = [h for kind in document["hooks"].values() for h in kind]
     assert hooks
@@ -63,40 +63,40 @@ def environment(work: Path) -> None:
 
 
 def read_only_and_volumes(work: Path) -> None:
-    """A read-only root runs; a link into a volume changes nothing there and says so."""
+    """A read-only root runs; a link into a volume changes nothing there and is reported."""
     configure(work, layout="classic")
     folder = make(work, "ro", "ldconfig -p | grep -c libcuda.so.1", env=[GPU])
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     document["root"]["readonly"] = True
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
-    said = run(work, folder)
-    assert (said.returncode, said.stdout) == (0, "1\n"), said
+    result = run(work, folder)
+    assert (result.returncode, result.stdout) == (0, "1\n"), result
     volume = work / "volume"
     volume.mkdir()
     mount = {"destination": "/vol", "type": "bind", "source": str(volume), "options": ["rbind"]}
     folder = make(work, "vol", "true", env=[GPU], mounts=[mount])
     (folder / "rootfs/vol").mkdir()
     _swap(folder / "rootfs", "etc", lambda p: p.symlink_to("/vol"))
-    said = run(work, folder)
+    result = run(work, folder)
     # runc itself follows the link for the mount points of the classic layout, inside the
     # container's namespace: empty files, none of them nvct's.
-    made = [path for path in volume.rglob("*") if path.is_file()]
-    assert {path.stat().st_size for path in made} <= {0}, made
-    assert not [path for path in made if path.name.startswith(("ld.so", "00-nvct"))], made
-    assert said.returncode != 0
-    assert "symbolic link into another mount" in said.stderr, said
+    created = [path for path in volume.rglob("*") if path.is_file()]
+    assert {path.stat().st_size for path in created} <= {0}, created
+    assert not [path for path in created if path.name.startswith(("ld.so", "00-nvct"))], created
+    assert result.returncode != 0
+    assert "symbolic link into another mount" in result.stderr, result
 
 
 def requests(work: Path) -> None:
-    """What runc reads otherwise than we do fails; what asks for nothing never does."""
+    """A request that runc reads otherwise than nvct fails; a container without a request never fails."""
     configure(work)
     folder = make(work, "fold", "ls /dev", env=[GPU])
     path = folder / "config.json"
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace('"process"', '"Process"'), encoding="utf-8")
-    said = run(work, folder)
-    assert said.returncode == 1, said
-    assert said.stderr.count("\n") == 1
+    result = run(work, folder)
+    assert result.returncode == 1, result
+    assert result.stderr.count("\n") == 1
     for number, env in enumerate((
         ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_X=\x1b[2J\u202e"],
         ["NVIDIA_REQUIRE_CUDA=" + "(" * 5000],
@@ -104,15 +104,15 @@ def requests(work: Path) -> None:
         ["X=\\u004eVIDIA_VISIBLE_DEVICES=all"],
     )):  # fmt: skip
         quiet = make(work, f"quiet{number}", "ls /dev | grep -c nvidia", env=env)
-        said = run(work, quiet)
-        assert (said.stdout, said.stderr) == ("0\n", ""), said
+        result = run(work, quiet)
+        assert (result.stdout, result.stderr) == ("0\n", ""), result
     for number, value in enumerate(
         ("\x1b[2Jall", "all\n", "0\u202e", "\u0660", "all,0\x00", "0;1")
     ):
         bad = make(work, f"bad{number}", "true", env=[f"NVIDIA_VISIBLE_DEVICES={value}"])
-        said = run(work, bad)
+        result = run(work, bad)
         if value == "all\n":
             continue  # a blank around a word
-        assert said.returncode == 1, said
-        assert said.stderr.count("\n") == 1
-        assert said.stderr.rstrip("\n").isprintable()
+        assert result.returncode == 1, result
+        assert result.stderr.count("\n") == 1
+        assert result.stderr.rstrip("\n").isprintable()

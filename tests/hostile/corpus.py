@@ -57,9 +57,9 @@ def outside_of(work: Path) -> Path:
 
     The root that images are copied from loses its programs' links: most of its files.
     """
-    for place in list((work / "rootfs").rglob("*")):
-        if place.is_symlink() and place.readlink().name == "busybox" and place.name != "sh":
-            place.unlink()
+    for path in list((work / "rootfs").rglob("*")):
+        if path.is_symlink() and path.readlink().name == "busybox" and path.name != "sh":
+            path.unlink()
     outside = work / "outside"
     outside.mkdir()
     KERNEL.mount("outside", str(outside), "tmpfs", MS_STRICTATIME)
@@ -80,14 +80,16 @@ def outside_of(work: Path) -> Path:
 
 def state(outside: Path) -> list[object]:
     """Return what must not change on the host."""
-    seen: list[object] = [(path, sorted(os.listdir(path))) for path in WATCHED if _is_dir(path)]
+    watched_state: list[object] = [
+        (path, sorted(os.listdir(path))) for path in WATCHED if _is_dir(path)
+    ]
     with os.scandir(outside) as entries:
         for entry in sorted(entries, key=lambda e: e.name):
             s = entry.stat(follow_symlinks=False)
             times = (s.st_mtime_ns, s.st_ctime_ns, entry.is_dir() or s.st_atime_ns)
-            seen.append((entry.name, s.st_ino, s.st_mode, s.st_uid, s.st_size, *times))
+            watched_state.append((entry.name, s.st_ino, s.st_mode, s.st_uid, s.st_size, *times))
     with open("/proc/self/mountinfo", encoding="utf-8") as file:
-        return [*seen, len(file.readlines())]
+        return [*watched_state, len(file.readlines())]
 
 
 def _is_dir(path: str) -> bool:
@@ -118,27 +120,27 @@ FAIL = "#!/bin/sh\nexit 0\n"
 
 def _all(
     work: Path,
-    way: str,
+    program_kind: str,
     bundle: Callable[[Path, str, tuple[str, ...]], Path],
     program: str | None,
 ) -> None:
     outside = outside_of(work)
-    warm = bundle(work, f"{way}-warm", ())
-    run(work, warm, program)  # what is compiled and staged once is there from now on
+    warm = bundle(work, f"{program_kind}-warm", ())
+    run(work, warm, program)  # compiles and stages what later creates use
     results: dict[str, tuple[str, list[str], str]] = {}
-    for shape in _shapes(way):
-        folder = bundle(work, f"{way}-{shape.name}", shape.env)
+    for shape in _shapes(program_kind):
+        folder = bundle(work, f"{program_kind}-{shape.name}", shape.env)
         _plant(shape, folder, outside)
         before = state(outside)
         os.chdir(folder / "rootfs")  # modules in the working directory
-        said = run(work, folder, program)
+        result = run(work, folder, program)
         os.chdir("/")
         after = state(outside)
         wrong = [str(x) for x in after if x not in before]
         if (folder / "rootfs/hostile-ran").exists():
             wrong.append("a program of the image ran on its own")
-        wrong += [word for word in ("Traceback", "unexpected", "\x1b") if word in said.stderr]
-        results[shape.name] = (verdict(said), wrong, said.stderr[-400:])
+        wrong += [word for word in ("Traceback", "unexpected", "\x1b") if word in result.stderr]
+        results[shape.name] = (verdict(result), wrong, result.stderr[-400:])
         for path, maker in shape.puts:
             if maker is crowd:
                 (folder / "rootfs" / path).rename(work / "crowd")
@@ -146,18 +148,18 @@ def _all(
     (work / RESULTS).write_text(json.dumps(results), encoding="utf-8")
 
 
-def _shapes(way: str) -> list[Shape]:
-    if way == "cdi":
+def _shapes(program_kind: str) -> list[Shape]:
+    if program_kind == "cdi":
         return [shape for shape in SHAPES if shape.stands_for in BY_HOOK]
-    return [*SHAPES, *LIVE] if way == "prestart" else list(SHAPES)
+    return [*SHAPES, *LIVE] if program_kind == "prestart" else list(SHAPES)
 
 
-def verdict(said: subprocess.CompletedProcess[str]) -> str:
+def verdict(result: subprocess.CompletedProcess[str]) -> str:
     """Return what became of a container."""
-    if said.returncode == 0 and len(UUID.findall(said.stdout)) == 1:
+    if result.returncode == 0 and len(UUID.findall(result.stdout)) == 1:
         return RIGHT
-    refused = said.returncode != 0 and ": error running hook" in said.stderr
-    refused = refused or said.stderr.startswith("nvidia-container-runtime: ")
+    refused = result.returncode != 0 and ": error running hook" in result.stderr
+    refused = refused or result.stderr.startswith("nvidia-container-runtime: ")
     return FAILED if refused else WITHOUT
 
 
@@ -169,13 +171,13 @@ def _plant(shape: Shape, folder: Path, outside: Path) -> None:
     document["process"]["args"] = ["/busybox", "sh", "-c", SCRIPT]
     (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
     for path, maker in shape.puts:
-        place = root / _of_driver(path)
-        if place.is_dir() and not place.is_symlink():
-            place.rename(place.with_name(f"{place.name}-kept"))
-        elif place.exists() or place.is_symlink():
-            place.unlink()
-        place.parent.mkdir(parents=True, exist_ok=True)
-        maker(place, outside)
+        target = root / _of_driver(path)
+        if target.is_dir() and not target.is_symlink():
+            target.rename(target.with_name(f"{target.name}-kept"))
+        elif target.exists() or target.is_symlink():
+            target.unlink()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        maker(target, outside)
 
 
 def _of_driver(path: str) -> str:
@@ -183,8 +185,8 @@ def _of_driver(path: str) -> str:
     head, brace, stem = path.partition("{")
     if not brace:
         return path
-    (found,) = Path(DRIVER_ROOT, head).glob(stem.replace("}", ".so.*.*"))
-    return head + found.name
+    (library,) = Path(DRIVER_ROOT, head).glob(stem.replace("}", ".so.*.*"))
+    return head + library.name
 
 
 def _raced(
@@ -194,21 +196,21 @@ def _raced(
     outside = work / "outside"
     for number in range(3):
         folder = bundle(work, f"race-{number}", ())
-        before, there = state(outside), set(outside.rglob("*"))
+        before, existing = state(outside), set(outside.rglob("*"))
         racer = subprocess.Popen(
             [sys.executable, "-c", RACER, str(folder / "rootfs"), str(outside)]
         )
         try:
-            said = run(work, folder, program)
+            result = run(work, folder, program)
         finally:
             racer.kill()
             racer.wait()
-        _take_mount_points(folder, outside, there)
-        assert _without_times(state(outside)) == _without_times(before), said
-        assert "Traceback" not in said.stderr, said
+        _take_mount_points(folder, outside, existing)
+        assert _without_times(state(outside)) == _without_times(before), result
+        assert "Traceback" not in result.stderr, result
 
 
-def _take_mount_points(folder: Path, outside: Path, there: set[Path]) -> None:
+def _take_mount_points(folder: Path, outside: Path, existing: set[Path]) -> None:
     """Remove what runc itself made while it was raced: empty mount points, and nothing else.
 
     Before 1.1.14 and 1.2.0-rc.3 it makes the mount point of any entry of config.json, its own
@@ -221,18 +223,21 @@ def _take_mount_points(folder: Path, outside: Path, there: set[Path]) -> None:
         tails.update(
             "/".join(words[a:b]) for a in range(1, 3) for b in range(a + 1, len(words) + 1)
         )
-    for path in sorted(set(outside.rglob("*")) - there, reverse=True):
+    for path in sorted(set(outside.rglob("*")) - existing, reverse=True):
         if str(path.relative_to(outside)) in tails:
             if path.is_dir():
-                with contextlib.suppress(OSError):  # not empty: somebody else's
+                with contextlib.suppress(OSError):  # not empty: it stays
                     path.rmdir()
             elif path.stat().st_size == 0:
                 path.unlink()
 
 
-def _without_times(seen: list[object]) -> list[object]:
+def _without_times(watched_state: list[object]) -> list[object]:
     """Return a state without the times of folders, which a mount point in them changes."""
-    return [s[:5] if isinstance(s, tuple) and len(s) > 5 and s[-1] is True else s for s in seen]
+    return [
+        s[:5] if isinstance(s, tuple) and len(s) > 5 and s[-1] is True else s
+        for s in watched_state
+    ]
 
 
 def by_classic(work: Path) -> None:

@@ -98,7 +98,7 @@ class Attack:
         self.work = work
         self.config = work / "plain/config.json"
         self.before = self.config.read_bytes()
-        self.made = work / "plain/rootfs/hook-was-here"
+        self.marker = work / "plain/rootfs/hook-was-here"
         self.number = 0
 
     def followed(self, path: str, args: list[str], env: list[str]) -> tuple[list[str], bool, str]:
@@ -110,19 +110,19 @@ class Attack:
         self.config.write_text(json.dumps(document), encoding="utf-8")
         self.number += 1
         words = ["runc", "--root", str(self.work / "runc-attack"), "run", "--bundle"]
-        done = subprocess.run(
+        result = subprocess.run(
             [*words, str(self.work / "plain"), f"attack{self.number}"], check=False,
             capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
         )  # fmt: skip
         self.config.write_bytes(self.before)
-        left = sorted(os.listdir(self.work / "markers"))
-        for name in left:
+        markers = sorted(os.listdir(self.work / "markers"))
+        for name in markers:
             (self.work / "markers" / name).unlink()
         works = LINK[0] in args  # a prestart hook has nothing to do there, or fails
-        worked = not works or (done.returncode == 0 and self.made.is_symlink())
-        self.made.unlink(missing_ok=True)
-        said = "" if done.returncode == 0 else done.stderr.strip()[-300:]
-        return left, worked, said
+        worked = not works or (result.returncode == 0 and self.marker.is_symlink())
+        self.marker.unlink(missing_ok=True)
+        message = "" if result.returncode == 0 else result.stderr.strip()[-300:]
+        return markers, worked, message
 
 
 def main(work: Path, programs: list[str]) -> int:
@@ -130,22 +130,22 @@ def main(work: Path, programs: list[str]) -> int:
     attack = Attack(work)
     wrong = 0
     attacks = variables(work)
-    seen: set[str] = set()
-    said = ""
+    started: set[str] = set()
+    message = ""
     for env in attacks.values():
-        left, _, said = attack.followed(str(work / "control"), ["control"], env)
-        seen.update(left)
-    print("controls left:", *sorted(seen), said)
-    if not {"audit", "path", "preload"} <= {name.partition(".")[0] for name in seen}:
+        markers, _, message = attack.followed(str(work / "control"), ["control"], env)
+        started.update(markers)
+    print("controls left:", *sorted(started), message)
+    if not {"audit", "path", "preload"} <= {name.partition(".")[0] for name in started}:
         print("the attack is a dud")
         return 1
     for path in programs:
         for args in COMMANDS[os.path.basename(path)]:
             for name, env in attacks.items():
-                left, worked, said = attack.followed(path, args, env)
-                if left or not worked:
+                markers, worked, message = attack.followed(path, args, env)
+                if markers or not worked:
                     wrong += 1
-                    print("WRONG", name, path, args, left, said)
+                    print("WRONG", name, path, args, markers, message)
     print(f"{attack.number} containers, {wrong} wrong")
     return 1 if wrong else 0
 

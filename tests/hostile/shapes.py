@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a hostile image can look like: one shape a row, with the CVE or rule that it stands for.
+"""Hostile images, one in each row, with the CVE or rule that the row tests.
 
 The CVEs are those of NVIDIA's container toolkit, 2024 to 2026; S1 to S12 are the rules that were
 drawn from them. `@` in a link's target stands for a folder of the host that is watched.
@@ -41,8 +41,8 @@ class Shape:
     Attributes:
         name: of the row.
         stands_for: CVE or rule.
-        puts: (path in the root, what is made there) in this order.
-        env: what the image sets.
+        puts: (path in the root, function that makes the file) in order.
+        env: variables of the image.
     """
 
     name: str
@@ -54,57 +54,57 @@ class Shape:
 def link(target: str) -> Maker:
     """Make a link; `@` is the watched folder."""
 
-    def make(place: Path, outside: Path) -> None:
-        place.symlink_to(target.replace("@", str(outside)))
+    def make(path: Path, outside: Path) -> None:
+        path.symlink_to(target.replace("@", str(outside)))
 
     return make
 
 
 def text(data: bytes) -> Maker:
     """Make a file."""
-    return lambda place, _: place.write_bytes(data)
+    return lambda path, _: path.write_bytes(data)
 
 
-def holes(place: Path, outside: Path) -> None:
+def holes(path: Path, outside: Path) -> None:
     """Make a file of a terabyte without any block."""
     del outside
-    with place.open("wb") as file:
+    with path.open("wb") as file:
         file.truncate(HOLES)
 
 
-def fifo(place: Path, outside: Path) -> None:
-    """Make a FIFO that nobody ever writes into."""
+def fifo(path: Path, outside: Path) -> None:
+    """Make a FIFO without a writer."""
     del outside
-    os.mkfifo(place)
+    os.mkfifo(path)
 
 
 def device(major: int, minor: int) -> Maker:
     """Make a character device."""
-    return lambda place, _: os.mknod(place, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
+    return lambda path, _: os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
 
 
-def folder(place: Path, outside: Path) -> None:
+def folder(path: Path, outside: Path) -> None:
     """Make an empty folder."""
     del outside
-    place.mkdir()
+    path.mkdir()
 
 
-def crowd(place: Path, outside: Path) -> None:
+def crowd(path: Path, outside: Path) -> None:
     """Take the prepared folder of very many names; whoever cleans up puts it back."""
-    (outside.parent / "crowd").rename(place)
+    (outside.parent / "crowd").rename(path)
 
 
-def library(**what: object) -> Maker:
+def library(**options: object) -> Maker:
     """Make a real library."""
-    return lambda place, _: place.write_bytes(shared_object(MACHINE, **what))  # type: ignore[arg-type]  # passed on
+    return lambda path, _: path.write_bytes(shared_object(MACHINE, **options))  # type: ignore[arg-type]  # passed on
 
 
-def modules(place: Path, outside: Path) -> None:
+def modules(path: Path, outside: Path) -> None:
     """Make Python modules that leave a mark when they are imported."""
     for name in MODULES:
         code = EVIL.format(marker=str(outside / "marker"))
-        (place.parent / f"{name}.py").write_text(code, encoding="utf-8")
-    place.write_bytes(FAKE_ELF)
+        (path.parent / f"{name}.py").write_text(code, encoding="utf-8")
+    path.write_bytes(FAKE_ELF)
 
 
 ENV = (

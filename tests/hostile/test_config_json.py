@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.json that two readers could understand in two ways, and requests that hide in it."""
+"""config.json that runtimes and nvct could read differently, and hidden requests in it."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_keys_of_a_map_that_differ_in_case_are_different_keys() -> None:
         '{"hooks":{"createContainer":[{"path":"/a","path":"/b"}]}}',
     ],
 )
-def test_an_object_that_says_one_thing_twice_is_refused(text: str) -> None:
+def test_an_object_with_a_duplicate_key_is_refused(text: str) -> None:
     with pytest.raises(NvctError, match="duplicate key"):
         Bundle("config.json", text)
 
 
 @pytest.mark.parametrize("path", ["/a\0b", "/a\ud800"])
-def test_what_json_can_say_and_a_path_cannot_is_a_sentence(path: str, tmp_path: Path) -> None:
+def test_a_string_that_cannot_be_a_path_is_an_error_message(path: str, tmp_path: Path) -> None:
     with pytest.raises(NvctError):
         Root.open(path)
     with pytest.raises(NvctError):
@@ -140,10 +140,10 @@ def test_no_request_gets_past_the_launchers_scan(lab: Lab) -> None:
         bundle = Bundle("config.json", text)
         try:
             request, _ = resolve_request(bundle.env, bundle.mounts, bundle.annotations, [], config)
-            found = request is not None
+            is_request = request is not None
         except NvctError:
-            found = True
-        if found:
+            is_request = True
+        if is_request:
             requests += 1
             path = lab.bundle(text)
             assert lab.went_to("create", "--bundle", path, "id") == "python", text
@@ -153,7 +153,7 @@ def test_no_request_gets_past_the_launchers_scan(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "text", ['{"a":', '{"a":"b', '["a" "b"]', '{"a" 1}', '{"a":tru', '"\\ud8', "["]
 )
-def test_malformed_text_is_a_sentence_where_no_json_package_is_loaded(text: str) -> None:
+def test_malformed_text_is_an_error_message_without_the_json_package(text: str) -> None:
     code = (
         "import sys;sys.path.append(sys.argv[1])\n"
         "from nvct.errors import DocumentError\nfrom nvct.oci import jsontext\n"
@@ -161,12 +161,12 @@ def test_malformed_text_is_a_sentence_where_no_json_package_is_loaded(text: str)
         " try: read(sys.argv[2], 'x')\n"
         " except DocumentError as error: print(error.message)"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, str(REPOSITORY), text],
         capture_output=True, text=True, check=False, timeout=20,
     )  # fmt: skip
-    assert done.stderr == ""
-    assert done.stdout.count("x is not JSON") == 2
+    assert result.stderr == ""
+    assert result.stdout.count("x is not JSON") == 2
 
 
 COLLIDING = """
@@ -185,15 +185,15 @@ print(time.process_time() - begun)
 """
 
 
-def test_names_that_were_chosen_with_the_hash_key_at_hand_cost_no_seconds() -> None:
+def test_colliding_names_cost_no_seconds() -> None:
     # All 20,000 begin their search at one of 128 places of a table of 32,768.
     main = (REPOSITORY / "packaging/static/main.c").read_text(encoding="utf-8")
     seed = re.search(r"config\.hash_seed = (\d+);", main)
     assert seed is not None
 
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", COLLIDING], capture_output=True, text=True, check=True, timeout=60,
         env={"PYTHONHASHSEED": seed[1], "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
 
-    assert float(done.stdout) < 1.0
+    assert float(result.stdout) < 1.0

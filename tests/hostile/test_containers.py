@@ -22,5 +22,5 @@ def test_read_only_roots_run_and_volumes_stay_as_they_are(simulated: SimulatedNo
     simulated.run(attacks.read_only_and_volumes)
 
 
-def test_requests_in_disguise(simulated: SimulatedNode) -> None:
+def test_requests_that_runc_reads_otherwise_are_refused(simulated: SimulatedNode) -> None:
     simulated.run(attacks.requests)

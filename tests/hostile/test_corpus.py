@@ -19,11 +19,11 @@ WAYS = {"classic": corpus.by_classic, "farm": corpus.by_farm}
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("way", WAYS)
-def test_hostile_images_get_nothing_out_of_the_host(
-    simulated: SimulatedNode, golden: Callable[[str, str], None], way: str
+@pytest.mark.parametrize("program_kind", WAYS)
+def test_hostile_images_read_nothing_of_the_host(
+    simulated: SimulatedNode, golden: Callable[[str, str], None], program_kind: str
 ) -> None:
-    verdicts.check(simulated, golden, WAYS[way])
+    verdicts.check(simulated, golden, WAYS[program_kind])
 
 
 def test_every_cve_has_a_shape() -> None:

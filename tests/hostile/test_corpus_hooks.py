@@ -17,8 +17,8 @@ WAYS = {"cdi": corpus.by_cdi, "prestart": corpus.by_prestart}
 
 
 @pytest.mark.engine
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("program_kind", WAYS)
 def test_hostile_images_get_nothing_out_of_the_host_by_a_hook(
-    simulated: SimulatedNode, golden: Callable[[str, str], None], way: str
+    simulated: SimulatedNode, golden: Callable[[str, str], None], program_kind: str
 ) -> None:
-    verdicts.check(simulated, golden, WAYS[way])
+    verdicts.check(simulated, golden, WAYS[program_kind])

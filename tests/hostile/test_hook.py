@@ -31,17 +31,17 @@ FOLDER = "/usr/driver"
 
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
-    made = Container(tmp_path)
-    made.file("/lib64/ld-linux-x86-64.so.2")
-    made.file("/d/x")
-    made.library(f"{FOLDER}/libcuda.so.1", "libcuda.so.1")
-    return made
+    new_container = Container(tmp_path)
+    new_container.file("/lib64/ld-linux-x86-64.so.2")
+    new_container.file("/d/x")
+    new_container.library(f"{FOLDER}/libcuda.so.1", "libcuda.so.1")
+    return new_container
 
 
 def cache(
     count: int, strings: bytes, name: Callable[[int], int], path: Callable[[int], int]
 ) -> bytes:
-    """Return an ld.so.cache whose records point anywhere into its strings."""
+    """Return an ld.so.cache with records that point to arbitrary offsets of its strings."""
     base = ldcache.HEADER + count * ldcache.ENTRY
     records = b"".join(
         struct.pack("<iIIIQ", ldcache.FLAGS["x86_64"], base + name(i), base + path(i), 0, 0)
@@ -89,7 +89,7 @@ def test_many_slow_links_to_libraries_do_not_stop_the_hook(container: Container)
     bounded(container)
 
 
-def test_libraries_that_need_thousands_are_not_read_for_that(container: Container) -> None:
+def test_libraries_with_thousands_of_dependencies_cost_no_seconds(container: Container) -> None:
     library = bytearray(
         shared_object("x86_64", soname="libcuda.so.2", needed=["libneed.so"] * 1000)
     )
@@ -101,7 +101,7 @@ def test_libraries_that_need_thousands_are_not_read_for_that(container: Containe
     assert elf.read(bytes(library)).needed == ["libneed.so"] * 1000
 
 
-def test_a_dropin_with_thousands_of_folders_does_not_stop_the_hook(container: Container) -> None:
+def test_a_drop_in_with_thousands_of_folders_does_not_stop_the_hook(container: Container) -> None:
     lines = ["# CUDA forward compatibility"] + [f"/d/..{'/d/..' * (i % 500)}/d" for i in range(60)]
     container.file("/etc/ld.so.conf.d/00-nvct.conf", "\n".join(lines * 3))
     start = time.monotonic()
@@ -109,7 +109,7 @@ def test_a_dropin_with_thousands_of_folders_does_not_stop_the_hook(container: Co
     assert time.monotonic() - start < PATIENCE_S
 
 
-def test_names_without_number_in_a_drivers_folder_end_with_a_sentence(
+def test_too_many_names_in_a_drivers_folder_are_an_error_message(
     container: Container, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def child() -> None:
@@ -148,9 +148,9 @@ def test_nothing_of_the_hooks_own_process_gets_into_the_image(
         KERNEL.mount("proc", str(container.root / "proc"), "proc")
         assert container.hook("apply", "--folder", FOLDER) == 0
         KERNEL.umount2(str(container.root / "proc"), 0)
-        place = container.root / path[1:]
-        if place.exists() and not place.is_symlink():
-            text = place.read_bytes()
+        target = container.root / path[1:]
+        if target.exists() and not target.is_symlink():
+            text = target.read_bytes()
             for secret in (b"rw,", b"r-xp", b"PATH="):
                 assert secret not in text
 
@@ -164,9 +164,9 @@ def test_a_link_of_the_image_does_not_lead_writes_into_a_volume(
     volume = tmp_path / "volume"
     volume.mkdir()
     (container.root / "vol").mkdir()
-    place = container.root / folder
-    if place.exists():
-        place.rename(container.root / "away")
+    target = container.root / folder
+    if target.exists():
+        target.rename(container.root / "away")
     container.link(folder, "/vol")
 
     def child() -> None:
@@ -218,14 +218,14 @@ def _swapping(root: Path, outside: Path, names: tuple[str, ...], until: float) -
         (root / name).mkdir(parents=True, exist_ok=True)
     while time.monotonic() < until:
         for name in names:
-            place, aside = root / name, root / f"{name}.aside"
-            place.rename(aside)
-            place.symlink_to(outside)
-            place.unlink()
-            aside.rename(place)
+            target, aside = root / name, root / f"{name}.aside"
+            target.rename(aside)
+            target.symlink_to(outside)
+            target.unlink()
+            aside.rename(target)
 
 
-def test_folders_swapped_while_the_hook_runs_lead_nowhere(
+def test_folders_swapped_while_the_hook_runs_do_not_lead_out(
     container: Container, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     outside = tmp_path / "outside"

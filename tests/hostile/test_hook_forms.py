@@ -29,9 +29,9 @@ def attacked(work: Path) -> None:
     hook_attack.build(work)
     programs = os.environ[PROGRAMS_ENV].split(":")
     command = [sys.executable, "-I", hook_attack.__file__, str(work), *programs]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    print(result.stdout)
 
 
 def attack(node: SimulatedNode, folder: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containers that try to get past a policy: each way to ask for what a rule refuses."""
+"""Containers that try to bypass a policy: every form of a request for a refused device."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def mount(source: str) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
     """A node: GPU 0 is refused, GPU 1 is ordinary, GPU 2 is in MIG mode and refused."""
-    made = Lab()
-    host = made.driver(gpus=3)
+    new_lab = Lab()
+    host = new_lab.driver(gpus=3)
     for gi, ci, caps in ((1, 0, (12, 13)), (2, 0, (21, 22))):
         host.instance(2, gi, ci, caps)
     for library in host.driver.rglob("libnvidia-ml.so*"):
         library.unlink()  # a file of headers alone
     for number in (1, 2):
         host.write(f"dev/nvidia-caps/nvidia-cap{number}")
-    (made.home / "tree/dev/deep").mkdir(parents=True)
-    (made.home / "tree/dev/deep/link").symlink_to("/dev/null")
-    made.spec(
+    (new_lab.home / "tree/dev/deep").mkdir(parents=True)
+    (new_lab.home / "tree/dev/deep/link").symlink_to("/dev/null")
+    new_lab.spec(
         devices={
             "0": nodes((195, 0)), UUID: nodes((195, 0)), "1": nodes((195, 1)),
             "2:0": part(2, 12, 13), MIG: part(2, 12, 13), "2:1": part(2, 21, 22),
@@ -52,7 +52,7 @@ def lab() -> Iterator[Lab]:
         }
     )  # fmt: skip
     unbuffered = {"path": "/dev/y", "type": "u", "major": 195, "minor": 0}
-    made.spec(
+    new_lab.spec(
         "other.json",
         kind="example.com/other",
         devices={
@@ -63,16 +63,16 @@ def lab() -> Iterator[Lab]:
             "config": {"deviceNodes": [cap(1)]}, "all": nodes((195, 0), (195, 1)),
         },
     )  # fmt: skip
-    made.spec("common.json", kind="example.com/common", common=nodes((195, 0)))
-    made.spec("null.json", kind="acme.com/null", devices={
+    new_lab.spec("common.json", kind="example.com/common", common=nodes((195, 0)))
+    new_lab.spec("null.json", kind="acme.com/null", devices={
         "it": nodes((1, 3)), "mounted": mount("/dev/null"), "folder": mount("/dev"),
-        "root": mount("/"), "tree": mount(str(made.home / "tree")),
-        "tree-dev": mount(str(made.home / "tree/dev")), "deep": mount(str(made.home / "tree/dev/deep")),
-        "link": mount(str(made.home / "tree/dev/deep/link")), "zero": mount("/dev/zero"),
+        "root": mount("/"), "tree": mount(str(new_lab.home / "tree")),
+        "tree-dev": mount(str(new_lab.home / "tree/dev")), "deep": mount(str(new_lab.home / "tree/dev/deep")),
+        "link": mount(str(new_lab.home / "tree/dev/deep/link")), "zero": mount("/dev/zero"),
     })  # fmt: skip
-    yield made
-    HOSTS.pop(id(made), None)
-    made.remove()
+    yield new_lab
+    HOSTS.pop(id(new_lab), None)
+    new_lab.remove()
 
 
 REQUESTS: dict[str, list[str]] = {
@@ -118,30 +118,32 @@ REQUESTS: dict[str, list[str]] = {
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy", "cdi", "jit-cdi"])
-@pytest.mark.parametrize("what", REQUESTS)
-def test_no_variable_gets_past_a_rule(what: str, mode: str, lab: Lab) -> None:
-    lab.asks(*[V + value for value in REQUESTS[what]])
+@pytest.mark.parametrize("device", REQUESTS)
+def test_no_variable_gets_past_a_rule(device: str, mode: str, lab: Lab) -> None:
+    lab.asks(*[V + value for value in REQUESTS[device]])
 
     assert decided(lab, DENIED, mode=mode) in REFUSED
     assert decided(lab, ALLOWED, mode=mode, default="deny") in REFUSED
 
 
-@pytest.mark.parametrize("what", REQUESTS)
-def test_nor_does_an_annotation_or_a_mount(what: str, lab: Lab) -> None:
-    for value in REQUESTS[what]:
+@pytest.mark.parametrize("device", REQUESTS)
+def test_no_annotation_or_mount_gets_past_a_rule(device: str, lab: Lab) -> None:
+    for value in REQUESTS[device]:
         lab.asks(annotations={"cdi.k8s.io/x": value}, mounts=[])
         refused = [decided(lab, DENIED, mode=mode) for mode in ("auto", "cdi")]
         mounts = []
         for word in value.split(","):
-            place = f"cdi/{word.replace('=', '/')}" if "=" in word else word.strip()
-            mounts.append({"source": "/dev/../dev/null", "destination": f"{FOLDER}/./{place}"})
+            mount_name = f"cdi/{word.replace('=', '/')}" if "=" in word else word.strip()
+            mounts.append(
+                {"source": "/dev/../dev/null", "destination": f"{FOLDER}/./{mount_name}"}
+            )
         lab.asks(V + "1", mounts=mounts)
         refused.append(decided(lab, DENIED, accept_volume_mounts=True))
-        if (what, value) != ("the last one wins", "1"):
+        if (device, value) != ("the last one wins", "1"):
             assert set(refused) <= set(REFUSED), refused
 
 
-def test_what_no_rule_refuses_is_had(lab: Lab) -> None:
+def test_a_request_that_no_rule_refuses_is_delivered(lab: Lab) -> None:
     """The other side: a policy that refused everything would pass all tests of this file."""
     for value in ("1", HostTree.uuid(1), "example.com/other=one", "nvidia.com/gpu=1", "none"):
         lab.asks(V + value)
@@ -155,7 +157,7 @@ def test_what_no_rule_refuses_is_had(lab: Lab) -> None:
 @pytest.mark.parametrize(
     "name", ["mounted", "folder", "root", "tree", "tree-dev", "deep", "link", "it"]
 )
-def test_a_node_is_a_node_however_it_is_mounted(name: str, lab: Lab) -> None:
+def test_a_mounted_node_is_recognized_by_its_numbers(name: str, lab: Lab) -> None:
     lab.asks(f"{V}acme.com/null={name}")
     rule: dict[str, object] = {"devices": ["acme.com/null=it"], "then": "deny"}
     assert decided(lab, rule) == "deny"
@@ -181,7 +183,7 @@ def test_no_extra_comes_with_an_allowed_gpu(extra: str, mode: str, lab: Lab) -> 
     assert decided(lab, ALLOWED, mode=mode, default="deny") == "deny"
 
 
-def test_configuring_mig_gives_no_gpu_that_is_refused(lab: Lab) -> None:
+def test_a_mig_capability_gives_no_refused_gpu(lab: Lab) -> None:
     """With it a container gets GPUs in MIG mode as a whole, which have no device else."""
     for value in ("all", "2", MIG_GPU):
         lab.asks(process={**PRIVILEGED, "env": [V + value, "NVIDIA_MIG_CONFIG_DEVICES=all"]})
@@ -197,7 +199,9 @@ def test_configuring_mig_gives_no_gpu_that_is_refused(lab: Lab) -> None:
      {"uidMappings": [{"containerID": 0, "hostID": 0, "size": 4294967295}]}],
     ids=str,
 )  # fmt: skip
-def test_root_of_a_user_namespace_is_nobody(linux: dict[str, Any], caps: object, lab: Lab) -> None:
+def test_root_of_a_user_namespace_is_an_unprivileged_user(
+    linux: dict[str, Any], caps: object, lab: Lab
+) -> None:
     process = {"capabilities": caps, "env": [V + "1", "NVIDIA_MIG_CONFIG_DEVICES=all"]}
     lab.asks(process=process, linux=linux)
     rule: dict[str, object] = {"privileged": True, "then": "allow"}
@@ -220,14 +224,14 @@ POD = {
     "cgroup",
     ["/docker/x", "", "system.slice:kubepods:x", "/x/kubepods.slice.d/y", "user-1000.slice"],
 )
-def test_nobody_is_in_a_namespace_by_saying_so(cgroup: str, lab: Lab) -> None:
+def test_annotations_alone_do_not_put_a_container_in_a_namespace(cgroup: str, lab: Lab) -> None:
     lab.asks(V + "1", annotations=POD, linux={"cgroupsPath": cgroup})
     for condition in ({"namespaces": ["gpu-*"]}, {"kubernetes": True}):
         assert decided(lab, {**condition, "then": "allow"}, default="ignore") == "nothing"
     assert decided(lab, {"kubernetes": False, "then": "ignore"}) == "nothing"
 
 
-def test_gpus_are_counted_whatever_they_are_called(lab: Lab) -> None:
+def test_gpus_are_counted_under_any_name(lab: Lab) -> None:
     rule: dict[str, object] = {"more-gpus-than": 1, "then": "deny"}
     for value in ("all", "0,1", "example.com/other=both", "example.com/other=all",
                   "nvidia.com/gpu=all", "nvidia.com/gpu=1,example.com/other=node"):  # fmt: skip
@@ -237,7 +241,7 @@ def test_gpus_are_counted_whatever_they_are_called(lab: Lab) -> None:
     assert decided(lab, rule) == "allow"
 
 
-def test_the_default_kind_of_a_plugin_is_no_way_round(lab: Lab, tmp_path: Path) -> None:
+def test_the_default_kind_does_not_bypass_a_rule(lab: Lab, tmp_path: Path) -> None:
     del tmp_path
     for word in ("node", "alias", "part", "both", "all"):
         lab.asks(V + word)

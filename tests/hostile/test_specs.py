@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI spec files that somebody else than root may have written."""
+"""CDI spec files that another user than root may have written."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def spec_file(folder: Path) -> Path:
 
 
 def refusal(folder: Path) -> str:
-    found = registry.scan([str(folder)])
-    assert not found.devices
-    (error,) = found.errors.values()
+    registered = registry.scan([str(folder)])
+    assert not registered.devices
+    (error,) = registered.errors.values()
     return f"{error.message}; {error.hint}"
 
 
@@ -41,10 +41,10 @@ def refusal(folder: Path) -> str:
 def test_a_spec_of_another_user_is_refused_and_named(tmp_path: Path) -> None:
     path = spec_file(tmp_path)
     os.chown(path, NOBODY, 0)
-    said = refusal(tmp_path)
-    assert str(path) in said
-    assert f"uid {NOBODY}" in said
-    assert "chown root" in said
+    message = refusal(tmp_path)
+    assert str(path) in message
+    assert f"uid {NOBODY}" in message
+    assert "chown root" in message
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -56,11 +56,11 @@ def test_a_link_of_root_to_a_spec_of_another_user_is_refused(tmp_path: Path) -> 
     assert f"uid {NOBODY}" in refusal(tmp_path / "cdi")
 
 
-def test_a_spec_that_everybody_may_write_is_refused(tmp_path: Path) -> None:
+def test_a_world_writable_spec_is_refused(tmp_path: Path) -> None:
     spec_file(tmp_path).chmod(0o666)
     assert "mode 666" in refusal(tmp_path)
 
 
-def test_a_spec_of_ones_own_is_used(tmp_path: Path) -> None:
+def test_a_spec_of_the_same_user_is_used(tmp_path: Path) -> None:
     spec_file(tmp_path)
     assert list(registry.scan([str(tmp_path)]).devices) == ["acme.com/gpu=a"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CDI: what is written is read again, and no document makes the code fall over."""
+"""CDI: a written spec is read unchanged, and no document causes an unexpected exception."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ JSON = st.recursive(
 
 
 @given(KIND_PART, KIND_PART, DEVICE_NAME)
-def test_a_name_is_parsed_into_what_it_was_made_of(vendor: str, cls: str, device: str) -> None:
+def test_a_name_is_parsed_into_its_parts(vendor: str, cls: str, device: str) -> None:
     assert names.parse(names.qualified(f"{vendor}/{cls}", device)) == (vendor, cls, device)
 
 
@@ -118,7 +118,7 @@ def test_a_word_is_a_name_made_of_allowed_parts_or_refused(word: str) -> None:
 
 
 @given(SPEC, st.sampled_from(store.FORMATS))
-def test_what_is_written_is_read_again(document: dict[str, Any], form: str) -> None:
+def test_a_written_spec_is_read_unchanged(document: dict[str, Any], form: str) -> None:
     spec = validate(document, source="document")
 
     again = load.loads(store.dumps(spec, form), source="again")
@@ -128,14 +128,14 @@ def test_what_is_written_is_read_again(document: dict[str, Any], form: str) -> N
 
 
 @given(SPEC)
-def test_what_the_schema_takes_is_valid(document: dict[str, Any]) -> None:
+def test_a_spec_that_the_schema_accepts_is_valid(document: dict[str, Any]) -> None:
     schema.check(document, source="document")
 
     assert validate(document, source="document") == document
 
 
 @given(SPEC)
-def test_a_lower_version_than_needed_is_refused_and_no_other(document: dict[str, Any]) -> None:
+def test_only_a_version_lower_than_needed_is_refused(document: dict[str, Any]) -> None:
     lowest = versions.minimum_version(validate(document, source="document"))
 
     for version in versions.KNOWN:
@@ -149,7 +149,7 @@ def test_a_lower_version_than_needed_is_refused_and_no_other(document: dict[str,
 
 
 @given(SPEC, JSON, st.randoms(use_true_random=False))
-def test_no_damage_to_a_spec_makes_another_error(
+def test_a_damaged_spec_raises_only_document_errors(
     document: dict[str, Any], junk: object, random: Any
 ) -> None:
     places: list[tuple[Any, Any]] = []
@@ -174,7 +174,7 @@ def test_no_damage_to_a_spec_makes_another_error(
 
 
 @given(st.binary() | st.text().map(str.encode))
-def test_no_file_makes_another_error(data: bytes) -> None:
+def test_any_file_raises_only_cdi_errors(data: bytes) -> None:
     outcome = loaded(data)
 
     assert isinstance(outcome, str)
@@ -182,7 +182,7 @@ def test_no_file_makes_another_error(data: bytes) -> None:
 
 
 def loaded(data: bytes) -> Spec | str:
-    """Return the spec, or why it is none."""
+    """Return the spec, or the error as text."""
     try:
         return load.loads(data, source="document")
     except CdiSpecError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of the ELF reader: no file, however damaged, leads to anything but an ElfError."""
+"""Properties of the ELF reader: any damaged file raises only an ElfError."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ def read_all(data: bytes) -> bool:
 
 @given(MACHINES, LIBRARY, st.lists(LIBRARY, max_size=8))
 def test_what_is_written_is_read(machine: str, soname: str, needed: list[str]) -> None:
-    found = elf.read(shared_object(machine, soname=soname, needed=needed))
+    library = elf.read(shared_object(machine, soname=soname, needed=needed))
 
-    assert (found.machine, found.soname, found.needed) == (machine, soname, needed)
+    assert (library.machine, library.soname, library.needed) == (machine, soname, needed)
 
 
 @given(MACHINES, st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)), max_size=6))
-def test_damage_is_an_error_of_ours_or_harmless(
+def test_damage_raises_an_elf_error_or_is_harmless(
     machine: str, damage: list[tuple[int, int]]
 ) -> None:
     data = bytearray(
         shared_object(machine, soname="liba.so", needed=["libb.so"], sections={".note.x": NOTE})
     )
     assert read_all(bytes(data))
-    for place, value in damage:
-        data[place % len(data)] = value
+    for position, value in damage:
+        data[position % len(data)] = value
 
     read_all(bytes(data))
 
 
 @given(st.binary(max_size=300), st.sampled_from([b"\1\1", b"\2\1", b"\1\2", b"\2\2"]))
-def test_garbage_is_an_error_of_ours_or_harmless(data: bytes, ident: bytes) -> None:
+def test_any_bytes_raise_an_elf_error_or_are_harmless(data: bytes, ident: bytes) -> None:
     read_all(b"\x7fELF" + ident + data)
 
     assert not read_all(data.lstrip(b"\x7f"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel's files may hold, and roots: nothing breaks, nothing leaves its place."""
+"""Parsers of the kernel's files accept any content; paths stay in their roots."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ def test_path_is_cut_at_whole_components_only(root: str, path: str) -> None:
 
 @given(st.text())
 def test_any_text_is_a_bus_id_in_one_form_or_none(text: str) -> None:
-    found = procfs.canonical_bus_id(text)
+    bus_id = procfs.canonical_bus_id(text)
 
-    assert found == procfs.canonical_bus_id(found)
+    assert bus_id == procfs.canonical_bus_id(bus_id)
 
 
 @given(st.integers(0, 0xFFFFFFFF), st.integers(0, 255), st.integers(0, 31), st.integers(0, 7))
 def test_bus_id_keeps_its_numbers(domain: int, bus: int, device: int, function: int) -> None:
-    found = procfs.canonical_bus_id(f"{domain:08X}:{bus:02X}:{device:02X}.{function}")
+    bus_id = procfs.canonical_bus_id(f"{domain:08X}:{bus:02X}:{device:02X}.{function}")
 
-    assert procfs.bus_key(found) == (domain, bus, device, function)
+    assert procfs.bus_key(bus_id) == (domain, bus, device, function)
 
 
 @given(st.dictionaries(st.tuples(st.integers(0, 15), st.integers(0, 14)), st.integers(3, 900)))
 def test_mig_minors_are_read_back_from_the_kernels_form(table: dict[tuple[int, int], int]) -> None:
-    named = {f"gpu{gpu}/gi{gi}/access": minor for (gpu, gi), minor in table.items()}
+    minors = {f"gpu{gpu}/gi{gi}/access": minor for (gpu, gi), minor in table.items()}
 
-    assert mig.parse_minors("".join(f"{k} {v}\n" for k, v in named.items())) == named
+    assert mig.parse_minors("".join(f"{k} {v}\n" for k, v in minors.items())) == minors
 
 
 @given(st.text())
@@ -81,7 +81,7 @@ words = st.one_of(
 
 
 @given(st.integers(0, 8), st.lists(words, max_size=4))
-def test_selection_holds_what_was_written_and_no_more(count: int, ids: list[str]) -> None:
+def test_a_selection_has_exactly_the_listed_devices(count: int, ids: list[str]) -> None:
     inventory = machine(count)
     try:
         chosen = naming.select(inventory, ids)
@@ -101,8 +101,8 @@ nodes = st.lists(
 
 @given(nodes, nodes)
 def test_tidying_twice_is_tidying_once(device: list[object], common: list[object]) -> None:
-    whole = {"deviceNodes": common}
-    once = tidy({"deviceNodes": device}, whole)
+    edits = {"deviceNodes": common}
+    once = tidy({"deviceNodes": device}, edits)
 
-    assert tidy(once, whole) == once
+    assert tidy(once, edits) == once
     assert all(entry in device for entry in once.get("deviceNodes", []))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of ld.so.cache: merges keep the order, are idempotent; garbage is refused."""
+"""Properties of ld.so.cache: merges keep the order and are idempotent; malformed files are refused."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ ENTRIES = st.lists(st.tuples(NAME, st.sampled_from(["/a", "/b/c", "/ü"])), max_
 MACHINE = st.sampled_from(["x86_64", "aarch64"])
 
 
-def compare(one: bytes, two: bytes) -> int:
+def compare(left: bytes, right: bytes) -> int:
     """Compare as _dl_cache_libcmp is described, written the other way round."""
     i = j = 0
-    while i < len(one):
-        if one[i : i + 1].isdigit():
-            if not two[j : j + 1].isdigit():
+    while i < len(left):
+        if left[i : i + 1].isdigit():
+            if not right[j : j + 1].isdigit():
                 return 1
             start, other = i, j
-            while one[i : i + 1].isdigit():
+            while left[i : i + 1].isdigit():
                 i += 1
-            while two[j : j + 1].isdigit():
+            while right[j : j + 1].isdigit():
                 j += 1
-            difference = int(one[start:i]) - int(two[other:j])
+            difference = int(left[start:i]) - int(right[other:j])
             if difference:
                 return difference
-        elif two[j : j + 1].isdigit():
+        elif right[j : j + 1].isdigit():
             return -1
-        elif one[i : i + 1] != two[j : j + 1]:
-            return _char(one, i) - _char(two, j)
+        elif left[i : i + 1] != right[j : j + 1]:
+            return _char(left, i) - _char(right, j)
         else:
             i, j = i + 1, j + 1
-    return -_char(two, j)
+    return -_char(right, j)
 
 
 def _char(text: bytes, index: int) -> int:
@@ -53,15 +53,15 @@ def names(entries: list[Entry]) -> list[bytes]:
 
 
 @given(NAME, NAME)
-def test_order_keys_compare_as_the_dynamic_linker_does(one: str, two: str) -> None:
-    a, b = ldcache.order_key(one.encode()), ldcache.order_key(two.encode())
-    expected = compare(one.encode(), two.encode())
+def test_order_keys_compare_as_the_dynamic_linker_does(left: str, right: str) -> None:
+    a, b = ldcache.order_key(left.encode()), ldcache.order_key(right.encode())
+    expected = compare(left.encode(), right.encode())
 
     assert (a > b) - (a < b) == (expected > 0) - (expected < 0)
 
 
 @given(ENTRIES, ENTRIES, MACHINE)
-def test_a_merge_holds_everything_once_in_order_and_is_idempotent(
+def test_a_merge_has_each_entry_once_in_order_and_is_idempotent(
     old: list[tuple[str, str]], new: list[tuple[str, str]], machine: str
 ) -> None:
     base = ldcache.merge(None, old, machine=machine)
@@ -75,7 +75,7 @@ def test_a_merge_holds_everything_once_in_order_and_is_idempotent(
 
 
 @given(ENTRIES, ENTRIES)
-def test_the_first_library_given_is_the_first_found(
+def test_the_first_added_library_is_found_first(
     old: list[tuple[str, str]], new: list[tuple[str, str]]
 ) -> None:
     base = ldcache.merge(None, old, machine="x86_64")
@@ -100,11 +100,11 @@ def test_garbage_is_refused(data: bytes) -> None:
 def test_a_flipped_byte_is_refused_or_harmless(
     entries: list[tuple[str, str]], data: st.DataObject
 ) -> None:
-    whole = bytearray(ldcache.merge(None, entries, machine="x86_64"))
-    place = data.draw(st.integers(0, len(whole) - 1))
-    whole[place] = data.draw(st.integers(0, 255))
+    cache = bytearray(ldcache.merge(None, entries, machine="x86_64"))
+    position = data.draw(st.integers(0, len(cache) - 1))
+    cache[position] = data.draw(st.integers(0, 255))
     try:
-        merged = ldcache.merge(bytes(whole), [("liba.so", "/liba.so")], machine="x86_64")
+        merged = ldcache.merge(bytes(cache), [("liba.so", "/liba.so")], machine="x86_64")
     except LdCacheError:
         return
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of JSON text equal edits of the parsed document, and move no other byte."""
+"""Edits of JSON text equal edits of the parsed document, and change no other byte."""
 
 from __future__ import annotations
 
@@ -55,11 +55,15 @@ whole = st.recursive(  # what jsontext.dumps writes
 )
 
 
-def objects(wanted: dict[str, st.SearchStrategy[Any]]) -> st.SearchStrategy[dict[str, Any]]:
+def objects(
+    optional_members: dict[str, st.SearchStrategy[Any]],
+) -> st.SearchStrategy[dict[str, Any]]:
     """Objects that hold some of the wanted members between others, in any order."""
-    others = st.dictionaries(member_names.filter(lambda k: k not in WANT), plain, max_size=3)
-    some = st.fixed_dictionaries({}, optional=wanted)
-    both = st.builds(lambda a, b: [*a.items(), *b.items()], others, some)
+    other_members = st.dictionaries(
+        member_names.filter(lambda k: k not in WANT), plain, max_size=3
+    )
+    some = st.fixed_dictionaries({}, optional=optional_members)
+    both = st.builds(lambda a, b: [*a.items(), *b.items()], other_members, some)
     return both.flatmap(st.permutations).map(dict)
 
 
@@ -82,7 +86,7 @@ edits = st.lists(
 
 
 def written(value: Any, random: Random) -> str:
-    """Write JSON as nobody would: white space of all kinds, escapes at will."""
+    """Write JSON in unusual forms: all kinds of white space, random escapes."""
 
     def space() -> str:
         return random.choice(("", "", "", " ", "\n", "\t \r\n"))
@@ -154,14 +158,14 @@ def edited(text: str, todo: list[Edit]) -> Document:
 def test_edits_of_text_equal_edits_of_the_parsed_document(
     document: dict[str, Any], todo: list[Edit], random: Random
 ) -> None:
-    made = edited(written(document, random), todo)
-    assert json.loads(made.render()) == oracle(document, todo)
-    assert made.render() == made.render()
+    edited_document = edited(written(document, random), todo)
+    assert json.loads(edited_document.render()) == oracle(document, todo)
+    assert edited_document.render() == edited_document.render()
 
 
 @relaxed
 @given(odd_documents, edits, st.randoms(use_true_random=False))
-def test_whatever_stands_there_is_edited_right_or_refused(
+def test_any_document_is_edited_correctly_or_refused(
     document: dict[str, Any], todo: list[Edit], random: Random
 ) -> None:
     text = written(document, random)
@@ -186,25 +190,25 @@ def test_bytes_outside_the_edits_never_change(
     at = 0
     for key, member in members:
         if key not in touched:
-            member = member.rstrip()  # what is inserted stands right behind the value
+            member = member.rstrip()  # the inserted text follows the value
             at = result.index(member, at) + len(member)
     assert result[at:].endswith("}")
 
 
 @relaxed
 @given(documents, st.randoms(use_true_random=False))
-def test_what_is_not_edited_comes_back_to_the_byte(
+def test_an_unedited_document_is_rendered_byte_for_byte(
     document: dict[str, Any], random: Random
 ) -> None:
     text = written(document, random)
-    made = Document(text, WANT, "x")
-    assert not made.changed
-    assert made.render() == text
+    edited_document = Document(text, WANT, "x")
+    assert not edited_document.changed
+    assert edited_document.render() == text
 
 
 @relaxed
 @given(st.text(alphabet='{}[],:" \\ul01ena-\n\x00é', max_size=30))
-def test_no_text_makes_anything_but_a_document_error(text: str) -> None:
+def test_any_text_raises_only_a_document_error(text: str) -> None:
     try:
         expected = json.loads(text, parse_constant=refuse)
     except ValueError:
@@ -218,7 +222,7 @@ def test_no_text_makes_anything_but_a_document_error(text: str) -> None:
 
 @relaxed
 @given(documents, st.randoms(use_true_random=False), st.data())
-def test_a_document_cut_off_anywhere_is_refused(
+def test_a_truncated_document_is_refused(
     document: dict[str, Any], random: Random, data: st.DataObject
 ) -> None:
     text = written(document, random)
@@ -233,7 +237,7 @@ def refuse(name: str) -> None:
 
 @relaxed
 @given(whole)
-def test_what_is_dumped_reads_the_same(value: Any) -> None:
+def test_dumped_data_is_parsed_unchanged(value: Any) -> None:
     assert json.loads(jsontext.dumps(value)) == value
     assert jsontext.parse(jsontext.dumps(value), "x") == value
 
@@ -252,11 +256,11 @@ lines = st.lists(words, max_size=8)
 
 @relaxed
 @given(lines)
-def test_any_command_line_is_read_and_every_value_stood_there(args: list[str]) -> None:
-    said = argv.parse(args)
-    assert not said.command or said.command in args
-    assert not said.bundle or any(arg.endswith(said.bundle) for arg in args)
-    assert said.creates <= (said.command in ("create", "run"))
+def test_every_value_of_a_parsed_command_line_occurs_in_it(args: list[str]) -> None:
+    invocation = argv.parse(args)
+    assert not invocation.command or invocation.command in args
+    assert not invocation.bundle or any(arg.endswith(invocation.bundle) for arg in args)
+    assert invocation.creates <= (invocation.command in ("create", "run"))
 
 
 @pytest.fixture(scope="module")
@@ -269,13 +273,19 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Path:
 )
 @given(st.lists(lines, min_size=4, max_size=4))
 def test_the_launcher_reads_command_lines_as_python_does(
-    shown: Path, some: list[list[str]]
+    shown: Path, command_lines: list[list[str]]
 ) -> None:
-    for args in some:
-        said = argv.parse(args)
-        done = subprocess.run([str(shown), *args], capture_output=True, text=True, check=True)
-        found = done.stdout.rstrip("\n").split("|")
-        assert found[0] == str(int(said.sure))
-        if said.sure:
-            expected = [said.command, said.bundle, said.config, int(said.version), int(said.help)]
-            assert found[1:] == [str(value) for value in expected]
+    for args in command_lines:
+        invocation = argv.parse(args)
+        result = subprocess.run([str(shown), *args], capture_output=True, text=True, check=True)
+        fields = result.stdout.rstrip("\n").split("|")
+        assert fields[0] == str(int(invocation.sure))
+        if invocation.sure:
+            expected = [
+                invocation.command,
+                invocation.bundle,
+                invocation.config,
+                int(invocation.version),
+                int(invocation.help),
+            ]
+            assert fields[1:] == [str(value) for value in expected]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of any config.json: what they promise, and that a second time changes nothing."""
+"""Edits of any config.json: their contract, and that a second application changes nothing."""
 
 from __future__ import annotations
 
@@ -81,18 +81,18 @@ configs = st.fixed_dictionaries(
 def compiled(
     env: list[str], nodes: list[tuple[str, int, bool]], mounts: list[str], gids: list[int]
 ) -> Edits:
-    made: Edits = {
+    edits: Edits = {
         "env": env, "nodes": [], "hooks": {}, "gids": gids, "net": {}, "rdt": "",
         "mounts": [[d, json.dumps({"destination": d, "source": "ours"})] for d in mounts],
     }  # fmt: skip
     for path, minor, owned in nodes:
         rule = {"allow": True, "type": "c", "major": 195, "minor": minor}
         entry = {"path": path, "minor": minor} | ({"uid": 9, "gid": 9} if owned else {})
-        made["nodes"].append(
+        edits["nodes"].append(
             {"path": path, "host": path, "node": json.dumps(entry, separators=(",", ":")),
              "rule": json.dumps(rule)}
         )  # fmt: skip
-    return made
+    return edits
 
 
 node = st.tuples(names, st.integers(0, 2), st.booleans())
@@ -105,14 +105,14 @@ edits = st.builds(
 )
 
 
-def apply(text: str, some: list[Edits]) -> str:
+def apply(text: str, edits_list: list[Edits]) -> str:
     bundle = Bundle("config.json", text)
-    inject.apply(bundle, some)
+    inject.apply(bundle, edits_list)
     return bundle.document.render()
 
 
-def applied(config: dict[str, Any], some: list[Edits]) -> dict[str, Any]:
-    return cast("dict[str, Any]", json.loads(apply(json.dumps(config), some)))
+def applied(config: dict[str, Any], edits_list: list[Edits]) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(apply(json.dumps(config), edits_list)))
 
 
 def member(document: Any, *path: str) -> Any:
@@ -126,45 +126,51 @@ def key(entry: object) -> object:
 
 
 def clean(mount: Any) -> str | None:
-    found = mount.get("destination") if isinstance(mount, dict) else None
-    return posixpath.normpath("/" + found.lstrip("/")) if isinstance(found, str) else None
+    destination = mount.get("destination") if isinstance(mount, dict) else None
+    return (
+        posixpath.normpath("/" + destination.lstrip("/")) if isinstance(destination, str) else None
+    )
 
 
 @relaxed
 @given(configs, st.lists(edits, max_size=3))
 def test_env_equals_a_dictionary_that_was_updated(
-    config: dict[str, Any], some: list[Edits]
+    config: dict[str, Any], edits_list: list[Edits]
 ) -> None:
     before, after = (
         member(config, "process", "env"),
-        member(applied(config, some), "process", "env"),
+        member(applied(config, edits_list), "process", "env"),
     )
-    ours = {key(e): e for one in some for e in one["env"]}
-    assert {key(e): e for e in after if key(e) in ours} == ours
-    assert len([e for e in after if key(e) in ours]) == len(ours)
-    assert [e for e in after if key(e) not in ours] == [e for e in before if key(e) not in ours]
+    expected = {key(e): e for edit in edits_list for e in edit["env"]}
+    assert {key(e): e for e in after if key(e) in expected} == expected
+    assert len([e for e in after if key(e) in expected]) == len(expected)
+    assert [e for e in after if key(e) not in expected] == [
+        e for e in before if key(e) not in expected
+    ]
 
 
 @relaxed
 @given(configs, st.lists(edits, max_size=3))
-def test_nodes_are_there_once_and_every_one_is_allowed(
-    config: dict[str, Any], some: list[Edits]
+def test_nodes_occur_once_and_each_has_a_rule(
+    config: dict[str, Any], edits_list: list[Edits]
 ) -> None:
-    result = applied(config, some)
+    result = applied(config, edits_list)
     before, after = member(config, "linux", "devices"), member(result, "linux", "devices")
-    ours = {
-        node["path"]: json.loads(node["node"])["minor"] for one in some for node in one["nodes"]
+    expected = {
+        node["path"]: json.loads(node["node"])["minor"]
+        for edit in edits_list
+        for node in edit["nodes"]
     }
-    mine = [d for d in after if isinstance(d, dict) and d.get("path") in ours]
-    assert {d["path"]: d["minor"] for d in mine} == ours
-    assert len(mine) == len(ours)
-    assert [d for d in after if d not in mine] == [
-        d for d in before if not (isinstance(d, dict) and d.get("path") in ours)
+    injected = [d for d in after if isinstance(d, dict) and d.get("path") in expected]
+    assert {d["path"]: d["minor"] for d in injected} == expected
+    assert len(injected) == len(expected)
+    assert [d for d in after if d not in injected] == [
+        d for d in before if not (isinstance(d, dict) and d.get("path") in expected)
     ]
     there = member(config, "linux", "resources", "devices")
     rules = member(result, "linux", "resources", "devices")
     assert rules[: len(there)] == there
-    for minor in ours.values():
+    for minor in expected.values():
         assert allowed(rules, minor)
 
 
@@ -179,24 +185,24 @@ def allowed(rules: list[Any], minor: int) -> bool:
 
 @relaxed
 @given(configs, st.lists(edits, max_size=3))
-def test_mounts_keep_their_order_and_none_hides_another(
-    config: dict[str, Any], some: list[Edits]
+def test_mounts_keep_their_order_and_no_mount_hides_another(
+    config: dict[str, Any], edits_list: list[Edits]
 ) -> None:
     before = member(config, "mounts")
-    after = member(applied(config, some), "mounts")
-    ours = {clean({"destination": m[0]}): m[0] for one in some for m in one["mounts"]}
-    mine = [m for m in after if isinstance(m, dict) and m.get("source") == "ours"]
-    assert {clean(m): m["destination"] for m in mine} == ours
-    assert len(mine) == len(ours)
-    theirs = [m for m in before if clean(m) not in ours]
-    rest = [m for m in after if m not in mine]
-    below = [m for m in theirs if any(is_below(clean(m), d) for d in ours)]
-    assert [m for m in rest if m in below] == [m for m in theirs if m in below]
-    assert [m for m in rest if m not in below] == [m for m in theirs if m not in below]
-    places = [clean(m) for m in after]
-    for destination in ours:
-        at = max(i for i, place in enumerate(places) if place == destination)
-        hidden = [p for p in places[:at] if is_below(p, destination)]
+    after = member(applied(config, edits_list), "mounts")
+    expected = {clean({"destination": m[0]}): m[0] for edit in edits_list for m in edit["mounts"]}
+    injected = [m for m in after if isinstance(m, dict) and m.get("source") == "ours"]
+    assert {clean(m): m["destination"] for m in injected} == expected
+    assert len(injected) == len(expected)
+    untouched = [m for m in before if clean(m) not in expected]
+    others = [m for m in after if m not in injected]
+    below = [m for m in untouched if any(is_below(clean(m), d) for d in expected)]
+    assert [m for m in others if m in below] == [m for m in untouched if m in below]
+    assert [m for m in others if m not in below] == [m for m in untouched if m not in below]
+    targets = [clean(m) for m in after]
+    for destination in expected:
+        at = max(i for i, target in enumerate(targets) if target == destination)
+        hidden = [p for p in targets[:at] if is_below(p, destination)]
         assert hidden == []
 
 
@@ -206,41 +212,41 @@ def is_below(path: str | None, parent: str | None) -> bool:
 
 @relaxed
 @given(configs, st.lists(edits, max_size=3))
-def test_groups_are_there_once_and_never_root(config: dict[str, Any], some: list[Edits]) -> None:
+def test_groups_occur_once_and_never_root(config: dict[str, Any], edits_list: list[Edits]) -> None:
     path = ("process", "user", "additionalGids")
-    before, after = member(config, *path), member(applied(config, some), *path)
-    ours = {g for one in some for g in one["gids"] if g > 0}
+    before, after = member(config, *path), member(applied(config, edits_list), *path)
+    gids = {g for edit in edits_list for g in edit["gids"] if g > 0}
     assert after[: len(before)] == before
     added = after[len(before) :]
-    assert sorted(added) == sorted(ours - set(before))
+    assert sorted(added) == sorted(gids - set(before))
 
 
 @relaxed
 @given(configs, st.lists(edits, max_size=3), st.sampled_from([None, 1]))
 def test_a_second_time_changes_nothing(
-    config: dict[str, Any], some: list[Edits], indent: int | None
+    config: dict[str, Any], edits_list: list[Edits], indent: int | None
 ) -> None:
-    once = apply(json.dumps(config, indent=indent), some)
-    assert json.loads(apply(once, some)) == json.loads(once)
+    once = apply(json.dumps(config, indent=indent), edits_list)
+    assert json.loads(apply(once, edits_list)) == json.loads(once)
 
 
 @relaxed
 @given(configs, st.lists(edits, max_size=3))
-def test_all_other_members_survive(config: dict[str, Any], some: list[Edits]) -> None:
-    result = applied(config, some)
+def test_all_other_members_survive(config: dict[str, Any], edits_list: list[Edits]) -> None:
+    result = applied(config, edits_list)
     assert strip(result) == strip(config)
 
 
 def strip(config: dict[str, Any]) -> dict[str, Any]:
-    """Take away what edits may touch."""
-    rest = json.loads(json.dumps(config))
-    rest.pop("mounts", None)
+    """Remove the members that edits may change."""
+    others = json.loads(json.dumps(config))
+    others.pop("mounts", None)
     for name, keys in (("process", ("env", "user")), ("linux", ("devices", "resources"))):
         for part in keys:
-            (rest.get(name) or {}).pop(part, None)
-        if not rest.get(name):
-            rest.pop(name, None)
-    return cast("dict[str, Any]", rest)
+            (others.get(name) or {}).pop(part, None)
+        if not others.get(name):
+            others.pop(name, None)
+    return cast("dict[str, Any]", others)
 
 
 json_like = st.recursive(
@@ -253,7 +259,7 @@ json_like = st.recursive(
 
 @relaxed
 @given(st.lists(json_like, max_size=3))
-def test_damaged_facts_never_hold_and_never_crash(damaged: list[Any]) -> None:
+def test_damaged_fingerprints_never_match_and_never_crash(damaged: list[Any]) -> None:
     assert model.is_current({"nvct-plan": 1, "facts": damaged}) in (True, False)
     for fact in damaged:
         if not (isinstance(fact, list) and len(fact) == 3):
@@ -282,7 +288,7 @@ works: st.SearchStrategy[Any] = st.fixed_dictionaries(
 
 @relaxed
 @given(works)
-def test_the_hook_reads_what_was_written_for_it(work: Work) -> None:
+def test_the_hook_parses_its_rendered_options(work: Work) -> None:
     program: model.Program = {"path": "/h", "args": ["nvidia-cdi-hook", "apply"], "env": ["A=B"]}
     entry = json.loads(hook_command.text({"program": program, "work": work}))
 
@@ -293,7 +299,7 @@ def test_the_hook_reads_what_was_written_for_it(work: Work) -> None:
 
 @relaxed
 @given(st.lists(works, max_size=4))
-def test_merged_work_is_the_work_of_all_and_each_thing_once(several: list[Work]) -> None:
+def test_merged_work_has_each_link_and_folder_once(several: list[Work]) -> None:
     merged = model.merge(several)
 
     links = [tuple(link) for link in merged["links"]]

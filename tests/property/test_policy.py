@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No policy gives a container more than it would get without one, whatever both say."""
+"""No policy gives a container more than it would get without a policy."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LINUX: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
 ENGINE_ENV = st.one_of(ENV, st.builds(lambda v: [f"NVIDIA_VISIBLE_DEVICES={v}"], VALUE))
 
 
-def told(request: Request | None) -> object:
+def fields(request: Request | None) -> object:
     if request is None:
         return None
     extras = {name: getattr(request.extras, name) for name in request.extras.__slots__}
@@ -75,7 +75,7 @@ def told(request: Request | None) -> object:
 def outcome(*args: Any, origin: Origin | None = None) -> object:
     """Return what a container gets, or the error that its create fails with."""
     try:
-        return told(resolve_request(*args, origin=origin)[0]), ""
+        return fields(resolve_request(*args, origin=origin)[0]), ""
     except NotPermittedError as error:
         return "", "denied" if error.message.startswith("policy rule ") else error.message
     except NvctError as error:
@@ -83,7 +83,7 @@ def outcome(*args: Any, origin: Origin | None = None) -> object:
 
 
 @given(TABLE, ENGINE_ENV, MOUNTS, ANNOTATIONS, KUBERNETES, CAPS, LINUX, st.booleans())
-def test_a_policy_allows_what_was_asked_for_or_nothing(  # noqa: PLR0917  all drawn
+def test_a_policy_allows_the_whole_request_or_nothing(  # noqa: PLR0917  all drawn
     table: dict[str, Any],
     env: list[str],
     mounts: list[dict[str, object]],
@@ -111,11 +111,11 @@ def test_every_condition_is_tried() -> None:
 
 
 @given(st.text("ab*", max_size=8), st.text("ab", max_size=8))
-def test_a_pattern_fits_what_its_pieces_fit(pattern: str, text: str) -> None:
-    first, star, rest = pattern.partition("*")
+def test_a_pattern_matches_as_its_parts_do(pattern: str, text: str) -> None:
+    first, star, remainder = pattern.partition("*")
     if star:
         slow = any(
-            matches(text[cut:], rest) for cut in range(len(first), len(text) + 1)
+            matches(text[cut:], remainder) for cut in range(len(first), len(text) + 1)
         ) and text.startswith(first)
     else:
         slow = text == pattern

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Provenance of any files is one harmless line, and is read again as it was written."""
+"""Provenance of any files is one harmless line, and is read unchanged."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ PROVENANCE = st.builds(
 
 
 @given(PROVENANCE)
-def test_annotations_are_read_again_through_yaml(known: Provenance) -> None:
+def test_annotations_survive_yaml(origin: Provenance) -> None:
     # NUL is no part of a version or path, and no spec may have it.
-    whole: Spec = {**SPEC, "annotations": provenance.as_annotations(known)}
-    if any("\0" in value for value in whole["annotations"].values()):
+    spec: Spec = {**SPEC, "annotations": provenance.as_annotations(origin)}
+    if any("\0" in value for value in spec["annotations"].values()):
         return
 
-    back = load.loads(store.dumps(whole), source="spec")
+    back = load.loads(store.dumps(spec), source="spec")
 
-    assert provenance.read(back, "/no/such/file") == known
+    assert provenance.read(back, "/no/such/file") == origin
 
 
 @given(st.text(max_size=60))

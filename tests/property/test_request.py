@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No word of a container makes its request larger than what it says."""
+"""No value of a container makes its request larger than its words."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def words_of(value: str) -> list[str]:
 
 
 @given(VALUE)
-def test_a_list_asks_for_nothing_that_is_not_written_in_it(value: str) -> None:
+def test_a_list_requests_only_words_in_it(value: str) -> None:
     written = words_of(value)
     try:
         ids = evaluate(split(value, "x"), "x")
@@ -86,27 +86,27 @@ def test_a_list_asks_for_nothing_that_is_not_written_in_it(value: str) -> None:
 
 @given(st.lists(WORD, max_size=5), st.lists(WORD, max_size=5), st.text(max_size=12))
 def test_a_word_that_names_no_device_fails_wherever_it_stands(
-    before: list[str], after: list[str], odd: str
+    before: list[str], after: list[str], malformed: str
 ) -> None:
     try:
-        check_word(odd, "x")
+        check_word(malformed, "x")
     except RequestError:
         pass
     else:
         return
-    words = [word for word in (*before, odd, *after) if word]
-    if not odd or "void" in words or odd in {"all", "none"}:
+    words = [word for word in (*before, malformed, *after) if word]
+    if not malformed or "void" in words or malformed in {"all", "none"}:
         return
 
     try:
         evaluate(words, "x")
     except RequestError:
         return
-    raise AssertionError(f"{odd!r} was hidden by {words!r}")
+    raise AssertionError(f"{malformed!r} was hidden by {words!r}")
 
 
 @given(st.lists(st.one_of(KNOWN, CDI), min_size=1, max_size=6))
-def test_names_are_kept_in_order_each_once(words: list[str]) -> None:
+def test_names_keep_their_order_without_duplicates(words: list[str]) -> None:
     ids = evaluate(words, "x")
 
     assert ids is not None
@@ -194,7 +194,7 @@ def test_a_container_without_a_request_never_fails(
 
 
 @given(ENV, MOUNTS, ANNOTATIONS, CAPS, configs())
-def test_what_a_container_writes_gives_at_worst_one_printable_line(
+def test_any_error_about_a_container_is_one_printable_line(
     env: list[str],
     mounts: list[dict[str, object]],
     annotations: dict[str, object],

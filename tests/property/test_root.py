@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No path leaves its root, whatever the tree, whatever races us."""
+"""No path leaves its root, with any tree and during any race."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def build(base: Path, tree: list[tuple[str, str]]) -> tuple[Path, Path]:
         (base / name).write_bytes(OUTSIDE)
     root.mkdir()
     for path, kind in tree:
-        place = root / path
-        if not Path(os.path.realpath(place.parent)).is_relative_to(root):
+        target = root / path
+        if not Path(os.path.realpath(target.parent)).is_relative_to(root):
             continue  # the attacker has no other hands than the container's
         try:
             if kind == "file":
-                with place.open("xb") as file:
+                with target.open("xb") as file:
                     file.write(INSIDE)
             elif kind == "directory":
-                place.mkdir()
+                target.mkdir()
             else:
-                place.symlink_to(kind[5:].format(host=host))
+                target.symlink_to(kind[5:].format(host=host))
         except (OSError, ValueError):
             continue  # no such parent, already there: the tree has one entry less
     return root, host
@@ -67,15 +67,15 @@ def build(base: Path, tree: list[tuple[str, str]]) -> tuple[Path, Path]:
 
 def outside(base: Path) -> dict[str, tuple[int, bytes]]:
     """Return mode and content of everything that is not in the root."""
-    found = {}
+    status = {}
     for folder, _, files in os.walk(base):
         if Path(folder) == base / "root" or base / "root" in Path(folder).parents:
             continue
-        found[folder] = (os.lstat(folder).st_mode, b"")
+        status[folder] = (os.lstat(folder).st_mode, b"")
         for name in files:
             path = Path(folder, name)
-            found[str(path)] = (os.lstat(path).st_mode, path.read_bytes())
-    return found
+            status[str(path)] = (os.lstat(path).st_mode, path.read_bytes())
+    return status
 
 
 def bases() -> Iterator[Path]:
@@ -87,7 +87,7 @@ def bases() -> Iterator[Path]:
 
 
 def exercise(root: Root, path: str) -> bytes | None:
-    """Use every method; what is refused is refused."""
+    """Call every method; ignore refusals."""
     data = None
     for step in (
         lambda: root.write_file(path, INSIDE),
@@ -109,15 +109,15 @@ def exercise(root: Root, path: str) -> bytes | None:
     return data
 
 
-@given(tree=st.lists(entries, max_size=12), asked=st.lists(targets, min_size=1, max_size=4))
+@given(tree=st.lists(entries, max_size=12), paths=st.lists(targets, min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
-def test_no_path_leaves_its_root(tree: list[tuple[str, str]], asked: list[str]) -> None:
+def test_no_path_leaves_its_root(tree: list[tuple[str, str]], paths: list[str]) -> None:
     for base in bases():
         folder, host = build(base, tree)
         before = outside(base)
         descriptors = len(os.listdir("/proc/self/fd"))
         with Root.open(str(folder)) as root:
-            for path in asked:
+            for path in paths:
                 exercise(root, path.format(host=host))
         assert len(os.listdir("/proc/self/fd")) == descriptors
         assert outside(base) == before
@@ -133,29 +133,29 @@ def by_the_kernel(root_fd: int, path: str) -> tuple[int, int] | None:
             continue
         except OSError:
             return None
-    found = os.fstat(fd)
+    status = os.fstat(fd)
     os.close(fd)
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
-@given(tree=st.lists(entries, max_size=12), asked=st.lists(targets, min_size=1, max_size=8))
+@given(tree=st.lists(entries, max_size=12), paths=st.lists(targets, min_size=1, max_size=8))
 @settings(max_examples=120, deadline=None)
 def test_the_walk_ends_where_the_kernels_own_would(
-    tree: list[tuple[str, str]], asked: list[str]
+    tree: list[tuple[str, str]], paths: list[str]
 ) -> None:
     for base in bases():
         folder, host = build(base, tree)
         with Root.open(str(folder)) as root:
-            for path in (p.format(host=host) for p in asked):
+            for path in (p.format(host=host) for p in paths):
                 try:
-                    found = root.stat(path)
+                    status = root.stat(path)
                 except UnsafePathError:  # a loop
-                    found = None
-                mine = None if found is None else (found.st_dev, found.st_ino)
-                assert mine == by_the_kernel(root.fd, path), path
-                canonical = root.resolve(path) if found else None
+                    status = None
+                identity = None if status is None else (status.st_dev, status.st_ino)
+                assert identity == by_the_kernel(root.fd, path), path
+                canonical = root.resolve(path) if status else None
                 if canonical is not None:
-                    assert by_the_kernel(root.fd, canonical) == mine
+                    assert by_the_kernel(root.fd, canonical) == identity
                     assert root.resolve(canonical) == canonical
 
 
@@ -177,7 +177,7 @@ def swap_for_ever(base: Path) -> None:
 
 
 def put_back(root: Path, other: Path) -> None:
-    """Bring `race` and what it is swapped for to where they were."""
+    """Move `race` and the link that replaces it back to their paths."""
     race, aside = root / "race", root / "aside"
     if not aside.exists():
         return

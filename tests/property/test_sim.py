@@ -38,14 +38,14 @@ def test_the_minor_of_a_capability_is_the_one_that_mig_minors_lists(
 
 
 @given(st.sets(st.integers(1, 511)))
-def test_no_major_of_the_host_is_used(taken: set[int]) -> None:
-    free = {major for major in kernelfs.DYNAMIC_MAJORS if major not in taken}
+def test_no_major_of_the_host_is_used(used_majors: set[int]) -> None:
+    free = {major for major in kernelfs.DYNAMIC_MAJORS if major not in used_majors}
     if len(free) < len(kernelfs.MAJORS):
         return
 
-    chosen = kernelfs.choose_majors(dict.fromkeys(taken, "real"))
+    chosen = kernelfs.choose_majors(dict.fromkeys(used_majors, "real"))
 
-    assert not set(chosen.values()) & taken
+    assert not set(chosen.values()) & used_majors
     assert len(set(chosen.values())) == len(set(kernelfs.MAJORS.values()))
 
 
@@ -79,6 +79,6 @@ def test_mig_instances_never_overlap_and_never_share_an_id(steps: list[str | int
 def test_a_written_library_is_read_back(
     soname: str, needed: list[str], symbols: dict[str, bytes]
 ) -> None:
-    found = elf.read(shared_object(soname=soname, needed=needed, symbols=symbols))
+    library = elf.read(shared_object(soname=soname, needed=needed, symbols=symbols))
 
-    assert (found.soname, found.needed) == (soname, needed)
+    assert (library.soname, library.needed) == (soname, needed)

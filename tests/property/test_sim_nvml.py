@@ -34,20 +34,20 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> tuple[NvmlNode, tuple[
     command=st.sampled_from(COMMANDS),
 )
 @settings(max_examples=40, deadline=None)
-def test_no_state_however_damaged_crashes_nvidia_smi(
+def test_no_damaged_state_crashes_nvidia_smi(
     prepared: tuple[NvmlNode, tuple[str, ...]],
     damage: list[tuple[int, int, str]],
     command: tuple[str, ...],
 ) -> None:
     node, healthy = prepared
     lines = list(healthy)
-    for number, place, text in damage:
+    for number, position, text in damage:
         fields = lines[number % len(lines)].split("\t")
-        fields[place % len(fields)] = text
+        fields[position % len(fields)] = text
         lines[number % len(lines)] = "\t".join(fields)
     node.write_text("\n".join(["nvct-sim\t1\t5", *lines, "end\t5\n"]).encode())
 
-    done = node.smi(*command)
+    result = node.smi(*command)
 
-    assert done.returncode >= 0, done
-    assert done.stderr == ""
+    assert result.returncode >= 0, result
+    assert result.stderr == ""

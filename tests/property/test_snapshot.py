@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a snapshot says: what is saved is loaded, and nothing is made outside its tree."""
+"""Any snapshot is loaded as it was saved, and makes no file outside its tree."""
 
 from __future__ import annotations
 
@@ -49,28 +49,28 @@ SNAPSHOTS = st.builds(
 
 
 @given(SNAPSHOTS)
-def test_nothing_is_made_outside_the_tree(made: Snapshot) -> None:
+def test_nothing_is_made_outside_the_tree(snapshot: Snapshot) -> None:
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
         tree = base / "some/deep/tree"
         tree.mkdir(parents=True)
-        (base / "snap.tar.gz").write_bytes(document.packed(made))
+        (base / "snap.tar.gz").write_bytes(document.packed(snapshot))
         try:
             loaded = document.load(str(base / "snap.tar.gz"))
             replay.lay_out(loaded, str(tree))
         except NvctError:
             pass
         else:
-            assert replace(loaded, texts=made.texts) == made
+            assert replace(loaded, texts=snapshot.texts) == snapshot
 
-        found = {
+        written = {
             os.path.relpath(path, base) for path in base.rglob("*") if tree not in path.parents
         }
-        assert found == {"snap.tar.gz", "some", "some/deep", "some/deep/tree"}
+        assert written == {"snap.tar.gz", "some", "some/deep", "some/deep/tree"}
 
 
 @given(st.binary(max_size=300))
-def test_a_few_bytes_are_no_snapshot(data: bytes) -> None:
+def test_random_bytes_are_refused_and_the_file_is_named(data: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()

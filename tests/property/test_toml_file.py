@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any TOML file, however it is spelled, through an edit and back."""
+"""Edits of any TOML file, and their reversal."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ ITEMS = st.recursive(
 
 @settings(max_examples=100, deadline=None)
 @given(texts(), PATHS, ITEMS)
-def test_a_new_key_comes_and_goes_and_nothing_else_does(
+def test_adding_and_removing_a_key_restores_the_file(
     text: str, table: tuple[str, ...], item: object
 ) -> None:
     before = parse(text, "x")
@@ -86,8 +86,8 @@ def test_a_new_key_comes_and_goes_and_nothing_else_does(
     assert edit(after, [(table, "new", item)], "x") == after
     comments = [line for line in text.splitlines() if line.lstrip().startswith("#")]
     assert [line for line in after.splitlines() if line.lstrip().startswith("#")] == comments
-    gone = edit(after, [(table, "new", DELETE)], "x")
-    assert _without_empty(parse(gone, "x")) == _without_empty(before)
+    restored = edit(after, [(table, "new", DELETE)], "x")
+    assert _without_empty(parse(restored, "x")) == _without_empty(before)
 
 
 @settings(max_examples=100, deadline=None)
@@ -107,7 +107,7 @@ def test_a_change_of_any_key_is_made_or_refused_with_a_reason(
 
 @settings(max_examples=100, deadline=None)
 @given(texts(), PATHS, st.sampled_from(NAMES))
-def test_any_key_can_be_taken_out(text: str, table: tuple[str, ...], name: str) -> None:
+def test_any_key_can_be_removed(text: str, table: tuple[str, ...], name: str) -> None:
     after = edit(text, [(table, name, DELETE)], "x")
 
     assert find(parse(after, "x"), (*table, name)) is None

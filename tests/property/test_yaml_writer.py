@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the writer of YAML writes is read back as it was, by PyYAML's and by libyaml's reader."""
+"""Written YAML is read unchanged by PyYAML and by libyaml."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_value_of_another_type_is_refused() -> None:
         yaml_writer.dumps({"a": 1.5})
 
 
-def test_lists_stand_below_their_key_as_engines_write_them() -> None:
+def test_lists_are_written_below_their_key_as_engines_do() -> None:
     text = yaml_writer.dumps({"devices": [{"name": "0", "env": ["A=b"]}], "kind": "a.b/c"})
 
     assert text == '---\ndevices:\n- name: "0"\n  env:\n  - A=b\nkind: a.b/c\n'

@@ -73,8 +73,8 @@ def _add_glibc(context: Context, changes: Changes, folders: list[str], compat: l
             libraries.setdefault(machine, []).extend(pairs)
         if folder not in compat and resolved not in default:
             kept.append(shown)
-    view = [f for f in state.old.view if root.listdir(f)]  # the shim has mounted it
-    state.add_to(changes, libraries, compat or (state.old.compat if view else []), kept, view)
+    view = [f for f in state.earlier.view if root.listdir(f)]  # the shim has mounted it
+    state.add_to(changes, libraries, compat or (state.earlier.compat if view else []), kept, view)
 
 
 def _is_folder(root: Root, path: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posix
 
 from nvct import paths
+from nvct.container.rootfs import mount_points
 from nvct.container.rootfs.changes import Changes
 from nvct.errors import NvctError
 from nvct.linux.root import Root
@@ -17,10 +18,9 @@ from nvct.oci import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from nvct.container.plan.model import Compat, Edits
-    from nvct.container.rootfs.mount_points import ConfigMounts
     from nvct.linux.kernel import Kernel
     from nvct.oci.bundle import Bundle
 
@@ -34,33 +34,91 @@ class Layout:
 
     Attributes:
         edits: the changes of config.json.
-        note: the decision as a sentence.
+        summary: the decision as a sentence.
     """
 
-    __slots__ = ("_bundle", "_changes", "_note", "_root", "edits", "note")
+    __slots__ = (
+        "_bundle", "_changes", "_covered", "_folder", "_note", "_root", "edits", "summary",
+    )  # fmt: skip
 
-    def __init__(self, bundle: Bundle, root: Root, note: Callable[[str], None]) -> None:
-        """Keep the arguments; the root is closed with the layout."""
+    def __init__(
+        self,
+        bundle: Bundle,
+        folder: str,
+        root: Root,
+        destinations: Iterable[str],
+        note: Callable[[str], None],
+    ) -> None:
+        """Resolve the destinations of mounts; the root is closed with the layout.
+
+        Args:
+            bundle: of the container.
+            folder: of the bundle, "" for the working directory.
+            root: of the container.
+            destinations: of mounts that hide files of the root.
+            note: receives sentences about unexpected results.
+        """
         self._root = root
         self._bundle = bundle
+        self._folder = folder
         self._note = note
         self._changes = Changes(root)
+        self._covered = mount_points.ConfigMounts(root, destinations)
         self.edits: list[Edits] = []
-        self.note = ""
+        self.summary = ""
 
     def __del__(self) -> None:
         self._root.close()
 
     def write(self, kernel: Kernel) -> None:
-        """Change the root; if that fails, set edits and note for an unchanged root."""
+        """Change the root; if that fails, set edits and summary for an unchanged root."""
         try:
             self._changes.write(kernel, self._bundle.host_root() or (0, 0))
         except (NvctError, OSError) as error:
             self._leave_root(reason(error))
 
     def _leave_root(self, why: str) -> None:
-        """Set edits and note for an unchanged root. Abstract: the hot side imports no abc."""
+        """Set edits and summary for an unchanged root. Abstract: the hot side imports no abc."""
         raise NotImplementedError
+
+    def _why_unwritable(self, kernel: Kernel) -> str:
+        """Return why files of a root that is not read-only must not be changed, "" if they may."""
+        if self._bundle.host_root() is None:
+            return "the user namespace has no root"
+        if not mount_points.is_private(self._root, self._folder or ".", kernel):
+            path = root_path(self._bundle, self._folder)
+            return f"{path} is no root of this container's own"
+        return ""
+
+    def _compat_folder(self, versions: Compat) -> str:
+        """Return the folder of the image's CUDA compatibility libraries, "" if they are not used.
+
+        Args:
+            versions: of the host's driver and its CUDA, and the libraries' folder in images; {} if
+                the image's libraries are never used.
+
+        Raises:
+            UnfitError: a mount that does not exist yet may contain the libraries.
+        """
+        if not versions:
+            return ""
+        root, covered = self._root, self._covered
+        folder = versions.get("folder") or paths.COMPAT_FOLDER
+        over = covered.about(folder) or covered.about(root.real(folder))
+        if over:
+            raise UnfitError(f"{over} is a mount: CUDA compatibility libraries may be there")
+        if root.lstat(folder) is None:
+            return ""
+        from nvct.container.rootfs import compat
+
+        return compat.choose(root, versions, self._note) or ""
+
+    def _add_profile(self, minors: list[int]) -> None:
+        """Add the application profile, which lists the GPUs for EGL; nothing without GPUs."""
+        from nvct.container.rootfs import profile
+
+        if minors and not self._covered.above(profile.PATH):
+            profile.add(self._changes, minors)
 
 
 def reason(error: Exception) -> str:
@@ -92,58 +150,11 @@ def open_root(bundle: Bundle, folder: str) -> Root:
     root = Root.open(root_path(bundle, folder))
     root.label = "the container"
     root.budget = bundle
-    own, host = posix.fstat(root.fd), posix.stat("/")
-    if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+    status, host_status = posix.fstat(root.fd), posix.stat("/")
+    if (status.st_dev, status.st_ino) == (host_status.st_dev, host_status.st_ino):
         root.close()
         raise UnfitError("the container's root is the host's")
     return root
-
-
-def why_unwritable(bundle: Bundle, folder: str, root: Root, kernel: Kernel) -> str:
-    """Return why files of a root that is not read-only must not be changed, "" if they may."""
-    from nvct.container.rootfs import mount_points
-
-    if bundle.host_root() is None:
-        return "the user namespace has no root"
-    if not mount_points.is_private(root, folder or ".", kernel):
-        return f"{root_path(bundle, folder)} is no root of this container's own"
-    return ""
-
-
-def compat_folder(
-    root: Root, covered: ConfigMounts, versions: Compat, note: Callable[[str], None]
-) -> str:
-    """Return the folder of the image's CUDA compatibility libraries, "" if they are not used.
-
-    Args:
-        root: of the container.
-        covered: the destinations of the mounts in config.json.
-        versions: of the host's driver and its CUDA, and the libraries' folder in images; {} if
-            the image's libraries are never used.
-        note: receives sentences about unusable libraries.
-
-    Raises:
-        UnfitError: a mount that does not exist yet may contain the libraries.
-    """
-    if not versions:
-        return ""
-    folder = versions.get("folder") or paths.COMPAT_FOLDER
-    over = covered.about(folder) or covered.about(root.real(folder))
-    if over:
-        raise UnfitError(f"{over} is a mount: CUDA compatibility libraries may be there")
-    if root.lstat(folder) is None:
-        return ""
-    from nvct.container.rootfs import compat
-
-    return compat.choose(root, versions, note) or ""
-
-
-def add_profile(changes: Changes, covered: ConfigMounts, minors: list[int]) -> None:
-    """Add the application profile, which lists the GPUs for EGL; nothing without GPUs."""
-    from nvct.container.rootfs import profile
-
-    if minors and not covered.above(profile.PATH):
-        profile.add(changes, minors)
 
 
 def gpu_minors(edits: list[Edits]) -> list[int]:
@@ -151,8 +162,8 @@ def gpu_minors(edits: list[Edits]) -> list[int]:
     from nvct.container.rootfs import profile
 
     minors: list[int] = []
-    for node in [node for one in edits for node in one["nodes"]]:
+    for node in [node for edit in edits for node in edit["nodes"]]:
         if profile.is_gpu(node["path"].removeprefix("/dev/")):
-            found = jsontext.parse(node["node"], "a plan")
-            minors.append(found["minor"])  # type: ignore[index,call-overload,arg-type]  # our compiler's
+            device = jsontext.parse(node["node"], "a plan")
+            minors.append(device["minor"])  # type: ignore[index,call-overload,arg-type]  # our compiler's
     return minors

@@ -9,16 +9,7 @@ over the driver's params needs a mount below /proc, which no runtime makes: only
 
 from __future__ import annotations
 
-from nvct.container.deliver.bundle_root import (
-    Layout,
-    UnfitError,
-    add_profile,
-    compat_folder,
-    gpu_minors,
-    open_root,
-    reason,
-    why_unwritable,
-)
+from nvct.container.deliver.bundle_root import Layout, UnfitError, gpu_minors, open_root, reason
 from nvct.container.plan import model
 from nvct.container.rootfs import linker, linker_conf, mount_points, profile
 from nvct.errors import NvctError
@@ -55,13 +46,12 @@ def decide(
     """
     try:
         _check(bundle, edits)
-        container = _Container(bundle, open_root(bundle, folder), edits, note)
-        work = model.merge([one["hook"]["work"] for one in edits if "hook" in one])
-        container.decide(work, folder, kernel)
+        layout = _ClassicLayout(bundle, folder, open_root(bundle, folder), edits, note)
+        layout.decide(model.merge([e["hook"]["work"] for e in edits if "hook" in e]), kernel)
     except (UnfitError, NvctError, OSError) as error:
         note(f"with a hook: {reason(error)}")
         return None
-    return container
+    return layout
 
 
 def _check(bundle: Bundle, edits: list[Edits]) -> None:
@@ -70,34 +60,39 @@ def _check(bundle: Bundle, edits: list[Edits]) -> None:
     Raises:
         UnfitError: the container needs the hook.
     """
-    if any(one["hooks"] for one in edits):
+    if any(edit["hooks"] for edit in edits):
         raise UnfitError("there is another hook")
     if bundle.has_user_namespace() and not bundle.objects(("linux", "uidMappings")):
         raise UnfitError("it joins a user namespace that config.json does not map")
 
 
-class _Container(Layout):
+class _ClassicLayout(Layout):
     """The changes of one container's root."""
 
-    __slots__ = ("_covered", "_hooked", "_ours")
+    __slots__ = ("_driver_mounts", "_hooked_edits")
 
     def __init__(
-        self, bundle: Bundle, root: Root, edits: list[Edits], note: Callable[[str], None]
+        self,
+        bundle: Bundle,
+        folder: str,
+        root: Root,
+        edits: list[Edits],
+        note: Callable[[str], None],
     ) -> None:
-        super().__init__(bundle, root, note)
-        self._hooked = edits
-        self.edits = [one for one in edits if "hook" not in one]
-        self.note = "without a hook"
-        self._ours = {mount[0] for one in edits if "cache" in one for mount in one["mounts"]}
-        others = [mount[0] for one in edits if "cache" not in one for mount in one["mounts"]]
-        others += [path for path in _destinations(bundle) if mount_target(path) not in self._ours]
-        self._covered = mount_points.ConfigMounts(root, others)
+        driver = {mount[0] for edit in edits if "cache" in edit for mount in edit["mounts"]}
+        hiding = [mount[0] for edit in edits if "cache" not in edit for mount in edit["mounts"]]
+        hiding += [path for path in _destinations(bundle) if mount_target(path) not in driver]
+        super().__init__(bundle, folder, root, hiding, note)
+        self._driver_mounts = driver
+        self._hooked_edits = edits
+        self.edits = [edit for edit in edits if "hook" not in edit]
+        self.summary = "without a hook"
 
     def _leave_root(self, why: str) -> None:
         """Leave the work to the hook."""
-        self.edits, self.note = self._hooked, f"with a hook: {why}"
+        self.edits, self.summary = self._hooked_edits, f"with a hook: {why}"
 
-    def decide(self, work: Work, folder: str, kernel: Kernel) -> None:
+    def decide(self, work: Work, kernel: Kernel) -> None:
         """Decide what to write; change nothing.
 
         Raises:
@@ -107,21 +102,21 @@ class _Container(Layout):
         root = self._root
         if mount_points.is_read_only(root):
             raise UnfitError("the root is read-only")
-        why = why_unwritable(self._bundle, folder, root, kernel)
+        why = self._why_unwritable(kernel)
         if why:
             raise UnfitError(why)
         self._refuse_mounts(work)
         self._changes.links += [(target, path) for target, path in work["links"]]
         folders = work["folders"]
         if folders or work["compat"]:
-            compat = compat_folder(root, self._covered, work["compat"], self._note)
+            compat = self._compat_folder(work["compat"])
             musl = linker.musl_path(root)
             if musl:
                 linker.add_musl(self._changes, musl, folders)
             if linker.has_glibc(root):
                 self._add_cache(folders, compat)
         if work["profile"]:
-            self._add_profile()
+            self._add_profile(self._gpu_minors())
 
     def _refuse_mounts(self, work: Work) -> None:
         """Refuse work in paths that a mount of config.json will cover.
@@ -139,7 +134,7 @@ class _Container(Layout):
             if over:
                 raise UnfitError(f"{over} is a mount")
         for path in links:
-            if path in self._ours:
+            if path in self._driver_mounts:
                 raise UnfitError(f"{path} is a mount and a link")
             folder, _, name = path.rpartition("/")
             beside = self._root.real(folder or "/").rstrip("/")
@@ -161,68 +156,65 @@ class _Container(Layout):
         from nvct.container.rootfs.linker_state import LinkerState
 
         root = self._root
-        known = LinkerState(root)
-        if known.problem:
-            raise UnfitError(known.problem)
-        if known.old.view:
+        linker_state = LinkerState(root)
+        if linker_state.problem:
+            raise UnfitError(linker_state.problem)
+        if linker_state.earlier.view:
             self._remove_view_links()
-        default = known.default_folders()
+        default_folders = linker_state.default_folders()
         libraries: Libraries = {}
         if compat:
             from nvct.container.rootfs.libraries import MountTargets, scan
 
             libraries = scan(root, compat, MountTargets([]), self._note, compat)
-        shown = {}
-        for folder in folders:
-            real = root.real(folder)
-            shown[folder] = default.get(real, folder.rstrip("/"))
-        self._add_libraries(libraries, shown)
-        kept = [name for name in dict.fromkeys(shown.values()) if name not in default.values()]
-        known.add_to(self._changes, libraries, [compat] if compat else [], kept)
+        names = {f: default_folders.get(root.real(f), f.rstrip("/")) for f in folders}
+        self._add_libraries(libraries, names)
+        added = [f for f in dict.fromkeys(names.values()) if f not in default_folders.values()]
+        linker_state.add_to(self._changes, libraries, [compat] if compat else [], added)
 
     def _remove_view_links(self) -> None:
         """Remove links of an earlier start in layout farm: runtimes mount on their targets."""
         from nvct.container.rootfs import view_links
 
-        folders = [path.rpartition("/")[0] for path in self._ours]
-        old = view_links.left_behind(self._root, folders)
-        self._changes.removed += [path for path in old if not self._covered.above(path)]
+        folders = [path.rpartition("/")[0] for path in self._driver_mounts]
+        links = view_links.left_behind(self._root, folders)
+        self._changes.removed += [path for path in links if not self._covered.above(path)]
 
-    def _add_libraries(self, libraries: Libraries, shown: dict[str, str]) -> None:
+    def _add_libraries(self, libraries: Libraries, names: dict[str, str]) -> None:
         """Add the libraries of the mounts, under the image's names for their folders."""
-        seen: set[tuple[str, str, str]] = set()
-        for entry in [entry for one in self._hooked for entry in one.get("cache", ())]:
-            machine, name, path = entry
+        added: set[tuple[str, str, str]] = set()
+        for entry in [entry for edit in self._hooked_edits for entry in edit.get("cache", ())]:
+            machine, soname, path = entry
             folder, _, file = path.rpartition("/")
-            if folder in shown and (machine, name, path) not in seen:
-                seen.add((machine, name, path))
-                libraries.setdefault(machine, []).append((name, f"{shown[folder]}/{file}"))
+            if folder in names and (machine, soname, path) not in added:
+                added.add((machine, soname, path))
+                libraries.setdefault(machine, []).append((soname, f"{names[folder]}/{file}"))
 
-    def _add_profile(self) -> None:
-        """Add the application profile for all GPU nodes that the container will have.
+    def _gpu_minors(self) -> list[int]:
+        """Return the minor numbers of all GPU nodes that the container will have.
 
         Raises:
             UnfitError: a GPU node may come from a mount.
         """
-        own_dev = False
+        has_own_dev = False
         for mount in self._bundle.mounts:
             destination = mount_target(str(mount.get("destination")))
             if destination == "/dev":
-                own_dev = mount.get("type") == "tmpfs"
+                has_own_dev = mount.get("type") == "tmpfs"
             if profile.is_gpu(destination.removeprefix("/dev/")):
                 raise UnfitError(f"{destination} is a mount")
-        if not own_dev:
+        if not has_own_dev:
             raise UnfitError("it has no /dev of its own")
-        minors = gpu_minors(self._hooked)
-        for node in self._bundle.document.elements(("linux", "devices")):
-            found = node.value if isinstance(node.value, dict) else {}
-            path, minor = found.get("path"), found.get("minor")
+        minors = gpu_minors(self._hooked_edits)
+        for element in self._bundle.document.elements(("linux", "devices")):
+            device = element.value if isinstance(element.value, dict) else {}
+            path, minor = device.get("path"), device.get("minor")
             if isinstance(path, str) and isinstance(minor, int):
                 minors += [minor] if profile.is_gpu(path.removeprefix("/dev/")) else []
-        add_profile(self._changes, self._covered, minors)
+        return minors
 
 
 def _destinations(bundle: Bundle) -> list[str]:
     """Return the destinations of the mounts in config.json, as written."""
-    found = [mount.get("destination") for mount in bundle.mounts]
-    return [path for path in found if isinstance(path, str)]
+    destinations = [mount.get("destination") for mount in bundle.mounts]
+    return [path for path in destinations if isinstance(path, str)]

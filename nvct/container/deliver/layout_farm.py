@@ -13,20 +13,11 @@ sessions do not get the variables of a shim, and setuid programs ignore LD_LIBRA
 
 from __future__ import annotations
 
-from nvct.container.deliver.bundle_root import (
-    Layout,
-    UnfitError,
-    add_profile,
-    compat_folder,
-    gpu_minors,
-    open_root,
-    reason,
-    why_unwritable,
-)
-from nvct.container.deliver.farm_table import Share, extended
+from nvct.container.deliver.bundle_root import Layout, UnfitError, gpu_minors, open_root, reason
+from nvct.container.deliver.farm_table import FarmEntries, extended
 from nvct.container.plan.model import merge, no_edits, no_work
 from nvct.container.rootfs import linker, linker_conf, mount_points, view_cache, view_links
-from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, PLACE
+from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, MOUNT_POINT
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux.kernel import KERNEL
 from nvct.oci import jsontext
@@ -35,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.container.plan.model import Edits, Farm, Instead
+    from nvct.container.plan.model import Edits, Farm, FarmEdits
     from nvct.linux.kernel import Kernel
     from nvct.linux.root import Root
     from nvct.oci.bundle import Bundle
@@ -64,17 +55,17 @@ def decide(
         note: receives sentences about unexpected results.
         kernel: system calls that inspect the root.
     """
-    found = next((one["farm"] for one in edits if "farm" in one), None)
-    if found is None:
+    farm = next((edit["farm"] for edit in edits if "farm" in edit), None)
+    if farm is None:
         return None
     try:
-        _check(found["table"], bundle)
-        container = _Container(bundle, folder, open_root(bundle, folder), found, note)
-        container.decide(edits, kernel)
+        _check(farm["table"], bundle)
+        layout = _FarmLayout(bundle, folder, open_root(bundle, folder), farm, note)
+        layout.decide(edits, kernel)
     except (UnfitError, NvctError, OSError) as error:
         note(f"layout classic: {reason(error)}")
         return None
-    return container
+    return layout
 
 
 def _check(table: Farm, bundle: Bundle) -> None:
@@ -85,18 +76,18 @@ def _check(table: Farm, bundle: Bundle) -> None:
         raise UnfitError("in a user namespace crun before 1.9 shows no file of a staged view")
 
 
-class _Container(Layout):
+class _FarmLayout(Layout):
     """The layout of one container.
 
     Attributes:
-        place: mount point of the view in the container.
+        mount_point: of the view in the container.
         compat: folder of the image's CUDA compatibility libraries, "" if they are not used.
         env_why: why programs find the driver by environment variables, "" if by files.
     """
 
     __slots__ = (
-        "_above", "_common", "_covered", "_folder", "_hooks", "_is_again", "_linked", "_others",
-        "_share", "_work", "compat", "env_why", "place",
+        "_above", "_common", "_entries", "_hooks", "_is_again", "_linked", "_other_edits", "_work",
+        "compat", "env_why", "mount_point",
     )  # fmt: skip
 
     def __init__(
@@ -104,34 +95,22 @@ class _Container(Layout):
         bundle: Bundle,
         folder: str,
         root: Root,
-        found: Instead,
+        farm: FarmEdits,
         note: Callable[[str], None],
     ) -> None:
-        super().__init__(bundle, root, note)
-        self._folder = folder
-        self._share = Share(found["table"], found["capabilities"])
-        self._common = found["common"]
-        self._hooks = [one["hook"] for one in found["common"] if "hook" in one]
+        table = farm["table"]
+        super().__init__(bundle, folder, root, _destinations(bundle, table["view"]), note)
+        self._entries = FarmEntries(table, farm["capabilities"])
+        self._common = farm["common"]
+        self._hooks = [edit["hook"] for edit in farm["common"] if "hook" in edit]
         self._work = merge([hook["work"] for hook in self._hooks])
-        self._covered = mount_points.ConfigMounts(root, self._destinations())
         self._linked: list[str] = []
         self._above: dict[str, bool] = {}
         self._is_again = False
-        self.place = ""
+        self.mount_point = ""
         self.compat = ""
         self.env_why = ""
-        self._others: list[Edits] = []
-
-    def _destinations(self) -> list[str]:
-        """Return the destinations of config.json, without the view of an earlier create."""
-        farm = self._share.table["view"].rpartition("/")[0] + "/"
-        found = []
-        for mount in self._bundle.mounts:
-            destination, source = mount.get("destination"), mount.get("source")
-            ours = isinstance(source, str) and source.startswith(farm)
-            if isinstance(destination, str) and not ours:
-                found.append(destination)
-        return found
+        self._other_edits: list[Edits] = []
 
     # Decision: no changes.
 
@@ -143,22 +122,22 @@ class _Container(Layout):
             NvctError, OSError: the root cannot be read.
         """
         self._decide_root(edits, kernel)
-        gone = [id(one) for one in self._common]
-        self._others = [one for one in edits if id(one) not in gone]
+        common = [id(edit) for edit in self._common]
+        self._other_edits = [edit for edit in edits if id(edit) not in common]
         self.edits = self._edits()
-        self.note = f"layout farm at {self.place}"
+        self.summary = f"layout farm at {self.mount_point}"
 
     def _decide_root(self, edits: list[Edits], kernel: Kernel) -> None:
-        self.compat = self._find_compat()
+        self.compat = self._compat_folder(self._work["compat"])
         read_only = mount_points.is_read_only(self._root)
-        self.place = self._find_place(read_only=read_only)
+        self.mount_point = self._choose_mount_point(read_only=read_only)
         musl, glibc = linker.musl_path(self._root), linker.has_glibc(self._root)
         if not musl:
             self._refuse_own_linker()
         self._refuse_hidden_drop_in()
         if not (musl or glibc):  # all programs are static: none can use a library
             return
-        self.env_why = self._why_unwritable(kernel, read_only=read_only)
+        self.env_why = "the root is read-only" if read_only else self._why_unwritable(kernel)
         if self.env_why:
             return
         over = self._covered.above(linker.CACHE)
@@ -170,7 +149,8 @@ class _Container(Layout):
         except (LdCacheError, UnsafePathError) as error:
             self.env_why = error.message
         self._find_links()
-        self._add_profile(edits)
+        if self._work["profile"] and any(self._entries.has(name) for name in WITH_PROFILE):
+            self._add_profile(gpu_minors(edits))
 
     def _refuse_own_linker(self) -> None:
         """Refuse images whose programs find libraries only in the distribution's own folders.
@@ -187,10 +167,12 @@ class _Container(Layout):
                 raise UnfitError(f"the image has a dynamic linker of its own below {store}")
         values = [e.partition("=")[2] for e in self._bundle.env if e.startswith(SEARCH_PATH)]
         folders = values[-1].split(":") if values and values[-1] else []
-        if folders and f"{self.place}/lib64" not in [folder.rstrip("/") for folder in folders]:
+        if folders and f"{self.mount_point}/lib64" not in [
+            folder.rstrip("/") for folder in folders
+        ]:
             raise UnfitError(
                 "the image has no dynamic linker at the usual place, and LD_LIBRARY_PATH does not"
-                f" name {self.place}/lib64"
+                f" name {self.mount_point}/lib64"
             )
 
     def _refuse_hidden_drop_in(self) -> None:
@@ -206,30 +188,27 @@ class _Container(Layout):
         if over and not self._covered.above(linker.CACHE):
             raise UnfitError(f"{over} is a mount: a later ldconfig would drop the driver")
 
-    def _find_compat(self) -> str:
-        """Return the folder of the image's CUDA compatibility libraries, "" if not used.
+    def _choose_mount_point(self, *, read_only: bool) -> str:
+        """Return the mount point of the view.
 
         Raises:
-            UnfitError: a mount may contain the libraries.
+            UnfitError: there is none that hides no file of the image.
         """
-        return compat_folder(self._root, self._covered, self._work["compat"], self._note)
-
-    def _find_place(self, *, read_only: bool) -> str:
-        """Return the mount point of the view."""
-        wanted = BESIDE_COMPAT if self.compat else PLACE
+        path = BESIDE_COMPAT if self.compat else MOUNT_POINT
         try:
-            there = self._root.real(wanted)
-            over = self._covered.about(there) or self._covered.about(wanted)
+            resolved = self._root.real(path)
+            over = self._covered.about(resolved) or self._covered.about(path)
             if over:
                 raise UnfitError(f"{over} is a mount of the container's own")
-            is_there = mount_points.mount_point(self._root, there, () if self.compat else ("drv",))
+            allowed = () if self.compat else ("drv",)
+            exists = mount_points.mount_point(self._root, resolved, allowed)
         except UnsafePathError as error:
             raise UnfitError(error.message) from error
-        if is_there or not read_only:
-            return wanted
+        if exists or not read_only:
+            return path
         under = self._covered.about(LAST_RESORT)
         if under != "/dev" or not self._has_own_dev():
-            raise UnfitError(f"the root is read-only and has no folder {wanted}")
+            raise UnfitError(f"the root is read-only and has no folder {path}")
         return LAST_RESORT
 
     def _has_own_dev(self) -> bool:
@@ -237,12 +216,6 @@ class _Container(Layout):
             mount.get("type") == "tmpfs" and mount.get("destination") == "/dev"
             for mount in self._bundle.mounts
         )
-
-    def _why_unwritable(self, kernel: Kernel, *, read_only: bool) -> str:
-        """Return why files of the root must not be changed, "" if they may."""
-        if read_only:
-            return "the root is read-only"
-        return why_unwritable(self._bundle, self._folder, self._root, kernel)
 
     def _add_search_paths(self, musl: str, *, glibc: bool) -> None:
         """Add the search paths of the dynamic linkers.
@@ -252,7 +225,7 @@ class _Container(Layout):
             UnsafePathError: a path is not a regular file.
         """
         if musl:  # the driver needs glibc: the image must have a layer such as gcompat
-            linker.add_musl(self._changes, musl, [f"{self.place}/lib64"])
+            linker.add_musl(self._changes, musl, [f"{self.mount_point}/lib64"])
         if glibc:
             self._add_glibc()
 
@@ -263,29 +236,30 @@ class _Container(Layout):
             LdCacheError: the image's cache has an unknown format.
             UnsafePathError: a path is not a regular file.
         """
-        names, names_32 = self._share.at("cache", self.place), self._share.of_32_bits(self.place)
+        libraries = self._entries.at("cache", self.mount_point)
+        libraries_32 = self._entries.of_32_bits(self.mount_point)
         self._is_again = view_cache.add(
-            self._changes, self.place, names, names_32, self.compat, self._note
+            self._changes, self.mount_point, libraries, libraries_32, self.compat, self._note
         )
 
     def _find_links(self) -> None:
         """Add links that programs expect and links that replace mounts; remove old links."""
-        links = view_links.placed(self._root, self._share.links())
-        singles = {mount[0]: path for mount, path in self._share.singles() if path}
-        made, is_any_there = self._changes.link_all(
-            (f"{self.place}/{path}", where)
-            for where, path in sorted({**links, **singles}.items())
-            if not self._is_covered(where)
+        links = view_links.placed(self._root, self._entries.links())
+        singles = {mount[0]: target for mount, target in self._entries.singles() if target}
+        linked, any_exists = self._changes.link_all(
+            (f"{self.mount_point}/{target}", path)
+            for path, target in sorted({**links, **singles}.items())
+            if not self._is_covered(path)
         )
-        self._linked = [where for where in made if where in singles]
-        missing = sorted(set(links) - set(made))
+        self._linked = [path for path in linked if path in singles]
+        missing = sorted(set(links) - set(linked))
         if missing:
             more = f" and {len(missing) - 1} more" if missing[1:] else ""
             self._note(f"no link {missing[0]}{more}")
-        if is_any_there or self._is_again:
-            folders = [mount[0].rpartition("/")[0] for mount, _ in self._share.singles()]
-            old = view_links.left_behind(self._root, folders, made)
-            self._changes.removed += [path for path in old if not self._is_covered(path)]
+        if any_exists or self._is_again:
+            folders = [mount[0].rpartition("/")[0] for mount, _ in self._entries.singles()]
+            stale = view_links.left_behind(self._root, folders, linked)
+            self._changes.removed += [path for path in stale if not self._is_covered(path)]
 
     def _is_covered(self, path: str) -> bool:
         """Report whether a path is a mount or below one; the result for a folder is cached."""
@@ -300,46 +274,53 @@ class _Container(Layout):
         self._linked.clear()
         self.edits = self._edits()
 
-    def _add_profile(self, edits: list[Edits]) -> None:
-        """Add the application profile, for containers whose programs use EGL displays."""
-        if self._work["profile"] and any(self._share.has(name) for name in WITH_PROFILE):
-            add_profile(self._changes, self._covered, gpu_minors(edits))
-
     # Changes of config.json.
 
     def _edits(self) -> list[Edits]:
         """Return the edits that replace the common edits, and the other edits."""
-        made = no_edits()
-        for one in self._common:
-            made["nodes"] += one["nodes"]
-            made["gids"] += one["gids"]
-        made["env"] = self._env()
-        made["mounts"] = [*self._single_mounts(), [self.place, self._mount()]]
-        if self._share.table["params"]:
+        edits = no_edits()
+        for common in self._common:
+            edits["nodes"] += common["nodes"]
+            edits["gids"] += common["gids"]
+        edits["env"] = self._env()
+        edits["mounts"] = [*self._single_mounts(), [self.mount_point, self._mount()]]
+        if self._entries.table["params"]:
             for hook in self._hooks[:1]:
-                made["hook"] = {**hook, "work": {**no_work(), "params": True}}
-        return [made, *self._others]
+                edits["hook"] = {**hook, "work": {**no_work(), "params": True}}
+        return [edits, *self._other_edits]
 
     def _single_mounts(self) -> list[list[str]]:
         """Return the separate mounts whose mount point exists or can be created."""
-        found = [mount for mount in self._share.of("mounts") if mount[0] not in self._linked]
+        mounts = [mount for mount in self._entries.of("mounts") if mount[0] not in self._linked]
         if not mount_points.is_read_only(self._root):
-            return found
-        there = [m for m in found if self._covered.above(m[0]) or self._root.stat(m[0])]
-        for mount in found:
-            if mount not in there:
+            return mounts
+        possible = [m for m in mounts if self._covered.above(m[0]) or self._root.stat(m[0])]
+        for mount in mounts:
+            if mount not in possible:
                 self._note(f"no {mount[0]}: the root is read-only")
-        return there
+        return possible
 
     def _mount(self) -> str:
-        source = jsontext.quote(self._share.table["view"])
-        return f'{{"destination":"{self.place}","source":{source},"options":{OPTIONS}}}'
+        source = jsontext.quote(self._entries.table["view"])
+        return f'{{"destination":"{self.mount_point}","source":{source},"options":{OPTIONS}}}'
 
     def _env(self) -> list[str]:
-        found = self._share.env(self.place)
+        variables = self._entries.env(self.mount_point)
         if self.env_why:
             self._note(f"found by LD_LIBRARY_PATH, which exec sessions lack: {self.env_why}")
-            folders = [self.compat, f"{self.place}/lib64"]
-            found.append(extended(self._bundle.env, "LD_LIBRARY_PATH", *folders))
-            found.append(extended(self._bundle.env, "PATH", f"{self.place}/bin"))
-        return found
+            folders = [self.compat, f"{self.mount_point}/lib64"]
+            variables.append(extended(self._bundle.env, "LD_LIBRARY_PATH", *folders))
+            variables.append(extended(self._bundle.env, "PATH", f"{self.mount_point}/bin"))
+        return variables
+
+
+def _destinations(bundle: Bundle, view: str) -> list[str]:
+    """Return the destinations of config.json, without the view of an earlier create."""
+    views = view.rpartition("/")[0] + "/"
+    destinations = []
+    for mount in bundle.mounts:
+        destination, source = mount.get("destination"), mount.get("source")
+        is_view = isinstance(source, str) and source.startswith(views)
+        if isinstance(destination, str) and not is_view:
+            destinations.append(destination)
+    return destinations

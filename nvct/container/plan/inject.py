@@ -53,18 +53,18 @@ def _env(bundle: Bundle, entries: list[str]) -> None:
             variables.setdefault(name, duplicates[-1])  # the effective one
     if not variables:
         return
-    kept: list[str] = []
+    texts: list[str] = []
     replaced: set[str] = set()
     for element in document.elements(path):
         key = element.value.partition("=")[0] if isinstance(element.value, str) else None
         if key is None or key not in variables:
-            kept.append(document.fragment(element))
+            texts.append(document.fragment(element))
         elif key not in replaced:
             replaced.add(key)
-            kept.append(quote(variables[key]))
+            texts.append(quote(variables[key]))
     added = [quote(entry) for key, entry in variables.items() if key not in replaced]
     if replaced:
-        document.rewrite(path, kept + added)
+        document.rewrite(path, texts + added)
     else:
         document.append(path, added)
 
@@ -132,15 +132,15 @@ def _replace_devices(bundle: Bundle, nodes: dict[str, DeviceNode], texts: list[s
     path = ("linux", "devices")
     document = bundle.document
     elements = document.elements(path)
-    kept = []
+    unchanged = []
     for element in elements:
         existing = element.value.get("path") if isinstance(element.value, dict) else None
         if not (isinstance(existing, str) and existing in nodes):
-            kept.append(document.fragment(element))
-    if len(kept) == len(elements):
+            unchanged.append(document.fragment(element))
+    if len(unchanged) == len(elements):
         document.append(path, texts)
     else:
-        document.rewrite(path, kept + texts)
+        document.rewrite(path, unchanged + texts)
 
 
 def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
@@ -149,8 +149,8 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
     if not texts_by_target:
         return
     document = bundle.document
-    kept: list[str] = []
-    below: list[tuple[str, str]] = []
+    unchanged: list[str] = []
+    mounts_below: list[tuple[str, str]] = []
     parents = tuple([target + "/" for target in texts_by_target])
     elements = document.elements(("mounts",))
     for element in elements:
@@ -159,22 +159,24 @@ def _mounts(bundle: Bundle, mounts: list[list[str]]) -> None:
         if target in texts_by_target:
             continue
         if target.startswith(parents):
-            below.append((target, document.fragment(element)))
+            mounts_below.append((target, document.fragment(element)))
         else:
-            kept.append(document.fragment(element))
-    ours = [(target, texts_by_target[target]) for target in sorted(texts_by_target, key=_depth)]
-    texts = [text for _, text in (_merge(ours, below) if below else ours)]
-    if len(kept) == len(elements):
+            unchanged.append(document.fragment(element))
+    added = [(target, texts_by_target[target]) for target in sorted(texts_by_target, key=_depth)]
+    texts = [text for _, text in (_merge(added, mounts_below) if mounts_below else added)]
+    if len(unchanged) == len(elements):
         document.append(("mounts",), texts)
     else:
-        document.rewrite(("mounts",), kept + texts)
+        document.rewrite(("mounts",), unchanged + texts)
 
 
-def _merge(ours: list[tuple[str, str]], below: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _merge(
+    added: list[tuple[str, str]], mounts_below: list[tuple[str, str]]
+) -> list[tuple[str, str]]:
     """Insert each of our mounts before the first mount below it."""
-    merged = list(below)
-    for mount in ours:
-        indexes = [i for i, (other, _) in enumerate(merged) if other.startswith(mount[0] + "/")]
+    merged = list(mounts_below)
+    for mount in added:
+        indexes = [i for i, (target, _) in enumerate(merged) if target.startswith(mount[0] + "/")]
         merged.insert(indexes[0] if indexes else len(merged), mount)
     return merged
 
@@ -214,12 +216,12 @@ def remove_nvidia_hooks(bundle: Bundle) -> bool:
     path = ("hooks", "prestart")
     document = bundle.document
     elements = document.elements(path)
-    kept = []
+    unchanged = []
     for element in elements:
         hook = element.value.get("path") if isinstance(element.value, dict) else None
         if not (isinstance(hook, str) and hook.rpartition("/")[2] in NVIDIA_HOOKS):
-            kept.append(document.fragment(element))
-    if len(kept) == len(elements):
+            unchanged.append(document.fragment(element))
+    if len(unchanged) == len(elements):
         return False
-    document.rewrite(path, kept)
+    document.rewrite(path, unchanged)
     return True

@@ -121,7 +121,7 @@ if TYPE_CHECKING:
         params: bool
         staged: bool
 
-    class Instead(TypedDict):
+    class FarmEdits(TypedDict):
         """A view of the farm that can replace the common edits of a spec."""
 
         table: Farm
@@ -138,7 +138,7 @@ if TYPE_CHECKING:
         work: Work
         cache: list[list[str]]
         hook: Hook
-        farm: Instead
+        farm: FarmEdits
 
     class Edits(MoreEdits):
         """Compiled container edits."""
@@ -399,14 +399,14 @@ def _unknown(plan: Plan, name: str) -> UnknownDeviceError:
     short = [n for n in devices if len(n) < 8]
     listed = ", ".join((short or devices)[:12]) + (" ..." if len(short or devices) > 12 else "")
     if devices:
-        own = all(map(_is_own, [spec["path"] for spec in plan["specs"]]))
-        hint = "nvidia-smi -L shows the GPUs" if own else "nvidia-ctk cdi list shows all"
-        parts = [n for n in devices if n.startswith(device + ":")]
-        if parts:
-            hint = f"GPU {device} is in MIG mode: ask for {' or '.join(parts[:2])}"
-        elif own and device.count(":") > 1:  # a PCI bus id
+        is_own_plan = all(map(_is_own, [spec["path"] for spec in plan["specs"]]))
+        hint = "nvidia-smi -L shows the GPUs" if is_own_plan else "nvidia-ctk cdi list shows all"
+        mig_devices = [n for n in devices if n.startswith(device + ":")]
+        if mig_devices:
+            hint = f"GPU {device} is in MIG mode: ask for {' or '.join(mig_devices[:2])}"
+        elif is_own_plan and device.count(":") > 1:  # a PCI bus id
             hint = "nvidia-smi shows bus ids; of a GPU in MIG mode ask for its MIG devices"
-        elif own and devices == ["all"]:
+        elif is_own_plan and devices == ["all"]:
             hint = "ask for all: WSL does not tell its GPUs apart"
         return UnknownDeviceError(f"{kind} has no device {device!r}; it has {listed}", hint=hint)
     reason = f" ({plan['problems'][0]})" if plan["problems"] else ""

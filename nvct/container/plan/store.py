@@ -36,9 +36,9 @@ def run_dir(env: Mapping[str, str], root: str = "/") -> str:
         env: environment of this process.
         root: a directory that the host's root owns.
     """
-    named = env.get(paths.RUN_DIR_ENV)
-    if named:
-        return named
+    configured = env.get(paths.RUN_DIR_ENV)
+    if configured:
+        return configured
     runtime_dir = env.get("XDG_RUNTIME_DIR")
     if runtime_dir and posix.stat(root).st_uid != posix.geteuid():
         return runtime_dir + "/nvct"
@@ -158,8 +158,8 @@ class Store:
         if self.fd < 0:
             return False
         head, lines = lazy_json.split(document)
-        rest = "\n".join([jsontext.dumps(head)[1:], *lines])
-        return self.write(name, (_seal(rest) + rest).encode("utf-8", "surrogateescape"))
+        text = "\n".join([jsontext.dumps(head)[1:], *lines])
+        return self.write(name, (_seal(text) + text).encode("utf-8", "surrogateescape"))
 
     def _discard(self, name: str) -> None:
         try:
@@ -176,11 +176,11 @@ class Store:
     __del__ = close  # if a caller fails or forgets
 
 
-def _seal(rest: str) -> str:
+def _seal(text: str) -> str:
     """Return the start of a sealed object, with the checksum of the rest of its text."""
     from binascii import crc32  # not needed in the other lanes of the launcher
 
-    return f"{SEAL}{crc32(rest.encode('utf-8', 'surrogateescape')):08x}{SEAL_END}"
+    return f"{SEAL}{crc32(text.encode('utf-8', 'surrogateescape')):08x}{SEAL_END}"
 
 
 def _make(path: str) -> None:

@@ -88,12 +88,12 @@ class Container:
         except OSError:
             if is_rootless(proc):
                 return False  # rootless: it cannot enter the host's mount namespace
-        below = _real(self.rootfs, proc).rstrip("/") + "/"
-        us = Process("self", proc)
-        ours = _targets(us)
-        us.close()
+        below = _resolved(self.rootfs, proc).rstrip("/") + "/"
+        own_process = Process("self", proc)
+        own_targets = _targets(own_process)
+        own_process.close()
         return not any(
-            target.startswith(below) and target not in ours for target in _targets(process)
+            target.startswith(below) and target not in own_targets for target in _targets(process)
         )
 
     def close(self) -> None:
@@ -123,8 +123,8 @@ class Container:
         # As the host's root user: other users may lack access to the parent folders.
         root = Root.open(self.rootfs)
         root.label = "the container"
-        own, host = posix.fstat(root.fd), posix.stat("/")
-        if (own.st_dev, own.st_ino) == (host.st_dev, host.st_ino):
+        status, host_status = posix.fstat(root.fd), posix.stat("/")
+        if (status.st_dev, status.st_ino) == (host_status.st_dev, host_status.st_ino):
             root.close()
             raise UnsafePathError(
                 "the container's root is the host's", hint="a hook would change the host"
@@ -179,12 +179,12 @@ def _namespace(process: Process, kind: str) -> int:
         ) from error
 
 
-def _is_of(who: str, fd: int, proc: str, kind: str) -> bool:
-    its, other = posix.fstat(fd), posix.stat(f"{proc}/{who}/ns/{kind}")
-    return (its.st_dev, its.st_ino) == (other.st_dev, other.st_ino)
+def _is_of(pid: str, fd: int, proc: str, kind: str) -> bool:
+    status, namespace = posix.fstat(fd), posix.stat(f"{proc}/{pid}/ns/{kind}")
+    return (status.st_dev, status.st_ino) == (namespace.st_dev, namespace.st_ino)
 
 
-def _real(path: str, proc: str) -> str:
+def _resolved(path: str, proc: str) -> str:
     """Return a folder's path without symbolic links, as mountinfo shows it."""
     try:
         fd = posix.open(path, posix.O_RDONLY | posix.O_DIRECTORY)

@@ -88,11 +88,11 @@ class Delivery:
             NvctError: an edit cannot be delivered.
         """
         actions = _actions(edits)
-        works = [one["hook"]["work"] for one in edits if "hook" in one]
+        works = [edit["hook"]["work"] for edit in edits if "hook" in edit]
         self._rules(edits)
         uid, gid = self.bundle.process_id("uid"), self.bundle.process_id("gid")
         devices = nodes.collect(edits, uid, gid)
-        trees = mounts.take([mount for one in edits for mount in one["mounts"]], self.kernel)
+        trees = mounts.take([mount for edit in edits for mount in edit["mounts"]], self.kernel)
         try:
             if self.container.userns:
                 _load_all()
@@ -109,9 +109,9 @@ class Delivery:
                     for name, options in actions:
                         hooks.module(name).run(self._context(options, root))
                 except OSError as error:
-                    where = error.filename or "the container"
+                    path = error.filename or "the container"
                     raise HostError(
-                        f"cannot change {where} in the container: {error.strerror}"
+                        f"cannot change {path} in the container: {error.strerror}"
                     ) from error
         finally:
             mounts.close(trees)
@@ -124,9 +124,9 @@ class Delivery:
             return
         from nvct.container.prestart import rules
 
-        texts = [node["rule"] for one in edits for node in one["nodes"] if node["rule"]]
-        there = self.bundle.document.elements(("linux", "resources", "devices"))
-        configured = [entry.value for entry in there if isinstance(entry.value, dict)]
+        texts = [node["rule"] for edit in edits for node in edit["nodes"] if node["rule"]]
+        elements = self.bundle.document.elements(("linux", "resources", "devices"))
+        configured = [element.value for element in elements if isinstance(element.value, dict)]
         rules.allow(
             texts, self.container.pid, configured,
             env=self.env, warn=self.warn, process=self.container.process,
@@ -157,16 +157,21 @@ def _actions(edits: list[Edits]) -> list[tuple[str, Options]]:
     Raises:
         RequestError: the edits need a change that a prestart hook cannot make.
     """
-    found: list[tuple[str, Options]] = []
-    for one in edits:
-        for what, needed in (("network devices", one["net"]), ("an RDT class", one["rdt"])):
-            if needed:
-                raise RequestError(f"a prestart hook cannot give {what}", hint="use the runtime")
-        for point, texts in one["hooks"].items():
+    actions: list[tuple[str, Options]] = []
+    for edit in edits:
+        for feature, is_needed in (
+            ("network devices", edit["net"]),
+            ("an RDT class", edit["rdt"]),
+        ):
+            if is_needed:
+                raise RequestError(
+                    f"a prestart hook cannot give {feature}", hint="use the runtime"
+                )
+        for point, texts in edit["hooks"].items():
             for text in texts:
                 hook: dict[str, Any] = jsontext.parse(text, "a plan")  # type: ignore[assignment]  # our compiler's
-                found.append(_action(point, hook["path"], hook.get("args", [])))
-    return found
+                actions.append(_action(point, hook["path"], hook.get("args", [])))
+    return actions
 
 
 def _action(point: str, path: str, args: list[str]) -> tuple[str, Options]:

@@ -91,12 +91,12 @@ def _rule(rule: Rule) -> list[bytes]:
             _code(IF_EQUAL, R1, offset=2, immediate=0),
         ]
     body += [_code(MOVE_IMM, R0, immediate=int(rule.allow)), _code(EXIT)]
-    left = len(tests) + len(body)
-    made = []
+    offset = len(tests) + len(body)
+    instructions = []
     for register, value in tests:
-        left -= 1
-        made.append(_code(IF_NOT_EQUAL, register, offset=left, immediate=value))
-    return made + body
+        offset -= 1
+        instructions.append(_code(IF_NOT_EQUAL, register, offset=offset, immediate=value))
+    return instructions + body
 
 
 def _code(code: int, to: int = 0, source: int = 0, offset: int = 0, immediate: int = 0) -> bytes:
@@ -120,8 +120,8 @@ def extend(folders: list[str], rules: list[Rule]) -> None:
         HostError: the kernel refuses a change, or does not show a program.
     """
 
-    def extended(old: int) -> bytes:
-        program = bpf.instructions(old)
+    def extended(program_fd: int) -> bytes:
+        program = bpf.instructions(program_fd)
         if not program:
             raise HostError(
                 "the kernel does not show a device program of the container's cgroup",
@@ -150,15 +150,15 @@ def _replace_all(folders: list[str], program_for: Callable[[int], bytes]) -> Non
 def _replace(cgroup_fd: int, program_for: Callable[[int], bytes]) -> None:
     flags, ids = bpf.query(cgroup_fd)
     for program_id in ids:
-        old = new = -1
+        old_fd = new_fd = -1
         try:
-            old = bpf.open_program(program_id)
-            new = bpf.load(program_for(old), NAME)  # one each: none can be attached twice
+            old_fd = bpf.open_program(program_id)
+            new_fd = bpf.load(program_for(old_fd), NAME)  # one each: none can be attached twice
             if flags & bpf.ALLOW_MULTI:
-                bpf.replace(cgroup_fd, new, old)
+                bpf.replace(cgroup_fd, new_fd, old_fd)
             else:
-                bpf.attach(cgroup_fd, new, flags)
+                bpf.attach(cgroup_fd, new_fd, flags)
         finally:
-            for fd in (old, new):
+            for fd in (old_fd, new_fd):
                 if fd >= 0:
                     posix.close(fd)

@@ -66,8 +66,8 @@ def main(
         _say(errors.line(program, error))
         return error.exit_status
     except OSError as error:
-        what = f"cannot use {error.filename}" if error.filename is not None else "system error"
-        _say(errors.line(program, NvctError(f"{what}: {error.strerror}")))
+        problem = f"cannot use {error.filename}" if error.filename is not None else "system error"
+        _say(errors.line(program, NvctError(f"{problem}: {error.strerror}")))
     except Exception as error:
         if "NVCT_DEBUG" in env:
             raise
@@ -76,23 +76,23 @@ def main(
 
 
 def _dispatch(argv: list[str], env: dict[str, str], cold: str, stdin_fd: int, program: str) -> int:
-    found = flags.read(argv, FLAGS)
-    if found.is_set("version"):
+    options = flags.read(argv, FLAGS)
+    if options.is_set("version"):
         from nvct import version
 
         print(version.text("NVIDIA Container Runtime Hook"), end="")
         return 0
-    command = found.rest[0] if found.rest else ""
-    if found.is_set("help") or found.is_set("h") or command == "help":
+    command = options.rest[0] if options.rest else ""
+    if options.is_set("help") or options.is_set("h") or command == "help":
         print(USAGE.format(program=program))
         return 0
     if command in NOTHING_TO_DO:
         return 0
     if command != "prestart":
-        what = f"no command {command!r}" if command else "no command is given"
-        raise UsageError(what, hint=f"{program} prestart < STATE")
-    if found.text("config"):
-        env = {**env, paths.CONFIG_ENV: found.text("config")}
+        problem = f"no command {command!r}" if command else "no command is given"
+        raise UsageError(problem, hint=f"{program} prestart < STATE")
+    if options.text("config"):
+        env = {**env, paths.CONFIG_ENV: options.text("config")}
     prestart(env, cold, stdin_fd, program)
     return 0
 
@@ -161,7 +161,7 @@ def _deliver(
 ) -> None:
     from nvct.container.decide import decide
 
-    held: list[Process] = []
+    processes: list[Process] = []
 
     def warn(text: str) -> None:
         _say(f"{program}: warning: {errors.printable(text)}")
@@ -170,8 +170,8 @@ def _deliver(
         from nvct.container.prestart.process import Process
 
         refuse(request, config)
-        held.append(Process(state.pid))  # before plans are compiled, which may take seconds
-        held[0].hold()
+        processes.append(Process(state.pid))  # before plans are compiled, which may take seconds
+        processes[0].hold()
 
     # Mode legacy ignores annotations, which are for engines and the shim.
     legacy = config.replaced(mode="legacy")
@@ -183,13 +183,13 @@ def _deliver(
             from nvct.container.prestart.container import Container, rootfs_of
             from nvct.container.prestart.deliver import Delivery
 
-            container = Container(state.pid, rootfs_of(bundle, state.bundle), process=held[0])
+            container = Container(state.pid, rootfs_of(bundle, state.bundle), process=processes[0])
             try:
                 Delivery(container, bundle, config, host.env, warn).run(decision.edits)
             finally:
                 container.close()
     finally:
-        for process in held:
+        for process in processes:
             process.close()
 
 

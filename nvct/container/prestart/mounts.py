@@ -122,15 +122,15 @@ class Tree:
     def _bind(self, root: Root, target: int, kernel: Kernel) -> None:
         """Bind with mount(2): the host's tree stays visible until the runtime calls pivot_root."""
         recursive = c.MS_REC if self._recursive else 0
-        place = f"/proc/self/fd/{target}"
-        kernel.mount(self.source, place, None, c.MS_BIND | recursive)
-        top = self._top(root)
+        mount_point = f"/proc/self/fd/{target}"
+        kernel.mount(self.source, mount_point, None, c.MS_BIND | recursive)
+        top_fd = self._top(root)
         try:
-            place = f"/proc/self/fd/{top}"
-            kernel.mount(None, place, None, c.MS_PRIVATE | recursive)
-            kernel.mount(None, place, None, c.MS_REMOUNT | c.MS_BIND | self.restrictions)
+            mount_point = f"/proc/self/fd/{top_fd}"
+            kernel.mount(None, mount_point, None, c.MS_PRIVATE | recursive)
+            kernel.mount(None, mount_point, None, c.MS_REMOUNT | c.MS_BIND | self.restrictions)
         finally:
-            posix.close(top)
+            posix.close(top_fd)
 
     def _top(self, root: Root) -> int:
         fd = root.path_fd(self.destination)
@@ -142,8 +142,8 @@ class Tree:
         """Check that the destination shows the source, with all restrictions."""
         fd = self._top(root)
         try:
-            found = posix.fstat(fd)
-            if (found.st_dev, found.st_ino) != (self.status.st_dev, self.status.st_ino):
+            status = posix.fstat(fd)
+            if (status.st_dev, status.st_ino) != (self.status.st_dev, self.status.st_ino):
                 raise UnsafePathError(
                     f"{self.destination} in the container changed while it was mounted over"
                 )
@@ -208,6 +208,6 @@ def _target(root: Root, path: str, *, folder: bool, kernel: Kernel) -> int:
     kind = posix.fstat(fd).st_mode & c.S_IFMT
     if (kind == c.S_IFDIR) != folder or kind == c.S_IFLNK:
         posix.close(fd)
-        what = "is no directory" if folder else "is a directory or changes"
-        raise UnsafePathError(f"{path} in the container {what}")
+        problem = "is no directory" if folder else "is a directory or changes"
+        raise UnsafePathError(f"{path} in the container {problem}")
     return fd

@@ -74,9 +74,9 @@ class Node:
         parent, name = split(self.path)
         folder = root.dir_fd(parent, create=True, kernel=kernel)
         try:
-            found = lstat_or_none(name, folder)
-            kind = found.st_mode & c.S_IFMT if found else 0
-            if found and kind == c.S_IFCHR and found.st_rdev == self.device:
+            status = lstat_or_none(name, folder)
+            kind = status.st_mode & c.S_IFMT if status else 0
+            if status and kind == c.S_IFCHR and status.st_rdev == self.device:
                 return
             if kind == c.S_IFDIR:
                 raise UnsafePathError(f"{self.path} in the container is a directory")
@@ -112,8 +112,8 @@ class Node:
             HostError: the host does not have the node, or it has another device number.
         """
         path = self.host or dev_root.rstrip("/") + self.path
-        found = host_node(path)
-        if found is None or posix.makedev(*found[:2]) != self.device:
+        host_device = host_node(path)
+        if host_device is None or posix.makedev(*host_device[:2]) != self.device:
             raise HostError(
                 f"{path} is not the device {self.numbers} that a user namespace is to get",
                 hint="nvidia-ctk system create-device-nodes makes it",
@@ -127,5 +127,5 @@ def collect(edits: list[Edits], uid: int, gid: int) -> list[Node]:
     Raises:
         RequestError: a node is not a character device.
     """
-    wanted = {node["path"]: node for one in edits for node in one["nodes"]}
-    return [Node(n["node"], uid, gid, n.get("host", "")) for n in wanted.values()]
+    nodes_by_path = {node["path"]: node for edit in edits for node in edit["nodes"]}
+    return [Node(n["node"], uid, gid, n.get("host", "")) for n in nodes_by_path.values()]

@@ -62,12 +62,12 @@ class Cgroup:
 
     def folders(self) -> list[str]:
         """Return the folders of the cgroup and of its ancestors up to the systemd unit."""
-        found = [self.folder]
+        folders = [self.folder]
         names = self.path.rstrip("/").split("/")
         if self.unit:
             while not names.pop().endswith(UNITS):
-                found.append(found[-1].rpartition("/")[0])
-        return found
+                folders.append(folders[-1].rpartition("/")[0])
+        return folders
 
 
 def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgroup:
@@ -89,14 +89,14 @@ def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgrou
     for line in text.splitlines():
         _, controllers, path = line.split(":", 2)
         paths[controllers] = path
-    ways = [(path, False) for names, path in paths.items() if "devices" in names.split(",")]
-    ways += [(path, True) for names, path in paths.items() if not names]
+    candidates = [(path, False) for names, path in paths.items() if "devices" in names.split(",")]
+    candidates += [(path, True) for names, path in paths.items() if not names]
     mounts = mountinfo.parse(_read(f"{proc}/self/mountinfo"))
-    for path, unified in ways:
+    for path, unified in candidates:
         for mount in mounts:
             if _has_rules(mount, unified=unified):
                 folder = _below(mount, path)
-                if _is_there(folder):  # no other mount hides it
+                if _exists(folder):  # no other mount hides it
                     return Cgroup(path, folder, unified=unified)
     raise HostError(
         f"no cgroup with device rules of process {pid} is mounted",
@@ -110,7 +110,7 @@ def _has_rules(mount: mountinfo.Mount, *, unified: bool) -> bool:
     return mount.fstype == "cgroup" and "devices" in mount.super_options
 
 
-def _is_there(folder: str) -> bool:
+def _exists(folder: str) -> bool:
     try:
         posix.stat(folder)
     except OSError:
@@ -153,8 +153,8 @@ def allow(
     Raises:
         HostError: the kernel refuses a rule.
     """
-    ours = _parsed(texts)
-    if not ours:
+    rules = _parsed(texts)
+    if not rules:
         return
     cgroup = find(pid, proc, process)
     if cgroup.path == "/":
@@ -162,16 +162,16 @@ def allow(
     if cgroup.unit:
         from nvct.container.prestart import systemd
 
-        systemd.allow(cgroup.unit, ours, env=env, warn=warn)
+        systemd.allow(cgroup.unit, rules, env=env, warn=warn)
     if cgroup.unified:
         from nvct.container.prestart import device_filter
 
         if configured is None:
-            device_filter.extend(cgroup.folders(), ours)
+            device_filter.extend(cgroup.folders(), rules)
         else:
-            device_filter.replace(cgroup.folders(), _there(configured) + ours)
+            device_filter.replace(cgroup.folders(), _existing(configured) + rules)
     else:
-        _write(cgroup.folder, ours)
+        _write(cgroup.folder, rules)
 
 
 def _parsed(texts: list[str]) -> list[Rule]:
@@ -181,7 +181,7 @@ def _parsed(texts: list[str]) -> list[Rule]:
     ]
 
 
-def _there(configured: list[dict[str, Any]]) -> list[Rule]:
+def _existing(configured: list[dict[str, Any]]) -> list[Rule]:
     """Return the existing rules of a container: config.json and the runtime's defaults."""
     rules = [Rule.read(entry) for entry in configured]
     return rules + [Rule(*rule, allow=True) for rule in DEFAULTS]

@@ -36,11 +36,11 @@ def read(fd: int) -> State:
     Raises:
         BundleError: the input is not a container state, or the container has no process.
     """
-    found = read_object(fd, "state")
-    bundle = found.get("bundle") or found.get("bundlePath")
+    state = read_object(fd, "state")
+    bundle = state.get("bundle") or state.get("bundlePath")
     if not isinstance(bundle, str) or not bundle.startswith("/"):
         raise BundleError(f"the container's state has the bundle {bundle!r:.100}", hint=HINT)
-    pid = found.get("pid")
+    pid = state.get("pid")
     if not isinstance(pid, int) or isinstance(pid, bool) or pid < 2:
         raise BundleError(f"the container's state has the pid {pid!r:.40}", hint=HINT)
     return State(pid, bundle)
@@ -56,14 +56,15 @@ def is_inside(pid: int, proc: str = "/proc") -> bool:
     try:
         if posix.readlink(f"{proc}/self") != str(posix.getpid()):
             return True
-        ours, theirs = [
+        own_namespace, container_namespace = [
             posix.stat(f"{proc}/{process}/ns/mnt").st_ino for process in ("self", str(pid))
         ]
     except OSError:
         return False
     try:
-        return ours == theirs != posix.stat(f"{proc}/{HOST}/ns/mnt").st_ino
+        return own_namespace == container_namespace != posix.stat(f"{proc}/{HOST}/ns/mnt").st_ino
     except OSError:
         from nvct.container.prestart.container import is_rootless
 
-        return ours == theirs and is_rootless(proc)  # process 1 is outside of our user namespace
+        # Process 1 is outside of our user namespace.
+        return own_namespace == container_namespace and is_rootless(proc)

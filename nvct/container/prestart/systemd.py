@@ -50,23 +50,23 @@ def allow(
     if not program:
         return
     words = ["show", "--property=DevicePolicy", "--property=DeviceAllow", "--", unit]
-    said = _ask([program, *words], env, warn)
-    if said is None:
+    result = _systemctl([program, *words], env, warn)
+    if result is None:
         return
-    data, status = said
+    data, status = result
     if not status and OPEN[0] in data.split() and set(data.split()) <= set(OPEN):
         return
     words = [f"DeviceAllow=/dev/{_kind(r)}/{r.major}:{r.minor} {r.access}" for r in rules]
     if not status:
-        said = _ask([program, "set-property", "--runtime", "--", unit, *words], env, warn)
-        if said is None:
+        result = _systemctl([program, "set-property", "--runtime", "--", unit, *words], env, warn)
+        if result is None:
             return
-        status = said[1]
+        status = result[1]
     if status:
         warn(f"systemd did not take device rules for {unit}: a daemon-reload may undo them")
 
 
-def _ask(
+def _systemctl(
     argv: list[str], env: dict[str, str], warn: Callable[[str], None]
 ) -> tuple[bytes, int] | None:
     from nvct.container import cold_process

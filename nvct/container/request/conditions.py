@@ -62,17 +62,17 @@ def _asks_for(values: Sequence[str], case: Case) -> Held:
     if case.request is None:
         return None, "the request cannot be understood"
     needed = _needed(case.names, case.request)
-    asked = ["all"] if any(name.partition("=")[2] == "all" for name in case.names) else []
-    asked += [word for word in needed if word not in asked]
-    hits = [word for word in asked if word in values]
+    words = ["all"] if any(name.partition("=")[2] == "all" for name in case.names) else []
+    words += [word for word in needed if word not in words]
+    hits = [word for word in words if word in values]
     if not hits:
         implied = [word for word in _words_of_nodes(case) if word in values]
         if implied:
             return None, f"it would get {', '.join(implied)}"
-        return False, f"it asks for {', '.join(asked)}"
-    rest = [word for word in needed if word not in values]
-    if rest:
-        return None, f"it asks for {', '.join(rest)} besides {', '.join(hits)}"
+        return False, f"it asks for {', '.join(words)}"
+    uncovered = [word for word in needed if word not in values]
+    if uncovered:
+        return None, f"it asks for {', '.join(uncovered)} besides {', '.join(hits)}"
     return True, ", ".join(hits)
 
 
@@ -105,15 +105,15 @@ def _devices(patterns: Sequence[str], case: Case) -> Held:
     """
     if case.request is None:
         return None, "the request cannot be understood"
-    asked = shown(", ".join([*case.names, *case.extras]) or "none")
+    listed = shown(", ".join([*case.names, *case.extras]) or "none")
     fits = [_fits(name, patterns, case) for name in case.names]
     fits += [_fits_extra(name, patterns) for name in case.extras]
     if True not in fits and None not in fits:
         implied = _implied(patterns, case)
-        return None if implied else False, implied or f"{asked} is none of them"
+        return None if implied else False, implied or f"{listed} is none of them"
     if all(fits):
-        return True, asked
-    return None, f"not all of {asked} are known to be among them"
+        return True, listed
+    return None, f"not all of {listed} are known to be among them"
 
 
 def _implied(patterns: Sequence[str], case: Case) -> str:
@@ -155,8 +155,8 @@ def _fits_extra(name: str, patterns: Sequence[str]) -> bool | None:
     The author of nvidia.com/* means GPUs, and seldom the right to change their MIG devices.
     """
     hits = [pattern for pattern in patterns if matches(name, pattern)]
-    named = any("*" not in pattern.partition("=")[0] for pattern in hits)
-    return True if named else None if hits else False
+    is_named = any("*" not in pattern.partition("=")[0] for pattern in hits)
+    return True if is_named else None if hits else False
 
 
 def _is_among(aliases: Sequence[str], patterns: Sequence[str]) -> bool:
@@ -252,8 +252,8 @@ def _more_gpus_than(limit: int, case: Case) -> Held:
         elif case.origin is None or case.origin.count is None:
             return None, f"it is not known how many {name} are"
         else:
-            asked = kind if name in case.request.ids else case.request.kind
-            number += case.origin.count(case.request, asked)
+            requested_kind = kind if name in case.request.ids else case.request.kind
+            number += case.origin.count(case.request, requested_kind)
     if number <= limit:
         number = max(number, _gpus(case))
     return number > limit, f"{number} asked for"
@@ -288,18 +288,18 @@ def _matches_any(text: str, patterns: Sequence[str]) -> bool:
 
 def matches(text: str, pattern: str) -> bool:
     """Report whether a pattern, with * for any characters, matches a whole text."""
-    first, *rest = pattern.split("*")
-    if not rest:
+    prefix, *middle = pattern.split("*")
+    if not middle:
         return text == pattern
-    last = rest.pop()
-    if not (text.startswith(first) and text.endswith(last)):
+    suffix = middle.pop()
+    if not (text.startswith(prefix) and text.endswith(suffix)):
         return False
-    if len(text) < len(first) + len(last):
+    if len(text) < len(prefix) + len(suffix):
         return False
-    at, end = len(first), len(text) - len(last)
-    for piece in rest:
-        at = text.find(piece, at, end)
+    at, end = len(prefix), len(text) - len(suffix)
+    for part in middle:
+        at = text.find(part, at, end)
         if at < 0:
             return False
-        at += len(piece)
+        at += len(part)
     return True

@@ -115,8 +115,8 @@ class Device:
         """Its own nodes; without any, those of its spec."""
         if self._nodes is None:
             nodes: Nodes = {}
-            own, common = self.plan["edits"][self._edits], self.plan["specs"][self._spec]["edits"]
-            for edits in (own, common):
+            common = self.plan["specs"][self._spec]["edits"]
+            for edits in (self.plan["edits"][self._edits], common):
                 nodes = nodes or nodes_of([edits, *edits.get("parts", {}).values()])
             self._nodes = nodes
         return self._nodes
@@ -159,24 +159,24 @@ class Selection:
     """The device numbers behind the names that a rule matches.
 
     Attributes:
-        parts: device numbers; each alone is a selected device, or a part of one.
-        wholes: sets of device numbers; each set is a selected device.
+        numbers: device numbers; each alone is a selected device, or a part of one.
+        sets: sets of device numbers; each set is a selected device.
     """
 
-    __slots__ = ("parts", "wholes")
+    __slots__ = ("numbers", "sets")
 
     def __init__(self) -> None:
-        self.parts: set[Number] = set()
-        self.wholes: list[set[Number]] = []
+        self.numbers: set[Number] = set()
+        self.sets: list[set[Number]] = []
 
     def among(self, nodes: Nodes) -> str:
         """Return the path of a node that belongs to a selected device, "" if there is none."""
         for number, path in nodes.items():
-            if number in self.parts:
+            if number in self.numbers:
                 return path
-        for whole in self.wholes:
-            if whole <= set(nodes):
-                return nodes[min(whole)]
+        for numbers in self.sets:
+            if numbers <= set(nodes):
+                return nodes[min(numbers)]
         return ""
 
 
@@ -196,15 +196,15 @@ def select(
         if fits(device.names):
             _add(selection, device, devices, own_kind)
         if fits(_parents(device)):
-            selection.parts |= device.gpus
+            selection.numbers |= device.gpus
     kinds = {own_kind, *(d.kind for d in devices if d.kind.endswith(GPU_CLASS))}
     for plan in plans:
-        named: dict[tuple[int, int], list[str]] = {}
+        parent_names: dict[tuple[int, int], list[str]] = {}
         for word, (major, minor) in plan.get("parents", {}).items():
             names = [f"{kind}={word}" for kind in kinds]
-            unnamed = named.setdefault((major, minor), [])
+            unnamed = parent_names.setdefault((major, minor), [])
             unnamed += [name for name in names if name not in plan["devices"]]
-        selection.parts |= {("c", *pair) for pair, names in named.items() if fits(names)}
+        selection.numbers |= {("c", *pair) for pair, names in parent_names.items() if fits(names)}
     return selection
 
 
@@ -224,22 +224,22 @@ def _add(selection: Selection, device: Device, devices: Sequence[Device], own_ki
     siblings = [d for d in devices if d.plan is device.plan and d.kind == device.kind]
     siblings.remove(device)
     if device.is_mig:
-        shared = {n for other in siblings if other.is_mig for n in other.capabilities}
-        selection.parts |= (device.capabilities - shared) or device.capabilities
+        shared = {n for sibling in siblings if sibling.is_mig for n in sibling.capabilities}
+        selection.numbers |= (device.capabilities - shared) or device.capabilities
     elif device.is_all or len(device.gpus) > 1:
         # Containers may get the GPUs of this device one by one; its other nodes are refused.
-        ordinary = {n for other in devices if other.kind == own_kind for n in other.nodes}
+        ordinary = {n for d in devices if d.kind == own_kind for n in d.nodes}
         if nodes - ordinary:
-            selection.parts |= nodes - ordinary
+            selection.numbers |= nodes - ordinary
         elif nodes:
-            selection.wholes.append(nodes)
+            selection.sets.append(nodes)
     else:
         shared = (
-            set.intersection(nodes, *(set(other.nodes) for other in siblings))
+            set.intersection(nodes, *(set(sibling.nodes) for sibling in siblings))
             if siblings
             else set()
         )
-        selection.parts |= (nodes - (shared - device.gpus)) or nodes
+        selection.numbers |= (nodes - (shared - device.gpus)) or nodes
 
 
 def extras_of(nodes: Nodes, devices: str, minors: str) -> set[str]:

@@ -129,8 +129,8 @@ def _outside(inside: int, lines: list[list[int]]) -> int | None:
 
 def _mapped(bundle: Bundle) -> int | None:
     """Return the uid of the container's root in the user namespace of the runtime."""
-    spaces = bundle.objects(("linux", "namespaces"))
-    if not any(space.get("type") == "user" for space in spaces):
+    namespaces = bundle.objects(("linux", "namespaces"))
+    if not any(namespace.get("type") == "user" for namespace in namespaces):
         return 0
     for mapping in bundle.objects(("linux", "uidMappings")):
         host = mapping.get("hostID")
@@ -158,9 +158,10 @@ def names_of(plan: Plan, name: str) -> list[list[str]] | None:
     kind, _, device = name.partition("=")
     devices = plan["devices"]
     names: dict[tuple[int, int], list[str]] = {}
-    for other in devices:
-        if other.partition("=")[0] == kind and other != f"{kind}=all":
-            names.setdefault((devices[other]["spec"], devices[other]["edits"]), []).append(other)
+    for device_name in devices:
+        if device_name.partition("=")[0] == kind and device_name != f"{kind}=all":
+            entry = devices[device_name]
+            names.setdefault((entry["spec"], entry["edits"]), []).append(device_name)
     if device == "all":
         return list(names.values()) or None
     return [names[devices[name]["spec"], devices[name]["edits"]]] if name in devices else []

@@ -98,22 +98,22 @@ def evaluate(case: Case) -> list[RuleResult]:
     results: list[RuleResult] = []
     for text in case.config.policy:
         rule = _parse(text)
-        name, then = str(rule["name"]), str(rule["then"])
+        name, outcome = str(rule["name"]), str(rule["then"])
         reasons: list[str] = []
-        case.refuses = then != ALLOW
+        case.refuses = outcome != ALLOW
         for key, condition in CONDITIONS.items():
             if key not in rule:
                 continue
             holds, reason = condition(rule[key], case)
             if holds is None:
-                holds, reason = then != ALLOW, f"{reason}, which counts against it"
+                holds, reason = outcome != ALLOW, f"{reason}, which counts against it"
             if not holds:
-                results.append(RuleResult(name, then, f"{key}: {reason}", holds=False))
+                results.append(RuleResult(name, outcome, f"{key}: {reason}", holds=False))
                 break
             reasons.append(f"{key}: {reason}")
         else:
             results.append(
-                RuleResult(name, then, "; ".join(reasons) or "it has no conditions", holds=True)
+                RuleResult(name, outcome, "; ".join(reasons) or "it has no conditions", holds=True)
             )
             break
     return results

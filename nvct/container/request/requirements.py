@@ -169,11 +169,11 @@ def parse_factor(factor: str, source: str = "the requirement") -> tuple[str, str
         RequestError: the factor is malformed.
     """
     for name in PROPERTIES:
-        rest = factor[len(name) :] if factor.startswith(name) else ""
+        condition = factor[len(name) :] if factor.startswith(name) else ""
         for operator in OPERATORS:
-            if not rest.startswith(operator):
+            if not condition.startswith(operator):
                 continue
-            value = rest[len(operator) :]
+            value = condition[len(operator) :]
             if _is_value(name, operator, value):
                 return name, operator, value
             break

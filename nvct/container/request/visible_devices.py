@@ -93,16 +93,23 @@ def check_word(word: str, source: str) -> None:
     Raises:
         RequestError: the word has none of the forms in HINT.
     """
-    plain = word[len(JIT_PREFIX) :] if word.startswith(JIT_PREFIX) else word
-    if is_index(plain) or is_mig_index(plain) or is_uuid(plain) or is_bus_id(plain):
+    device_id = word[len(JIT_PREFIX) :] if word.startswith(JIT_PREFIX) else word
+    if (
+        is_index(device_id)
+        or is_mig_index(device_id)
+        or is_uuid(device_id)
+        or is_bus_id(device_id)
+    ):
         return
-    if plain is not word:
-        if plain in {"all", "none"}:
+    if device_id is not word:
+        if device_id in {"all", "none"}:
             return
     elif "=" in word:
         _check_qualified(word, source)
         return
-    raise RequestError(f"{source} asks for {shown(word)}, which names no device", hint=hint(plain))
+    raise RequestError(
+        f"{source} asks for {shown(word)}, which names no device", hint=hint(device_id)
+    )
 
 
 def _check_qualified(word: str, source: str) -> None:

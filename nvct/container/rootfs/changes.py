@@ -45,11 +45,11 @@ class Changes:
         self.links: list[tuple[str, str]] = []
         self.sealed: list[tuple[str, int]] = []
 
-    def file(self, path: str, old: bytes | None, new: bytes, mode: int = 0o644) -> bool:
+    def file(self, path: str, current: bytes | None, content: bytes, mode: int = 0o644) -> bool:
         """Add a file if its content changes; return whether it does."""
-        if new != old:
-            self.files.append((path, new, mode))
-        return new != old
+        if content != current:
+            self.files.append((path, content, mode))
+        return content != current
 
     def linker_conf(self, conf: linker_conf.LinkerConf) -> None:
         """Add the drop-in of the dynamic linker and the file that includes it; or remove it.
@@ -59,11 +59,11 @@ class Changes:
         """
         root = self.root
         data = conf.render()
-        old = root.read_file(linker_conf.PATH, linker_conf.LIMIT)
+        current = root.read_file(linker_conf.PATH, linker_conf.LIMIT)
         if not data:
-            self.removed += [linker_conf.PATH] if old is not None else []
+            self.removed += [linker_conf.PATH] if current is not None else []
             return
-        self.file(linker_conf.PATH, old, data)
+        self.file(linker_conf.PATH, current, data)
         if root.lstat(linker_conf.MAIN) is None:
             self.file(linker_conf.MAIN, None, linker_conf.MAIN_TEXT)
 

@@ -56,9 +56,9 @@ def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
     text = data.decode("utf-8", "surrogateescape")
     lines = [part for line in text.splitlines() for part in line.split(":") if part]
     existing = lines or list(MUSL_DEFAULT)
-    new = [f for f in folders if f not in existing and linker_conf.is_plain(f)]
-    if new:
-        text = "\n".join([*existing, *new]) + "\n"
+    added = [f for f in folders if f not in existing and linker_conf.is_plain(f)]
+    if added:
+        text = "\n".join([*existing, *added]) + "\n"
         changes.file(path, None, text.encode("utf-8", "surrogateescape"))
 
 
@@ -78,8 +78,8 @@ def library_folder_32(root: Root) -> str:
     Distributions without lib64 (Arch) have 64-bit libraries in the 32-bit folder of others.
     """
     folder = _library_folder(root, FOLDERS_32)
-    own = library_folder(root)
-    if folder and own and root.resolve(folder) == root.resolve(own):
+    folder_64 = library_folder(root)
+    if folder and folder_64 and root.resolve(folder) == root.resolve(folder_64):
         return ""
     return folder
 

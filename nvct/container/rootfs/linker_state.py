@@ -24,12 +24,12 @@ class LinkerState:
     """The current cache and drop-in.
 
     Attributes:
-        old: the drop-in of an earlier start.
+        earlier: the drop-in of an earlier start.
         data: the content of the cache, None if there is none.
         problem: why the cache cannot be edited, or "".
     """
 
-    __slots__ = ("_cache", "_root", "data", "old", "problem")
+    __slots__ = ("_cache", "_root", "data", "earlier", "problem")
 
     def __init__(self, root: Root) -> None:
         """Read both.
@@ -38,7 +38,7 @@ class LinkerState:
             UnsafePathError: one of them is not a regular file, or too large.
         """
         self._root = root
-        self.old = linker_conf.read(root)
+        self.earlier = linker_conf.read(root)
         self.data = root.read_file(CACHE, ldcache.LIMIT)
         self.problem = ""
         self._cache: ldcache.Cache | None = None
@@ -71,30 +71,30 @@ class LinkerState:
         folders = [f for f in folders if not self._root.is_file(f"{f}/{LIBC}")]
         if not folders or self._cache is None:
             return folders
-        ours = {pair for pairs in libraries.values() for pair in pairs}
-        unproven = {*self.old.folders, *self.old.compat}
+        injected = {pair for pairs in libraries.values() for pair in pairs}
+        unproven = {*self.earlier.folders, *self.earlier.compat}
         names = {ldcache.encode(f) for f in folders}
         cached: set[str] = set()  # only these folders: an image's cache may have any number
         for _, name, path, _, _ in self._cache.records:
             if self._cache.raw(path).rpartition(b"/")[0] in names:
                 file = self._cache.text(path)
-                if (self._cache.text(name), file) not in ours:
+                if (self._cache.text(name), file) not in injected:
                     cached.add(file.rpartition("/")[0])
         return [f for f in folders if f not in cached or f in unproven]
 
-    def merged(self, libraries: Libraries, new: linker_conf.LinkerConf) -> bytes | None:
+    def merged(self, libraries: Libraries, conf: linker_conf.LinkerConf) -> bytes | None:
         """Return the new content of the cache, None if it does not change.
 
         Args:
             libraries: libraries to add, by machine.
-            new: the new drop-in; entries of folders that only the old one has are removed.
+            conf: the new drop-in; entries of folders that only the old one has are removed.
 
         Raises:
             LdCacheError: a name is not valid in a cache.
         """
         if self.problem:
             return None
-        removed = [folder for folder in self.old.all if folder not in new.all]
+        removed = [folder for folder in self.earlier.all if folder not in conf.all]
         data = self.data
         for machine in ldcache.FLAGS:
             pairs = libraries.get(machine, [])
@@ -124,8 +124,8 @@ class LinkerState:
             LdCacheError: a name is not valid in a cache.
             UnsafePathError: a folder's name is not valid in the drop-in.
         """
-        new = linker_conf.LinkerConf(compat, self.uncovered(folders, libraries), view)
-        data = self.merged(libraries, new)
+        conf = linker_conf.LinkerConf(compat, self.uncovered(folders, libraries), view)
+        data = self.merged(libraries, conf)
         if data is not None:
             changes.file(CACHE, self.data, data)
-        changes.linker_conf(new)
+        changes.linker_conf(conf)

@@ -103,7 +103,7 @@ def is_private(root: Root, bundle: str, kernel: Kernel) -> bool:
     except (OSError, ValueError):
         return False
     try:
-        path, bundle_path = _real(root.fd), _real(folder).rstrip("/")
+        path, bundle_path = _resolved(root.fd), _resolved(folder).rstrip("/")
         if path == f"{bundle_path}/rootfs":
             return _is_of_bundle(root.fd, folder, kernel)
     finally:
@@ -123,7 +123,7 @@ def is_private(root: Root, bundle: str, kernel: Kernel) -> bool:
     )
 
 
-def _real(fd: int) -> str:
+def _resolved(fd: int) -> str:
     return posix.readlink(f"/proc/self/fd/{fd}")
 
 
@@ -144,7 +144,7 @@ def _is_of_bundle(fd: int, bundle: int, kernel: Kernel) -> bool:
     mount, bundle_mount = kernel.mount_id(fd), kernel.mount_id(bundle)
     if mount == bundle_mount:
         return True
-    path = _real(bundle)
+    path = _resolved(bundle)
     try:
         if posix.readlink("work", dir_fd=bundle).split("/")[-2:] == path.split("/")[-2:]:
             return True
@@ -156,7 +156,7 @@ def _is_of_bundle(fd: int, bundle: int, kernel: Kernel) -> bool:
     text = read_bytes("/proc/self/mountinfo", MOUNTINFO_LIMIT).decode("utf-8", "surrogateescape")
     lines = {line.partition(" ")[0]: line for line in text.split("\n")}
     top, below = (lines.get(mount.decode().strip()) for mount in (mount, bundle_mount))
-    return bool(top and below) and _is_whole(Mount(top or ""), Mount(below or ""), _real(fd))
+    return bool(top and below) and _is_whole(Mount(top or ""), Mount(below or ""), _resolved(fd))
 
 
 def _is_whole(top: Mount, below: Mount, path: str) -> bool:
@@ -196,13 +196,13 @@ def _keeps(folder: str, container: str, layers: list[str]) -> bool:
     return False
 
 
-def mount_point(root: Root, path: str, ours: tuple[str, ...]) -> bool:
+def mount_point(root: Root, path: str, allowed: tuple[str, ...]) -> bool:
     """Report whether a mount point exists; False if the path does not exist.
 
     Args:
         root: of the container.
         path: resolved path of the mount point.
-        ours: names that are allowed in it.
+        allowed: names that may be in it.
 
     Raises:
         UnsafePathError: the mount would hide files of the image.
@@ -213,6 +213,6 @@ def mount_point(root: Root, path: str, ours: tuple[str, ...]) -> bool:
     if status.st_mode & S_IFMT != S_IFDIR:
         raise UnsafePathError(f"the image has a file {path}")
     names = root.listdir(path, NAME_LIMIT) or []
-    if any(name not in ours for name in names):
+    if any(name not in allowed for name in names):
         raise UnsafePathError(f"the image has files in {path}")
     return True

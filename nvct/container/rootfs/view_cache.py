@@ -45,20 +45,20 @@ def add(  # noqa: PLR0917
         UnsafePathError: a path is not a regular file.
     """
     root = changes.root
-    old = linker_conf.read(root)
+    earlier = linker_conf.read(root)
     folders = [f"{mount_point}/lib64"]
     if libraries_32 is not None:
         folders.append(f"{mount_point}/lib")
     changes.linker_conf(linker_conf.LinkerConf([compat] if compat else [], [], folders))
     data = root.read_file(linker.CACHE, ldcache.LIMIT)
-    removed = [*old.all, *folders] if old.all and data is not None else []
+    removed = [*earlier.all, *folders] if earlier.all and data is not None else []
     machine = posix.uname().machine
     entries = _compat(root, compat, machine, warn) + libraries
     new = ldcache.merge(data, entries, machine=machine, drop_dirs=removed)
     if libraries_32 is not None:
         new = ldcache.merge(new, libraries_32, machine="i386")
     changes.file(linker.CACHE, data, new)
-    return bool(old.view or old.all)
+    return bool(earlier.view or earlier.all)
 
 
 def _compat(root: Root, folder: str, machine: str, warn: Callable[[str], None]) -> Entries:

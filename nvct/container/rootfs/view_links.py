@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     from nvct.linux.root import Root
 
-PLACE = "/usr/local/nvidia"
+MOUNT_POINT = "/usr/local/nvidia"
 """In PATH, LD_LIBRARY_PATH and ld.so.conf.d of public CUDA images."""
-BESIDE_COMPAT = f"{PLACE}/drv"
+BESIDE_COMPAT = f"{MOUNT_POINT}/drv"
 """In no search path of images: CUDA forward compatibility must come first."""
 LAST_RESORT = "/dev/.nvct"
 """On the tmpfs of the runtime, for read-only images without a mount point."""
 OF_SPEC = "/.nvct/driver"
 """Where CDI specifications mount a view: they cannot look at the image, and images lack it."""
-TARGETS = (f"{PLACE}/", f"{LAST_RESORT}/", f"{OF_SPEC}/")
+TARGETS = (f"{MOUNT_POINT}/", f"{LAST_RESORT}/", f"{OF_SPEC}/")
 LIBRARIES, LIBRARIES_32 = "LIBDIR/", "LIBDIR32/"
 """Placeholders for the image's library folders in the links of plan["farm"]."""
 PROGRAMS = "/usr/bin"
@@ -55,7 +55,7 @@ def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str
     folders: dict[str, str] = {}
     paths: dict[str, str] = {}
     for path, target in links:
-        mark, slash, rest = path.partition("/")
+        mark, slash, name = path.partition("/")
         if not mark:
             paths[path] = target
             continue
@@ -67,11 +67,11 @@ def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str
                 else linker.library_folder_32(root)
             )
         if folders[mark]:
-            paths[f"{folders[mark]}/{rest}"] = target
+            paths[f"{folders[mark]}/{name}"] = target
     return paths
 
 
-def left_behind(root: Root, folders: Iterable[str], kept: Iterable[str] = ()) -> list[str]:
+def left_behind(root: Root, folders: Iterable[str], current: Iterable[str] = ()) -> list[str]:
     """Return dangling links into a view that an earlier start made.
 
     A restarted container, or one from a committed image, has the links for the driver, layout and
@@ -80,24 +80,24 @@ def left_behind(root: Root, folders: Iterable[str], kept: Iterable[str] = ()) ->
     Args:
         root: of the container.
         folders: folders to search besides those of libraries and programs.
-        kept: paths of links that stay.
+        current: paths of links that stay.
     """
-    if _has_files(root, PLACE, "drv") or _has_files(root, BESIDE_COMPAT):
+    if _has_files(root, MOUNT_POINT, "drv") or _has_files(root, BESIDE_COMPAT):
         return []  # files of the image: its links may lead to them
     searched = [PROGRAMS, *folders]
     for library in (linker.library_folder(root), linker.library_folder_32(root)):
         searched += [library + below for below in BELOW if library]
-    keep = set(kept)
+    current_paths = set(current)
     links: list[str] = []
     entries_left = ENTRY_LIMIT
     for folder in dict.fromkeys(searched):
         entries_left -= _add_into_views(root, folder, links, entries_left)
-    return [path for path in links if path not in keep]
+    return [path for path in links if path not in current_paths]
 
 
-def _has_files(root: Root, path: str, *ours: str) -> bool:
+def _has_files(root: Root, path: str, *own_names: str) -> bool:
     try:
-        return any(name not in ours for name in root.listdir(path, 1 + len(ours)) or ())
+        return any(name not in own_names for name in root.listdir(path, 1 + len(own_names)) or ())
     except UnsafePathError:
         return True
 

@@ -26,20 +26,20 @@ LEVELS = ("info", "debug", "trace")  # decisions are logged at these; errors alw
 LIMIT = 2000  # characters of a log entry
 
 
-def report(program: str, error: NvctError, said: Invocation, logs: list[str]) -> None:
+def report(program: str, error: NvctError, invocation: Invocation, logs: list[str]) -> None:
     """Write the error as one line to stderr and to the logs; empty log names are skipped."""
     text = line(program, error)
     _write(2, text + "\n")
     for log in dict.fromkeys(logs):
         if log:
-            _append(log, "error", text, said.log_format)
+            _append(log, "error", text, invocation.log_format)
 
 
 def report_crash(
-    program: str, error: Exception, said: Invocation, logs: list[str], *, debug: bool
+    program: str, error: Exception, invocation: Invocation, logs: list[str], *, debug: bool
 ) -> None:
     """Report an unexpected exception; with its traceback if `debug` is true (NVCT_DEBUG)."""
-    report(program, unexpected(error), said, logs)
+    report(program, unexpected(error), invocation, logs)
     if debug:
         import traceback  # loaded only after a bug
 
@@ -49,39 +49,42 @@ def report_crash(
 def note(
     program: str,
     config: Config,
-    said: Invocation,
+    invocation: Invocation,
     decision: Decision,
 ) -> None:
     """Append one line about the decision of a create to the shim's log."""
     request, edits = decision.request, decision.edits
-    if config.log_level not in LEVELS and not said.debug:
+    if config.log_level not in LEVELS and not invocation.debug:
         return
     if request is None:
-        what = "asks for no GPU"
+        outcome = "asks for no GPU"
     else:
         nodes = sum([len(edit["nodes"]) for edit in edits])
         mounts = sum([len(edit["mounts"]) for edit in edits])
         hooks = sum([len(kind) for edit in edits for kind in edit["hooks"].values()])
         hooks += len([edit for edit in edits if "hook" in edit])
-        what = (
+        outcome = (
             f"{request.source} asks for {', '.join(request.ids) or 'the driver alone'}; mode"
             f" {request.mode}: {nodes} nodes, {mounts} mounts, {hooks} hooks"
         )
     text = "; ".join(
-        [f"{program}: {said.command} of {said.bundle or '.'}: {what}", *decision.notes]
+        [
+            f"{program}: {invocation.command} of {invocation.bundle or '.'}: {outcome}",
+            *decision.notes,
+        ]
     )
     for warning in config.warnings:
-        _append(config.debug, "warning", warning[:LIMIT], said.log_format)
-    _append(config.debug, "info", text[:LIMIT], said.log_format)
+        _append(config.debug, "warning", warning[:LIMIT], invocation.log_format)
+    _append(config.debug, "info", text[:LIMIT], invocation.log_format)
 
 
 def _append(log: str, level: str, text: str, log_format: str) -> None:
     """Append one entry; a log that cannot be written must not hide the error."""
-    kind, colon, rest = log.partition(":")
-    if colon and kind in ("file", "journald", "syslog"):  # log drivers of crun
-        if kind != "file":
+    log_driver, colon, path = log.partition(":")
+    if colon and log_driver in ("file", "journald", "syslog"):  # log drivers of crun
+        if log_driver != "file":
             return
-        log = rest
+        log = path
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     if log_format == "json":
         entry = f'{{"level":"{level}","msg":{quote(text)},"time":"{stamp}"}}\n'

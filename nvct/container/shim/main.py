@@ -33,26 +33,26 @@ def main(cold: str) -> NoReturn:
         cold: the interpreter that has nvct's cold side and its dependencies.
     """
     program = sys.argv[1]
-    said = argv.parse(sys.argv[2:])
+    invocation = argv.parse(sys.argv[2:])
     env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
            for k, v in posix.environ.items()}  # fmt: skip
-    logs = [said.log]
+    logs = [invocation.log]
     try:
-        _run(program, said, env, cold, logs)
+        _run(program, invocation, env, cold, logs)
     except NvctError as error:
         from nvct.container.shim.log import report
 
-        report(program, error, said, logs)
+        report(program, error, invocation, logs)
         posix._exit(error.exit_status)  # skips finalisation: saves 1 ms
     except Exception as error:
         from nvct.container.shim.log import report_crash
 
-        report_crash(program, error, said, logs, debug="NVCT_DEBUG" in env)
+        report_crash(program, error, invocation, logs, debug="NVCT_DEBUG" in env)
         posix._exit(1)
 
 
 def _run(
-    program: str, said: argv.Invocation, env: dict[str, str], cold: str, logs: list[str]
+    program: str, invocation: argv.Invocation, env: dict[str, str], cold: str, logs: list[str]
 ) -> NoReturn:
     from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
@@ -60,29 +60,29 @@ def _run(
 
     store = Store(run_dir(env), create=True)
     config, trouble = settings.load_or_default(store, env, cold)
-    if said.version:
+    if invocation.version:
         from nvct import version
 
         posix.write(1, f"{version.text('NVIDIA Container Runtime')}\n".encode())
-    if said.creates:
+    if invocation.creates:
         from nvct.container.host import Host
 
         logs.append(config.debug)
         if program in MODES:
             config = config.replaced(mode=MODES[program])
         host = Host(store, env, cold, config.proc_root)
-        decision = _create(said, config, host, trouble)
+        decision = _create(invocation, config, host, trouble)
         if config.debug:
             from nvct.container.shim.log import note
 
-            note(program, config, said, decision)
+            note(program, config, invocation, decision)
     path = lowlevel.find(config.runtimes, env.get("PATH", ""))
     store.close()
     lowlevel.become(path, sys.argv[2:])
 
 
 def _create(
-    said: argv.Invocation, config: Config, host: Host, trouble: NvctError | None
+    invocation: argv.Invocation, config: Config, host: Host, trouble: NvctError | None
 ) -> Decision:
     """Edit the bundle of a create or run command; return the decision.
 
@@ -93,8 +93,8 @@ def _create(
     from nvct.linux.kernel import KERNEL
     from nvct.oci import bundle as bundles
 
-    bundle = bundles.load(bundles.config_path(said.bundle, said.config))
-    decision = decide(bundle, config, host, folder=said.bundle, trouble=trouble)
+    bundle = bundles.load(bundles.config_path(invocation.bundle, invocation.config))
+    decision = decide(bundle, config, host, folder=invocation.bundle, trouble=trouble)
     decision.into(bundle, config, KERNEL)
     bundle.save(KERNEL)
     return decision

@@ -31,22 +31,22 @@ SHARED_DIRS = ("/usr/lib", "/lib")
 
 
 def find_compat32(
-    search: Search, version: str, taken: Iterable[DriverFile], *, included: bool
+    search: Search, version: str, native_files: Iterable[DriverFile], *, included: bool
 ) -> list[DriverFile]:
     """Return the 32-bit libraries, sorted by container path; none unless `included`.
 
-    `taken` are the libraries of this machine. Unless `included`, the 32-bit libraries are left out
-    and their files are not read.
+    `native_files` are the libraries of this machine. Unless `included`, the 32-bit libraries are
+    left out and their files are not read.
     """
     machine = COMPAT_MACHINES.get(search.machine)
     if machine is None:
         return []
     tree = search.tree
     own_dirs = libraries.real_directories(tree, [d.format(TRIPLETS[machine]) for d in OWN_DIRS])
-    taken_paths = {file.host_path for file in taken}
+    native_paths = {file.host_path for file in native_files}
     if not included:
         for candidate, _ in libraries.candidates(search, version, own_dirs):
-            if tree.host_path(candidate.real) not in taken_paths:
+            if tree.host_path(candidate.real) not in native_paths:
                 search.findings.leave_out(tree.host_path(candidate.real), COMPAT_REASON)
         for path in (
             join(directory, name) for directory in own_dirs for name in tree.names(directory)
@@ -55,17 +55,17 @@ def find_compat32(
                 search.findings.leave_out(tree.host_path(path), COMPAT_REASON)
         return []
     # `libraries` has already reported the 64-bit files of the shared directories.
-    other = search._replace(machine=machine, findings=Findings())
-    dirs = libraries.real_directories(tree, [*own_dirs, *SHARED_DIRS, *_cached_dirs(other)])
+    search32 = search._replace(machine=machine, findings=Findings())
+    dirs = libraries.real_directories(tree, [*own_dirs, *SHARED_DIRS, *_cached_dirs(search32)])
     files: dict[str, DriverFile] = {}
     for candidate, reason in libraries.candidates(search, version, dirs):
-        if candidate.real in files or tree.host_path(candidate.real) in taken_paths:
+        if candidate.real in files or tree.host_path(candidate.real) in native_paths:
             continue
-        headers = libraries.read_headers(other, candidate)
-        file = libraries.make_library(other, candidate, reason, "compat32") if headers else None
+        headers = libraries.read_headers(search32, candidate)
+        file = libraries.make_library(search32, candidate, reason, "compat32") if headers else None
         if file is not None:
             files[candidate.real] = replace(file, reason=f"32-bit; {reason}")
-    for file in graphics.platform_libraries(other, own_dirs):
+    for file in graphics.platform_libraries(search32, own_dirs):
         files[file.host_path] = replace(
             file, reason=f"32-bit; {file.reason}", capability="compat32"
         )

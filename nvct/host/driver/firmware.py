@@ -42,15 +42,15 @@ def find_firmware(tree: Tree, roots: Roots, version: str, findings: Findings) ->
     """Return the firmware of a driver version; a file found in two directories occurs once."""
     files: dict[str, DriverFile] = {}
     for folder in directories(roots):
-        for other in tree.names(join(folder, "nvidia")):
-            if other != version and VERSION.fullmatch(other):
-                path = tree.host_path(join(folder, f"nvidia/{other}"))
-                findings.leave_out(path, f"firmware of driver {other}, not {version}")
+        for release in tree.names(join(folder, "nvidia")):
+            if release != version and VERSION.fullmatch(release):
+                path = tree.host_path(join(folder, f"nvidia/{release}"))
+                findings.leave_out(path, f"firmware of driver {release}, not {version}")
         directory = join(folder, f"nvidia/{version}")
         for name in tree.names(directory):
             path = tree.host_path(join(directory, name))
-            named = any(fnmatch.fnmatch(name, pattern) for pattern in NAMES)
-            target = tree.file(join(directory, name)) if named else None
+            is_gsp = any(fnmatch.fnmatch(name, pattern) for pattern in NAMES)
+            target = tree.file(join(directory, name)) if is_gsp else None
             if target is None or not driver_names.is_safe(tree.host_path(target.real)):
                 findings.leave_out(printable(path), "no GSP firmware")
                 continue

@@ -67,16 +67,16 @@ def find_graphics(search: Search, version: str, dirs: Sequence[str]) -> list[Dri
 
 
 def find_loaders(
-    search: Search, dirs: Sequence[str], taken: Iterable[DriverFile] = ()
+    search: Search, dirs: Sequence[str], known_files: Iterable[DriverFile] = ()
 ) -> list[DriverFile]:
     """Return the GLVND and OpenCL loaders of a host that are not among the known files."""
     files: dict[str, DriverFile] = {}
-    seen = {file.host_path for file in taken}
+    known_paths = {file.host_path for file in known_files}
     for directory, name in product(dirs, EXPLICIT):
         library = search.tree.file(join(directory, name))
-        if library is None or search.tree.host_path(library.real) in seen:
+        if library is None or search.tree.host_path(library.real) in known_paths:
             continue
-        seen.add(search.tree.host_path(library.real))
+        known_paths.add(search.tree.host_path(library.real))
         file = _library(
             search, library, f"asked for by the feature flag {flags.EXPLICIT_LIBRARIES}"
         )
@@ -201,14 +201,14 @@ def _xorg_modules(search: Search, version: str, dirs: Sequence[str]) -> Iterator
         # A link (Debian's alternatives) is mounted at its own name.
         path = search.roots.container_path(search.tree.host_path(module.path))
         directory, name = os.path.split(path)
-        bare = join(directory, server)
+        short = join(directory, server)
         yield DriverFile(
             host_path=search.tree.host_path(module.real),
             container_path=path,
             reason="module of Xorg",
             kind="module",
             capability="graphics",
-            links=(Link(target=name, path=bare),) if name == names[0] != "nvidia_drv.so" else (),
+            links=(Link(target=name, path=short),) if name == names[0] != "nvidia_drv.so" else (),
         )
 
 

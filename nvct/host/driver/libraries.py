@@ -247,8 +247,8 @@ def make_library(
     headers = read_headers(search, candidate)
     if headers and headers.machine != search.machine:
         is_compat = headers.machine == COMPAT_MACHINES.get(search.machine)
-        other = f"for {headers.machine}, not {search.machine}"
-        search.findings.leave_out(host_path, COMPAT_REASON if is_compat else other)
+        mismatch = f"for {headers.machine}, not {search.machine}"
+        search.findings.leave_out(host_path, COMPAT_REASON if is_compat else mismatch)
         return None
     machine, soname, needed = headers or ("", "", ())
     path = search.roots.container_path(host_path)

@@ -140,7 +140,7 @@ def _set_deadline(connection: socket, until: float | None) -> None:
     if until is None:
         connection.settimeout(None)
         return
-    left = until - time.monotonic()
-    if left <= 0:
+    remaining_s = until - time.monotonic()
+    if remaining_s <= 0:
         raise TimeoutError
-    connection.settimeout(left)
+    connection.settimeout(remaining_s)

@@ -59,7 +59,7 @@ class WorkerProcess:
         self.parent = os.getpid()
         self._status: int | None = None
         self._is_reaped = False
-        self.connection, theirs = socketpair()
+        self.connection, worker_end = socketpair()
         in_main_thread = get_native_id() == self.parent
         # No signal handler of this process may run in the child and raise into this stack.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -68,10 +68,10 @@ class WorkerProcess:
                 warnings.simplefilter("ignore", DeprecationWarning)  # of threads, see the module
                 self.pid = os.fork()
             if not self.pid:
-                _become_worker(serve, theirs, in_main_thread=in_main_thread)
+                _become_worker(serve, worker_end, in_main_thread=in_main_thread)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            theirs.close()
+            worker_end.close()
 
     def has_ended(self) -> bool:
         """Return whether the process has ended; reap it if so."""

@@ -28,9 +28,9 @@ def session(library: str) -> NvmlSession:
     While a worker is stuck, its session is returned for every library: another worker would wait
     for the same driver.
     """
-    for _, other in _SESSIONS.values():
-        if other.is_stuck:
-            return other
+    for _, open_session in _SESSIONS.values():
+        if open_session.is_stuck:
+            return open_session
     identity = _identity(library)
     previous, current = _SESSIONS.get(library, (identity, None))
     if current is not None and previous != identity:

@@ -78,11 +78,13 @@ TABLES = tuple(f.name for f in fields(Snapshot) if f.name != "texts")
 
 def redacted(snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False) -> Snapshot:
     """Return a snapshot without UUIDs, and without the builder and build host of the module."""
-    made: dict[str, str] = {}
+    replacements: dict[str, str] = {}
 
     def invented(match: re.Match[str]) -> str:
         # Counted, not hashed: a hash would confirm a known UUID.
-        return made.setdefault(match[0].lower(), f"{len(made) + 1:08x}-0000-4000-8000-{0:012x}")
+        return replacements.setdefault(
+            match[0].lower(), f"{len(replacements) + 1:08x}-0000-4000-8000-{0:012x}"
+        )
 
     def clean(text: str) -> str:
         return text if keep_uuids else UUID.sub(invented, text)
@@ -102,7 +104,7 @@ def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:  # noqa: ANN401 - 
     if isinstance(value, dict):
         return {clean(key): _cleaned(value[key], clean) for key in sorted(value)}
     if isinstance(value, (list, tuple)):
-        return [_cleaned(each, clean) for each in value]
+        return [_cleaned(item, clean) for item in value]
     return value
 
 
@@ -116,7 +118,7 @@ def entries(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
 
 def _index(tables: dict[str, Any]) -> bytes:
     """Return snapshot.json with a line for each entry, so that diff(1) can compare two files."""
-    parts = []
+    members = []
     for name, table in tables.items():
         if name in ("about", "nvml"):
             body = json.dumps(table, indent=1, sort_keys=True)
@@ -125,8 +127,8 @@ def _index(tables: dict[str, Any]) -> bytes:
             body = "{\n" + ",\n".join(lines) + "\n }"
         else:
             body = "[\n" + ",\n".join(f"  {json.dumps(entry)}" for entry in table) + "\n ]"
-        parts.append(f' "{name}": {body}')
-    return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
+        members.append(f' "{name}": {body}')
+    return ("{\n" + ",\n".join(members) + "\n}\n").encode()
 
 
 def save(snapshot: Snapshot, path: str) -> None:
@@ -151,13 +153,13 @@ def save(snapshot: Snapshot, path: str) -> None:
 
 def packed(snapshot: Snapshot) -> bytes:
     """Return a snapshot as a gzipped tar file; equal snapshots give equal bytes."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    archive_file = io.BytesIO()
+    with tarfile.open(fileobj=archive_file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, data in entries(snapshot):
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))
-    return gzip.compress(made.getvalue(), mtime=0)
+    return gzip.compress(archive_file.getvalue(), mtime=0)
 
 
 def load(path: str) -> Snapshot:
@@ -169,25 +171,26 @@ def load(path: str) -> Snapshot:
     """
     try:
         if not os.path.isdir(path):
-            found = _from_archive(path)
+            files = _from_archive(path)
         else:
-            found = _from_folder(path) if _has_index(path) else {}
+            files = _from_folder(path) if _has_index(path) else {}
     except tarfile.ReadError as error:
-        what = "it is no whole tar archive"  # tarfile's message has the errors of all its readers
-        raise DocumentError(f"{path} is no snapshot: {what}", hint=HINT) from error
+        # tarfile's message has the errors of all its readers.
+        message = f"{path} is no snapshot: it is no whole tar archive"
+        raise DocumentError(message, hint=HINT) from error
     except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
         raise DocumentError(f"{path} is no snapshot: {error}") from error
     except OSError as error:
         raise HostError(f"cannot read snapshot {path}: {error.strerror}") from error
-    found = _without_folder(found)
-    index = found.pop(INDEX, None)
+    files = _without_folder(files)
+    index = files.pop(INDEX, None)
     if index is None:
         raise DocumentError(f"{path} is no snapshot: it has no {INDEX}", hint=HINT)
     try:
         tables = json.loads(index)
         if tables["about"]["format"] != FORMAT:
             raise DocumentError(f"{path} is a snapshot of another version", hint="record it again")
-        texts = {name: data.decode() for name, data in found.items()}
+        texts = {name: data.decode() for name, data in files.items()}
         snapshot = Snapshot(texts=texts, **{name: tables[name] for name in TABLES})
         _check(snapshot)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -196,44 +199,44 @@ def load(path: str) -> Snapshot:
 
 
 def _from_folder(path: str) -> dict[str, bytes]:
-    found = {}
+    files = {}
     for folder, _, names in os.walk(path):
         for name in names:
             full = os.path.join(folder, name)
             if not os.path.islink(full):
                 with open(full, "rb") as file:
-                    found[os.path.relpath(full, path)] = file.read(TOTAL_LIMIT)
-    return found
+                    files[os.path.relpath(full, path)] = file.read(TOTAL_LIMIT)
+    return files
 
 
 def _from_archive(path: str) -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    left = TOTAL_LIMIT
+    files: dict[str, bytes] = {}
+    bytes_left = TOTAL_LIMIT
     with tarfile.open(path, "r:*") as archive:
         for member in archive:
             if not member.isreg():
                 continue
-            left -= member.size
-            if left < 0 or len(found) >= ENTRY_LIMIT:
+            bytes_left -= member.size
+            if bytes_left < 0 or len(files) >= ENTRY_LIMIT:
                 raise DocumentError(f"{path} is too large for a snapshot: {member.name}")
             data = archive.extractfile(member)
-            found[os.path.normpath(member.name)] = data.read() if data else b""
-    return found
+            files[os.path.normpath(member.name)] = data.read() if data else b""
+    return files
 
 
 def _has_index(folder: str) -> bool:
     """Report whether a folder or one of its entries has an INDEX; other folders are not read."""
-    places = [folder, *(f"{folder}/{name}" for name in os.listdir(folder))]
-    return any(os.path.isfile(f"{place}/{INDEX}") for place in places)
+    folders = [folder, *(f"{folder}/{name}" for name in os.listdir(folder))]
+    return any(os.path.isfile(f"{candidate}/{INDEX}") for candidate in folders)
 
 
-def _without_folder(found: dict[str, bytes]) -> dict[str, bytes]:
+def _without_folder(files: dict[str, bytes]) -> dict[str, bytes]:
     """Return files by their paths relative to the index's folder, which `tar` may add."""
-    top = min((name for name in found if name.endswith(f"/{INDEX}")), key=len, default="")
-    if INDEX in found or not top:
-        return found
-    prefix = top.removesuffix(INDEX)
-    return {name[len(prefix) :]: data for name, data in found.items() if name.startswith(prefix)}
+    index_path = min((name for name in files if name.endswith(f"/{INDEX}")), key=len, default="")
+    if INDEX in files or not index_path:
+        return files
+    prefix = index_path.removesuffix(INDEX)
+    return {name[len(prefix) :]: data for name, data in files.items() if name.startswith(prefix)}
 
 
 def _check(snapshot: Snapshot) -> None:
@@ -247,8 +250,8 @@ def _check(snapshot: Snapshot) -> None:
         if len(table) > ENTRY_LIMIT:
             raise DocumentError(f"the snapshot has {len(table)} entries of one kind")
         for path in table:
-            part, _, rest = path.partition("/")
-            if part not in PARTS or "\0" in path or not rest or os.path.normpath(path) != path:
+            part, _, below = path.partition("/")
+            if part not in PARTS or "\0" in path or not below or os.path.normpath(path) != path:
                 raise DocumentError(f"the snapshot has a path that is not below it: {path!r}")
             parents = path.split("/")
             if any("/".join(parents[:n]) in snapshot.links for n in range(1, len(parents))):

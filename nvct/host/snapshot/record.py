@@ -74,12 +74,14 @@ def record(roots: Roots, options: DiscoveryOptions, *, ask_nvml: bool = True) ->
         "roots": {name: getattr(roots, name) for name in _ROOTS}, "dev": roots.dev,
         "search": [*options.search_paths], "config_search": [*options.config_search_paths],
     }  # fmt: skip
-    inventory = _look(snapshot, roots, options)
+    inventory = _discover(snapshot, roots, options)
     _kernel(snapshot, roots)
     _nodes(snapshot, roots, options, inventory)
-    places = [below(roots.driver_root, path) for path in options.search_paths]
-    texts = [below(roots.driver_root, path) for path in options.config_search_paths]
-    library = record_driver.record(snapshot, roots, inventory, places=places, shares=texts)
+    library_dirs = [below(roots.driver_root, path) for path in options.search_paths]
+    config_dirs = [below(roots.driver_root, path) for path in options.config_search_paths]
+    library = record_driver.record(
+        snapshot, roots, inventory, library_dirs=library_dirs, shares=config_dirs
+    )
     record_driver.sockets(snapshot, "run", roots.run)
     if ask_nvml:
         snapshot.nvml = _nvml(options, library)
@@ -89,26 +91,26 @@ def record(roots: Roots, options: DiscoveryOptions, *, ask_nvml: bool = True) ->
 _ROOTS = ("driver_root", "dev_root", "proc", "sys", "etc", "run")
 
 
-def _look(snapshot: Snapshot, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
+def _discover(snapshot: Snapshot, roots: Roots, options: DiscoveryOptions) -> Inventory | None:
     """Return discovery's inventory, None if it fails; record the mode or the error."""
     from dataclasses import replace
 
     try:
-        found = modes.discover("auto", roots, replace(options, nvml=None))
+        inventory = modes.discover("auto", roots, replace(options, nvml=None))
     except NvctError as error:
         snapshot.about["discovery"] = f"{error.message} [{error.code}]"
         return None
     except Exception as error:
         snapshot.about["discovery"] = f"{type(error).__name__}: {error}"
         return None
-    snapshot.about["discovery"] = f"mode {found.mode}"
-    return found
+    snapshot.about["discovery"] = f"mode {inventory.mode}"
+    return inventory
 
 
 def _os_name(roots: Roots) -> str:
     text = procfs.read_text(f"{roots.etc}/os-release") or ""
-    found = dict(line.partition("=")[::2] for line in text.splitlines())
-    return " ".join(found.get(key, "").strip('"') for key in ("ID", "VERSION_ID")).strip()
+    variables = dict(line.partition("=")[::2] for line in text.splitlines())
+    return " ".join(variables.get(key, "").strip('"') for key in ("ID", "VERSION_ID")).strip()
 
 
 def _kernel(snapshot: Snapshot, roots: Roots) -> None:
@@ -134,39 +136,39 @@ def _kernel(snapshot: Snapshot, roots: Roots) -> None:
             _pci_device(snapshot, f"sys/bus/pci/devices/{bus}", f"{devices}/{bus}")
 
 
-def _pci_device(snapshot: Snapshot, place: str, path: str) -> None:
+def _pci_device(snapshot: Snapshot, key: str, path: str) -> None:
     for name in PCI_TEXTS:
-        _texts(snapshot, f"{place}/{name}", f"{path}/{name}")
+        _texts(snapshot, f"{key}/{name}", f"{path}/{name}")
     for name in ("driver", "iommu_group"):
         if os.path.islink(f"{path}/{name}"):
             target = os.path.basename(os.readlink(f"{path}/{name}"))
             parent = "bus/pci/drivers" if name == "driver" else "kernel/iommu_groups"
-            up = "../" * place.count("/")
-            snapshot.links[f"{place}/{name}"] = f"{up}{parent}/{target}"
-            own = f"sys/{parent}/{target}/{os.path.basename(path)}"
-            snapshot.folders[own] = [0o755, 0, 0]
+            up = "../" * key.count("/")
+            snapshot.links[f"{key}/{name}"] = f"{up}{parent}/{target}"
+            group_key = f"sys/{parent}/{target}/{os.path.basename(path)}"
+            snapshot.folders[group_key] = [0o755, 0, 0]
     for name in procfs.list_directory(f"{path}/drm"):
         if os.path.isdir(f"{path}/drm/{name}"):
-            snapshot.folders[f"{place}/drm/{name}"] = [0o755, 0, 0]
-            _texts(snapshot, f"{place}/drm/{name}/dev", f"{path}/drm/{name}/dev")
+            snapshot.folders[f"{key}/drm/{name}"] = [0o755, 0, 0]
+            _texts(snapshot, f"{key}/drm/{name}/dev", f"{path}/drm/{name}/dev")
 
 
-def _texts(snapshot: Snapshot, place: str, path: str) -> None:
+def _texts(snapshot: Snapshot, key: str, path: str) -> None:
     """Record the text of a file, or of all files in a folder; links are not followed."""
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return
-    if stat.S_ISDIR(found.st_mode):
-        snapshot.folders[place] = [0o755, 0, 0]
+    if stat.S_ISDIR(status.st_mode):
+        snapshot.folders[key] = [0o755, 0, 0]
         for name in procfs.list_directory(path):
-            _texts(snapshot, f"{place}/{name}", f"{path}/{name}")
+            _texts(snapshot, f"{key}/{name}", f"{path}/{name}")
         return
-    if not stat.S_ISREG(found.st_mode) or place.endswith(NOT_READ):
+    if not stat.S_ISREG(status.st_mode) or key.endswith(NOT_READ):
         return
     text = procfs.read_text(path)
     if text is not None and len(text) < TEXT_LIMIT:
-        snapshot.texts[place] = text
+        snapshot.texts[key] = text
 
 
 def _nodes(
@@ -175,41 +177,41 @@ def _nodes(
     paths = [*_listed(roots.dev), *_of_csv(snapshot, roots)]
     paths += _of_inventory(inventory) if inventory else ()
     for path in dict.fromkeys(paths):
-        inside = below(roots.dev_root or "/", path).lstrip("/")
-        if not inside.startswith("dev/"):
+        key = below(roots.dev_root or "/", path).lstrip("/")
+        if not key.startswith("dev/"):
             continue
         if os.path.islink(path):
-            _link(snapshot, inside, path, roots.dev)
+            _link(snapshot, key, path, roots.dev)
             continue
         try:
-            found = options.stat_node(path)
+            numbers = options.stat_node(path)
         except OSError as error:
-            snapshot.about.setdefault("unreadable", {})[inside] = error.strerror
+            snapshot.about.setdefault("unreadable", {})[key] = error.strerror
             continue
-        if found is not None:
-            snapshot.nodes[inside] = list(found)
+        if numbers is not None:
+            snapshot.nodes[key] = list(numbers)
         elif os.path.isfile(path):
-            snapshot.files[inside] = [stat.S_IMODE(os.lstat(path).st_mode), 0]
+            snapshot.files[key] = [stat.S_IMODE(os.lstat(path).st_mode), 0]
 
 
-def _link(snapshot: Snapshot, inside: str, path: str, dev: str) -> None:
+def _link(snapshot: Snapshot, key: str, path: str, dev: str) -> None:
     """Record a link that stays in /dev, such as in dri/by-path; others may reveal secrets."""
     target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))
     if target.startswith(f"{dev}/"):
-        here = os.path.dirname(inside)
-        snapshot.links[inside] = os.path.relpath(below(os.path.dirname(dev), target)[1:], here)
+        key_folder = os.path.dirname(key)
+        snapshot.links[key] = os.path.relpath(below(os.path.dirname(dev), target)[1:], key_folder)
 
 
 def _listed(dev: str) -> Iterator[str]:
     for name in DEV:
         folder = f"{dev}/{os.path.dirname(name)}".rstrip("/")
-        start = os.path.basename(name)
-        for found in procfs.list_directory(folder):
-            path = f"{folder}/{found}"
-            if not found.startswith(start):
+        prefix = os.path.basename(name)
+        for entry in procfs.list_directory(folder):
+            path = f"{folder}/{entry}"
+            if not entry.startswith(prefix):
                 continue
             if os.path.isdir(path) and not os.path.islink(path):
-                if not start:  # dri/by-path and nvgpu/igpu0; deeper there is nothing
+                if not prefix:  # dri/by-path and nvgpu/igpu0; deeper there is nothing
                     yield from (f"{path}/{inner}" for inner in procfs.list_directory(path))
             else:
                 yield path
@@ -217,8 +219,8 @@ def _listed(dev: str) -> Iterator[str]:
 
 def _of_csv(snapshot: Snapshot, roots: Roots) -> Iterator[str]:
     """Yield the device nodes in a Tegra's CSV lists, with patterns expanded."""
-    for place, text in snapshot.texts.items():
-        if place.endswith(".csv"):
+    for key, text in snapshot.texts.items():
+        if key.endswith(".csv"):
             for kind, path in record_driver.CSV_LINE.findall(text):
                 if kind == "dev" and path.startswith("/dev/"):
                     yield from sorted(glob.glob(join(roots.dev_root or "/", path)))

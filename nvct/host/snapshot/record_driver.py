@@ -59,14 +59,14 @@ class _Recorder:
         self.snapshot = snapshot
         self.root = root
         self.links: dict[str, str | None] = {}
-        self.done: dict[str, str | None] = {}
+        self.resolved: dict[str, str | None] = {}
         self.needed: dict[str, None] = {}
 
     def add(self, path: str) -> str | None:
         """Record a path; return it with links resolved, None if it does not exist."""
-        if path not in self.done:
-            self.done[path] = self._walk(path)
-        return self.done[path]
+        if path not in self.resolved:
+            self.resolved[path] = self._walk(path)
+        return self.resolved[path]
 
     def names(self, path: str) -> list[str]:
         """Record a directory; return its names, [] if it does not exist."""
@@ -74,24 +74,24 @@ class _Recorder:
         return procfs.list_directory(join(self.root, real)) if real else []
 
     def _walk(self, path: str) -> str | None:
-        here, todo, left = "", path.split("/")[::-1], LINK_LIMIT
+        current, todo, steps_left = "", path.split("/")[::-1], LINK_LIMIT
         while todo:
-            part, left = todo.pop(), left - 1
-            if left < 0:
+            part, steps_left = todo.pop(), steps_left - 1
+            if steps_left < 0:
                 return None
             if part == "..":
-                here = here.rpartition("/")[0]
+                current = current.rpartition("/")[0]
             if part in ("", ".", ".."):
                 continue
-            at = f"{here}/{part}"
-            text = self._text_of(at)
+            candidate = f"{current}/{part}"
+            text = self._text_of(candidate)
             if text is None:
-                here = at
+                current = candidate
                 continue
-            self.snapshot.links[f"driver{at}"] = text
-            here = "" if text.startswith("/") else here
+            self.snapshot.links[f"driver{candidate}"] = text
+            current = "" if text.startswith("/") else current
             todo += text.split("/")[::-1]
-        return self._keep(here or "/")
+        return self._keep(current or "/")
 
     def _text_of(self, path: str) -> str | None:
         if path not in self.links:
@@ -103,26 +103,26 @@ class _Recorder:
 
     def _keep(self, real: str) -> str | None:
         """Record the file at a path without links; return the path, None if it does not exist."""
-        place, host_path = f"driver{real}", join(self.root, real)
-        if real == "/" or self.snapshot.has(place):
+        key, host_path = f"driver{real}", join(self.root, real)
+        if real == "/" or self.snapshot.has(key):
             return real
         try:
-            found = os.lstat(host_path)
+            status = os.lstat(host_path)
         except OSError:
             return None
-        mode = stat.S_IMODE(found.st_mode)
-        if stat.S_ISDIR(found.st_mode):
-            self.snapshot.folders[place] = [mode, found.st_uid, found.st_gid]
-        elif stat.S_ISSOCK(found.st_mode):
-            self.snapshot.sockets[place] = [mode, found.st_uid, found.st_gid]
-        elif stat.S_ISREG(found.st_mode):
-            self._file(place, host_path, mode, found.st_size)
+        mode = stat.S_IMODE(status.st_mode)
+        if stat.S_ISDIR(status.st_mode):
+            self.snapshot.folders[key] = [mode, status.st_uid, status.st_gid]
+        elif stat.S_ISSOCK(status.st_mode):
+            self.snapshot.sockets[key] = [mode, status.st_uid, status.st_gid]
+        elif stat.S_ISREG(status.st_mode):
+            self._file(key, host_path, mode, status.st_size)
         return real
 
-    def _file(self, place: str, host_path: str, mode: int, size: int) -> None:
-        name = os.path.basename(place)
+    def _file(self, key: str, host_path: str, mode: int, size: int) -> None:
+        name = os.path.basename(key)
         if name.endswith(TEXTS) and size < TEXT_LIMIT:
-            self.snapshot.texts[place] = procfs.read_text(host_path) or ""
+            self.snapshot.texts[key] = procfs.read_text(host_path) or ""
             return
         if ".so" in name:
             try:
@@ -133,10 +133,10 @@ class _Recorder:
                 pass  # recorded below as a file that is not a library, as discovery sees it
             else:
                 entry = [mode, size, headers.machine, headers.soname, needed]
-                self.snapshot.elf[place] = entry
+                self.snapshot.elf[key] = entry
                 self.needed.update(dict.fromkeys(needed))
                 return
-        self.snapshot.files[place] = [mode, size]
+        self.snapshot.files[key] = [mode, size]
 
 
 def record(
@@ -144,7 +144,7 @@ def record(
     roots: Roots,
     inventory: Inventory | None,
     *,
-    places: Sequence[str] = (),
+    library_dirs: Sequence[str] = (),
     shares: Sequence[str] = (),
 ) -> str | None:
     """Record the driver root, and return the host's path of its NVML library.
@@ -153,7 +153,7 @@ def record(
         snapshot: gets the entries; its field about is already set.
         roots: roots of the host.
         inventory: result of discovery, None if it failed.
-        places: further directories of libraries, inside the driver root.
+        library_dirs: further directories of libraries, inside the driver root.
         shares: further directories of configuration files.
     """
     machine = str(snapshot.about["machine"])
@@ -161,23 +161,23 @@ def record(
     for path in USUAL_LINKS:
         recorder.add(path)
     cached = _cache(recorder)
-    libraries = [*places, *libraries_of(machine), *LIBRARY_DIRS]
+    libraries = [*library_dirs, *libraries_of(machine), *LIBRARY_DIRS]
     libraries += [os.path.dirname(path) for name, path, _ in cached if _is(name)]
     for path in _of_inventory(inventory) if inventory else ():
         recorder.add(below(roots.driver_root, path))
-    seen: set[str] = set()
-    for place in dict.fromkeys(libraries):
-        _library_dir(recorder, place, DEPTH, seen)
-    for place in PROGRAM_DIRS:
-        for name in recorder.names(place):
+    visited: set[str] = set()
+    for folder in dict.fromkeys(libraries):
+        _library_dir(recorder, folder, DEPTH, visited)
+    for folder in PROGRAM_DIRS:
+        for name in recorder.names(folder):
             if name.startswith(("nvidia-", "nv-")):
-                recorder.add(f"{place}/{name}")
+                recorder.add(f"{folder}/{name}")
     _firmware(recorder, roots)
     _config(recorder, [*shares, *SHARE])
     _close(recorder, libraries, cached)
-    snapshot.cache = [list(entry) for entry in cached if recorder.done.get(entry[1])]
-    for place in ("/run", "/var/run"):
-        sockets(snapshot, f"driver{place}", join(roots.driver_root, place))
+    snapshot.cache = [list(entry) for entry in cached if recorder.resolved.get(entry[1])]
+    for folder in ("/run", "/var/run"):
+        sockets(snapshot, f"driver{folder}", join(roots.driver_root, folder))
     recorder.add("/tmp/nvidia-mps")  # noqa: S108  the driver's own folder
     return _nvml_library(snapshot, roots.driver_root, machine)
 
@@ -193,50 +193,50 @@ def _cache(recorder: _Recorder) -> list[tuple[str, str, str]]:
         return []
     try:
         with open(join(recorder.root, real), "rb") as file:
-            found = ldcache.parse(file.read(ldcache.LIMIT)).entries
+            cached = ldcache.parse(file.read(ldcache.LIMIT)).entries
     except (OSError, NvctError) as error:
         text = error.message if isinstance(error, NvctError) else error.strerror
         recorder.snapshot.about["ld.so.cache"] = text
         return []
     # A replay rebuilds the cache from the recorded entries.
     recorder.snapshot.files.pop(f"driver{real}", None)
-    return [(e[0], e[1], MACHINE_OF[e[2]]) for e in found if e[2] in MACHINE_OF]
+    return [(e[0], e[1], MACHINE_OF[e[2]]) for e in cached if e[2] in MACHINE_OF]
 
 
-def _library_dir(recorder: _Recorder, place: str, depth: int, seen: set[str]) -> None:
-    real = recorder.add(place)
-    if real is None or real in seen:
+def _library_dir(recorder: _Recorder, folder: str, depth: int, visited: set[str]) -> None:
+    real = recorder.add(folder)
+    if real is None or real in visited:
         return
-    seen.add(real)
-    own = any(word in real for word in OWN_FOLDERS)
+    visited.add(real)
+    is_drivers = any(word in real for word in OWN_FOLDERS)
     for name in procfs.list_directory(join(recorder.root, real)):
         path = f"{real}/{name}"
-        if own or _is(name):
+        if is_drivers or _is(name):
             recorder.add(path)
         if depth and (DEEPER.search(name) or "/wsl/" in real):
-            _library_dir(recorder, path, depth - 1, seen)
+            _library_dir(recorder, path, depth - 1, visited)
 
 
 def _firmware(recorder: _Recorder, roots: Roots) -> None:
     release = (procfs.read_text(f"{roots.proc}/sys/kernel/osrelease") or "").strip()
     custom = procfs.read_text(f"{roots.sys}/module/firmware_class/parameters/path") or ""
-    places = ["/lib/firmware", "/lib/firmware/updates", custom.strip()]
-    places.append(below(roots.driver_root, custom.strip()))
-    places += [f"/lib/firmware/{release}", f"/lib/firmware/updates/{release}"] if release else []
-    for place in places:
-        for version in recorder.names(f"{place}/nvidia") if place.startswith("/") else ():
+    folders = ["/lib/firmware", "/lib/firmware/updates", custom.strip()]
+    folders.append(below(roots.driver_root, custom.strip()))
+    folders += [f"/lib/firmware/{release}", f"/lib/firmware/updates/{release}"] if release else []
+    for folder in folders:
+        for version in recorder.names(f"{folder}/nvidia") if folder.startswith("/") else ():
             if RELEASE.fullmatch(version):  # other names are of chips, for nouveau
-                for name in recorder.names(f"{place}/nvidia/{version}"):
-                    recorder.add(f"{place}/nvidia/{version}/{name}")
+                for name in recorder.names(f"{folder}/nvidia/{version}"):
+                    recorder.add(f"{folder}/nvidia/{version}/{name}")
 
 
 def _config(recorder: _Recorder, shares: Iterable[str]) -> None:
     for share in shares:
-        for folder in CONFIG_DIRS:
-            place = f"{share}/{folder}"
-            for name in recorder.names(place):
-                if _is(name) or folder in ("nvidia", "egl/egl_external_platform.d"):
-                    recorder.add(f"{place}/{name}")
+        for kind in CONFIG_DIRS:
+            folder = f"{share}/{kind}"
+            for name in recorder.names(folder):
+                if _is(name) or kind in ("nvidia", "egl/egl_external_platform.d"):
+                    recorder.add(f"{folder}/{name}")
     csv = "/etc/nvidia-container-runtime/host-files-for-container.d"
     for name in recorder.names(csv):
         recorder.add(f"{csv}/{name}")
@@ -255,17 +255,17 @@ def _close(
         by_name.setdefault(name, []).append(path)
         if _is(name):
             recorder.add(path)
-    places = [*dict.fromkeys(libraries)]
-    present = {place: set(recorder.names(place)) for place in places}
+    folders = [*dict.fromkeys(libraries)]
+    present = {folder: set(recorder.names(folder)) for folder in folders}
     for name in [*recorder.needed]:
         for path in by_name.get(name, []):
             recorder.add(path)
-        for place in places:
-            if name in present[place]:
-                recorder.add(f"{place}/{name}")
+        for folder in folders:
+            if name in present[folder]:
+                recorder.add(f"{folder}/{name}")
 
 
-def sockets(snapshot: Snapshot, place: str, host_path: str) -> None:
+def sockets(snapshot: Snapshot, key: str, host_path: str) -> None:
     """Record the sockets of the driver's daemons below a run directory."""
     if os.path.islink(host_path):
         return
@@ -273,10 +273,10 @@ def sockets(snapshot: Snapshot, place: str, host_path: str) -> None:
         if not _is(folder):
             continue
         for name in procfs.list_directory(f"{host_path}/{folder}"):
-            found = os.lstat(f"{host_path}/{folder}/{name}")
-            if stat.S_ISSOCK(found.st_mode):
-                mode = stat.S_IMODE(found.st_mode)
-                snapshot.sockets[f"{place}/{folder}/{name}"] = [mode, found.st_uid, found.st_gid]
+            status = os.lstat(f"{host_path}/{folder}/{name}")
+            if stat.S_ISSOCK(status.st_mode):
+                mode = stat.S_IMODE(status.st_mode)
+                snapshot.sockets[f"{key}/{folder}/{name}"] = [mode, status.st_uid, status.st_gid]
 
 
 def _of_inventory(inventory: Inventory) -> Iterator[str]:
@@ -288,10 +288,10 @@ def _of_inventory(inventory: Inventory) -> Iterator[str]:
 
 def _nvml_library(snapshot: Snapshot, root: str, machine: str) -> str | None:
     """Return the host's path of this machine's NVML library, preferably the loaded driver's."""
-    found = [
+    libraries = [
         path for path, entry in snapshot.elf.items()
         if os.path.basename(path).startswith("libnvidia-ml.so.") and entry[2] == machine
     ]  # fmt: skip
     version = f".{snapshot.about.get('driver')}"
-    best = sorted(found, key=lambda path: (not path.endswith(version), path))
+    best = sorted(libraries, key=lambda path: (not path.endswith(version), path))
     return join(root, best[0].removeprefix("driver")) if best else None

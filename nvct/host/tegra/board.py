@@ -169,13 +169,13 @@ def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNo
     with Tree(roots.dev_root or "/") as tree:
         for entry in (entry for entry in entries if entry.kind == "dev"):
             reason = f"{os.path.basename(entry.source)} names it"
-            named = []
+            listed_nodes = []
             for path in csv.expand(join("/", entry.path), tree.names):
                 folder, _, name = path.partition("/dev/")
                 node = nodes.make_node(roots, stat_node, name, reason) if not folder else None
-                named += [node] if node else []
-            by_path.update((node.path, node) for node in named)
-            if not named:
+                listed_nodes += [node] if node else []
+            by_path.update((node.path, node) for node in listed_nodes)
+            if not listed_nodes:
                 board.findings.leave_out(entry.path, f"{reason}, the host has none")
     if not by_path:
         raise HostError(
@@ -243,8 +243,10 @@ def _discrete_nodes(board: _Board, gpu: NvmlGpu, *, with_by_path: bool) -> list[
     if node is None:
         return []
     drm, by_path = nodes.drm_nodes(roots, stat_node, gpu.bus_id, gpu.index)
-    named = {os.path.basename(node.path): node for node in drm}
-    links = [replace(named[os.path.basename(link.target)], path=link.path) for link in by_path]
+    drm_by_name = {os.path.basename(node.path): node for node in drm}
+    links = [
+        replace(drm_by_name[os.path.basename(link.target)], path=link.path) for link in by_path
+    ]
     return [node, *drm, *(links if with_by_path else ())]
 
 

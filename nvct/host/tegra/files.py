@@ -46,12 +46,12 @@ class Mounts:
     def take(self, entry: Entry, search_paths: Sequence[str]) -> None:
         """Add the files of one line; a line without a file is left out with a reason."""
         bases = ["/"] if entry.kind == "dir" else [*search_paths, "/"]
-        taken = [
+        results = [
             self._take_path(entry, path)
             for base in dict.fromkeys(bases)
             for path in csv.expand(join(base, entry.path), self._tree.names)
         ]
-        if not any(taken):
+        if not any(results):
             self._findings.leave_out(entry.path, f"{_name(entry)} names it, the host has none")
 
     def take_release(self) -> None:

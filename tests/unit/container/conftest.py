@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A host for the shim, and a cold interpreter that is a script."""
+"""A host for the shim, and its run directory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
+    new_lab = Lab()
+    yield new_lab
+    new_lab.remove()
 
 
 @pytest.fixture
 def store(lab: Lab) -> Generator[Store]:
-    made = Store(str(lab.run_dir))
-    yield made
-    made.close()
+    new_store = Store(str(lab.run_dir))
+    yield new_store
+    new_store.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the cold side: answers, errors, crashes, hangs; one process at a time."""
+"""Calls of the cold side: answers, errors, crashes, hangs; one process at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from tests.support.shim_lab import Lab
 
 CLASSES = [
-    one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, NvctError)
+    error_class
+    for error_class in vars(errors).values()
+    if isinstance(error_class, type) and issubclass(error_class, NvctError)
 ]
 
 
@@ -83,25 +85,27 @@ def test_the_cold_side_gets_its_arguments_and_only_some_variables(tmp_path: Path
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("made", CLASSES, ids=lambda made: made.__name__)
-def test_an_error_of_the_cold_side_is_raised_here_as_what_it_was(
-    made: type[NvctError], tmp_path: Path
+@pytest.mark.parametrize("error_class", CLASSES, ids=lambda error_class: error_class.__name__)
+def test_an_error_of_the_cold_side_is_raised_with_its_class(
+    error_class: type[NvctError], tmp_path: Path
 ) -> None:
-    answer = json.dumps({"error": errors.to_dict(made("it's broken: \u20ac", hint="repair it"))})
+    answer = json.dumps(
+        {"error": errors.to_dict(error_class("it's broken: \u20ac", hint="repair it"))}
+    )
     (tmp_path / "answer").write_text(answer)
     program = cold(tmp_path, f"cat {tmp_path}/answer; exit 1\n")
 
     with pytest.raises(NvctError) as caught:
         cold_process.run(program, ["own"], {})
 
-    assert type(caught.value) is made
+    assert type(caught.value) is error_class
     assert caught.value.message == "it's broken: \u20ac"
     assert caught.value.hint == "repair it"
-    assert caught.value.code == made.code
+    assert caught.value.code == error_class.code
 
 
 @pytest.mark.parametrize("name", ["line", "LINE_LIMIT", "printable", "NoSuchError", "__name__"])
-def test_an_error_of_an_unknown_class_is_a_plain_one(name: str, tmp_path: Path) -> None:
+def test_an_error_of_an_unknown_class_is_an_nvct_error(name: str, tmp_path: Path) -> None:
     program = cold(tmp_path, f"""echo '{{"error": {{"class": "{name}", "message": "m"}}}}'\n""")
 
     with pytest.raises(NvctError, match=r"^m$") as caught:
@@ -122,7 +126,7 @@ def test_an_error_of_an_unknown_class_is_a_plain_one(name: str, tmp_path: Path) 
         ("kill -KILL $$", "died of signal 9"),
     ],
 )
-def test_a_crash_or_garbage_is_an_error_that_names_the_work(
+def test_a_crash_or_a_malformed_answer_is_an_error_that_names_the_activity(
     body: str, reason: str, tmp_path: Path
 ) -> None:
     program = cold(tmp_path, body + "\n")
@@ -136,12 +140,12 @@ def test_a_crash_or_garbage_is_an_error_that_names_the_work(
     assert caught.value.hint
 
 
-def test_an_interpreter_that_is_not_there_is_named() -> None:
+def test_a_missing_interpreter_is_named() -> None:
     with pytest.raises(HostError, match=r"^reading config.toml failed: /no/python cannot be st"):
         cold_process.run("/no/python", ["config"], {})
 
 
-def test_a_cold_side_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Path) -> None:
+def test_a_cold_side_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     program = cold(tmp_path, f"sleep 60 & echo $$ $! > {tmp_path}/pids; wait\n")
     start = time.monotonic()
 
@@ -155,7 +159,7 @@ def test_a_cold_side_that_hangs_is_stopped_with_all_that_it_started(tmp_path: Pa
     assert wait_for(lambda: not any(is_running(pid) for pid in pids))
 
 
-def test_a_cold_side_that_answers_and_hangs_is_stopped_as_well(tmp_path: Path) -> None:
+def test_a_cold_side_that_hangs_after_its_answer_is_killed(tmp_path: Path) -> None:
     program = cold(tmp_path, "echo '{}'; exec >&-; sleep 60\n")
 
     with pytest.raises(HostError, match="was stopped"):
@@ -173,7 +177,7 @@ def test_a_blocked_alarm_does_not_disable_the_time_limit(tmp_path: Path) -> None
     assert run_forked(child) == 0
 
 
-def test_the_door_leaves_signals_and_descriptors_as_they_were(tmp_path: Path) -> None:
+def test_signals_and_descriptors_are_restored_after_a_call(tmp_path: Path) -> None:
     program = cold(tmp_path, "echo '{}'\n")
     before = os.listdir("/proc/self/fd")
     handler = signal.getsignal(signal.SIGALRM)
@@ -199,23 +203,23 @@ def test_stderr_of_the_cold_side_is_shown_for_debugging_only(
 # --- one at a time ---
 
 
-def test_of_two_processes_one_compiles_and_the_other_takes_what_it_made(lab: Lab) -> None:
-    made, results = lab.home / "made", lab.home / "results"
+def test_of_two_processes_one_compiles_and_the_other_reads_the_result(lab: Lab) -> None:
+    compiled, results = lab.home / "made", lab.home / "results"
 
     def work() -> None:
         store = Store(str(lab.run_dir))
 
-        def kept() -> str | None:
+        def stored() -> str | None:
             return store.read("thing")
 
         def make() -> str:
-            with made.open("a") as file:
+            with compiled.open("a") as file:
                 file.write("x")
             time.sleep(0.3)
             store.write("thing", b"result")
             return "result"
 
-        text = cold_process.under_lock(store, kept, make)
+        text = cold_process.under_lock(store, stored, make)
         with results.open("a") as file:
             file.write(text + "\n")
 
@@ -233,7 +237,7 @@ def test_of_two_processes_one_compiles_and_the_other_takes_what_it_made(lab: Lab
     statuses = [os.waitpid(pid, 0)[1] for pid in pids]
 
     assert statuses == [0, 0]
-    assert made.read_text() == "x"
+    assert compiled.read_text() == "x"
     assert results.read_text() == "result\nresult\n"
 
 
@@ -255,13 +259,13 @@ def test_a_lock_is_free_again_after_a_failure(store: Store) -> None:
             cold_process.under_lock(store, lambda: None, fail, timeout_s=0.2)
 
 
-def test_where_there_is_no_run_directory_everybody_compiles(tmp_path: Path) -> None:
+def test_without_a_run_directory_each_process_compiles(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "no" / "run"))
 
     assert cold_process.under_lock(store, lambda: 1, lambda: 2) == 2
 
 
-def test_where_the_lock_cannot_be_made_everybody_compiles(lab: Lab, store: Store) -> None:
+def test_without_a_lock_each_process_compiles(lab: Lab, store: Store) -> None:
     (lab.run_dir / "lock").symlink_to("/etc/passwd")
 
     assert cold_process.under_lock(store, lambda: None, lambda: 2) == 2

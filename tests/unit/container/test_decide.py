@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is decided about a container, before anybody delivers it."""
+"""Decisions about a container, before their delivery."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from nvct.compile import plans as compiler
 from nvct.config.model import Config
 from nvct.container.decide import decide
-from nvct.container.edits import kept_or_fresh
+from nvct.container.edits import stored_or_fresh
 from nvct.container.host import Host
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
@@ -31,9 +31,9 @@ ASKS = "NVIDIA_VISIBLE_DEVICES="
 
 
 class Planned(Host):
-    """A machine with the plan of one GPU, which says how often it was asked for."""
+    """A machine with the plan of one GPU; it records each call for the plan."""
 
-    __slots__ = ("asked", "made")
+    __slots__ = ("compiled", "plan_calls")
 
     def __init__(self, image: Image) -> None:
         super().__init__(Store(str(image.bundle / "none")), {}, "/no/cold")
@@ -43,25 +43,25 @@ class Planned(Host):
             [c, f'{{"destination":"{c}","source":"{h}"}}'] for c, h in image.files().items()
         ]
         edits["cache"] = [[MACHINE, "libcuda.so.1", path] for path in image.files()]
-        self.made = compiler.empty("/c")
-        self.made["specs"].append({"path": "", "facts": [], "edits": edits, "refuse": ""})
-        self.made["edits"].append(model.no_edits())
-        self.made["devices"]["nvidia.com/gpu=0"] = {
+        self.compiled = compiler.empty("/c")
+        self.compiled["specs"].append({"path": "", "facts": [], "edits": edits, "refuse": ""})
+        self.compiled["edits"].append(model.no_edits())
+        self.compiled["devices"]["nvidia.com/gpu=0"] = {
             "spec": 0, "edits": 0, "facts": [], "refuse": "",
         }  # fmt: skip
-        self.made["hook"] = {"path": "/h", "args": ["h"], "env": ["A=B"]}
-        self.asked: list[tuple[str, bool]] = []
+        self.compiled["hook"] = {"path": "/h", "args": ["h"], "env": ["A=B"]}
+        self.plan_calls: list[tuple[str, bool]] = []
 
-    def plan(self, which: str, *, fresh: bool = False) -> Plan:
-        self.asked.append((which, fresh))
-        return self.made
+    def plan(self, name: str, *, fresh: bool = False) -> Plan:
+        self.plan_calls.append((name, fresh))
+        return self.compiled
 
 
 @pytest.fixture
 def image(tmp_path: Path) -> Image:
-    made = Image(tmp_path)
-    made.glibc()
-    return made
+    new_image = Image(tmp_path)
+    new_image.glibc()
+    return new_image
 
 
 def asking(image: Image, *env: str) -> Bundle:
@@ -69,16 +69,16 @@ def asking(image: Image, *env: str) -> Bundle:
     return Bundle(str(image.bundle / "config.json"), json.dumps(image.config))
 
 
-def test_who_asks_for_nothing_needs_no_plan_and_no_config_toml(image: Image) -> None:
+def test_a_container_without_a_request_needs_no_plan_and_no_config_toml(image: Image) -> None:
     host = Planned(image)
 
     decision = decide(asking(image), Config(), host, trouble=ConfigError("no TOML"))
 
     assert (decision.request, decision.error, decision.edits) == (None, None, [])
-    assert host.asked == []
+    assert host.plan_calls == []
 
 
-def test_trouble_is_for_who_asks(image: Image) -> None:
+def test_an_invalid_config_toml_fails_only_requests(image: Image) -> None:
     trouble = ConfigError("no TOML")
 
     decision = decide(asking(image, ASKS + "0"), Config(), Planned(image), trouble=trouble)
@@ -88,7 +88,7 @@ def test_trouble_is_for_who_asks(image: Image) -> None:
 
 
 @pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.cache is known")
-def test_deciding_leaves_root_and_document_alone(image: Image) -> None:
+def test_deciding_changes_neither_root_nor_document(image: Image) -> None:
     bundle = asking(image, ASKS + "0")
     before = image.tree()
 
@@ -109,7 +109,7 @@ def test_a_live_container_has_no_layout(image: Image) -> None:
     decision = decide(asking(image, ASKS + "0"), Config(), Planned(image))
 
     assert decision.layout is None
-    assert any("hook" in one for one in decision.edits)
+    assert any("hook" in edit for edit in decision.edits)
 
 
 def test_a_request_is_accepted_before_its_plans_are_read(image: Image) -> None:
@@ -121,12 +121,12 @@ def test_a_request_is_accepted_before_its_plans_are_read(image: Image) -> None:
     decision = decide(asking(image, ASKS + "0"), Config(), host, accept=refuse)
 
     assert isinstance(decision.error, RequestError)
-    assert host.asked == []
+    assert host.plan_calls == []
     with pytest.raises(RequestError, match="is not for me"):
         decision.into(asking(image), Config(), None)
 
 
-def test_a_file_that_is_gone_has_the_plan_made_once_more(image: Image) -> None:
+def test_a_missing_mount_source_compiles_the_plan_once_more(image: Image) -> None:
     host = Planned(image)
     source = next(iter(image.files().values()))
     (image.driver.root / source.removeprefix(str(image.driver.root)).lstrip("/")).unlink()
@@ -135,11 +135,11 @@ def test_a_file_that_is_gone_has_the_plan_made_once_more(image: Image) -> None:
 
     assert isinstance(decision.error, HostError)
     assert decision.error.message == f"{source} went away meanwhile"
-    assert host.asked == [("own", False), ("own", True)]
+    assert host.plan_calls == [("own", False), ("own", True)]
 
 
 @pytest.mark.parametrize("error", [model.StalePlanError("x"), StaleSpecError("x")])
-def test_what_does_not_hold_is_made_again_once(error: HostError) -> None:
+def test_a_stale_plan_is_compiled_again_once(error: HostError) -> None:
     attempts: list[bool] = []
 
     def make(fresh: bool) -> str:  # noqa: FBT001
@@ -148,7 +148,7 @@ def test_what_does_not_hold_is_made_again_once(error: HostError) -> None:
             raise error
         return "made"
 
-    assert kept_or_fresh(make) == "made"
+    assert stored_or_fresh(make) == "made"
     assert attempts == [False, True]
 
 
@@ -160,5 +160,5 @@ def test_another_error_is_final() -> None:
         raise UnknownDeviceError("x")
 
     with pytest.raises(UnknownDeviceError):
-        kept_or_fresh(make)
+        stored_or_fresh(make)
     assert attempts == [False]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could not be compiled a moment ago: for whom it counts, and for how long."""
+"""Recent failures to compile a plan: for which creates they count, and for how long."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def remember(lab: Lab, store: Store, *, took_ns: int, ago_ns: int) -> None:
     """Let the own plan have failed a while ago."""
     with pytest.raises(NvmlError):
         failures(lab, store).watch(fail)
-    found = lab.kept("own" + SUFFIX)
-    found["ended"] = time.monotonic_ns() - ago_ns
-    found["began"] = found["ended"] - took_ns
-    lab.keep("own" + SUFFIX, found)
+    record = lab.kept("own" + SUFFIX)
+    record["ended"] = time.monotonic_ns() - ago_ns
+    record["began"] = record["ended"] - took_ns
+    lab.keep("own" + SUFFIX, record)
 
 
 def failing(lab: Lab, seconds: float) -> Path:
@@ -56,22 +56,22 @@ def failing(lab: Lab, seconds: float) -> Path:
     return calls
 
 
-def test_creates_that_come_together_fail_together_with_one_sentence(lab: Lab) -> None:
+def test_concurrent_creates_fail_with_the_same_message(lab: Lab) -> None:
     lab.driver()
     calls = failing(lab, 3)
     lab.asks(GPU)
 
     with ThreadPoolExecutor(6) as pool:
-        said = list(pool.map(lambda _: lab.create(), range(6)))
+        results = list(pool.map(lambda _: lab.create(), range(6)))
 
-    assert {one.status for one in said} == {1}
-    assert {one.stderr for one in said} == {
+    assert {result.status for result in results} == {1}
+    assert {result.stderr for result in results} == {
         "nvidia-container-runtime: NVML hangs; see dmesg [nvml]\n"
     }
     assert calls.read_text().split() == ["own"]
 
 
-def test_who_asks_for_no_gpu_waits_for_no_nvml(lab: Lab) -> None:
+def test_a_container_without_a_request_does_not_wait_for_nvml(lab: Lab) -> None:
     lab.driver()
     body = (
         f'case $4 in config|own-none) exec {lab.cold} "$@";; esac\n'
@@ -83,7 +83,7 @@ def test_who_asks_for_no_gpu_waits_for_no_nvml(lab: Lab) -> None:
     assert lab.create().status == 0
 
 
-def test_a_failure_that_was_found_fast_is_looked_at_again(lab: Lab) -> None:
+def test_after_a_fast_failure_a_later_create_tries_again(lab: Lab) -> None:
     lab.driver()
     calls = failing(lab, 0)
     lab.asks(GPU)
@@ -93,7 +93,7 @@ def test_a_failure_that_was_found_fast_is_looked_at_again(lab: Lab) -> None:
     assert calls.read_text().split() == ["own", "own"]
 
 
-def test_what_has_been_mended_meanwhile_works_at_once(lab: Lab) -> None:
+def test_a_create_works_as_soon_as_the_cause_is_removed(lab: Lab) -> None:
     lab.asks(GPU)
     assert lab.create().status == 1  # no driver
 
@@ -103,7 +103,7 @@ def test_what_has_been_mended_meanwhile_works_at_once(lab: Lab) -> None:
     assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
 
 
-def test_a_slow_failure_counts_for_who_comes_right_after_it(lab: Lab, store: Store) -> None:
+def test_a_slow_failure_counts_for_creates_shortly_after_it(lab: Lab, store: Store) -> None:
     remember(lab, store, took_ns=SLOW_NS, ago_ns=SECOND)
 
     with pytest.raises(NvmlError, match=r"^NVML is gone$") as caught:
@@ -117,15 +117,15 @@ def test_a_slow_failure_counts_for_who_comes_right_after_it(lab: Lab, store: Sto
     [(SLOW_NS - 1, SECOND), (20 * SECOND, KEPT_NS), (20 * SECOND, -60 * SECOND)],
     ids=["fast", "long ago", "of another boot"],
 )
-def test_another_failure_does_not(took_ns: int, ago_ns: int, lab: Lab, store: Store) -> None:
+def test_a_fast_or_old_failure_does_not_count(
+    took_ns: int, ago_ns: int, lab: Lab, store: Store
+) -> None:
     remember(lab, store, took_ns=took_ns, ago_ns=ago_ns)
 
     failures(lab, store).check()
 
 
-def test_who_came_while_it_was_found_out_has_it_however_fast_it_was(
-    lab: Lab, store: Store
-) -> None:
+def test_a_failure_counts_for_a_create_that_waited_for_it(lab: Lab, store: Store) -> None:
     early = failures(lab, store)
     with pytest.raises(NvmlError):
         failures(lab, store).watch(fail)
@@ -137,7 +137,9 @@ def test_who_came_while_it_was_found_out_has_it_however_fast_it_was(
 
 
 @pytest.mark.parametrize("change", ["config.toml", "proc/driver/nvidia/version", "proc/devices"])
-def test_a_change_of_what_it_stood_on_ends_it(change: str, lab: Lab, store: Store) -> None:
+def test_a_failure_ends_with_a_change_of_its_fingerprints(
+    change: str, lab: Lab, store: Store
+) -> None:
     lab.driver()
     early = failures(lab, store)
     remember(lab, store, took_ns=20 * SECOND, ago_ns=0)
@@ -150,19 +152,19 @@ def test_a_change_of_what_it_stood_on_ends_it(change: str, lab: Lab, store: Stor
     early.check()
 
 
-def test_under_another_config_toml_it_says_nothing(lab: Lab, store: Store) -> None:
+def test_a_failure_does_not_count_for_another_config_toml(lab: Lab, store: Store) -> None:
     early = failures(lab, store, "/another.toml")
     remember(lab, store, took_ns=20 * SECOND, ago_ns=0)
 
     early.check()
 
 
-def test_what_is_made_is_not_remembered(lab: Lab, store: Store) -> None:
+def test_a_success_is_not_recorded(lab: Lab, store: Store) -> None:
     assert failures(lab, store).watch(lambda: 7) == 7
     assert not (lab.run_dir / f"own{SUFFIX}").exists()
 
 
-def test_what_is_no_error_of_ours_is_not_remembered(lab: Lab, store: Store) -> None:
+def test_an_unexpected_exception_is_not_recorded(lab: Lab, store: Store) -> None:
     def bug() -> NoReturn:
         raise ZeroDivisionError
 
@@ -171,14 +173,14 @@ def test_what_is_no_error_of_ours_is_not_remembered(lab: Lab, store: Store) -> N
     assert not (lab.run_dir / f"own{SUFFIX}").exists()
 
 
-@pytest.mark.parametrize("made", [HostError("no", hint="h"), DriverNotFoundError("none")])
+@pytest.mark.parametrize("error", [HostError("no", hint="h"), DriverNotFoundError("none")])
 def test_the_error_is_the_same_in_the_other_process(
-    made: HostError, lab: Lab, store: Store
+    error: HostError, lab: Lab, store: Store
 ) -> None:
     early = failures(lab, store)
 
     def break_down() -> NoReturn:
-        raise made
+        raise error
 
     with pytest.raises(HostError):
         failures(lab, store).watch(break_down)
@@ -186,15 +188,17 @@ def test_the_error_is_the_same_in_the_other_process(
         early.check()
 
     again = caught.value
-    assert type(again) is type(made)
-    assert (again.message, again.hint, again.code) == (made.message, made.hint, made.code)
+    assert type(again) is type(error)
+    assert (again.message, again.hint, again.code) == (error.message, error.hint, error.code)
 
 
-def test_creates_that_are_refused_together_compile_once_more_between_them(lab: Lab) -> None:
+def test_concurrent_refused_creates_compile_once_more_in_total(lab: Lab) -> None:
     calls = lab.home / "calls"
-    gone = lab.home / "driver/gone"
+    removed = lab.home / "driver/gone"
     lab.spec(
-        common={"mounts": [{"hostPath": str(gone), "containerPath": "/gone", "options": ["bind"]}]}
+        common={
+            "mounts": [{"hostPath": str(removed), "containerPath": "/gone", "options": ["bind"]}]
+        }
     )
     lab.asks(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
     lab.create()
@@ -202,9 +206,9 @@ def test_creates_that_are_refused_together_compile_once_more_between_them(lab: L
     lab.cold = str(script(lab.home / "bin/python", body))
 
     with ThreadPoolExecutor(6) as pool:
-        said = list(pool.map(lambda _: lab.create(), range(6)))
+        results = list(pool.map(lambda _: lab.create(), range(6)))
 
-    assert {one.status for one in said} == {1}
-    assert all(f"{gone} is gone" in one.stderr for one in said)
+    assert {result.status for result in results} == {1}
+    assert all(f"{removed} is gone" in result.stderr for result in results)
     assert calls.read_text().split() == ["registry"]
     assert paths.REGISTRY_PLAN in [entry.name for entry in lab.run_dir.iterdir()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""config.toml is compiled once, and again as soon as what was compiled no longer holds."""
+"""config.toml is compiled once, and again when the stored result is stale."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load(lab: Lab, store: Store, *, cold: str = "") -> Config:
     return settings.load(store, lab.env, cold or lab.cold)
 
 
-def kept(lab: Lab) -> dict[str, object]:
+def stored(lab: Lab) -> dict[str, object]:
     return lab.kept(paths.CONFIG_CACHE)
 
 
@@ -41,7 +41,7 @@ def rewrite(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_what_was_compiled_is_used_again(lab: Lab, store: Store) -> None:
+def test_a_compiled_configuration_is_used_again(lab: Lab, store: Store) -> None:
     lab.configure(mode="cdi")
 
     first = load(lab, store)
@@ -51,17 +51,17 @@ def test_what_was_compiled_is_used_again(lab: Lab, store: Store) -> None:
     assert first.to_dict() == second.to_dict()
 
 
-def test_without_a_config_toml_the_defaults_hold_and_nothing_is_started(
+def test_without_a_config_toml_the_defaults_are_used_and_no_process_is_started(
     lab: Lab, store: Store
 ) -> None:
     lab.config_toml.unlink()
 
-    found = load(lab, store, cold=NEVER)
+    config = load(lab, store, cold=NEVER)
 
-    assert found.to_dict() == Config().to_dict()
+    assert config.to_dict() == Config().to_dict()
 
 
-def test_a_config_toml_that_cannot_be_looked_at_is_not_taken_for_none(
+def test_a_config_toml_that_cannot_be_read_is_not_treated_as_missing(
     lab: Lab, store: Store
 ) -> None:
     lab.config_toml.unlink()
@@ -123,11 +123,11 @@ def test_a_young_config_toml_gets_no_launcher_conf_until_it_is_old(lab: Lab, sto
     load(lab, store, cold=NEVER)
 
     assert not young
-    assert kept(lab)["facts"] == [fingerprints.take("stat", str(lab.config_toml))]
+    assert stored(lab)["facts"] == [fingerprints.take("stat", str(lab.config_toml))]
     assert (lab.run_dir / paths.LAUNCHER_CONF).exists()
 
 
-def test_what_was_compiled_from_another_file_is_not_used(lab: Lab, store: Store) -> None:
+def test_a_configuration_compiled_from_another_file_is_not_used(lab: Lab, store: Store) -> None:
     lab.configure(mode="cdi")
     load(lab, store)
     other = lab.home / "other.toml"
@@ -142,32 +142,32 @@ def damage_text(lab: Lab) -> None:
 
 
 def damage_format(lab: Lab) -> None:
-    write(lab, {**kept(lab), "nvct-config": 0})
+    write(lab, {**stored(lab), "nvct-config": 0})
 
 
 def damage_facts(lab: Lab) -> None:
-    write(lab, {**kept(lab), "facts": []})
+    write(lab, {**stored(lab), "facts": []})
 
 
 def damage_fact(lab: Lab) -> None:
-    write(lab, {**kept(lab), "facts": ["stat"]})
+    write(lab, {**stored(lab), "facts": ["stat"]})
 
 
 def damage_config(lab: Lab) -> None:
-    write(lab, {**kept(lab), "config": []})
+    write(lab, {**stored(lab), "config": []})
 
 
 def damage_value(lab: Lab) -> None:
-    write(lab, {**kept(lab), "config": {"mode": ["evil"]}})
+    write(lab, {**stored(lab), "config": {"mode": ["evil"]}})
 
 
 def damage_mode(lab: Lab) -> None:
-    write(lab, {**kept(lab), "config": {"mode": "evil"}})
+    write(lab, {**stored(lab), "config": {"mode": "evil"}})
     (lab.run_dir / paths.CONFIG_CACHE).chmod(0o666)
 
 
 def damage_by_link(lab: Lab) -> None:
-    write(lab, {**kept(lab), "config": {"mode": "evil"}})
+    write(lab, {**stored(lab), "config": {"mode": "evil"}})
     path = lab.run_dir / paths.CONFIG_CACHE
     path.rename(lab.home / "elsewhere")
     path.symlink_to(lab.home / "elsewhere")
@@ -182,7 +182,7 @@ def write(lab: Lab, document: dict[str, object]) -> None:
     [damage_text, damage_format, damage_facts, damage_fact, damage_config, damage_value,
      damage_mode, damage_by_link],
 )  # fmt: skip
-def test_what_is_damaged_or_not_ours_alone_is_compiled_again(
+def test_a_damaged_or_unsafe_compiled_configuration_is_compiled_again(
     damage: object, lab: Lab, store: Store
 ) -> None:
     lab.configure(mode="cdi")
@@ -193,7 +193,7 @@ def test_what_is_damaged_or_not_ours_alone_is_compiled_again(
     assert load(lab, store).mode == "cdi"
 
 
-def test_a_run_directory_of_somebody_else_is_left_alone(lab: Lab) -> None:
+def test_a_run_directory_of_another_user_is_not_used(lab: Lab) -> None:
     from nvct.container.plan.store import Store
 
     lab.configure(mode="cdi")
@@ -204,7 +204,7 @@ def test_a_run_directory_of_somebody_else_is_left_alone(lab: Lab) -> None:
     assert os.listdir(lab.run_dir) == []
 
 
-def test_a_broken_config_toml_is_the_cold_sides_error(lab: Lab, store: Store) -> None:
+def test_an_invalid_config_toml_raises_the_cold_sides_error(lab: Lab, store: Store) -> None:
     lab.configure("mode = cdi")
 
     with pytest.raises(ConfigError, match="is no TOML"):
@@ -213,7 +213,9 @@ def test_a_broken_config_toml_is_the_cold_sides_error(lab: Lab, store: Store) ->
     assert os.listdir(lab.run_dir) == []
 
 
-def test_a_change_while_the_file_is_read_is_seen_afterwards(lab: Lab, store: Store) -> None:
+def test_a_change_while_the_file_is_read_is_noticed_by_the_next_load(
+    lab: Lab, store: Store
+) -> None:
     lab.configure(mode="aaa")
     answer = json.dumps({"mode": "aaa"})
     slow = script(
@@ -251,7 +253,7 @@ def test_launcher_conf_holds_what_the_launcher_needs() -> None:
     ]
 
 
-def test_launcher_conf_of_no_file_says_so() -> None:
+def test_launcher_conf_records_a_missing_config_toml() -> None:
     lines = settings.launcher_conf(Config(), "/c", ["absent", "/c", None]).split("\n")
 
     assert lines[1] == "config\t/c\tabsent"
@@ -269,7 +271,7 @@ def test_launcher_conf_of_no_file_says_so() -> None:
     ],
     ids=["debug", "empty prefix", "nothing left", "line in a name", "line in the path", "tab"],
 )
-def test_python_decides_about_everything_where_the_launcher_could_be_wrong(
+def test_launcher_conf_has_no_entries_if_the_launcher_could_be_wrong(
     values: dict[str, str],
 ) -> None:
     assert conf(**values) == ["nvct-launcher 1", "end"]
@@ -285,16 +287,14 @@ def test_python_decides_about_everything_where_the_launcher_could_be_wrong(
         ("plain", "plain"),
     ],
 )
-def test_words_are_cut_at_what_json_writes_in_two_ways(word: str, piece: str) -> None:
+def test_words_are_cut_at_characters_that_json_may_escape(word: str, piece: str) -> None:
     assert f"word\t{piece}" in conf(annotation_prefixes=[word])
 
 
-def test_a_prefix_of_which_nothing_is_left_does_not_hide_the_other_keys(
-    lab: Lab, store: Store
-) -> None:
+def test_an_empty_annotation_prefix_keeps_the_other_keys(lab: Lab, store: Store) -> None:
     lab.keys["nvidia-container-runtime.modes.cdi"]["annotation-prefixes"] = [""]
     lab.configure()
 
-    found = load(lab, store)
+    config = load(lab, store)
 
-    assert found.runtimes == (f"{lab.home}/bin/runc",)
+    assert config.runtimes == (f"{lab.home}/bin/runc",)

@@ -65,23 +65,23 @@ def test_mig_uuids_come_from_nvml_and_minors_from_procfs(host: HostTree) -> None
     host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67)).instance(1, 9, 0, (84, 85))
     nvml = FakeNvml(gpus=(nvml_gpu(0), nvml_gpu(1, instances=((7, 0), (9, 0)))))
 
-    whole, parted = look(host, nvml).gpus
+    without_mig, with_mig = look(host, nvml).gpus
 
     assert nvml.calls == 1
-    assert (whole.mig_enabled, whole.mig) == (False, ())
-    assert parted.mig_enabled
-    assert [(mig.index, mig.gi, mig.cap_minors, mig.profile) for mig in parted.mig] == [
+    assert (without_mig.mig_enabled, without_mig.mig) == (False, ())
+    assert with_mig.mig_enabled
+    assert [(mig.index, mig.gi, mig.cap_minors, mig.profile) for mig in with_mig.mig] == [
         (0, 7, (66, 67), "1g.10gb"),
         (1, 9, (84, 85), "1g.10gb"),
     ]
-    assert [node.path for node in parted.mig[1].nodes] == [
+    assert [node.path for node in with_mig.mig[1].nodes] == [
         "/dev/nvidia-caps/nvidia-cap84",
         "/dev/nvidia-caps/nvidia-cap85",
     ]
 
 
 @pytest.mark.parametrize("source", ["fails", "absent"])
-def test_nvml_failing_costs_the_mig_devices_alone(host: HostTree, source: str) -> None:
+def test_if_nvml_fails_only_mig_devices_are_left_out(host: HostTree, source: str) -> None:
     host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
     error = NvmlError("nvmlInit of libnvidia-ml.so failed: gpu is lost")
 
@@ -113,7 +113,7 @@ def test_uuid_that_procfs_hides_comes_from_nvml(host: HostTree) -> None:
     assert [gpu.uuid for gpu in look(host, nvml).gpus] == [host.uuid(0), host.uuid(1)]
 
 
-def test_gpu_without_uuid_anywhere_is_left_out_and_the_index_stays_free(host: HostTree) -> None:
+def test_a_gpu_without_a_uuid_is_left_out_and_its_index_stays_free(host: HostTree) -> None:
     host.gpu(0, uuid="GPU-????????-????-????-????-????????????").gpu(1)
 
     inventory = look(host, FakeNvml(error=NvmlError("broken")))
@@ -122,7 +122,7 @@ def test_gpu_without_uuid_anywhere_is_left_out_and_the_index_stays_free(host: Ho
     assert "GPU 0 at 0000:18:00.0 has no UUID yet: left out" in inventory.warnings
 
 
-def test_gpus_are_nvmls_where_procfs_lists_none(host: HostTree) -> None:
+def test_gpus_come_from_nvml_if_procfs_lists_none(host: HostTree) -> None:
     host.write("dev/nvidia0", mode=0o666)
 
     inventory = look(host, FakeNvml(gpus=(nvml_gpu(0),)))
@@ -139,7 +139,7 @@ def test_warnings_of_nvml_are_kept(host: HostTree) -> None:
     assert "NVML refuses MIG device 0:0: unknown error" in look(host, nvml).warnings
 
 
-def test_missing_node_costs_that_gpu_with_a_warning(host: HostTree) -> None:
+def test_a_gpu_without_a_node_is_left_out_with_a_warning(host: HostTree) -> None:
     host.gpu(0).gpu(1)
     (host.base / "dev/nvidia1").unlink()
 
@@ -178,7 +178,7 @@ def test_relative_search_path_is_refused(host: HostTree) -> None:
         look(host.gpu(0), search_paths=("lib",))
 
 
-def test_version_is_the_libraries_where_no_module_is_loaded(tmp_path: Path) -> None:
+def test_without_a_loaded_module_the_version_is_that_of_the_libraries(tmp_path: Path) -> None:
     inventory = look(HostTree(tmp_path).user_space())
 
     assert inventory.driver_version == VERSION
@@ -186,7 +186,7 @@ def test_version_is_the_libraries_where_no_module_is_loaded(tmp_path: Path) -> N
     assert "nvidia is not loaded: modprobe nvidia" in warning
 
 
-def test_machine_without_a_driver_is_an_error_with_both_places(tmp_path: Path) -> None:
+def test_a_machine_without_a_driver_is_an_error_with_both_searched_folders(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.driver.mkdir()
 
@@ -196,12 +196,12 @@ def test_machine_without_a_driver_is_an_error_with_both_places(tmp_path: Path) -
     assert "--driver-root" in caught.value.hint
 
 
-def test_driver_root_that_is_not_there_is_an_error_with_its_path(tmp_path: Path) -> None:
+def test_a_missing_driver_root_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=f"{tmp_path}/driver"):
         look(HostTree(tmp_path))
 
 
-def test_unknown_driver_branch_leaves_the_cuda_version_open(tmp_path: Path) -> None:
+def test_the_cuda_version_of_an_unknown_driver_branch_is_unknown(tmp_path: Path) -> None:
     host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
 
     assert look(host).cuda_version == ""
@@ -216,7 +216,7 @@ def bind(host: HostTree, index: int, driver: str) -> str:
     return bus
 
 
-def test_gpu_that_nouveau_has_costs_a_warning_and_that_gpu(host: HostTree) -> None:
+def test_a_gpu_bound_to_nouveau_is_left_out_with_a_warning(host: HostTree) -> None:
     bus = bind(host.gpu(0), 1, "nouveau")
 
     inventory = look(host)
@@ -235,14 +235,14 @@ def test_gpu_of_a_virtual_machine_is_left_out_without_a_warning(host: HostTree) 
     assert reasons[f"{host.base}/sys/bus/pci/devices/{bus}"] == "bound to vfio-pci, not to nvidia"
 
 
-def test_other_devices_of_a_virtual_machine_are_nobodys_business(host: HostTree) -> None:
+def test_devices_that_are_not_gpus_are_not_reported(host: HostTree) -> None:
     bus = bind(host.gpu(0), 1, "vfio-pci")
     host.write(f"sys/bus/pci/devices/{bus}/class", "0x020000\n")
 
     assert not [entry for entry in look(host).left_out if bus in entry.path]
 
 
-def test_gpu_that_nvml_refuses_costs_that_gpu(host: HostTree) -> None:
+def test_a_gpu_that_nvml_refuses_is_left_out(host: HostTree) -> None:
     host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
     nvml = FakeNvml(
         gpus=(nvml_gpu(1, instances=((7, 0),)),), warnings=("NVML refuses GPU 0: gpu is lost",)
@@ -267,7 +267,7 @@ def test_nvml_is_not_asked_for_the_cuda_version_alone(tmp_path: Path) -> None:
     assert inventory.notes == ("the CUDA version of driver 999.88.77 is not known",)
 
 
-def test_failing_nvml_says_all_that_could_not_be_learned(tmp_path: Path) -> None:
+def test_the_warning_about_nvml_names_all_that_is_unknown(tmp_path: Path) -> None:
     host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
     host.instance(0, 7, 0, (66, 67))
 
@@ -291,7 +291,7 @@ def test_gpu_is_known_to_be_coherent_if_the_flag_asks(host: HostTree, *, flagged
     assert discover(host.roots, options).gpus[0].coherent is (True if flagged else None)
 
 
-def test_flag_for_coherent_gpus_is_worth_asking_nvml(host: HostTree) -> None:
+def test_the_flag_for_coherent_gpus_calls_nvml(host: HostTree) -> None:
     flags = frozenset({"enable-coherent-annotations"})
     nvml = FakeNvml(error=NvmlError("nvmlInit failed: gpu is lost"))
     options = DiscoveryOptions(
@@ -315,9 +315,9 @@ def test_flag_without_ipc_leaves_sockets_and_mps_out(host: HostTree) -> None:
     path = host.base / "run/nvidia-persistenced"
     path.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as server:
-        here = os.open(path, os.O_PATH)
-        server.bind(f"/proc/self/fd/{here}/socket")
-        os.close(here)
+        folder_fd = os.open(path, os.O_PATH)
+        server.bind(f"/proc/self/fd/{folder_fd}/socket")
+        os.close(folder_fd)
 
         assert sockets() == ["/run/nvidia-persistenced/socket"]
         assert sockets("disable-ipc-discoverer") == []
@@ -342,7 +342,7 @@ def test_platform_library_of_two_folders_comes_from_the_first(host: HostTree) ->
     )
 
 
-def test_missing_member_of_a_library_is_a_warning_of_the_inventory(host: HostTree) -> None:
+def test_a_missing_driver_library_is_a_warning_of_the_inventory(host: HostTree) -> None:
     name = f"libnvidia-glcore.so.{VERSION}"
     data = shared_object(soname=name, needed=("libodd.so.1",))
     host.gpu(0).write(f"driver/{LIB}/{name}", data)
@@ -350,7 +350,7 @@ def test_missing_member_of_a_library_is_a_warning_of_the_inventory(host: HostTre
     assert look(host).warnings == (f"{name} needs libodd.so.1, which is not in {host.driver}",)
 
 
-def test_each_library_is_parsed_once_until_the_plan_is_there(
+def test_each_library_is_parsed_once_for_a_plan(
     host: HostTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = "driver/usr/lib/i386-linux-gnu"

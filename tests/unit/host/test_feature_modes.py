@@ -42,7 +42,7 @@ def nodes(host: HostTree, *names: str) -> HostTree:
     return host
 
 
-def found(inventory: Inventory) -> dict[str, tuple[int, int]]:
+def node_numbers(inventory: Inventory) -> dict[str, tuple[int, int]]:
     (device,) = inventory.devices
     assert device.name == "all"
     return {node.path: (node.major, node.minor) for node in device.nodes}
@@ -82,12 +82,12 @@ def found(inventory: Inventory) -> dict[str, tuple[int, int]]:
         ),
     ],
 )
-def test_mode_gives_its_nodes_and_no_others(
+def test_a_mode_has_only_its_own_nodes(
     host: HostTree, mode: str, present: list[str], expected: dict[str, tuple[int, int]]
 ) -> None:
     inventory = look(nodes(host, "nvidia0", *present), mode)
 
-    assert found(inventory) == expected
+    assert node_numbers(inventory) == expected
     assert inventory.mode == mode
     assert inventory.driver_version == ""
     assert inventory.warnings == ()
@@ -175,7 +175,7 @@ def test_gds_brings_udev_and_its_configuration_from_the_driver_root(host: HostTr
     ]
 
 
-def test_gds_falls_back_on_the_hosts_udev_and_notes_a_missing_file(host: HostTree) -> None:
+def test_gds_uses_the_hosts_udev_otherwise_and_notes_a_missing_file(host: HostTree) -> None:
     nodes(host, "nvidia-fs0")
     host.write("run/udev/control")
 
@@ -199,15 +199,15 @@ def test_a_missing_node_of_mofed_is_a_warning(host: HostTree) -> None:
     )
 
 
-def test_a_name_of_a_node_that_is_none_is_left_out_with_a_reason(host: HostTree) -> None:
+def test_a_file_with_the_name_of_a_node_is_left_out_with_a_reason(host: HostTree) -> None:
     nodes(host, "nvidia-nvswitchctl")
     host.link("dev/nvidia-nvswitch0", "nvidia-nvswitchctl")
 
     inventory = look(host, "nvswitch")
 
-    assert list(found(inventory)) == ["/dev/nvidia-nvswitchctl"]
-    (left,) = inventory.left_out
-    assert (left.path, left.reason) == (
+    assert list(node_numbers(inventory)) == ["/dev/nvidia-nvswitchctl"]
+    (omitted,) = inventory.left_out
+    assert (omitted.path, omitted.reason) == (
         f"{host.base}/dev/nvidia-nvswitch0",
         "it is no character device",
     )

@@ -37,7 +37,7 @@ def links_of(file: DriverFile) -> dict[str, str]:
     return {link.path: link.target for link in file.links}
 
 
-def test_library_of_the_driver_version_is_in_with_class_and_reason(tmp_path: Path) -> None:
+def test_a_library_of_the_driver_version_is_included_with_class_and_reason(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
 
     file = find_one(host, "libnvidia-ml")
@@ -49,7 +49,7 @@ def test_library_of_the_driver_version_is_in_with_class_and_reason(tmp_path: Pat
     assert VERSION in file.reason
 
 
-def test_libraries_of_another_version_stay_out(tmp_path: Path) -> None:
+def test_libraries_of_another_version_are_left_out(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space().library("libnvidia-cfg", suffix="570.10")
 
     files, _ = find_libraries(host)
@@ -57,13 +57,13 @@ def test_libraries_of_another_version_stay_out(tmp_path: Path) -> None:
     assert not [file for file in files if "570" in file.container_path]
 
 
-def test_nvvm70_has_a_version_of_its_own_and_is_in(tmp_path: Path) -> None:
+def test_nvvm70_is_included_with_its_own_version(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
 
     assert find_one(host, "libnvidia-nvvm70").container_path == f"/{LIB}/libnvidia-nvvm70.so.4"
 
 
-def test_soname_link_is_made_even_where_the_host_has_none(tmp_path: Path) -> None:
+def test_the_soname_link_is_made_without_one_on_the_host(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     (host.driver / LIB / "libnvidia-ptxjitcompiler.so.1").unlink()
 
@@ -74,7 +74,7 @@ def test_soname_link_is_made_even_where_the_host_has_none(tmp_path: Path) -> Non
     }
 
 
-def test_development_link_is_made_only_where_the_host_has_it(tmp_path: Path) -> None:
+def test_the_development_link_is_made_only_if_the_host_has_it(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
 
     assert f"/{LIB}/libnvidia-ml.so" not in links_of(find_one(host, "libnvidia-ml"))
@@ -95,7 +95,7 @@ def test_libcuda_has_its_development_link_always(tmp_path: Path) -> None:
     }
 
 
-def test_glx_library_is_the_indirect_one_too(tmp_path: Path) -> None:
+def test_the_glx_library_gets_the_indirect_link(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
 
     links = links_of(find_one(host, "libGLX_nvidia"))
@@ -119,11 +119,11 @@ def test_library_of_another_machine_is_left_out_with_a_reason(tmp_path: Path) ->
     files, findings = find_libraries(host)
 
     assert not [file for file in files if "libnvidia-odd" in file.container_path]
-    odd = f"{host.driver}/{LIB}/libnvidia-odd.so.{VERSION}"
-    assert findings.left_out[odd].reason == "for aarch64, not x86_64"
+    library = f"{host.driver}/{LIB}/libnvidia-odd.so.{VERSION}"
+    assert findings.left_out[library].reason == "for aarch64, not x86_64"
 
 
-def test_damaged_library_is_in_without_links_and_with_a_warning(tmp_path: Path) -> None:
+def test_a_damaged_library_is_included_without_links_and_with_a_warning(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write(f"driver/{LIB}/libnvidia-bad.so.{VERSION}", "not ELF")
 
@@ -169,7 +169,7 @@ def test_link_that_would_leave_the_driver_root_finds_nothing(tmp_path: Path) -> 
     ]
 
 
-def test_directory_that_only_the_linker_cache_knows_is_searched(tmp_path: Path) -> None:
+def test_a_directory_in_the_linker_cache_is_searched(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.library("libnvidia-cfg", "libnvidia-cfg.so.1", folder="opt/nvidia/lib")
     cache = ldcache.merge(
@@ -182,7 +182,7 @@ def test_directory_that_only_the_linker_cache_knows_is_searched(tmp_path: Path) 
     assert file.container_path == f"/opt/nvidia/lib/libnvidia-cfg.so.{VERSION}"
 
 
-def test_damaged_linker_cache_costs_a_warning(tmp_path: Path) -> None:
+def test_a_damaged_linker_cache_causes_a_warning(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write("driver/etc/ld.so.cache", b"garbage")
 
@@ -204,7 +204,7 @@ def test_libraries_of_another_version_alone_name_both_versions(tmp_path: Path) -
     assert caught.value.hint == "reboot, or reload the nvidia modules"
 
 
-def test_empty_driver_root_is_an_error_with_the_place(tmp_path: Path) -> None:
+def test_an_empty_driver_root_is_an_error_with_its_path(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.driver.mkdir()
 
@@ -222,7 +222,7 @@ def test_two_versions_and_no_module_are_ambiguous(tmp_path: Path) -> None:
         libraries.infer_version(tree, [f"/{LIB}"])
 
 
-def test_programs_come_from_the_driver_root_alone(tmp_path: Path) -> None:
+def test_programs_come_from_the_driver_root_only(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write("driver/usr/bin/nvidia-debugdump", "not executable", mode=0o644)
 
@@ -241,7 +241,9 @@ def test_programs_come_from_the_driver_root_alone(tmp_path: Path) -> None:
     }
 
 
-def test_programs_of_fabric_imex_mps_and_display_are_in_with_their_class(tmp_path: Path) -> None:
+def test_programs_of_fabric_imex_mps_and_display_are_included_with_their_class(
+    tmp_path: Path,
+) -> None:
     host = HostTree(tmp_path)
     names = ("nv-fabricmanager", "nvidia-imex", "nvidia-imex-ctl", "nvidia-persistenced",
              "nvidia-cuda-mps-server", "nvidia-xconfig")  # fmt: skip
@@ -283,7 +285,7 @@ def test_program_behind_a_link_is_mounted_under_its_own_name(tmp_path: Path) -> 
     assert file.host_path == f"{host.driver}/usr/lib/nvidia/current/nvidia-smi"
 
 
-def test_firmware_is_gsp_only_and_taken_once(tmp_path: Path) -> None:
+def test_only_gsp_firmware_is_included_and_each_file_once(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write("sys/module/firmware_class/parameters/path", "/lib/firmware\n")
 
@@ -343,11 +345,11 @@ def test_firmware_directories_are_the_kernels_in_its_order(tmp_path: Path) -> No
 def bind_socket(path: Path) -> socket.socket:
     path.parent.mkdir(parents=True)
     server = socket.socket(socket.AF_UNIX)
-    here = os.open(path.parent, os.O_PATH)
+    folder_fd = os.open(path.parent, os.O_PATH)
     try:  # the path itself may be longer than sun_path
-        server.bind(f"/proc/self/fd/{here}/{path.name}")
+        server.bind(f"/proc/self/fd/{folder_fd}/{path.name}")
     finally:
-        os.close(here)
+        os.close(folder_fd)
     return server
 
 
@@ -363,7 +365,7 @@ def test_socket_is_at_run_in_the_container(tmp_path: Path, folder: str) -> None:
     assert file.kind == "socket"
 
 
-def test_file_or_link_in_place_of_a_socket_is_left_out(tmp_path: Path) -> None:
+def test_a_file_or_link_at_the_path_of_a_socket_is_left_out(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write("driver/run/nvidia-persistenced/socket", "")
     host.link("driver/run/nvidia-fabricmanager/socket", "/etc/passwd")
@@ -371,7 +373,7 @@ def test_file_or_link_in_place_of_a_socket_is_left_out(tmp_path: Path) -> None:
     assert ipc.find_sockets(host.roots, Findings()) == []
 
 
-def test_mps_directory_is_taken_from_root_alone(tmp_path: Path) -> None:
+def test_the_mps_directory_must_belong_to_root(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     (tmp_path / "driver/tmp/nvidia-mps").mkdir(parents=True)
     findings = Findings()
@@ -385,7 +387,7 @@ def test_mps_directory_is_taken_from_root_alone(tmp_path: Path) -> None:
         assert "not to root" in findings.warnings[0]
 
 
-def test_mps_link_that_anybody_could_make_is_left_out(tmp_path: Path) -> None:
+def test_an_mps_link_in_a_world_writable_folder_is_left_out(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.link("driver/tmp/nvidia-mps", "/etc")
 

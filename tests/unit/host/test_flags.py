@@ -8,7 +8,7 @@ import pytest
 from nvct.host import flags
 
 
-def test_known_flags_are_on_and_nobody_is_warned() -> None:
+def test_known_flags_are_enabled_without_a_warning() -> None:
     assert flags.parse(flags.KNOWN) == (frozenset(flags.KNOWN), ())
 
 
@@ -28,7 +28,7 @@ def test_a_flag_may_have_a_value_and_the_last_word_counts() -> None:
     assert (set(on), warnings) == ({flags.COHERENT}, ())
 
 
-def test_the_old_spelling_is_taken() -> None:
+def test_the_old_spelling_is_accepted() -> None:
     on, warnings = flags.parse(["disable-nvsandbox-utils"])
 
     assert (set(on), warnings) == ({flags.NO_SANDBOXUTILS}, ())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Libraries by odd names: taken with their links, or left out with a reason."""
+"""Libraries with unusual names: included with their links, or left out with a reason."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_link_to_a_library_of_another_driver_is_left_out(tmp_path: Path) -> None
     assert reasons(findings)[path] == f"leads to a file of driver 570.10.01, not {VERSION}"
 
 
-def test_files_that_only_sound_like_the_drivers_have_no_entry(tmp_path: Path) -> None:
+def test_files_with_names_similar_to_the_drivers_have_no_entry(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write(f"driver/{LIB}/libnvidia-container.so.1.17.8", elf_bytes("x"))
     host.write(f"driver/{LIB}/libnvme.so.1.3.0", elf_bytes("x"))
@@ -61,7 +61,7 @@ def test_files_that_only_sound_like_the_drivers_have_no_entry(tmp_path: Path) ->
     assert reasons(findings) == {}
 
 
-def test_nvvm_of_driver_470_has_a_version_of_its_own(tmp_path: Path) -> None:
+def test_nvvm_of_driver_470_has_its_own_version(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.library("libnvidia-nvvm", "libnvidia-nvvm.so.4", suffix="4.0.0")
 
@@ -73,7 +73,7 @@ def test_nvvm_of_driver_470_has_a_version_of_its_own(tmp_path: Path) -> None:
     ]
 
 
-def test_nvvm_with_the_drivers_version_is_in_once_and_for_its_version(tmp_path: Path) -> None:
+def test_nvvm_with_the_drivers_version_is_included_once(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space().library("libnvidia-nvvm", "libnvidia-nvvm.so.4")
 
     files, _ = look(host)
@@ -84,7 +84,7 @@ def test_nvvm_with_the_drivers_version_is_in_once_and_for_its_version(tmp_path: 
     )
 
 
-def test_nvapi_is_in_by_its_only_name(tmp_path: Path) -> None:
+def test_nvapi_is_included_by_its_only_name(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.library("libnvidia-api", "libnvidia-api.so.1", suffix="1")
 
@@ -94,7 +94,7 @@ def test_nvapi_is_in_by_its_only_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["nowhere", f"libnvidia-cfg.so.{VERSION}"])
-def test_link_to_nothing_or_to_itself_costs_a_warning(tmp_path: Path, target: str) -> None:
+def test_a_dangling_link_or_a_loop_causes_a_warning(tmp_path: Path, target: str) -> None:
     host = HostTree(tmp_path).user_space()
     host.link(f"driver/{LIB}/libnvidia-cfg.so.{VERSION}", target)
 
@@ -116,7 +116,7 @@ def test_directory_in_place_of_a_library_is_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [b"libnvidia-\n", b"libnvidia-\xff", b"libnvidia::x"])
-def test_name_that_no_spec_can_hold_costs_a_warning(tmp_path: Path, name: bytes) -> None:
+def test_a_name_that_no_spec_can_contain_causes_a_warning(tmp_path: Path, name: bytes) -> None:
     host = HostTree(tmp_path).user_space()
     path = os.fsencode(host.driver / LIB) + b"/" + name + f".so.{VERSION}".encode()
     with open(path, "wb") as file:
@@ -129,7 +129,7 @@ def test_name_that_no_spec_can_hold_costs_a_warning(tmp_path: Path, name: bytes)
     assert findings.warnings[0].isprintable()
 
 
-def test_name_of_255_bytes_is_a_name_like_any_other(tmp_path: Path) -> None:
+def test_a_name_of_255_bytes_is_accepted(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     stem = "libnvidia-" + "x" * (255 - len(f"libnvidia-.so.{VERSION}"))
     host.library(stem)
@@ -141,7 +141,7 @@ def test_name_of_255_bytes_is_a_name_like_any_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("soname", ["..", ".", "lib\n.so.1", "etc", "libx::y.so"])
-def test_soname_that_is_no_librarys_name_makes_no_link(tmp_path: Path, soname: str) -> None:
+def test_a_soname_that_is_not_a_library_name_makes_no_link(tmp_path: Path, soname: str) -> None:
     host = HostTree(tmp_path).user_space()
     host.write(f"driver/{LIB}/libnvidia-evil.so.{VERSION}", elf_bytes(soname))
 
@@ -158,7 +158,7 @@ def test_directories_of_another_machines_cache_entries_are_not_searched(tmp_path
     assert f"libnvidia-cfg.so.{VERSION}" not in look(host)[0]
 
 
-def test_cache_with_the_driver_in_too_many_directories_is_searched_in_part(
+def test_of_too_many_directories_in_the_cache_some_are_searched(
     tmp_path: Path,
 ) -> None:
     host = HostTree(tmp_path).user_space()

@@ -29,7 +29,7 @@ def machine(tmp_path: Path) -> Machine:
     return listed
 
 
-def whole(machine: Machine) -> Inventory:
+def inventory_of(machine: Machine) -> Inventory:
     """Return an inventory that has something of everything."""
     return machine.inventory(
         devices=(
@@ -57,7 +57,7 @@ def test_the_json_conforms_to_the_schema(machine: Machine, *, left_out: bool) ->
     schema = json.loads(resources.files("nvct.host").joinpath("inventory.schema.json").read_text())
     jsonschema.Draft202012Validator.check_schema(schema)
 
-    document = json.loads(listing.as_json(whole(machine), left_out=left_out))
+    document = json.loads(listing.as_json(inventory_of(machine), left_out=left_out))
 
     jsonschema.Draft202012Validator(schema).validate(document)
     assert ("left_out" in document) == left_out
@@ -68,7 +68,7 @@ def test_the_json_conforms_to_the_schema(machine: Machine, *, left_out: bool) ->
 
 
 def test_the_json_has_values_as_they_are(machine: Machine) -> None:
-    document = json.loads(listing.as_json(whole(machine)))
+    document = json.loads(listing.as_json(inventory_of(machine)))
 
     assert document["gpus"][1]["mig"][0]["uuid"] == mig_uuid(1, 0)
     assert document["files"][0]["container_path"] == f"/{LIB}/libcuda.so.{VERSION}"
@@ -79,8 +79,8 @@ def test_the_json_has_values_as_they_are(machine: Machine) -> None:
 # --- table ---
 
 
-def test_the_table_has_a_line_for_each_thing_with_its_reason(machine: Machine) -> None:
-    lines = listing.as_table(whole(machine)).splitlines()
+def test_the_table_has_a_line_for_each_entry_with_its_reason(machine: Machine) -> None:
+    lines = listing.as_table(inventory_of(machine)).splitlines()
 
     assert lines[0].split() == ["KIND", "CAPABILITY", "PATH", "REASON"]
     kinds = [line[:8].split()[0] for line in lines[1:]]
@@ -99,12 +99,12 @@ def test_the_table_has_a_line_for_each_thing_with_its_reason(machine: Machine) -
 
 
 def test_left_out_files_come_last_on_request(machine: Machine) -> None:
-    last = listing.as_table(whole(machine), left_out=True).splitlines()[-1]
+    last = listing.as_table(inventory_of(machine), left_out=True).splitlines()[-1]
 
     assert last.startswith("left out")
     assert last.split()[2] == "/usr/bin/nvidia-settings"
     assert last.endswith("not in the list")
-    assert "left out" not in listing.as_table(whole(machine))
+    assert "left out" not in listing.as_table(inventory_of(machine))
 
 
 def test_a_gpu_without_node_is_marked(machine: Machine) -> None:
@@ -127,7 +127,7 @@ def test_a_name_cannot_break_the_table(machine: Machine) -> None:
 # --- bind ---
 
 
-def test_files_sockets_and_nodes_are_bound_each_in_its_way(machine: Machine) -> None:
+def test_files_sockets_and_nodes_have_their_bind_options(machine: Machine) -> None:
     base, driver = machine.host.base, machine.host.driver
     socket = machine.file("/run/nvidia-persistenced/socket", "socket", "utility")
     inventory = machine.inventory(gpus=machine.inventory().gpus[1:])
@@ -146,8 +146,8 @@ def test_files_sockets_and_nodes_are_bound_each_in_its_way(machine: Machine) -> 
     assert impossible == []
 
 
-def test_a_link_is_its_file_once_more(machine: Machine) -> None:
-    lines, impossible = listing.as_binds(whole(machine))
+def test_a_link_is_another_bind_of_its_file(machine: Machine) -> None:
+    lines, impossible = listing.as_binds(inventory_of(machine))
 
     cuda = f"{machine.host.driver}/{LIB}/libcuda.so.{VERSION}"
     assert [line for line in lines if line.startswith(cuda)] == [
@@ -159,7 +159,7 @@ def test_a_link_is_its_file_once_more(machine: Machine) -> None:
     assert impossible == ["/usr/lib/lost"]
 
 
-def test_links_in_a_circle_lead_nowhere(machine: Machine) -> None:
+def test_links_in_a_loop_are_reported_as_impossible(machine: Machine) -> None:
     circle = (Link(target="b", path="/l/a"), Link(target="a", path="/l/b"))
 
     _, impossible = listing.as_binds(machine.inventory(gpus=(), links=circle))

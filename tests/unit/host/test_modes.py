@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which mode fits a machine, and modes by name."""
+"""The choice of the mode for a machine, and modes by name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_auto_notes_which_mode_it_is(host: HostTree) -> None:
     assert modes.discover("nvml", host.roots, options).notes == inventory.notes[1:]
 
 
-def test_unknown_mode_names_those_that_there_are(host: HostTree) -> None:
+def test_an_unknown_mode_is_an_error_with_all_modes(host: HostTree) -> None:
     with pytest.raises(UsageError, match="mode 'cdi' is unknown") as caught:
         modes.discover("cdi", host.roots)
     assert caught.value.hint == (

@@ -29,7 +29,7 @@ def test_version_of_both_kernel_modules_is_read(tmp_path: Path, line: str) -> No
     assert procfs.driver_version(host.roots) == "580.159.04"
 
 
-def test_version_comes_from_sysfs_where_procfs_says_nothing(tmp_path: Path) -> None:
+def test_the_version_comes_from_sysfs_if_procfs_has_none(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write("proc/driver/nvidia/version", "GCC version: 12.2.0\n")
     host.write("sys/module/nvidia/version", "535.104.05\n")
@@ -110,7 +110,7 @@ def test_mig_instances_are_read_as_numbers(tmp_path: Path) -> None:
     assert mig.instances(host.roots, 1) == {}
 
 
-def test_cap_minors_come_from_the_access_files_where_the_table_is_missing(tmp_path: Path) -> None:
+def test_cap_minors_come_from_the_access_files_without_the_table(tmp_path: Path) -> None:
     host = HostTree(tmp_path).instance(3, 7, 0, (66, 67))
 
     assert mig.cap_minors(host.roots, {}, 3, 7, 0) == (66, 67)

@@ -112,7 +112,7 @@ def test_links_are_those_that_ldconfig_would_make(host: HostTree) -> None:
     }
 
 
-def test_the_folder_with_the_libcuda_that_wsl_uses_is_taken(host: HostTree) -> None:
+def test_the_folder_with_the_libcuda_that_wsl_uses_is_used(host: HostTree) -> None:
     store(host, OTHER, version="2")
     os.utime(f"{host.driver}/{STORE}/libcuda.so.1.1", (1, 1))
 
@@ -129,7 +129,7 @@ def test_the_folder_with_the_libcuda_that_wsl_uses_is_taken(host: HostTree) -> N
     assert reasons[f"{host.driver}/{OTHER}"] == f"another driver's folder: /{STORE} is used"
 
 
-def test_where_nothing_tells_which_folder_is_used_the_newest_is_taken(host: HostTree) -> None:
+def test_without_other_evidence_the_newest_folder_is_used(host: HostTree) -> None:
     store(host, OTHER, version="2")
     (host.driver / LIBRARIES / "libcuda.so.1.1").unlink()
     os.utime(f"{host.driver}/{STORE}/libcuda.so.1.1", (1, 1))
@@ -142,7 +142,7 @@ def test_where_nothing_tells_which_folder_is_used_the_newest_is_taken(host: Host
     )
 
 
-def test_folder_of_another_vendor_is_passed_over(host: HostTree) -> None:
+def test_a_folder_of_another_vendor_is_skipped(host: HostTree) -> None:
     folder = "usr/lib/wsl/drivers/iigd_dch.inf_amd64_0a1b2c3d"
     host.write(f"driver/{folder}/libigd12umd64.so", elf_bytes("x"))
 
@@ -185,7 +185,7 @@ def test_wsl_without_nvidias_driver_says_so(host: HostTree) -> None:
         look(host)
 
 
-def test_versions_are_nvmls_and_its_refusal_costs_only_them(host: HostTree) -> None:
+def test_versions_come_from_nvml_and_are_unknown_if_it_fails(host: HostTree) -> None:
     assert look(host, FakeNvml()).cuda_version == "13.0"
 
     inventory = look(host, FakeNvml(error=NvmlError("nvmlInit of x failed: driver not loaded")))

@@ -40,12 +40,12 @@ def test_an_empty_table_has_no_majors() -> None:
 
 
 def test_a_character_device_is_described() -> None:
-    found = os.stat("/dev/null")
-    permissions = stat.S_IMODE(found.st_mode)
-    assert device_nodes.node("/dev/null") == (1, 3, permissions, found.st_uid, found.st_gid)
+    status = os.stat("/dev/null")
+    permissions = stat.S_IMODE(status.st_mode)
+    assert device_nodes.node("/dev/null") == (1, 3, permissions, status.st_uid, status.st_gid)
 
 
-def test_what_is_no_character_device_is_none(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_character_device_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("/dev/null")
     for name in ("file", "link", "missing", "file/below"):

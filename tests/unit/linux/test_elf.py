@@ -21,20 +21,20 @@ NOTE = struct.pack("<III", 19, 3, 7) + b"NVIDIA Corporation\0\0" + b"abc\0"
 
 
 @pytest.mark.parametrize(("machine", "bits"), [("x86_64", 64), ("aarch64", 64), ("i386", 32)])
-def test_a_library_tells_its_machine_soname_and_needs(machine: str, bits: int) -> None:
+def test_a_library_has_a_machine_a_soname_and_dependencies(machine: str, bits: int) -> None:
     data = shared_object(machine, soname="libcuda.so.1", needed=["libc.so.6", "libm.so.6"])
 
-    found = elf.read(data)
+    library = elf.read(data)
 
-    assert (found.machine, found.bits, found.soname) == (machine, bits, "libcuda.so.1")
-    assert found.needed == ["libc.so.6", "libm.so.6"]
+    assert (library.machine, library.bits, library.soname) == (machine, bits, "libcuda.so.1")
+    assert library.needed == ["libc.so.6", "libm.so.6"]
 
 
 def test_a_library_without_soname_has_none() -> None:
-    found = elf.read(shared_object(needed=["libc.so.6"]))
+    library = elf.read(shared_object(needed=["libc.so.6"]))
 
-    assert found.soname is None
-    assert found.needed == ["libc.so.6"]
+    assert library.soname is None
+    assert library.needed == ["libc.so.6"]
 
 
 def test_an_open_file_is_read_without_moving_its_position(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_notes_of_a_section_are_found(machine: str) -> None:
     assert notes == [("NVIDIA Corporation", 7, b"abc")] * 2
 
 
-def test_a_section_that_is_not_there_has_no_notes() -> None:
+def test_a_missing_section_has_no_notes() -> None:
     assert elf.read(shared_object()).notes(".note.x") == []
 
 
@@ -90,7 +90,7 @@ def test_a_note_name_that_exceeds_its_section_is_an_error() -> None:
         b"\x7fELF\x02\x07" + bytes(100),
     ],
 )
-def test_what_is_no_elf_file_is_an_error(data: bytes) -> None:
+def test_a_file_that_is_not_elf_is_an_error(data: bytes) -> None:
     with pytest.raises(ElfError, match="no ELF file"):
         elf.read(data)
 
@@ -120,16 +120,16 @@ def test_a_damaged_header_is_an_error(
 
 def test_a_truncated_library_is_an_error_or_has_its_names() -> None:
     data = shared_object(soname="liba.so.1", needed=["libc.so.6"])
-    whole = 0
+    readable = 0
     for size in range(len(data)):
         try:
-            found = elf.read(data[:size])
+            library = elf.read(data[:size])
         except ElfError:
             continue
-        whole += 1
-        assert found.soname == "liba.so.1"
+        readable += 1
+        assert library.soname == "liba.so.1"
 
-    assert 0 < whole < len(data)
+    assert 0 < readable < len(data)
 
 
 def test_a_directory_is_an_error(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_a_directory_is_an_error(tmp_path: Path) -> None:
         pytest.param(58, 1, "section headers of 1 bytes", id="size of a section header"),
     ],
 )
-def test_headers_that_cannot_be_are_refused(offset: int, value: int, message: str) -> None:
+def test_impossible_headers_are_refused(offset: int, value: int, message: str) -> None:
     data = bytearray(shared_object(soname="liba.so.1", sections={".note.x": NOTE}))
     struct.pack_into("<H", data, offset, value)
 

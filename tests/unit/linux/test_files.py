@@ -37,7 +37,7 @@ def only_file(folder: Path) -> str:
     return name
 
 
-def test_a_new_file_has_the_mode_asked_for_or_the_umasks(tmp_path: Path) -> None:
+def test_a_new_file_has_the_given_mode_or_that_of_the_umask(tmp_path: Path) -> None:
     files.write_atomic(str(tmp_path / "asked"), b"x", mode=0o644)
     files.write_atomic(str(tmp_path / "plain"), b"x")
     assert mode(tmp_path / "asked") == 0o644
@@ -93,7 +93,7 @@ def test_a_loop_of_links_is_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["sub", "fifo", "sub/", ""])
-def test_what_is_no_file_is_refused_and_left(tmp_path: Path, name: str) -> None:
+def test_a_path_that_is_not_a_file_is_refused_and_unchanged(tmp_path: Path, name: str) -> None:
     (tmp_path / "sub").mkdir()
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(UnsafePathError):
@@ -138,7 +138,7 @@ def test_an_owner_that_cannot_be_kept_fails_and_changes_nothing(tmp_path: Path) 
     assert only_file(tmp_path) == "a"
 
 
-def test_errors_name_the_path_that_was_given(tmp_path: Path) -> None:
+def test_errors_name_the_given_path(tmp_path: Path) -> None:
     path = str(tmp_path / "missing/a")
     with pytest.raises(FileNotFoundError, match="missing"):
         files.write_atomic(path, b"x")
@@ -147,16 +147,16 @@ def test_errors_name_the_path_that_was_given(tmp_path: Path) -> None:
 class FullDisk(RecordingKernel):
     """Takes three bytes at a time, and no more than six."""
 
-    __slots__ = ("left",)
+    __slots__ = ("bytes_left",)
 
     def __init__(self) -> None:
         super().__init__()
-        self.left = 2
+        self.bytes_left = 2
 
     def write(self, fd: int, data: bytes) -> int:
-        if self.left == 0:
+        if self.bytes_left == 0:
             raise OSError(28, "No space left on device")
-        self.left -= 1
+        self.bytes_left -= 1
         return super().write(fd, data[:3])
 
 
@@ -175,7 +175,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> Non
     assert only_file(tmp_path) == "a"
 
 
-def test_the_disk_is_waited_for_before_and_after_the_rename(tmp_path: Path) -> None:
+def test_with_sync_the_disk_is_synced_before_and_after_the_rename(tmp_path: Path) -> None:
     twin = RecordingKernel()
     files.write_atomic(str(tmp_path / "a"), b"x", sync=True, kernel=twin)
     assert [n for n in twin.names() if n in ("fsync", "rename")] == ["fsync", "rename", "fsync"]
@@ -232,7 +232,7 @@ def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
         files.read_bytes(str(path), 4)
 
 
-def test_files_of_proc_that_say_size_0_are_read_whole() -> None:
+def test_files_of_procfs_with_size_0_are_read_completely() -> None:
     assert b"Uid:" in files.read_bytes("/proc/self/status")
     assert len(files.read_bytes("/proc/sys/kernel/random/boot_id").strip()) == 36
     assert files.read_bytes("/proc/sys/kernel/pid_max").strip().isdigit()
@@ -246,17 +246,17 @@ def test_an_empty_file_is_empty(tmp_path: Path) -> None:
     assert files.read_bytes(str(tmp_path / "a"), 0) == b""
 
 
-def test_a_file_that_grew_or_shrank_since_its_size_was_asked_is_read_to_its_end(
+def test_a_file_whose_size_changed_is_read_to_its_end(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a").write_bytes(b"x" * 200_000)
-    for said in (0, 1, 100_000, 300_000):
+    for size in (0, 1, 100_000, 300_000):
         with (tmp_path / "a").open("rb") as file:
-            assert files.read_all(file.fileno(), said, 1 << 20) == b"x" * 200_000
+            assert files.read_all(file.fileno(), size, 1 << 20) == b"x" * 200_000
 
 
 @pytest.mark.parametrize("name", ["fifo", "sub"])
-def test_a_fifo_or_directory_is_no_file_to_read(tmp_path: Path, name: str) -> None:
+def test_a_fifo_or_directory_is_refused(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "sub").mkdir()
     with pytest.raises(DocumentError, match=name):
@@ -269,8 +269,8 @@ def test_a_signature_changes_with_content_and_file(tmp_path: Path) -> None:
     assert files.signature(str(path / "below")) is None
     path.write_bytes(b"x")
     first = files.signature(str(path))
-    found = path.stat()
-    assert first == (found.st_dev, found.st_ino, 1, found.st_mtime_ns, found.st_uid)
+    status = path.stat()
+    assert first == (status.st_dev, status.st_ino, 1, status.st_mtime_ns, status.st_uid)
     files.write_atomic(str(path), b"x")
     assert files.signature(str(path)) != first
 
@@ -282,7 +282,7 @@ def test_paths_are_split_as_the_kernel_reads_them() -> None:
     assert files.split("//a") == ("/", "a")
 
 
-def test_a_lock_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_times_out(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     with files.Lock(path, 1.0):
         start = time.monotonic()

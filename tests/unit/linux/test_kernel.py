@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same tests for the hot kernel, its recording twin and the cold kernel."""
+"""The same tests for Kernel, RecordingKernel and DeclaredKernel."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(params=[Kernel, RecordingKernel, DeclaredKernel])
 def kernel(request: pytest.FixtureRequest) -> Kernel:
-    made: Kernel = request.param()
-    return made
+    new_kernel: Kernel = request.param()
+    return new_kernel
 
 
 def test_a_file_is_written_through_every_call(kernel: Kernel, tmp_path: Path) -> None:
@@ -61,9 +61,7 @@ def test_a_hard_link_of_a_symbolic_link_is_that_link(kernel: Kernel, tmp_path: P
     assert (tmp_path / "hard").readlink() == (tmp_path / "soft").readlink()
 
 
-def test_an_o_path_descriptor_is_reopened_though_its_name_is_gone(
-    kernel: Kernel, tmp_path: Path
-) -> None:
+def test_an_o_path_descriptor_is_reopened_after_an_unlink(kernel: Kernel, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"first")
     fd = kernel.open(str(tmp_path / "a"), os.O_PATH)
     (tmp_path / "a").rename(tmp_path / "b")
@@ -85,9 +83,9 @@ def test_openat2_stays_in_the_root_and_can_refuse_links(kernel: Kernel, tmp_path
     with pytest.raises(OSError, match="link") as caught:
         kernel.openat2(root, "link", os.O_RDONLY, resolve=c.RESOLVE_NO_SYMLINKS)
     assert caught.value.errno == errno.ELOOP
-    made = kernel.openat2(root, "new", os.O_CREAT | os.O_WRONLY, 0o604, c.RESOLVE_BENEATH)
-    assert stat.S_IMODE(os.fstat(made).st_mode) == 0o604
-    os.close(made)
+    fd_of_new = kernel.openat2(root, "new", os.O_CREAT | os.O_WRONLY, 0o604, c.RESOLVE_BENEATH)
+    assert stat.S_IMODE(os.fstat(fd_of_new).st_mode) == 0o604
+    os.close(fd_of_new)
     os.close(root)
 
 
@@ -122,7 +120,7 @@ def test_a_path_is_never_cut_at_a_nul(kernel: Kernel) -> None:
         kernel.mount("none", "/tmp\0", "tmpfs")
 
 
-def test_names_that_are_no_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
+def test_names_that_are_not_utf8_reach_the_kernel(kernel: Kernel, tmp_path: Path) -> None:
     name = os.fsencode(tmp_path) + b"/\xff"
     with open(name, "wb"):
         pass
@@ -215,7 +213,7 @@ def test_a_process_that_changed_its_user_gets_its_own_proc_back(kernel: Kernel) 
     assert run_forked(child) == 0
 
 
-def test_the_twin_has_every_call_of_the_kernel() -> None:
+def test_the_recording_kernel_has_every_call_of_the_kernel() -> None:
     public = {name for name in dir(Kernel) if not name.startswith("_")}
     assert set(CALLS) == public
     assert all(vars(RecordingKernel)[name] is not vars(Kernel)[name] for name in public)
@@ -244,9 +242,11 @@ def test_records_are_the_same_from_run_to_run(tmp_path: Path) -> None:
     assert first[1] == ("symlink", "x", ".nvct-*", str(tmp_path))
 
 
-@pytest.mark.parametrize(("when", "made"), [("before", ["first"]), ("after", ["first", "second"])])
-def test_the_twin_kills_its_process_at_the_call_named(
-    tmp_path: Path, when: str, made: list[str]
+@pytest.mark.parametrize(
+    ("when", "expected"), [("before", ["first"]), ("after", ["first", "second"])]
+)
+def test_the_recording_kernel_kills_its_process_at_the_given_call(
+    tmp_path: Path, when: str, expected: list[str]
 ) -> None:
     def child() -> None:
         twin = RecordingKernel(kill_at=("mkdir", when, 2))
@@ -255,4 +255,4 @@ def test_the_twin_kills_its_process_at_the_call_named(
         twin.mkdir(str(tmp_path / "third"))
 
     assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL
-    assert sorted(os.listdir(tmp_path)) == made
+    assert sorted(os.listdir(tmp_path)) == expected

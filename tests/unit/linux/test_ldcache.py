@@ -57,7 +57,7 @@ def test_no_cache_gives_a_new_one_with_the_added_libraries() -> None:
     assert ldcache.parse(data).entries == [("liba.so.1", "/x/liba.so.1", 0x0303, 0, 0)]
 
 
-def test_a_cache_of_nothing_is_a_bare_header() -> None:
+def test_an_empty_cache_is_a_header() -> None:
     data = ldcache.merge(None, [], machine="x86_64")
 
     assert len(data) == 48
@@ -98,7 +98,7 @@ def test_merging_twice_gives_the_same_bytes() -> None:
     assert ldcache.merge(once, added, machine="x86_64") == once
 
 
-def test_an_entry_that_is_there_but_not_first_is_moved_to_the_front() -> None:
+def test_an_existing_entry_is_moved_to_the_front() -> None:
     old = ldcache.merge(
         None, [("liba.so", "/a/liba.so"), ("liba.so", "/b/liba.so")], machine="i386"
     )
@@ -109,7 +109,7 @@ def test_an_entry_that_is_there_but_not_first_is_moved_to_the_front() -> None:
     assert len(data) == len(old)
 
 
-def test_entries_of_dropped_folders_go() -> None:
+def test_entries_of_dropped_folders_are_removed() -> None:
     old = ldcache.merge(
         None, [("liba.so", "/a/liba.so"), ("libb.so", "/b/libb.so")], machine="i386"
     )
@@ -119,7 +119,7 @@ def test_entries_of_dropped_folders_go() -> None:
     assert names_of(data) == ["libb.so"]
 
 
-def test_a_name_that_is_no_utf_8_survives() -> None:
+def test_a_name_that_is_not_utf_8_is_unchanged() -> None:
     name = b"lib\xff\xfe.so".decode("utf-8", "surrogateescape")
 
     data = ldcache.merge(None, [(name, f"/x/{name}")], machine="x86_64")
@@ -146,9 +146,9 @@ def test_an_unknown_machine_is_refused() -> None:
         ldcache.merge(None, [], machine="vax")
 
 
-def _cache(*, flags: int = 2, count: int = 0, extension: int = 0, rest: bytes = b"") -> bytes:
+def _cache(*, flags: int = 2, count: int = 0, extension: int = 0, content: bytes = b"") -> bytes:
     head = struct.pack("<20sIIB3xI12x", b"glibc-ld.so.cache1.1", count, 0, flags, extension)
-    return head + rest
+    return head + content
 
 
 def _extension(tag: int, flags: int = 0, start: int = 48, size: int = 0) -> bytes:
@@ -170,16 +170,18 @@ ENTRY = struct.pack("<iIIIQ", 0x303, 72, 72, 0, 0)
         pytest.param(_cache(flags=1), id="invalid byte order"),
         pytest.param(_cache(count=1), id="no room for entries"),
         pytest.param(_cache(count=0xFFFFFFFF), id="absurd count"),
-        pytest.param(_cache(count=1, rest=ENTRY + b"lib"), id="string without end"),
-        pytest.param(_cache(count=1, rest=ENTRY), id="string outside"),
+        pytest.param(_cache(count=1, content=ENTRY + b"lib"), id="string without end"),
+        pytest.param(_cache(count=1, content=ENTRY), id="string outside"),
         pytest.param(_cache(extension=999), id="extension outside"),
-        pytest.param(_cache(extension=48, rest=bytes(8)), id="unknown extension"),
-        pytest.param(_cache(extension=48, rest=b"\0"), id="half an extension"),
-        pytest.param(_cache(extension=48, rest=_extension(7)), id="unknown section"),
-        pytest.param(_cache(extension=48, rest=_extension(0, 1)), id="unknown section flag"),
-        pytest.param(_cache(extension=48, rest=_extension(0, 0, 48, 999)), id="section outside"),
-        pytest.param(_cache(extension=48, rest=_extension(1, 0, 48, 3)), id="odd hwcaps"),
-        pytest.param(_cache(extension=48, rest=_extension(1, 0, 48, 4)), id="hwcaps outside"),
+        pytest.param(_cache(extension=48, content=bytes(8)), id="unknown extension"),
+        pytest.param(_cache(extension=48, content=b"\0"), id="half an extension"),
+        pytest.param(_cache(extension=48, content=_extension(7)), id="unknown section"),
+        pytest.param(_cache(extension=48, content=_extension(0, 1)), id="unknown section flag"),
+        pytest.param(
+            _cache(extension=48, content=_extension(0, 0, 48, 999)), id="section outside"
+        ),
+        pytest.param(_cache(extension=48, content=_extension(1, 0, 48, 3)), id="odd hwcaps"),
+        pytest.param(_cache(extension=48, content=_extension(1, 0, 48, 4)), id="hwcaps outside"),
     ],
 )
 def test_a_damaged_or_unknown_cache_is_an_error(data: bytes) -> None:
@@ -188,7 +190,7 @@ def test_a_damaged_or_unknown_cache_is_an_error(data: bytes) -> None:
 
 
 def test_a_very_long_string_is_refused_where_it_is_used() -> None:
-    data = _cache(count=1, rest=ENTRY + b"x" * 5000 + b"\0")
+    data = _cache(count=1, content=ENTRY + b"x" * 5000 + b"\0")
 
     with pytest.raises(LdCacheError, match="longer than 4096"):
         _ = ldcache.parse(data).entries
@@ -207,13 +209,13 @@ def test_a_real_cache_is_read_and_kept_with_its_generator(tmp_path: Path) -> Non
 
 
 @needs_ldconfig
-def test_our_order_is_that_of_ldconfig(tmp_path: Path) -> None:
-    theirs = ldcache.parse(image(tmp_path, NAMES)).entries
+def test_the_order_of_entries_is_that_of_ldconfig(tmp_path: Path) -> None:
+    expected = ldcache.parse(image(tmp_path, NAMES)).entries
 
-    ours = ldcache.merge(None, [(n, f"/opt/lib/{n}") for n in sorted(NAMES)], machine="x86_64")
+    merged = ldcache.merge(None, [(n, f"/opt/lib/{n}") for n in sorted(NAMES)], machine="x86_64")
 
-    assert ldcache.parse(ours).entries == theirs
-    assert len(theirs) == len(NAMES)
+    assert ldcache.parse(merged).entries == expected
+    assert len(expected) == len(NAMES)
 
 
 @needs_ldconfig
@@ -237,8 +239,8 @@ def test_hwcaps_subdirectories_survive_a_merge(tmp_path: Path, form: str) -> Non
     folder = tmp_path / "opt/lib/glibc-hwcaps/x86-64-v3"
     folder.mkdir(parents=True)
     (tmp_path / "etc").mkdir()
-    for place in (folder, folder.parents[1]):
-        (place / "libz.so.1").write_bytes(shared_object(soname="libz.so.1"))
+    for folder_path in (folder, folder.parents[1]):
+        (folder_path / "libz.so.1").write_bytes(shared_object(soname="libz.so.1"))
     ldconfig(tmp_path, "-c", form, "/opt/lib")
     old = (tmp_path / "etc/ld.so.cache").read_bytes()
     if not ldcache.parse(old).hwcaps:

@@ -16,24 +16,28 @@ TEXT = r"""22 28 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:12 - proc p
 
 
 def test_a_line_has_root_and_target_of_a_mount() -> None:
-    proc, root, odd = mountinfo.parse(TEXT)
+    proc, root, escaped = mountinfo.parse(TEXT)
     assert (proc.mount_id, proc.parent_id, proc.major, proc.minor) == (22, 28, 0, 21)
     assert (proc.fstype, proc.root, proc.target) == ("proc", "/", "/proc")
     assert "nosuid" in proc.options
     assert root.tags == ("shared:1", "master:3")
     assert root.super_options == ("rw", "errors=remount-ro")
-    assert odd.tags == ()
-    assert (odd.root, odd.target, odd.source) == ("/a b\\c\t", "/mnt/with space", "no ne")
+    assert escaped.tags == ()
+    assert (escaped.root, escaped.target, escaped.source) == (
+        "/a b\\c\t",
+        "/mnt/with space",
+        "no ne",
+    )
 
 
-def test_mount_points_alone_are_the_same_ones() -> None:
+def test_targets_returns_the_mount_points_of_parse() -> None:
     text = Path("/proc/self/mountinfo").read_text(encoding="utf-8") + TEXT
     assert mountinfo.targets(text) == [m.target for m in mountinfo.parse(text)]
     with pytest.raises(DocumentError, match="mountinfo line"):
         mountinfo.targets("x y")
 
 
-def test_every_mount_of_this_process_is_there() -> None:
+def test_every_mount_of_this_process_is_parsed() -> None:
     text = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
     proc = [m for m in mountinfo.parse(text) if m.target == "/proc"][-1]
     device = os.stat("/proc").st_dev
@@ -44,7 +48,7 @@ def test_every_mount_of_this_process_is_there() -> None:
     "line",
     ["x", "1 2 0:1 / /", "a 2 0:1 / / rw - t s o", "1 2 01 / / rw - t s o", "1 2 0:1 / / rw - t"],
 )
-def test_what_is_no_mountinfo_is_refused(line: str) -> None:
+def test_malformed_mountinfo_is_refused(line: str) -> None:
     with pytest.raises(DocumentError, match="mountinfo line"):
         mountinfo.parse(line)
 
@@ -60,5 +64,5 @@ def test_what_is_no_mountinfo_is_refused(line: str) -> None:
         ("é", "é"),
     ],
 )
-def test_only_whole_octal_escapes_are_undone(escaped: str, plain: str) -> None:
+def test_only_complete_octal_escapes_are_decoded(escaped: str, plain: str) -> None:
     assert mountinfo.unescape(escaped) == plain

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A root's content is an attacker's: each test is a shape that it may have."""
+"""Roots with hostile content: one attack in each test."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 def inside(tmp_path: Path) -> Path:
     """The container's root; the file `secret` next to it belongs to the host."""
     (tmp_path / "secret").write_bytes(b"the host's")
-    made = tmp_path / "root"
+    folder_inside = tmp_path / "root"
     for folder in ("etc", "usr/lib", "tmp"):
-        (made / folder).mkdir(parents=True)
-    (made / "lib").symlink_to("usr/lib")
-    (made / "etc/passwd").write_bytes(b"inside")
-    (made / "usr/lib/libc.so.6").write_bytes(b"ELF")
-    return made
+        (folder_inside / folder).mkdir(parents=True)
+    (folder_inside / "lib").symlink_to("usr/lib")
+    (folder_inside / "etc/passwd").write_bytes(b"inside")
+    (folder_inside / "usr/lib/libc.so.6").write_bytes(b"ELF")
+    return folder_inside
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def test_names_are_listed_sorted_and_no_more_than_the_limit(root: Root, inside: 
         root.listdir("/tmp", 2)
 
 
-def test_names_that_are_no_utf8_are_the_same_file_again(root: Root, inside: Path) -> None:
+def test_names_that_are_not_utf8_name_the_same_file(root: Root, inside: Path) -> None:
     with open(os.fsencode(inside) + b"/tmp/\xff\n", "wb") as file:
         file.write(b"x")
     (name,) = root.listdir("/tmp") or []
@@ -227,7 +227,7 @@ def test_a_directory_inherits_the_group_bit(root: Root, inside: Path) -> None:
     assert mode(inside / "tmp/new") == 0o2755
 
 
-def test_a_file_in_the_way_of_a_directory_is_an_error(root: Root) -> None:
+def test_a_file_at_the_path_of_a_directory_is_an_error(root: Root) -> None:
     with pytest.raises(NotADirectoryError) as caught:
         root.write_file("/etc/passwd/below", b"x")
     assert caught.value.filename == "/etc/passwd/below"
@@ -245,7 +245,9 @@ def test_the_root_itself_is_a_directory_to_open(root: Root, inside: Path) -> Non
     assert root.stat("/") is not None
 
 
-def test_a_written_file_has_its_mode_and_keeps_an_old_ones(root: Root, inside: Path) -> None:
+def test_a_new_file_gets_the_mode_and_an_existing_one_keeps_its_own(
+    root: Root, inside: Path
+) -> None:
     root.write_file("/etc/new", b"x")
     assert mode(inside / "etc/new") == 0o644
     (inside / "etc/passwd").chmod(0o604)
@@ -289,11 +291,11 @@ def test_a_directory_is_never_replaced(root: Root, inside: Path, path: str) -> N
 class Racer(RecordingKernel):
     """A kernel that makes a directory just before a rename."""
 
-    __slots__ = ("place",)
+    __slots__ = ("folder",)
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.place = place
+        self.folder = folder
 
     def rename(
         self,
@@ -303,7 +305,7 @@ class Racer(RecordingKernel):
         source_dir_fd: int | None = None,
         target_dir_fd: int | None = None,
     ) -> None:
-        self.place.mkdir()
+        self.folder.mkdir()
         super().rename(source, target, source_dir_fd=source_dir_fd, target_dir_fd=target_dir_fd)
 
 
@@ -362,7 +364,7 @@ def test_an_invalid_link_text_is_refused_among_many(root: Root, target: str, pat
 
 
 @pytest.mark.parametrize("target", ["", "a\0b"])
-def test_a_text_that_no_link_can_have_is_refused(root: Root, target: str) -> None:
+def test_an_invalid_link_text_is_refused(root: Root, target: str) -> None:
     with pytest.raises(UnsafePathError, match="cannot be a link"):
         root.symlink(target, "/etc/link")
 
@@ -375,7 +377,7 @@ def test_a_link_replaces_a_file_and_a_dangling_link(root: Root, inside: Path) ->
     assert os.readlink(inside / "etc/passwd") == "y"
 
 
-def test_unlink_takes_the_link_and_not_its_target(root: Root, inside: Path) -> None:
+def test_unlink_removes_the_link_and_not_its_target(root: Root, inside: Path) -> None:
     (inside / "etc/link").symlink_to("passwd")
     root.unlink("/etc/link")
     root.unlink("/etc/link")
@@ -420,7 +422,7 @@ def test_a_nul_never_cuts_a_path(root: Root) -> None:
         root.read_file("/etc/passwd\0.txt")
 
 
-def test_a_root_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_root_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name in ("missing", "file"):
         with pytest.raises(HostError, match=f"root folder {tmp_path}/{name} cannot be opened"):
@@ -449,7 +451,7 @@ def test_a_full_file_system_leaves_the_old_file_and_nothing_else(inside: Path) -
     in_mount_namespace(child)
 
 
-def test_a_false_proc_is_noticed(root: Root, inside: Path) -> None:
+def test_a_fake_proc_is_detected(root: Root, inside: Path) -> None:
     def child() -> None:
         fd = root.path_fd("/etc/passwd")
         assert fd is not None

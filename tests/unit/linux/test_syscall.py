@@ -77,15 +77,15 @@ def test_the_static_interpreters_builtin_returns_errors_as_the_kernel_does(
         call(2)
 
 
-def test_the_hot_side_loads_nothing_else_and_ctypes_only_when_it_calls() -> None:
+def test_the_hot_side_loads_ctypes_only_for_a_call() -> None:
     command = [sys.executable, "-I", "-S", "-c", PROBE, str(REPOSITORY)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    early, late = (set(part.split()) for part in done.stdout.strip().split("|"))
-    ours = {"nvct", "nvct.errors", "nvct.linux"} | {
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    early, late = (set(part.split()) for part in result.stdout.strip().split("|"))
+    own_modules = {"nvct", "nvct.errors", "nvct.linux"} | {
         f"nvct.linux.{name}"
         for name in (
             "constants", "device_nodes", "files", "kernel", "mountinfo", "root", "walk",
         )
     }  # fmt: skip
-    assert early - {"__future__", "errno", "fcntl", "_errno"} == ours
+    assert early - {"__future__", "errno", "fcntl", "_errno"} == own_modules
     assert late - {"_struct"} == {"_ctypes", "nvct.linux.syscall"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command lines of runc and crun, read by nvct and by the runtimes themselves."""
+"""The command lines of runc and crun, parsed by nvct and by the runtimes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ NO_BUNDLE = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_a_command_line_is_read_as_the_table_says(case: Case) -> None:
-    said = argv.parse(list(case.args))
-    assert {key: getattr(said, key) for key in READ} == {key: getattr(case, key) for key in READ}
-    assert said.creates is case.creates
+def test_a_command_line_is_parsed_as_in_the_table(case: Case) -> None:
+    invocation = argv.parse(list(case.args))
+    assert {key: getattr(invocation, key) for key in READ} == {
+        key: getattr(case, key) for key in READ
+    }
+    assert invocation.creates is case.creates
 
 
-def test_the_table_is_large_and_names_no_line_twice() -> None:
+def test_the_table_is_large_and_has_no_duplicate() -> None:
     lines = [case.args for case in CASES]
     assert len(lines) >= 100
     assert len(set(lines)) == len(lines)
 
 
 def looked_for(runtime: str, case: Case, folder: Path) -> str | None:
-    done = subprocess.run(
+    result = subprocess.run(
         [runtime, *case.args],
         cwd=folder,
         env={"PATH": "/usr/bin:/bin", "XDG_RUNTIME_DIR": str(folder)},
@@ -51,33 +53,33 @@ def looked_for(runtime: str, case: Case, folder: Path) -> str | None:
         check=False,
         timeout=30,
     )
-    assert done.returncode != 0
+    assert result.returncode != 0
     log = folder / case.log.removeprefix("file:")
-    found = NO_BUNDLE[runtime].search(done.stderr + (log.read_text() if log.is_file() else ""))
-    return None if found is None else found[1] or ""
+    bundle_path = NO_BUNDLE[runtime].search(
+        result.stderr + (log.read_text() if log.is_file() else "")
+    )
+    return None if bundle_path is None else bundle_path[1] or ""
 
 
 @pytest.mark.parametrize("runtime", sorted(TRIED))
-def test_the_runtimes_look_for_the_bundle_where_the_table_says(
-    runtime: str, tmp_path: Path
-) -> None:
+def test_the_runtimes_search_the_bundle_as_in_the_table(runtime: str, tmp_path: Path) -> None:
     program = shutil.which(runtime)
     if program is None:
         pytest.skip(f"needs {runtime}")
-    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
-    if TRIED[runtime] not in said.stdout.splitlines()[0]:
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    if TRIED[runtime] not in version.stdout.splitlines()[0]:
         pytest.skip(f"the table tells of {runtime} {TRIED[runtime]}")
     wrong = {}
     for number, case in enumerate(case for case in CASES if case.creates):
         folder = tmp_path / str(number)
         folder.mkdir()
-        found = looked_for(runtime, case, folder)
-        if found != getattr(case, runtime):
-            wrong[str(case)] = found
+        bundle_path = looked_for(runtime, case, folder)
+        if bundle_path != getattr(case, runtime):
+            wrong[str(case)] = bundle_path
     assert wrong == {}
 
 
-def test_the_arguments_stay_as_they_were() -> None:
+def test_the_arguments_are_not_changed() -> None:
     args = ["--root", "r", "create", "-bB", "id"]
     argv.parse(args)
     assert args == ["--root", "r", "create", "-bB", "id"]

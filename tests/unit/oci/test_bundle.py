@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def made(document: object) -> Bundle:
+def bundle_of(document: object) -> Bundle:
     return Bundle("b/config.json", json.dumps(document))
 
 
 def test_the_members_for_a_request_are_read() -> None:
-    bundle = made(
+    bundle = bundle_of(
         {
             "process": {
                 "env": ["A=1", "B"],
@@ -54,28 +54,28 @@ def test_the_members_for_a_request_are_read() -> None:
     {"process": 5, "annotations": {"k": 1, "l": None, "m": ["x"]}},
 ])  # fmt: skip
 def test_missing_null_or_malformed_members_request_nothing(document: object) -> None:
-    bundle = made(document)
-    found = (bundle.env, bundle.mounts, bundle.annotations, bundle.bounding)
-    assert found == ([], [], {}, [])
+    bundle = bundle_of(document)
+    members = (bundle.env, bundle.mounts, bundle.annotations, bundle.bounding)
+    assert members == ([], [], {}, [])
     assert (bundle.process_id("uid"), bundle.process_id("gid")) == (0, 0)
 
 
-def test_the_flat_list_of_capabilities_of_old_is_read() -> None:
-    assert made({"process": {"capabilities": ["CAP_A", 1]}}).bounding == ["CAP_A"]
+def test_the_flat_list_of_capabilities_of_old_runtimes_is_read() -> None:
+    assert bundle_of({"process": {"capabilities": ["CAP_A", 1]}}).bounding == ["CAP_A"]
 
 
 @pytest.mark.parametrize("value", [{}, 1, "x", True, {"a": []}])
 def test_arrays_of_another_type_are_refused(value: object) -> None:
     with pytest.raises(BundleError, match=r"^b/config.json: process.env is not an array$"):
-        _ = made({"process": {"env": value}}).env
+        _ = bundle_of({"process": {"env": value}}).env
     with pytest.raises(BundleError, match=r"^b/config.json: mounts is not an array$"):
-        _ = made({"mounts": value}).mounts
+        _ = bundle_of({"mounts": value}).mounts
 
 
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"mounts":[}', '{"mounts":[],"mounts":[]}', "NaN"]
 )
-def test_what_is_no_config_is_a_bundle_error_with_a_hint(text: str) -> None:
+def test_a_malformed_config_is_a_bundle_error_with_a_hint(text: str) -> None:
     with pytest.raises(BundleError, match=r"^b/config.json is ") as caught:
         Bundle("b/config.json", text)
     assert caught.value.hint
@@ -106,7 +106,7 @@ def test_a_missing_config_is_a_bundle_error(tmp_path: Path) -> None:
         bundles.load(f"{tmp_path}/config.json")
 
 
-def test_a_directory_or_a_fifo_is_a_bundle_error_and_nothing_waits(tmp_path: Path) -> None:
+def test_a_directory_or_a_fifo_is_a_bundle_error_and_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path, tmp_path / "fifo"):
         with pytest.raises(BundleError, match="is no regular file"):
@@ -121,7 +121,7 @@ def test_a_config_that_is_too_large_is_a_bundle_error(tmp_path: Path) -> None:
         bundles.load(str(path))
 
 
-def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
+def test_an_unchanged_document_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"mounts":[1,2]}')
     before = path.stat()

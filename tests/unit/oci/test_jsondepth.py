@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The depth of JSON: equal to that of the scanner, with any strings."""
+"""The depth of a JSON text is that of the scanner, with any strings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_many_values_beside_one_another_are_not_deep() -> None:
 
 
 @given(st.recursive(st.text() | st.integers(), st.lists, max_leaves=20))
-def test_no_document_that_is_shallow_is_refused(value: object) -> None:
+def test_no_shallow_document_is_refused(value: object) -> None:
     text = json.dumps([[], value] * LIMIT, ensure_ascii=False)
 
     assert not refused(text)
@@ -55,19 +55,19 @@ def test_no_document_that_is_shallow_is_refused(value: object) -> None:
 
 
 @pytest.mark.parametrize("depth", [LIMIT, LIMIT + 2, 1000, 9000, 100_000])
-def test_on_a_small_stack_it_is_an_answer_and_no_signal(depth: int) -> None:
+def test_on_a_small_stack_deep_nesting_is_an_error_and_not_a_crash(depth: int) -> None:
     code = (
         f"import sys;sys.path.append({str(REPOSITORY)!r});from nvct.oci import jsontext;"
         "jsontext.parse(sys.stdin.read(),'x.json');print('read')"
     )
 
-    done = subprocess.run(
+    result = subprocess.run(
         [PYTHON, "-I", "-S", "-c", code], input=nested(depth), text=True, check=False,
         capture_output=True, env={"BIG": "x" * 50_000},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_STACK, (STACK, STACK)),
     )  # fmt: skip
 
     if depth <= LIMIT:
-        assert done.stdout == "read\n", done.stderr
+        assert result.stdout == "read\n", result.stderr
     else:
-        assert "it is nested too deeply" in done.stderr
+        assert "it is nested too deeply" in result.stderr

@@ -24,10 +24,10 @@ def document(text: str) -> Document:
 
 
 def edited(text: str, *edits: tuple[str, tuple[str, ...], list[str] | str]) -> str:
-    made = document(text)
+    json_document = document(text)
     for verb, path, value in edits:
-        getattr(made, verb)(path, value)
-    return made.render()
+        getattr(json_document, verb)(path, value)
+    return json_document.render()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ NO_JSON = [
 
 
 @pytest.mark.parametrize("text", NO_JSON)
-def test_what_is_no_json_is_refused_by_both_readers(text: str) -> None:
+def test_malformed_json_is_refused_by_parse_and_document(text: str) -> None:
     with pytest.raises(DocumentError, match=r"^x.json is not JSON: "):
         jsontext.parse(text, "x.json")
     with pytest.raises(DocumentError, match=r"^x.json is not (JSON: |a JSON object)"):
@@ -59,7 +59,7 @@ def test_what_is_no_json_is_refused_by_both_readers(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["[]", "1", "null", '"{}"', "true"])
-def test_a_document_that_is_no_object_is_refused(text: str) -> None:
+def test_a_document_that_is_not_an_object_is_refused(text: str) -> None:
     with pytest.raises(DocumentError, match=r"^x.json is not a JSON object$"):
         document(text)
 
@@ -94,7 +94,7 @@ def test_a_duplicate_key_in_the_schema_is_refused(text: str) -> None:
         document(text)
 
 
-def test_another_member_that_is_there_twice_stays_as_it_is() -> None:
+def test_a_duplicate_key_outside_the_schema_is_unchanged() -> None:
     text = '{"z":1,"z":2,"a":{"z":1,"z":2}}'
     assert edited(text, ("append", ("a", "list"), ["3"])) == (
         '{"z":1,"z":2,"a":{"z":1,"z":2,"list":[3]}}'
@@ -127,10 +127,10 @@ def test_appending_creates_missing_members_and_moves_no_others(text: str, expect
 
 
 def test_appending_nothing_is_no_edit() -> None:
-    made = document("{}")
-    made.append(("list",), [])
-    assert not made.changed
-    assert made.render() == "{}"
+    json_document = document("{}")
+    json_document.append(("list",), [])
+    assert not json_document.changed
+    assert json_document.render() == "{}"
 
 
 def test_new_members_of_one_object_are_one_insertion() -> None:
@@ -187,36 +187,36 @@ def test_appending_twice_adds_up() -> None:
 
 
 def test_rendering_twice_is_the_same() -> None:
-    made = document('{"list":[1]}')
-    made.append(("list",), ["2"])
-    made.put(("value",), "3")
-    assert made.render() == made.render() == '{"list":[1,2],"value":3}'
+    json_document = document('{"list":[1]}')
+    json_document.append(("list",), ["2"])
+    json_document.put(("value",), "3")
+    assert json_document.render() == json_document.render() == '{"list":[1,2],"value":3}'
 
 
 @pytest.mark.parametrize("value", ["{}", "1", '"x"', "true", "false", '{"[]":[]}'])
 def test_an_array_of_another_type_is_refused(value: str) -> None:
-    made = document(f'{{"list":{value}}}')
-    for edit in (made.append, made.rewrite):
+    json_document = document(f'{{"list":{value}}}')
+    for edit in (json_document.append, json_document.rewrite):
         with pytest.raises(DocumentError, match=r"^x.json: list is not an array$"):
             edit(("list",), ["1"])
-    assert made.render() == made.text
+    assert json_document.render() == json_document.text
 
 
 @pytest.mark.parametrize("value", ["[]", "1", '"x"', "true", "false"])
 def test_an_object_of_another_type_is_refused(value: str) -> None:
-    made = document(f'{{"a":{value}}}')
-    made.append(("a", "deep", "list"), ["1"])
+    json_document = document(f'{{"a":{value}}}')
+    json_document.append(("a", "deep", "list"), ["1"])
     with pytest.raises(DocumentError, match=r"^x.json: a is not an object$"):
-        made.render()
+        json_document.render()
 
 
 def test_a_member_without_a_parent_object_is_none() -> None:
-    made = document('{"a":5,"value":{"x":1},"list":[null,1]}')
-    assert made.value(("a", "deep", "value")) is None
-    assert made.value(("value",)) == {"x": 1}
-    assert made.value(("value", "x")) is None
-    assert [node.value for node in made.elements(("list",))] == [None, 1]
-    assert made.elements(("a", "list")) == []
+    json_document = document('{"a":5,"value":{"x":1},"list":[null,1]}')
+    assert json_document.value(("a", "deep", "value")) is None
+    assert json_document.value(("value",)) == {"x": 1}
+    assert json_document.value(("value", "x")) is None
+    assert [node.value for node in json_document.elements(("list",))] == [None, 1]
+    assert json_document.elements(("a", "list")) == []
 
 
 def test_white_space_order_and_number_formats_survive() -> None:
@@ -246,6 +246,6 @@ def test_a_tuple_is_dumped_as_an_array() -> None:
 
 
 @pytest.mark.parametrize("value", [1.5, b"x", {1: 2}, {"a"}, object()])
-def test_what_is_no_plain_data_is_not_dumped(value: object) -> None:
+def test_data_of_other_types_is_not_dumped(value: object) -> None:
     with pytest.raises(TypeError):
         jsontext.dumps(value)

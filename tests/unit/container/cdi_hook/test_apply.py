@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All work of a container in one process, and the libraries that its programs load."""
+"""Hook apply does all work for a container; its programs load the right libraries."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def image(container: Container) -> Container:
 
 def loaded_in(container: Container, name: str) -> str:
     """Load a library by dlopen in the container's root; return its path."""
-    told = container.bundle / "told"
-    fd = os.open(told, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    record = container.bundle / "told"
+    fd = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def child() -> None:
         os.chroot(container.root)
@@ -56,7 +56,7 @@ def loaded_in(container: Container, name: str) -> str:
         assert run_forked(child) == 0
     finally:
         os.close(fd)
-    return told.read_text()
+    return record.read_text()
 
 
 def ldconfig(container: Container) -> None:
@@ -77,7 +77,7 @@ def test_a_program_in_the_container_loads_the_drivers_library(image: Container) 
 
 
 @needs_root
-def test_it_still_does_after_an_ldconfig_in_the_container(image: Container) -> None:
+def test_it_loads_the_drivers_library_after_an_ldconfig_in_the_container(image: Container) -> None:
     shutil.rmtree(image.root / "opt")
     image.hook(*APPLY)
     (image.root / "etc/ld.so.cache").unlink()
@@ -88,7 +88,7 @@ def test_it_still_does_after_an_ldconfig_in_the_container(image: Container) -> N
 
 
 @needs_root
-def test_an_image_without_cache_loads_it_too(image: Container) -> None:
+def test_an_image_without_a_cache_loads_the_drivers_library(image: Container) -> None:
     assert image.hook(*APPLY) == 0
 
     assert loaded_in(image, "libcuda.so.1") == "driver"
@@ -105,7 +105,9 @@ def test_the_compatibility_library_is_loaded_where_the_host_is_older(image: Cont
 
 
 @needs_root
-def test_after_an_upgrade_of_the_host_the_drivers_library_is_back(image: Container) -> None:
+def test_after_an_upgrade_of_the_host_the_drivers_library_is_loaded_again(
+    image: Container,
+) -> None:
     image.library("/usr/local/cuda/compat/libcuda.so.575.1", "libcuda.so.1", origin="compat")
     image.hook(*APPLY)
 
@@ -122,12 +124,12 @@ def test_an_image_in_which_the_driver_is_mounted_file_by_file_works(
     from nvct.linux.kernel import KERNEL
 
     driver = tmp_path / "libcuda.so.580.1"
-    place = image.root / "drv/libcuda.so.580.1"
-    driver.write_bytes(place.read_bytes())
-    place.write_bytes(b"")
+    library = image.root / "drv/libcuda.so.580.1"
+    driver.write_bytes(library.read_bytes())
+    library.write_bytes(b"")
 
     def mounted() -> None:
-        KERNEL.mount(str(driver), str(place), None, MS_BIND)
+        KERNEL.mount(str(driver), str(library), None, MS_BIND)
         assert image.hook(*APPLY) == 0
         assert loaded_in(image, "libcuda.so.1") == "driver"
 
@@ -142,7 +144,7 @@ def test_applying_twice_changes_nothing(image: Container) -> None:
     assert image.tree() == before
 
 
-def test_nothing_asked_for_is_nothing_done(image: Container) -> None:
+def test_without_options_nothing_is_changed(image: Container) -> None:
     before = image.tree()
 
     assert image.hook("apply") == 0
@@ -166,7 +168,7 @@ def test_the_params_mask_is_made_last(image: Container) -> None:
     in_mount_namespace(masked)
 
 
-def test_a_part_that_fails_is_one_line_and_status_1(
+def test_a_failing_step_is_reported_in_one_line_with_status_1(
     image: Container, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (image.root / "drv/libcuda.so.1").mkdir()

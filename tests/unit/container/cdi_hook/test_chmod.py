@@ -15,7 +15,7 @@ def mode_of(container: Container, path: str) -> int:
     return (container.root / path).lstat().st_mode & 0o7777
 
 
-def test_existing_paths_get_the_mode_and_missing_ones_are_passed_over(
+def test_existing_paths_get_the_mode_and_missing_ones_are_skipped(
     container: Container,
 ) -> None:
     container.file("/dev/dri/card0").chmod(0o600)
@@ -57,7 +57,7 @@ def test_other_modes_are_refused(text: str) -> None:
         parse_mode(text)
 
 
-def test_one_path_that_cannot_be_walked_does_not_save_the_others(
+def test_a_path_that_cannot_be_walked_does_not_stop_the_others(
     container: Container, capfd: pytest.CaptureFixture[str]
 ) -> None:
     container.link("/loop", "loop")
@@ -70,5 +70,5 @@ def test_one_path_that_cannot_be_walked_does_not_save_the_others(
     assert mode_of(container, "later") == 0o644
 
 
-def test_no_path_is_nothing_to_do(container: Container) -> None:
+def test_without_a_path_nothing_is_changed(container: Container) -> None:
     assert container.hook("chmod", "--mode", "644", state={}) == 0

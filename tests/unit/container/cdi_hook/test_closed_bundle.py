@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bundle that the hook may not read: Docker's, where users are remapped."""
+"""A bundle that the hook cannot read, as Docker's with userns-remap."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST = "         0          0 4294967295\n"
 USER = 65534
 
 
-def said_inside(tmp_path: Path, ids: str) -> str:
+def output_inside(tmp_path: Path, ids: str) -> str:
     """Open the root as a user without access to the bundle, with the root as working directory."""
     tmp_path.chmod(0o755)
     rootfs = tmp_path / "closed/bundle/rootfs"
@@ -68,14 +68,14 @@ def said_inside(tmp_path: Path, ids: str) -> str:
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become somebody else")
 
 
-def test_in_a_user_namespace_the_root_is_where_the_runtime_started_the_hook(
+def test_in_a_user_namespace_the_root_is_the_folder_in_which_the_hook_starts(
     tmp_path: Path,
 ) -> None:
-    assert said_inside(tmp_path, MAPPED) == "mark"
+    assert output_inside(tmp_path, MAPPED) == "mark"
 
 
-def test_everywhere_else_a_closed_bundle_is_an_error(tmp_path: Path) -> None:
-    said = said_inside(tmp_path, HOST)
+def test_outside_a_user_namespace_a_closed_bundle_is_an_error(tmp_path: Path) -> None:
+    message = output_inside(tmp_path, HOST)
 
-    assert "config.json" in said
-    assert "Permission denied" in said
+    assert "config.json" in message
+    assert "Permission denied" in message

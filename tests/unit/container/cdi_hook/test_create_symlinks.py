@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from tests.support.containers import Container
 
 
-def test_links_are_made_with_their_folders_and_text_as_given(container: Container) -> None:
+def test_links_are_made_with_their_folders_and_their_text_unchanged(container: Container) -> None:
     status = container.hook(
         "create-symlinks", "--link", "../a,b::/x/y/link", "--link", "/abs::/other"
     )
@@ -19,7 +19,7 @@ def test_links_are_made_with_their_folders_and_text_as_given(container: Containe
     }  # fmt: skip
 
 
-def test_a_link_that_is_there_stays(container: Container) -> None:
+def test_an_existing_link_stays(container: Container) -> None:
     container.link("/b", "a")
     before = (container.root / "b").lstat().st_ino
 

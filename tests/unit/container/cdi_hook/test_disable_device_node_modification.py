@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The params mask: when it is made, and that it is really read-only."""
+"""The params mask: the conditions for it, and that it is read-only."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class OldKernel(Kernel):
         ("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"),
     ],
 )
-def test_only_a_switch_that_is_on_is_switched_off(params: str, masked: str | None) -> None:
+def test_only_an_enabled_switch_is_masked(params: str, masked: str | None) -> None:
     assert mask(params.encode()) == (None if masked is None else masked.encode())
 
 
@@ -61,7 +61,7 @@ def test_a_container_without_params_needs_no_mask(container: Container) -> None:
     assert container.tree() == {}
 
 
-def test_params_that_are_no_file_fail(
+def test_params_that_are_not_a_file_fail(
     container: Container, capsys: pytest.CaptureFixture[str]
 ) -> None:
     container.params(ON)
@@ -80,7 +80,7 @@ def context_of(container: Container, kernel: Kernel) -> Context:
 
 
 @pytest.mark.parametrize("kernel", [Kernel(), OldKernel()], ids=["new", "old"])
-def test_the_mask_is_read_only_and_leaves_nothing_behind(
+def test_the_mask_is_read_only_and_leaves_no_other_mount(
     container: Container, kernel: Kernel
 ) -> None:
     container.params(ON)

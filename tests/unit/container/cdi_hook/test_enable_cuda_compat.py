@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the image's newer libcuda is used, and how it gets first."""
+"""The conditions for the image's newer libcuda, and its position in the cache."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ORIN, EMPTY = Note((13, 2, 0), frozenset()), Note(None, frozenset())
 
 
 @pytest.mark.parametrize(
-    ("driver", "cuda_version", "compat", "found", "wanted"),
+    ("driver", "cuda_version", "compat", "note", "is_used"),
     [
         pytest.param(V550, None, V580, None, True, id="older major"),
         pytest.param(V580, None, V580, None, False, id="same major"),
@@ -66,10 +66,10 @@ def test_compatibility_libraries_are_used_where_they_fit(
     driver: tuple[int, ...] | None,
     cuda_version: tuple[int, ...] | None,
     compat: tuple[int, ...] | None,
-    found: Note | None,
-    wanted: bool,  # noqa: FBT001  a table
+    note: Note | None,
+    is_used: bool,  # noqa: FBT001  a table
 ) -> None:
-    assert is_wanted(driver, cuda_version, compat, found) is wanted
+    assert is_wanted(driver, cuda_version, compat, note) is is_used
 
 
 @pytest.mark.parametrize(
@@ -106,9 +106,9 @@ LONG_S = '{"CUDA ver\N{LATIN SMALL LETTER LONG S}ion":"13.1"}'
 def test_notes_are_read_as_go_reads_them(
     text: str, cuda_version: tuple[int, ...] | None, drivers: set[int]
 ) -> None:
-    found = parse_note(text.encode() + b"\0")
+    note = parse_note(text.encode() + b"\0")
 
-    assert (found.cuda, set(found.drivers)) == (cuda_version, drivers)
+    assert (note.cuda, set(note.drivers)) == (cuda_version, drivers)
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"driver":["535"]}', b'{"CUDA version":1}'])
@@ -166,7 +166,7 @@ def test_a_note_decides(cuda: Container, drivers: list[int], host: str, *, is_us
 
 @pytest.mark.parametrize(("host", "is_used"), [("13.1", True), ("13.2", False), ("13.3", False)])
 @pytest.mark.parametrize("short", [0, 2])
-def test_a_tegra_has_a_cuda_version_alone(
+def test_a_tegra_is_compared_by_its_cuda_version_only(
     cuda: Container, host: str, short: int, *, is_used: bool
 ) -> None:
     """Orin's compatibility libraries are libcuda.so.1.1; their note is cut short by two bytes."""
@@ -205,7 +205,7 @@ def test_a_damaged_note_counts_as_none_with_a_warning(
         ),
     ],
 )
-def test_otherwise_the_container_stays_as_it_is(cuda: Container, arguments: list[str]) -> None:
+def test_libraries_that_do_not_fit_change_nothing(cuda: Container, arguments: list[str]) -> None:
     before = cuda.tree()
 
     assert cuda.hook("enable-cuda-compat", *arguments) == 0
@@ -221,7 +221,7 @@ def test_two_candidates_are_a_warning(cuda: Container, capsys: pytest.CaptureFix
     assert "has 2 libcuda.so of full version" in capsys.readouterr().err
 
 
-def test_a_folder_outside_the_container_is_never_meant(cuda: Container) -> None:
+def test_a_folder_outside_the_container_is_never_used(cuda: Container) -> None:
     outside = cuda.bundle / "compat"
     outside.mkdir()
     (outside / "libcuda.so.580.1").write_bytes(b"")
@@ -233,7 +233,7 @@ def test_a_folder_outside_the_container_is_never_meant(cuda: Container) -> None:
     assert cuda.tree() == before
 
 
-def test_a_folder_that_would_need_a_line_of_its_own_is_refused(
+def test_a_folder_whose_name_contains_a_line_break_is_refused(
     container: Container, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """ld.so.conf ends a path at a blank or a line break; the image chooses the name."""
@@ -250,7 +250,7 @@ def test_a_folder_that_would_need_a_line_of_its_own_is_refused(
     assert not (container.root / "etc/ld.so.conf.d").exists()
 
 
-def test_a_damaged_cache_is_left_as_it_is_where_compatibility_ends(
+def test_a_damaged_cache_is_unchanged_when_compatibility_ends(
     cuda: Container, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1") == 0

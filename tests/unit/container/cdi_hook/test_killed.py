@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hook killed at any moment leaves whole files, and the next start makes up for it."""
+"""A hook that is killed at any moment leaves complete files; the next start finishes the work."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def without_temporaries(tree: dict[str, str]) -> dict[str, str]:
     return {path: data for path, data in tree.items() if "/.nvct-" not in path}
 
 
-def test_wherever_it_is_killed_the_cache_is_whole_and_the_next_start_completes(
+def test_after_a_kill_at_any_point_the_cache_is_complete_and_the_next_start_finishes(
     tmp_path: Path,
 ) -> None:
-    whole = container_in(tmp_path / "whole")
-    before = whole.tree()["etc/ld.so.cache"]
+    complete = container_in(tmp_path / "whole")
+    before = complete.tree()["etc/ld.so.cache"]
     recorder = RecordingKernel()
-    run_apply(whole, recorder)
-    after = whole.tree()
+    run_apply(complete, recorder)
+    after = complete.tree()
     names = recorder.names()
     assert {"symlink", "rename", "write"} <= set(names)
     points = [

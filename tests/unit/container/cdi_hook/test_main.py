@@ -93,7 +93,7 @@ def test_the_hosts_root_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "the container's root is the host's" in capsys.readouterr().err
 
 
-def test_an_absolute_root_path_is_taken_as_it_is(container: Container) -> None:
+def test_an_absolute_root_path_is_used_unchanged(container: Container) -> None:
     container.write_config({"root": {"path": str(container.root)}})
 
     assert container.hook("create-symlinks", "--link", "a::/b") == 0
@@ -116,7 +116,7 @@ def test_a_relative_root_in_the_state_is_below_the_bundle(container: Container) 
     assert container.tree() == {"b": "-> a"}
 
 
-def test_the_state_may_stand_in_a_file(container: Container) -> None:
+def test_the_state_can_be_read_from_a_file(container: Container) -> None:
     state = container.bundle / "state.json"
     state.write_text(f'{{"bundle": "{container.bundle}"}}')
 
@@ -158,8 +158,8 @@ def test_help_lists_the_hooks(arguments: list[str], capsys: pytest.CaptureFixtur
 def test_version_is_recognized(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"], -1) == 0
 
-    said = f"NVIDIA CDI Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
-    assert capsys.readouterr().out == said
+    version_text = f"NVIDIA CDI Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+    assert capsys.readouterr().out == version_text
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_help_of_a_hook_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> 
         assert capsys.readouterr().out.startswith("usage: nvidia-cdi-hook chmod ")
 
 
-def test_a_flag_behind_a_word_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_flag_after_a_word_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["create-symlinks", "word", "--link=a::/b", "--container-spec=/nonexistent"]
     assert main(words, -1) == 1
     assert "/nonexistent" in capsys.readouterr().err
@@ -200,7 +200,7 @@ def test_applying_imports_nothing_slow(container: Container) -> None:
     arguments = ["--folder", "/drv", "--link", "a::/b", "--application-profile", "--mask-params"]
     command = [sys.executable, "-I", "-S", "-c", program, sys.path[0] or ".", "apply", *arguments]
 
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         input=f'{{"bundle": "{container.bundle}"}}',
         check=True,
@@ -208,6 +208,6 @@ def test_applying_imports_nothing_slow(container: Container) -> None:
         text=True,
     )
 
-    loaded = set(done.stdout.split())
+    loaded = set(result.stdout.split())
     assert "nvct.container.cdi_hook.update_ldcache" in loaded
     assert not loaded & {"os", "re", "json", "typing", "struct", "ctypes", "enum", "functools"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A root that is read-only before the hook runs, as crun makes it, and what stays closed."""
+"""Roots that are read-only before the hook runs, as crun makes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cannot_write(container: Container) -> bool:
     return refused.value.errno == errno.EROFS
 
 
-def test_files_are_written_and_the_container_still_cannot(container: Container) -> None:
+def test_files_are_written_and_the_root_stays_read_only(container: Container) -> None:
     container.file("/usr/lib/libcuda.so.580")
 
     def hooked() -> None:
@@ -97,7 +97,7 @@ def test_the_params_mask_is_mounted_where_the_container_sees_it(container: Conta
 
 
 @pytest.mark.parametrize("readonly", [False, None, "yes"])
-def test_a_root_that_config_json_does_not_close_stays_closed(
+def test_a_root_that_config_json_does_not_make_read_only_stays_read_only(
     container: Container, capfd: pytest.CaptureFixture[str], readonly: object
 ) -> None:
     def hooked() -> None:
@@ -109,7 +109,7 @@ def test_a_root_that_config_json_does_not_close_stays_closed(
     assert "Read-only file system" in capfd.readouterr().err
 
 
-def test_a_root_that_was_closed_on_the_host_stays_closed(
+def test_a_root_that_is_read_only_on_the_host_stays_read_only(
     container: Container, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def hooked() -> None:
@@ -121,7 +121,7 @@ def test_a_root_that_was_closed_on_the_host_stays_closed(
     assert "Read-only file system" in capfd.readouterr().err
 
 
-def test_a_root_that_is_no_mount_is_not_opened(
+def test_a_root_that_is_not_a_mount_is_not_made_writable(
     container: Container, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def hooked() -> None:
@@ -142,7 +142,7 @@ class RefusingKernel(Kernel):
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
 
-def test_without_the_right_to_it_one_sentence_says_so(container: Container) -> None:
+def test_a_missing_permission_to_remount_is_reported(container: Container) -> None:
     def hooked() -> None:
         read_only(container)
         state = container.bundle.parent / "state"

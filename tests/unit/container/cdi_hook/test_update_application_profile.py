@@ -23,7 +23,7 @@ def test_a_profile_has_the_format_of_the_driver() -> None:
     )
 
 
-def test_a_container_without_gpu_nodes_stays_as_it_is(container: Container) -> None:
+def test_a_container_without_gpu_nodes_is_unchanged(container: Container) -> None:
     container.file("/dev/nvidia0", "a file, no device")
     before = container.tree()
 
@@ -31,7 +31,7 @@ def test_a_container_without_gpu_nodes_stays_as_it_is(container: Container) -> N
     assert container.tree() == before
 
 
-def test_a_container_without_dev_stays_as_it_is(container: Container) -> None:
+def test_a_container_without_dev_is_unchanged(container: Container) -> None:
     assert container.hook("update-application-profile") == 0
     assert container.tree() == {}
 

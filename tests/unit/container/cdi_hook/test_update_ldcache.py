@@ -78,15 +78,15 @@ def test_the_images_own_folder_is_named_as_its_cache_does_and_needs_no_drop_in(
 def test_a_folder_that_the_images_ldconfig_knows_needs_no_drop_in(glibc: Container) -> None:
     glibc.library("/opt/known/libcuda.so.1", "libcuda.so.1")
     old = (glibc.root / CACHE[1:]).read_bytes()
-    known = [("libold.so", "/opt/known/libold.so")]
-    glibc.file(CACHE, ldcache.merge(old, known, machine="x86_64"))
+    earlier_entries = [("libold.so", "/opt/known/libold.so")]
+    glibc.file(CACHE, ldcache.merge(old, earlier_entries, machine="x86_64"))
 
     for _ in range(2):
         assert glibc.hook("update-ldcache", "--folder", "/opt/known") == 0
         assert not (glibc.root / DROPIN[1:]).exists()
 
 
-def test_ours_comes_before_the_images_own(glibc: Container) -> None:
+def test_the_drivers_library_precedes_the_images_own(glibc: Container) -> None:
     old = (glibc.root / CACHE[1:]).read_bytes()
     stub = [("libcuda.so.1", "/opt/stubs/libcuda.so.1")]
     glibc.file(CACHE, ldcache.merge(old, stub, machine="x86_64"))
@@ -136,7 +136,7 @@ def test_libraries_of_32_bits_are_for_the_linker_of_32_bits(glibc: Container) ->
     }  # fmt: skip
 
 
-def test_a_cache_of_unknown_format_stays_and_a_warning_says_so(
+def test_a_cache_of_unknown_format_stays_with_a_warning(
     glibc: Container, capsys: pytest.CaptureFixture[str]
 ) -> None:
     glibc.file(CACHE, "glibc-ld.so.cache9.9")
@@ -153,7 +153,7 @@ def test_a_cache_of_unknown_format_stays_and_a_warning_says_so(
 
 
 @pytest.mark.parametrize("path", ["liba.so", "etc/nothing"])
-def test_an_image_without_a_dynamic_linker_stays_as_it_is(container: Container, path: str) -> None:
+def test_an_image_without_a_dynamic_linker_is_unchanged(container: Container, path: str) -> None:
     container.library("/drv/libcuda.so.1", "libcuda.so.1")
     container.file(path)
     before = container.tree()
@@ -186,18 +186,18 @@ def test_musls_own_path_file_is_kept(container: Container) -> None:
     assert container.read(path) == "/opt/lib\n/lib\n/x\n/drv\n"
 
 
-@pytest.mark.parametrize("place", [CACHE, DROPIN, "/etc"])
-def test_hostile_links_do_not_lead_out(glibc: Container, place: str) -> None:
+@pytest.mark.parametrize("folder", [CACHE, DROPIN, "/etc"])
+def test_hostile_links_do_not_lead_out(glibc: Container, folder: str) -> None:
     outside = glibc.bundle / "outside"
     outside.mkdir()
     (outside / "ld.so.cache").write_text("host")
     glibc.library("/drv/libcuda.so.1", "libcuda.so.1")
-    where = glibc.root / place[1:]
-    if where.is_dir():
-        where.rename(glibc.root / "etc.old")
+    target = glibc.root / folder[1:]
+    if target.is_dir():
+        target.rename(glibc.root / "etc.old")
     else:
-        where.unlink(missing_ok=True)
-    glibc.link(place, str(outside) if place == "/etc" else str(outside / "ld.so.cache"))
+        target.unlink(missing_ok=True)
+    glibc.link(folder, str(outside) if folder == "/etc" else str(outside / "ld.so.cache"))
 
     glibc.hook("update-ldcache", "--folder", "/drv")
 
@@ -226,9 +226,9 @@ def test_a_folder_name_that_a_linker_would_misread_fails(
 
 def viewed(glibc: Container) -> None:
     """Write the files of the shim: entries and a drop-in of a view and of compatibility."""
-    ours = [("libcuda.so.1", "/compat/libcuda.so.1"), ("libcuda.so.1", "/view/libcuda.so.1")]
+    expected = [("libcuda.so.1", "/compat/libcuda.so.1"), ("libcuda.so.1", "/view/libcuda.so.1")]
     data = (glibc.root / CACHE[1:]).read_bytes()
-    glibc.file(CACHE, ldcache.merge(data, ours, machine="x86_64"))
+    glibc.file(CACHE, ldcache.merge(data, expected, machine="x86_64"))
     glibc.file(DROPIN, linker_conf.LinkerConf(["/compat"], [], ["/view"]).render())
 
 
@@ -275,6 +275,6 @@ def test_links_that_take_too_many_steps_are_refused(
 
     assert container.hook("update-ldcache", "--folder", "/drv") == 1
 
-    said = capfd.readouterr().err
-    assert "the paths in the container take too many steps to follow" in said
+    message = capfd.readouterr().err
+    assert "the paths in the container take too many steps to follow" in message
     assert container.tree() == before

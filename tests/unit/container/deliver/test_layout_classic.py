@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook's work, done by the shim before the container exists; what it leaves to the hook."""
+"""Layout classic: the shim does the hook's work, or leaves it to the hook."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def image(tmp_path: Path) -> Image:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs mknod")
 @pytest.mark.parametrize("name", IMAGES)
-def test_the_root_is_as_the_hook_would_have_made_it(name: str, tmp_path: Path) -> None:
+def test_the_root_is_the_same_as_with_the_hook(name: str, tmp_path: Path) -> None:
     by_hook, by_shim = Image(tmp_path / "hook"), Image(tmp_path / "shim")
     for image in (by_hook, by_shim):
         IMAGES[name](image)
@@ -51,29 +51,29 @@ def test_the_root_is_as_the_hook_would_have_made_it(name: str, tmp_path: Path) -
 
     assert notes == ["without a hook"]
     assert "hooks" not in document
-    made = by_shim.tree()
-    assert made == by_hook.tree()
+    tree_by_shim = by_shim.tree()
+    assert tree_by_shim == by_hook.tree()
     assert modes(by_shim) == modes(by_hook)
-    assert profile.PATH[1:] in made
-    assert made[f"{DEBIAN[1:]}/libcuda.so.1"] == f"-> libcuda.so.{VERSION}"
+    assert profile.PATH[1:] in tree_by_shim
+    assert tree_by_shim[f"{DEBIAN[1:]}/libcuda.so.1"] == f"-> libcuda.so.{VERSION}"
 
 
 def modes(image: Image) -> list[tuple[str, int, int, int]]:
-    """Return who may do what with everything in the container."""
-    found = [(path, path.lstat()) for path in sorted(image.root.rglob("*"))]
+    """Return mode and owner of every file in the container."""
+    files = [(path, path.lstat()) for path in sorted(image.root.rglob("*"))]
     root = image.root
-    return [(str(p.relative_to(root)), s.st_mode, s.st_uid, s.st_gid) for p, s in found]
+    return [(str(p.relative_to(root)), s.st_mode, s.st_uid, s.st_gid) for p, s in files]
 
 
 def test_the_mounts_are_those_of_a_container_with_a_hook(image: Image) -> None:
     image.glibc()
-    wanted = [mount for one in image.edits() for mount in one["mounts"]]
+    mounts = [mount for edit in image.edits() for mount in edit["mounts"]]
 
     document, _ = image.create()
 
-    assert [m["destination"] for m in document["mounts"][2:]] == sorted(p for p, _ in wanted)
-    assert image.found("libcuda.so.1") == [f"{DEBIAN}/libcuda.so.1"]
-    assert image.found("libplain.so.580.159.04") == [f"{DEBIAN}/libplain.so.{VERSION}"]
+    assert [m["destination"] for m in document["mounts"][2:]] == sorted(p for p, _ in mounts)
+    assert image.cached("libcuda.so.1") == [f"{DEBIAN}/libcuda.so.1"]
+    assert image.cached("libplain.so.580.159.04") == [f"{DEBIAN}/libplain.so.{VERSION}"]
 
 
 def test_a_second_start_changes_nothing(image: Image) -> None:
@@ -104,7 +104,7 @@ def test_an_explanation_changes_nothing(image: Image) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_in_a_user_namespace_what_is_written_is_its_root_s(image: Image) -> None:
+def test_in_a_user_namespace_written_files_belong_to_its_root_user(image: Image) -> None:
     for path in [image.root, *image.glibc().root.rglob("*")]:
         os.chown(path, 200000, 300000, follow_symlinks=False)
     _user_namespace(image)
@@ -119,7 +119,7 @@ def test_in_a_user_namespace_what_is_written_is_its_root_s(image: Image) -> None
     assert {(p.lstat().st_uid, p.lstat().st_gid) for p in image.root.rglob("*")} == {
         (200000, 300000)
     }
-    assert image.found("libcuda.so.1") == [f"{DEBIAN}/libcuda.so.1"]
+    assert image.cached("libcuda.so.1") == [f"{DEBIAN}/libcuda.so.1"]
     assert (os.geteuid(), os.getegid()) == (0, 0)
 
 
@@ -218,7 +218,7 @@ STAYS: dict[str, tuple[Callable[[Image], object], str]] = {
 
 
 @pytest.mark.parametrize("name", STAYS)
-def test_what_the_hook_may_see_otherwise_is_left_to_it(image: Image, name: str) -> None:
+def test_a_root_that_the_hook_may_see_otherwise_is_left_to_it(image: Image, name: str) -> None:
     change, why = STAYS[name]
     change(image.glibc())
     before = image.tree()
@@ -241,7 +241,7 @@ def test_the_hosts_root_is_never_touched(image: Image) -> None:
     assert document["hooks"]
 
 
-def test_a_folder_in_the_place_of_a_link_is_for_the_hook_to_refuse(image: Image) -> None:
+def test_a_folder_at_the_path_of_a_link_is_left_to_the_hook(image: Image) -> None:
     (image.glibc().root / DEBIAN[1:] / "libcuda.so").mkdir()
 
     document, notes = image.create()
@@ -250,7 +250,7 @@ def test_a_folder_in_the_place_of_a_link_is_for_the_hook_to_refuse(image: Image)
     assert document["hooks"]
 
 
-def test_another_hook_keeps_ours(image: Image) -> None:
+def test_with_another_hook_in_the_edits_the_hook_stays(image: Image) -> None:
     bundle = Bundle(str(image.bundle / "config.json"), json.dumps(image.glibc().config))
     other = model.no_edits()
     other["hooks"] = {"createContainer": ['{"path":"/other"}']}
@@ -262,7 +262,7 @@ def test_another_hook_keeps_ours(image: Image) -> None:
 
 
 @pytest.mark.parametrize("path", ["/etc", "/usr/local/cuda", DEBIAN])
-def test_what_another_spec_mounts_is_there_for_the_hook_alone(image: Image, path: str) -> None:
+def test_work_below_a_mount_of_another_spec_is_left_to_the_hook(image: Image, path: str) -> None:
     bundle = Bundle(str(image.bundle / "config.json"), json.dumps(image.glibc().config))
     before = image.tree()
     other = model.no_edits()
@@ -275,7 +275,7 @@ def test_what_another_spec_mounts_is_there_for_the_hook_alone(image: Image, path
     assert "is a mount" in notes[0]
 
 
-def test_a_read_only_root_is_for_the_hook(image: Image) -> None:
+def test_a_read_only_root_is_left_to_the_hook(image: Image) -> None:
     def read_only() -> None:
         from nvct.linux import constants as c
         from nvct.linux.kernel import KERNEL
@@ -290,7 +290,7 @@ def test_a_read_only_root_is_for_the_hook(image: Image) -> None:
     in_mount_namespace(read_only)
 
 
-def test_links_into_a_view_that_an_earlier_start_left_go(image: Image) -> None:
+def test_links_into_a_view_of_an_earlier_start_are_removed(image: Image) -> None:
     conf = linker_conf.LinkerConf([], [], ["/usr/local/nvidia/lib64"])
     image.glibc().file(DROP_IN, conf.render())
     old = [f"{DEBIAN}/libcuda.so.{VERSION}", f"{DEBIAN}/libnvidia-old.so.1", "/usr/bin/nvidia-smi"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the farm layout decides for a container, and what it writes into its root."""
+"""Layout farm: its decisions for a container, and its changes of the root."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.c
 
 def table(**changes: Any) -> Farm:
     """Return a table as nvct.compile.farm_table makes it, of a few files."""
-    made: Farm = {
+    farm: Farm = {
         "view": VIEW, "why": "", "version": "580.159.04", "facts": [],
         "cache": {
             "compute": [["libcuda.so.1", "lib64/libcuda.so.1"]],
@@ -63,8 +63,8 @@ def table(**changes: Any) -> Farm:
         "env": {"": ["NVIDIA_VISIBLE_DEVICES=void"], "compute": ["LIBCUDA=VIEW/lib64"]},
         "params": False, "staged": False,
     }  # fmt: skip
-    made.update(changes)  # type: ignore[typeddict-item]  # a test's own
-    return made
+    farm.update(changes)  # type: ignore[typeddict-item]  # a test's own
+    return farm
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Image(Container):
         }
 
     def glibc(self, **cached: str) -> Image:
-        """Give it glibc, and a cache of more libraries (underscores stand for dots)."""
+        """Add glibc, and a cache with more libraries (underscores replace dots)."""
         self.library(LOADER, "ld.so", MACHINE)
         self.library(f"{LIBDIR}/libc.so.6", "libc.so.6", MACHINE)
         entries = {name.replace("_", "."): path for name, path in cached.items()}
@@ -126,13 +126,13 @@ class Image(Container):
 
     def create(
         self,
-        made: Farm | None = None,
+        farm_table: Farm | None = None,
         capabilities: tuple[str, ...] | None = ("compute", "utility"),
         *,
         profile: bool = False,
     ) -> Outcome:
         """Do what the shim does with the edits of a request."""
-        wanted = None if capabilities is None else list(capabilities)
+        requested = None if capabilities is None else list(capabilities)
         common, device, mark = no_edits(), no_edits(), no_edits()
         common["mounts"] = [["/usr/bin/classic", '{"destination":"/usr/bin/classic"}']]
         common["nodes"] = [_node("nvidiactl", 255)]
@@ -148,7 +148,7 @@ class Image(Container):
         }  # fmt: skip
         device["nodes"] = [_node("nvidia3", 3)]
         mark["farm"] = {
-            "table": made or table(), "capabilities": wanted, "common": [common, hook],
+            "table": farm_table or table(), "capabilities": requested, "common": [common, hook],
         }  # fmt: skip
         bundle = Bundle(str(self.bundle / "config.json"), json.dumps(self.config))
         notes: list[str] = []
@@ -157,13 +157,13 @@ class Image(Container):
         inject.apply(bundle, images.written(layout, edits, notes))
         return Outcome(json.loads(bundle.document.render()), notes)
 
-    def found(self, name: str) -> list[str]:
-        """Return what the linker's cache has for a name, in order."""
+    def cached(self, name: str) -> list[str]:
+        """Return the paths of a name in ld.so.cache, in order."""
         return ldcache.parse((self.root / CACHE[1:]).read_bytes()).find(name)
 
     def linked(self, path: str) -> str:
-        place = self.root / path.lstrip("/")
-        return str(place.readlink()) if place.is_symlink() else ""
+        link = self.root / path.lstrip("/")
+        return str(link.readlink()) if link.is_symlink() else ""
 
 
 def _node(name: str, minor: int) -> Any:
@@ -176,29 +176,29 @@ def image(tmp_path: Path) -> Image:
     return Image(tmp_path)
 
 
-def test_the_driver_comes_by_one_mount_and_no_hook(image: Image) -> None:
-    said = image.glibc().create()
+def test_the_driver_is_one_mount_without_a_hook(image: Image) -> None:
+    outcome = image.glibc().create()
 
-    assert said.view == {
+    assert outcome.view == {
         "destination": "/usr/local/nvidia", "source": VIEW,
         "options": ["rbind", "ro", "nosuid", "nodev", "rprivate"],
     }  # fmt: skip
-    assert said.mounts[-1] == said.view
-    assert len(said.mounts) == 2
-    assert "hooks" not in said.document
-    nodes = [node["path"] for node in said.document["linux"]["devices"]]
+    assert outcome.mounts[-1] == outcome.view
+    assert len(outcome.mounts) == 2
+    assert "hooks" not in outcome.document
+    nodes = [node["path"] for node in outcome.document["linux"]["devices"]]
     assert sorted(nodes) == ["/dev/nvidia3", "/dev/nvidiactl"]
-    assert said.document["process"]["user"]["additionalGids"] == [44]
-    assert "LIBCUDA=/usr/local/nvidia/lib64" in said.env
-    assert not [entry for entry in said.env if entry.startswith("LD_LIBRARY_PATH")]
-    assert said.notes == ["layout farm at /usr/local/nvidia"]
+    assert outcome.document["process"]["user"]["additionalGids"] == [44]
+    assert "LIBCUDA=/usr/local/nvidia/lib64" in outcome.env
+    assert not [entry for entry in outcome.env if entry.startswith("LD_LIBRARY_PATH")]
+    assert outcome.notes == ["layout farm at /usr/local/nvidia"]
 
 
-def test_the_linker_finds_ours_before_the_images_own(image: Image) -> None:
+def test_the_linker_finds_the_drivers_library_before_the_images_own(image: Image) -> None:
     image.glibc(libcuda_so_1="/opt/stub/libcuda.so.1").create()
 
-    assert image.found("libcuda.so.1") == [OURS, "/opt/stub/libcuda.so.1"]
-    assert image.found("libc.so.6") == [f"{LIBDIR}/libc.so.6"]
+    assert image.cached("libcuda.so.1") == [OURS, "/opt/stub/libcuda.so.1"]
+    assert image.cached("libc.so.6") == [f"{LIBDIR}/libc.so.6"]
     assert image.read(DROP_IN).splitlines()[-1] == "/usr/local/nvidia/lib64"
     assert image.read("/etc/ld.so.conf") == "include /etc/ld.so.conf.d/*.conf\n"
 
@@ -217,52 +217,52 @@ def test_an_image_without_a_cache_gets_one(image: Image) -> None:
 
     image.create()
 
-    assert image.found("libcuda.so.1") == [OURS]
+    assert image.cached("libcuda.so.1") == [OURS]
 
 
 def test_a_static_image_gets_the_mount_alone(image: Image) -> None:
-    said = image.create()
+    outcome = image.create()
 
-    assert said.view
+    assert outcome.view
     assert image.tree() == {}
-    assert said.env == [
+    assert outcome.env == [
         "PATH=/usr/bin",
         "NVIDIA_VISIBLE_DEVICES=void",
         "LIBCUDA=/usr/local/nvidia/lib64",
     ]
 
 
-def test_musl_gets_the_folder_into_its_path_file(image: Image) -> None:
+def test_musls_path_file_gets_the_folder(image: Image) -> None:
     image.library(f"/lib/ld-musl-{MACHINE}.so.1", None, MACHINE)
 
-    said = image.create()
+    outcome = image.create()
 
     text = image.read(f"/etc/ld-musl-{MACHINE}.path")
     assert text == "/lib\n/usr/local/lib\n/usr/lib\n/usr/local/nvidia/lib64\n"
     assert CACHE[1:] not in image.tree()
-    assert said.view
+    assert outcome.view
 
 
 def test_capabilities_choose_entries_links_and_mounts_not_the_view(image: Image) -> None:
-    said = image.glibc().create(capabilities=("graphics",))
+    outcome = image.glibc().create(capabilities=("graphics",))
 
-    assert said.view
-    assert image.found("libcuda.so.1") == image.found("libnvidia-ml.so.1") == []
+    assert outcome.view
+    assert image.cached("libcuda.so.1") == image.cached("libnvidia-ml.so.1") == []
     assert not image.linked("/usr/bin/nvidia-smi")
-    assert {"destination": "/v"} in said.mounts
-    assert not [entry for entry in said.env if entry.startswith("LIBCUDA")]
+    assert {"destination": "/v"} in outcome.mounts
+    assert not [entry for entry in outcome.env if entry.startswith("LIBCUDA")]
 
 
-def test_who_names_no_capability_gets_all_but_the_32_bit_libraries(image: Image) -> None:
-    said = image.glibc().create(capabilities=None)
+def test_without_capabilities_all_but_the_32_bit_libraries_are_found(image: Image) -> None:
+    outcome = image.glibc().create(capabilities=None)
 
-    assert image.found("libcuda.so.1") == [OURS]
-    assert image.found("libnvidia-ml.so.1")
-    assert {"destination": "/v"} in said.mounts
+    assert image.cached("libcuda.so.1") == [OURS]
+    assert image.cached("libnvidia-ml.so.1")
+    assert {"destination": "/v"} in outcome.mounts
     assert "/usr/local/nvidia/lib\n" not in image.read(DROP_IN)
 
 
-def test_who_asks_for_compat32_finds_the_32_bit_libraries(image: Image) -> None:
+def test_with_compat32_the_32_bit_libraries_are_found(image: Image) -> None:
     image.glibc().create(capabilities=("compute", "compat32"))
 
     cache = ldcache.parse((image.root / CACHE[1:]).read_bytes())
@@ -281,15 +281,15 @@ def compat(image: Image, version: str) -> None:
     image.link("/usr/local/cuda", "cuda-13")
 
 
-def test_newer_cuda_compatibility_libraries_come_before_ours(image: Image) -> None:
+def test_newer_cuda_compatibility_libraries_precede_the_drivers(image: Image) -> None:
     compat(image.glibc(), "590.44.01")
 
-    said = image.create()
+    outcome = image.create()
 
-    place = "/usr/local/nvidia/drv/lib64/libcuda.so.1"
-    assert said.view
-    assert said.view["destination"] == "/usr/local/nvidia/drv"
-    assert image.found("libcuda.so.1") == ["/usr/local/cuda-13/compat/libcuda.so.1", place]
+    link = "/usr/local/nvidia/drv/lib64/libcuda.so.1"
+    assert outcome.view
+    assert outcome.view["destination"] == "/usr/local/nvidia/drv"
+    assert image.cached("libcuda.so.1") == ["/usr/local/cuda-13/compat/libcuda.so.1", link]
     lines = [ln for ln in image.read(DROP_IN).splitlines() if not ln.startswith("#")]
     assert lines == ["/usr/local/cuda-13/compat", "/usr/local/nvidia/drv/lib64"]
 
@@ -297,11 +297,11 @@ def test_newer_cuda_compatibility_libraries_come_before_ours(image: Image) -> No
 def test_older_cuda_compatibility_libraries_are_left_alone(image: Image) -> None:
     compat(image.glibc(), "550.54.15")
 
-    said = image.create()
+    outcome = image.create()
 
-    assert said.view
-    assert said.view["destination"] == "/usr/local/nvidia"
-    assert image.found("libcuda.so.1") == [OURS]
+    assert outcome.view
+    assert outcome.view["destination"] == "/usr/local/nvidia"
+    assert image.cached("libcuda.so.1") == [OURS]
 
 
 def test_compatibility_libraries_that_may_be_in_a_volume_mean_classic(image: Image) -> None:
@@ -312,25 +312,27 @@ def test_compatibility_libraries_that_may_be_in_a_volume_mean_classic(image: Ima
     "destination",
     ["/usr/local/nvidia", "/usr/local", "/usr/local/nvidia/lib64", "/usr/./local//nvidia/"],
 )
-def test_a_mount_at_above_or_below_the_place_means_classic(image: Image, destination: str) -> None:
+def test_a_mount_at_above_or_below_the_mount_point_means_classic(
+    image: Image, destination: str
+) -> None:
     before = image.glibc().tree()
 
-    said = image.mount(destination).create()
+    outcome = image.mount(destination).create()
 
-    assert "is a mount" in said.reason
-    assert "/usr/bin/classic" in [mount["destination"] for mount in said.mounts]
-    assert len(said.document["hooks"]["createContainer"]) == 1
+    assert "is a mount" in outcome.reason
+    assert "/usr/bin/classic" in [mount["destination"] for mount in outcome.mounts]
+    assert len(outcome.document["hooks"]["createContainer"]) == 1
     assert image.tree() == before
 
 
-def test_a_mount_that_gets_there_by_a_link_of_the_image_means_classic(image: Image) -> None:
+def test_a_mount_that_a_link_leads_to_the_mount_point_means_classic(image: Image) -> None:
     (image.glibc().root / "usr/local").mkdir()
     image.link("/opt/gpu", "/usr/local")
 
     assert "is a mount" in image.mount("/opt/gpu").create().reason
 
 
-def test_a_place_that_is_a_link_into_a_volume_means_classic(image: Image) -> None:
+def test_a_mount_point_that_is_a_link_into_a_volume_means_classic(image: Image) -> None:
     image.glibc().file("/data/nvidia/.keep")
     (image.root / "data/nvidia/.keep").unlink()
     image.link("/usr/local/nvidia", "/data/nvidia")
@@ -338,14 +340,14 @@ def test_a_place_that_is_a_link_into_a_volume_means_classic(image: Image) -> Non
     assert "/data is a mount" in image.mount("/data").create().reason
 
 
-@pytest.mark.parametrize("what", ["file", "dangling link", "full folder", "file above"])
-def test_what_the_image_has_at_the_place_is_not_hidden(image: Image, what: str) -> None:
+@pytest.mark.parametrize("kind", ["file", "dangling link", "full folder", "file above"])
+def test_files_of_the_image_at_the_mount_point_are_not_hidden(image: Image, kind: str) -> None:
     image.glibc()
-    if what == "file":
+    if kind == "file":
         image.file("/usr/local/nvidia", "x")
-    elif what == "dangling link":
+    elif kind == "dangling link":
         image.link("/usr/local/nvidia", "/nowhere")
-    elif what == "file above":
+    elif kind == "file above":
         image.file("/usr/local", "x")
     else:
         image.file("/usr/local/nvidia/lib64/libcuda.so.1", "x")
@@ -353,7 +355,7 @@ def test_what_the_image_has_at_the_place_is_not_hidden(image: Image, what: str) 
     assert "/usr/local" in image.create().reason
 
 
-def test_an_empty_folder_of_the_image_or_of_an_earlier_start_is_no_hindrance(image: Image) -> None:
+def test_an_empty_folder_of_the_image_or_of_an_earlier_start_is_used(image: Image) -> None:
     (image.glibc().root / "opt/nvidia/drv").mkdir(parents=True)
     image.link("/usr/local/nvidia", "/opt/nvidia")
 
@@ -375,7 +377,7 @@ def unmerged(image: Image) -> Image:
     return image
 
 
-def test_where_usr_is_not_merged_links_stand_below_usr(image: Image) -> None:
+def test_without_a_merged_usr_links_are_below_usr(image: Image) -> None:
     unmerged(image).file(f"{LIBDIR}/libmine.so")
 
     image.create()
@@ -384,14 +386,12 @@ def test_where_usr_is_not_merged_links_stand_below_usr(image: Image) -> None:
     assert not image.linked(f"{LIBDIR.removeprefix('/usr')}/libcuda.so.1")
 
 
-@pytest.mark.parametrize("what", ["nothing", "file", "dangling link"])
-def test_where_usr_has_no_folder_of_libraries_links_stand_beside_libc(
-    image: Image, what: str
-) -> None:
+@pytest.mark.parametrize("kind", ["nothing", "file", "dangling link"])
+def test_without_libraries_below_usr_links_are_beside_libc(image: Image, kind: str) -> None:
     unmerged(image)
-    if what == "file":
+    if kind == "file":
         image.file(LIBDIR, "x")
-    elif what == "dangling link":
+    elif kind == "dangling link":
         (image.root / LIBDIR[1:]).parent.mkdir(parents=True)
         image.link(LIBDIR, "/nowhere")
 
@@ -412,8 +412,8 @@ def test_32_bit_libraries_are_linked_in_the_folder_of_their_libc(
 
     image.create(capabilities=("compute", "compat32"))
 
-    place = f"{linked or folder}/libcuda.so.1"
-    assert image.linked(place) == "/usr/local/nvidia/lib/libcuda.so.1"
+    link = f"{linked or folder}/libcuda.so.1"
+    assert image.linked(link) == "/usr/local/nvidia/lib/libcuda.so.1"
     assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS
 
 
@@ -432,26 +432,26 @@ def old_links(image: Image) -> list[str]:
     """Leave what an earlier start with another driver left; return their paths."""
     names = ("libcuda.so.570.1", "libnvidia-old.so.1", "vdpau/libvdpau_nvidia.so.570.1")
     for name in names:
-        place = image.root / LIBDIR[1:] / name
-        place.parent.mkdir(exist_ok=True)
-        place.symlink_to(f"/usr/local/nvidia/lib64/{name}")
+        link = image.root / LIBDIR[1:] / name
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(f"/usr/local/nvidia/lib64/{name}")
     return [f"{LIBDIR}/{name}" for name in names]
 
 
-def test_links_of_an_earlier_driver_go(image: Image) -> None:
+def test_links_of_an_earlier_driver_are_removed(image: Image) -> None:
     image.glibc().create()
     old = old_links(image)
     image.link(f"{LIBDIR}/libmine.so", "/usr/local/nvidia/elsewhere/libother.so")
 
-    said = image.create()
+    outcome = image.create()
 
     assert [path for path in old if image.linked(path)] == []
     assert image.linked(f"{LIBDIR}/libmine.so")
     assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS
-    assert said.view
+    assert outcome.view
 
 
-def test_links_of_capabilities_that_are_no_longer_asked_for_go(image: Image) -> None:
+def test_links_of_capabilities_that_are_no_longer_requested_are_removed(image: Image) -> None:
     image.glibc().create()
 
     image.create(capabilities=("utility",))
@@ -460,20 +460,20 @@ def test_links_of_capabilities_that_are_no_longer_asked_for_go(image: Image) -> 
     assert image.linked("/usr/bin/nvidia-smi")
 
 
-def test_a_hundred_thousand_links_of_an_image_cost_no_more_than_some(image: Image) -> None:
+def test_a_hundred_thousand_links_of_an_image_cost_less_than_a_second(image: Image) -> None:
     image.glibc().create()
     for number in range(100_000):
         name = f"libx{number}.so"
         os.symlink(f"/usr/local/nvidia/lib64/{name}", image.root / LIBDIR[1:] / name)
     start = time.process_time()
 
-    said = image.create()
+    outcome = image.create()
 
     assert time.process_time() - start < 1
-    assert said.view
+    assert outcome.view
 
 
-def test_a_link_that_leads_somewhere_is_none_of_ours(image: Image) -> None:
+def test_a_link_that_is_not_dangling_is_not_removed(image: Image) -> None:
     image.glibc().create()
     (image.root / "usr/local/nvidia").mkdir(parents=True)
     image.link("/usr/local/nvidia/drv", "/opt/drv")
@@ -503,11 +503,11 @@ def test_a_library_folder_that_leads_out_of_the_image_gets_links_inside(
 
 
 def test_a_library_folder_in_a_volume_gets_no_links(image: Image) -> None:
-    said = image.glibc().mount(LIBDIR).create()
+    outcome = image.glibc().mount(LIBDIR).create()
 
-    assert said.view
+    assert outcome.view
     assert not image.linked(f"{LIBDIR}/libcuda.so.1")
-    assert f"no link {LIBDIR}/libcuda.so and 2 more" in said.notes
+    assert f"no link {LIBDIR}/libcuda.so and 2 more" in outcome.notes
 
 
 def nix(image: Image, *env: str) -> Image:
@@ -516,7 +516,7 @@ def nix(image: Image, *env: str) -> Image:
     return image
 
 
-def test_an_image_with_linkers_of_its_own_means_classic(image: Image) -> None:
+def test_an_image_with_its_own_linkers_means_classic(image: Image) -> None:
     before = nix(image).tree()
 
     assert "a dynamic linker of its own below /nix/store" in image.create().reason
@@ -529,7 +529,7 @@ def test_a_link_to_a_linker_of_a_store_means_classic(image: Image) -> None:
     assert "/nix/store" in image.create().reason
 
 
-def test_a_store_beside_a_usual_linker_is_no_hindrance(image: Image) -> None:
+def test_a_store_beside_a_usual_linker_gets_the_view(image: Image) -> None:
     assert nix(image.glibc()).create().view
 
 
@@ -543,24 +543,24 @@ def test_without_a_usual_linker_the_search_path_decides(
 ) -> None:
     image.config["process"]["env"].append(f"LD_LIBRARY_PATH={value}")
 
-    said = image.create()
+    outcome = image.create()
 
-    assert bool(said.view) is fits
-    assert fits or "no dynamic linker at the usual place" in said.reason
+    assert bool(outcome.view) is fits
+    assert fits or "no dynamic linker at the usual place" in outcome.reason
 
 
 def test_a_file_of_the_image_is_never_replaced_by_a_link(image: Image) -> None:
     image.glibc().file("/usr/bin/nvidia-smi", "#!/bin/sh\n")
     image.link(f"{LIBDIR}/libcuda.so.1", "libcuda.so.470.1")
 
-    said = image.create()
+    outcome = image.create()
 
     assert image.read("/usr/bin/nvidia-smi") == "#!/bin/sh\n"
-    assert "no link /usr/bin/nvidia-smi" in said.notes
+    assert "no link /usr/bin/nvidia-smi" in outcome.notes
     assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS
 
 
-def test_an_empty_file_left_of_a_mount_is_replaced(image: Image) -> None:
+def test_an_empty_file_that_a_mount_left_is_replaced(image: Image) -> None:
     image.glibc().file("/usr/bin/nvidia-smi")
 
     image.create()
@@ -569,10 +569,10 @@ def test_an_empty_file_left_of_a_mount_is_replaced(image: Image) -> None:
 
 
 def test_no_link_is_made_under_a_volume(image: Image) -> None:
-    said = image.glibc().mount("/usr/bin").create()
+    outcome = image.glibc().mount("/usr/bin").create()
 
     assert not image.linked("/usr/bin/nvidia-smi")
-    assert "no link /usr/bin/nvidia-smi" in said.notes
+    assert "no link /usr/bin/nvidia-smi" in outcome.notes
 
 
 def inodes(image: Image) -> dict[str, tuple[int, int]]:
@@ -603,36 +603,36 @@ def test_a_second_create_of_an_edited_bundle_is_the_same(image: Image) -> None:
     assert len([m for m in again.mounts if m.get("source") == VIEW]) == 1
 
 
-def test_entries_of_an_earlier_driver_go(image: Image) -> None:
+def test_entries_of_an_earlier_driver_are_removed(image: Image) -> None:
     image.glibc().create(table(cache={"": [["libold.so.1", "lib64/libold.so.1"]]}))
-    assert image.found("libold.so.1")
+    assert image.cached("libold.so.1")
 
     image.create()
 
-    assert image.found("libold.so.1") == []
-    assert image.found("libcuda.so.1") == [OURS]
+    assert image.cached("libold.so.1") == []
+    assert image.cached("libcuda.so.1") == [OURS]
 
 
-def test_entries_of_an_earlier_classic_start_go(image: Image) -> None:
+def test_entries_of_an_earlier_classic_start_are_removed(image: Image) -> None:
     image.glibc(libcuda_so_1="/opt/classic/libcuda.so.1")
     image.file(DROP_IN, linker_conf.LinkerConf([], ["/opt/classic"]).render())
 
     image.create()
 
-    assert image.found("libcuda.so.1") == [OURS]
+    assert image.cached("libcuda.so.1") == [OURS]
     assert "/opt/classic" not in image.read(DROP_IN)
 
 
-def test_a_cache_of_unknown_format_is_kept_and_variables_help(image: Image) -> None:
+def test_with_a_cache_of_unknown_format_variables_are_used(image: Image) -> None:
     image.glibc().file(CACHE, b"glibc-ld.so.cache9.9")
     image.config["process"]["env"].append("LD_LIBRARY_PATH=/opt/app:/usr/local/nvidia/lib64")
 
-    said = image.create()
+    outcome = image.create()
 
     assert image.read(CACHE) == "glibc-ld.so.cache9.9"
-    assert "LD_LIBRARY_PATH=/opt/app:/usr/local/nvidia/lib64" in said.env
-    assert "PATH=/usr/bin:/usr/local/nvidia/bin" in said.env
-    assert "exec sessions lack: ld.so.cache has an unknown format" in said.notes[0]
+    assert "LD_LIBRARY_PATH=/opt/app:/usr/local/nvidia/lib64" in outcome.env
+    assert "PATH=/usr/bin:/usr/local/nvidia/bin" in outcome.env
+    assert "exec sessions lack: ld.so.cache has an unknown format" in outcome.notes[0]
     assert image.read(DROP_IN)
 
 
@@ -640,10 +640,10 @@ def test_a_cache_of_unknown_format_is_kept_and_variables_help(image: Image) -> N
 def test_a_mount_over_the_cache_means_variables_and_links(image: Image, destination: str) -> None:
     before = {k: v for k, v in image.glibc().tree().items() if k.startswith("etc")}
 
-    said = image.mount(destination).create()
+    outcome = image.mount(destination).create()
 
-    assert said.view
-    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in said.env
+    assert outcome.view
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in outcome.env
     assert {k: v for k, v in image.tree().items() if k.startswith("etc")} == before
     assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS  # which exec sessions find
 
@@ -652,9 +652,9 @@ def test_a_mount_over_the_cache_means_variables_and_links(image: Image, destinat
 def test_a_mount_over_the_drop_in_means_classic(image: Image, destination: str) -> None:
     before = image.glibc().tree()
 
-    said = image.mount(destination).create()
+    outcome = image.mount(destination).create()
 
-    assert said.reason == f"{destination} is a mount: a later ldconfig would drop the driver"
+    assert outcome.reason == f"{destination} is a mount: a later ldconfig would drop the driver"
     assert image.tree() == before
 
 
@@ -667,19 +667,19 @@ def test_a_drop_in_that_a_link_of_the_image_leads_into_a_volume_means_classic(
     assert "/data is a mount" in image.mount("/data").create().reason
 
 
-def test_a_mount_beside_the_drop_in_is_no_hindrance(image: Image) -> None:
+def test_a_mount_beside_the_drop_in_changes_nothing(image: Image) -> None:
     assert image.glibc().mount("/etc/ld.so.conf.d/mine.conf").create().view
 
 
-def test_a_folder_that_is_somebodys_own_is_not_written_to(image: Image, tmp_path: Path) -> None:
+def test_a_root_outside_of_the_bundle_is_not_written_to(image: Image, tmp_path: Path) -> None:
     image.glibc().root.rename(tmp_path / "mine")
     image.config["root"]["path"] = str(tmp_path / "mine")
     before = sorted(tmp_path.rglob("*"))
 
-    said = image.create()
+    outcome = image.create()
 
-    assert said.view
-    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in said.env
+    assert outcome.view
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in outcome.env
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -690,31 +690,31 @@ def test_the_hosts_root_is_never_touched(image: Image) -> None:
 
 
 @pytest.mark.parametrize("root", [{}, {"path": ""}, {"path": "nowhere"}, {"path": 3}])
-def test_a_root_that_is_not_there_means_classic(image: Image, root: dict[str, Any]) -> None:
+def test_a_missing_root_means_classic(image: Image, root: dict[str, Any]) -> None:
     image.config["root"] = root
 
     assert image.create().reason
 
 
 def test_without_a_view_the_reason_is_in_the_log(image: Image) -> None:
-    made = table(view="", why="the driver root is on a noexec mount")
+    farm_table = table(view="", why="the driver root is on a noexec mount")
 
-    assert image.glibc().create(made).reason == "the driver root is on a noexec mount"
+    assert image.glibc().create(farm_table).reason == "the driver root is on a noexec mount"
 
 
-def test_the_params_mask_takes_exactly_one_hook(image: Image) -> None:
-    said = image.glibc().create(table(params=True))
+def test_the_params_mask_needs_exactly_one_hook(image: Image) -> None:
+    outcome = image.glibc().create(table(params=True))
 
-    (hook,) = said.document["hooks"]["createContainer"]
+    (hook,) = outcome.document["hooks"]["createContainer"]
     assert hook["args"] == [*HOOK["args"], "--mask-params"]
 
 
 def test_the_application_profile_needs_no_hook(image: Image) -> None:
-    said = image.glibc().create(None, ("graphics",), profile=True)
+    outcome = image.glibc().create(None, ("graphics",), profile=True)
 
     assert image.read(profile.PATH) == profile.render(1 << 3).decode()
     assert (image.root / profile.PATH[1:]).stat().st_mode & 0o777 == 0o444
-    assert "hooks" not in said.document
+    assert "hooks" not in outcome.document
     compute = image.create(profile=True)
     assert compute.view
 
@@ -728,27 +728,27 @@ def test_compute_gets_no_application_profile(image: Image) -> None:
 HOSTILE = ["cache is a folder", "cache is a FIFO", "/etc leads out", "drop-in is a folder"]
 
 
-@pytest.mark.parametrize("what", HOSTILE)
-def test_hostile_images_harm_nobody(image: Image, tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_images_change_nothing_outside(image: Image, tmp_path: Path, kind: str) -> None:
     outside = tmp_path / "outside"
     (outside / "ld.so.conf.d").mkdir(parents=True)
     image.glibc()
-    if what == "/etc leads out":
+    if kind == "/etc leads out":
         (image.root / "etc").rename(image.root / "was")
         (image.root / "etc").symlink_to(f"../../../{outside.name}/../../{outside}")
-    elif what == "drop-in is a folder":
+    elif kind == "drop-in is a folder":
         (image.root / DROP_IN[1:]).mkdir(parents=True)
     else:
         (image.root / CACHE[1:]).unlink()
-        if what == "cache is a FIFO":
+        if kind == "cache is a FIFO":
             os.mkfifo(image.root / CACHE[1:])
         else:
             (image.root / CACHE[1:]).mkdir()
 
-    said = image.create()
+    outcome = image.create()
 
     assert [path.name for path in outside.rglob("*")] == ["ld.so.conf.d"]
-    assert said.view or said.reason
+    assert outcome.view or outcome.reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -762,10 +762,10 @@ def test_files_belong_to_the_containers_own_root(image: Image) -> None:
         "gidMappings": [{"containerID": 0, "hostID": 300000, "size": 65536}],
     }  # fmt: skip
 
-    said = image.create(None, None, profile=True)
+    outcome = image.create(None, None, profile=True)
 
-    assert said.view
-    assert not [n for n in said.notes if "exec sessions" in n]
+    assert outcome.view
+    assert not [n for n in outcome.notes if "exec sessions" in n]
     owners = {(p.lstat().st_uid, p.lstat().st_gid) for p in image.root.rglob("*")}
     assert owners == {(200000, 300000)}
     assert image.linked("/usr/bin/nvidia-smi")
@@ -777,7 +777,7 @@ def test_files_belong_to_the_containers_own_root(image: Image) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_another_gpu_changes_the_profile_of_a_container_started_again(image: Image) -> None:
+def test_a_restart_with_another_gpu_changes_the_profile(image: Image) -> None:
     image.glibc().create(None, None, profile=True)
     for path in [image.root, *image.root.rglob("*")]:
         posix.chown(path, 200000, 200000, follow_symlinks=False)
@@ -794,9 +794,9 @@ def test_another_gpu_changes_the_profile_of_a_container_started_again(image: Ima
 def test_a_user_namespace_without_root_means_variables(image: Image) -> None:
     image.config["linux"] = {"uidMappings": [{"containerID": 1000, "hostID": 1000, "size": 1}]}
 
-    said = image.glibc().create()
+    outcome = image.glibc().create()
 
-    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in said.env
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in outcome.env
 
 
 def read_only(image: Image) -> Outcome:
@@ -809,11 +809,11 @@ def read_only(image: Image) -> Outcome:
 
 def test_a_read_only_root_gets_the_view_below_dev(image: Image) -> None:
     def inside() -> None:
-        said = read_only(image.glibc())
-        assert said.view
-        assert said.view["destination"] == "/dev/.nvct"
-        assert "LD_LIBRARY_PATH=/dev/.nvct/lib64" in said.env
-        assert "PATH=/usr/bin:/dev/.nvct/bin" in said.env
+        outcome = read_only(image.glibc())
+        assert outcome.view
+        assert outcome.view["destination"] == "/dev/.nvct"
+        assert "LD_LIBRARY_PATH=/dev/.nvct/lib64" in outcome.env
+        assert "PATH=/usr/bin:/dev/.nvct/bin" in outcome.env
 
     in_mount_namespace(inside)
 
@@ -822,9 +822,9 @@ def test_a_read_only_root_with_a_mount_point_gets_it_there(image: Image) -> None
     (image.glibc().root / "usr/local/nvidia").mkdir(parents=True)
 
     def inside() -> None:
-        said = read_only(image)
-        assert said.view
-        assert said.view["destination"] == "/usr/local/nvidia"
+        outcome = read_only(image)
+        assert outcome.view
+        assert outcome.view["destination"] == "/usr/local/nvidia"
 
     in_mount_namespace(inside)
 
@@ -838,7 +838,7 @@ def test_a_read_only_root_without_a_dev_of_its_own_means_classic(image: Image) -
     in_mount_namespace(inside)
 
 
-def test_a_staged_view_is_not_for_user_namespaces(image: Image) -> None:
+def test_a_staged_view_is_not_used_in_user_namespaces(image: Image) -> None:
     mapping = [{"containerID": 0, "hostID": 200000, "size": 65536}]
     image.glibc().config["linux"] = {
         "uidMappings": mapping, "gidMappings": mapping, "namespaces": [{"type": "user"}],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about the host: taken, kept as JSON, and found broken when they no longer hold."""
+"""Fingerprints of files: recorded, stored as JSON, and compared."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def aged(path: Path, ns: int = OLD) -> Path:
 
 def holds(fact: Any) -> bool:
     """Report whether a fingerprint matches after a round trip through JSON."""
-    kept = jsontext.parse(jsontext.dumps(fact), "x")
-    return fingerprints.broken([kept]) is None  # type: ignore[list-item]  # as read from a file
+    parsed = jsontext.parse(jsontext.dumps(fact), "x")
+    return fingerprints.broken([parsed]) is None  # type: ignore[list-item]  # as read from a file
 
 
 def test_stat_breaks_on_each_of_its_fields(tmp_path: Path) -> None:
@@ -130,7 +130,7 @@ def test_list_of_nothing_is_the_list_of_a_missing_directory(tmp_path: Path) -> N
     assert not holds(fact)
 
 
-def test_prefix_breaks_on_names_that_start_so_and_on_no_others(tmp_path: Path) -> None:
+def test_prefix_breaks_on_names_with_that_prefix_only(tmp_path: Path) -> None:
     (tmp_path / "fs0").touch()
     fact = fingerprints.take("prefix", f"{tmp_path}/fs")
     assert fact[2] == ["fs0"]
@@ -142,7 +142,7 @@ def test_prefix_breaks_on_names_that_start_so_and_on_no_others(tmp_path: Path) -
     assert fingerprints.take("prefix", f"{tmp_path}/nowhere/fs")[2] == []
 
 
-def test_rdev_is_of_character_nodes_only_and_follows_no_link(tmp_path: Path) -> None:
+def test_rdev_reads_character_nodes_only_and_follows_no_link(tmp_path: Path) -> None:
     assert fingerprints.take("rdev", "/dev/null")[2] == os.lstat("/dev/null").st_rdev
     assert holds(fingerprints.take("rdev", "/dev/null"))
     (tmp_path / "null").symlink_to("/dev/null")
@@ -191,7 +191,7 @@ def test_a_young_file_is_hashed_so_that_a_second_change_is_seen(tmp_path: Path) 
         (-(10**18), "hash"),
     ],
 )
-def test_a_file_is_young_for_two_seconds_and_if_it_is_of_the_future(
+def test_a_file_is_young_for_two_seconds_and_if_its_time_is_in_the_future(
     tmp_path: Path, age: int, kind: str
 ) -> None:
     path = tmp_path / "f"
@@ -199,7 +199,7 @@ def test_a_file_is_young_for_two_seconds_and_if_it_is_of_the_future(
     assert fingerprints.take_file(str(aged(path)), OLD + age)[0] == kind
 
 
-def test_a_young_directory_is_listed_and_an_old_one_looked_at(tmp_path: Path) -> None:
+def test_a_young_directory_is_listed_and_an_old_one_gets_a_stat(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     assert fingerprints.take_file(str(tmp_path), time.time_ns()) == ["list", str(tmp_path), ["a"]]
     assert fingerprints.take_file(str(aged(tmp_path)), time.time_ns())[0] == "stat"
@@ -211,7 +211,7 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     assert fingerprints.observe("hash", str(tmp_path / "fifo"))
 
 
-def test_the_first_broken_fact_is_shown(tmp_path: Path) -> None:
+def test_the_first_broken_fingerprint_is_returned(tmp_path: Path) -> None:
     good = fingerprints.take("list", str(tmp_path))
     bad, worse = ["text", "/gone", "x"], ["absent", str(tmp_path), None]
     assert fingerprints.broken([]) is None
@@ -228,7 +228,7 @@ def test_the_first_broken_fact_is_shown(tmp_path: Path) -> None:
         ["list", "\0", []], {"stat": 1, "/": 2, "x": 3},
     ],
 )  # fmt: skip
-def test_what_is_no_fact_never_holds(fact: Any) -> None:
+def test_a_malformed_fingerprint_never_matches(fact: Any) -> None:
     assert fingerprints.broken([fact])  # and is no empty list, which would read as "all hold"
 
 
@@ -241,24 +241,24 @@ def test_a_hash_becomes_a_stat_when_its_file_is_old_enough(tmp_path: Path) -> No
     path = tmp_path / "x"
     path.write_bytes(b"1")
     now = path.stat().st_mtime_ns
-    taken = [fingerprints.take_file(str(path), now)]
-    assert taken[0][0] == "hash"
+    recorded = [fingerprints.take_file(str(path), now)]
+    assert recorded[0][0] == "hash"
 
-    assert not fingerprints.settle(taken, now)
-    assert fingerprints.settle(taken, now + 3 * fingerprints.YOUNG_NS)
+    assert not fingerprints.settle(recorded, now)
+    assert fingerprints.settle(recorded, now + 3 * fingerprints.YOUNG_NS)
 
-    assert taken[0][0] == "stat"
-    assert fingerprints.broken(taken) is None
-    assert not fingerprints.settle(taken, now + 3 * fingerprints.YOUNG_NS)
+    assert recorded[0][0] == "stat"
+    assert fingerprints.broken(recorded) is None
+    assert not fingerprints.settle(recorded, now + 3 * fingerprints.YOUNG_NS)
 
 
 def test_a_hash_that_does_not_match_is_never_settled(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"1")
     now = path.stat().st_mtime_ns
-    taken = [fingerprints.take_file(str(path), now)]
+    recorded = [fingerprints.take_file(str(path), now)]
     path.write_bytes(b"2")
     os.utime(path, ns=(now, now))
 
-    assert not fingerprints.settle(taken, now + 3 * fingerprints.YOUNG_NS)
-    assert fingerprints.broken(taken) is not None
+    assert not fingerprints.settle(recorded, now + 3 * fingerprints.YOUNG_NS)
+    assert fingerprints.broken(recorded) is not None

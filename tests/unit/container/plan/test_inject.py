@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def edits(**parts: Any) -> Edits:
-    made: Edits = {
+    edits_of_parts: Edits = {
         "env": [],
         "nodes": [],
         "mounts": [],
@@ -27,8 +27,8 @@ def edits(**parts: Any) -> Edits:
         "net": {},
         "rdt": "",
     }
-    made.update(parts)  # type: ignore[typeddict-item]  # tests name the parts
-    return made
+    edits_of_parts.update(parts)  # type: ignore[typeddict-item]  # tests name the parts
+    return edits_of_parts
 
 
 def node(path: str, minor: int = 0, **more: Any) -> DeviceNode:
@@ -45,10 +45,10 @@ def dumps(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def applied(document: object, *some: Edits) -> Any:
+def applied(document: object, *edits_list: Edits) -> Any:
     text = document if isinstance(document, str) else json.dumps(document, indent=1)
     bundle = Bundle("config.json", text)
-    inject.apply(bundle, list(some))
+    inject.apply(bundle, list(edits_list))
     return json.loads(bundle.document.render())
 
 
@@ -56,21 +56,21 @@ def env_of(before: object, *entries: str) -> object:
     return applied({"process": {"env": before}}, edits(env=list(entries)))["process"]["env"]
 
 
-def order(before: list[str], *ours: str) -> list[str]:
+def order(before: list[str], *destinations: str) -> list[str]:
     document = {"mounts": [{"destination": d, "source": "theirs"} for d in before]}
-    after = applied(document, edits(mounts=[mount(d) for d in ours]))
+    after = applied(document, edits(mounts=[mount(d) for d in destinations]))
     sign = {"ours": "+", "theirs": ""}
     return [sign[m["source"]] + m["destination"] for m in after["mounts"]]
 
 
-def test_no_edits_leave_the_text_alone() -> None:
+def test_without_edits_the_text_is_unchanged() -> None:
     bundle = Bundle("config.json", "{ }")
     inject.apply(bundle, [edits(), edits()])
     assert not bundle.document.changed
 
 
 def test_missing_members_are_created() -> None:
-    whole = edits(
+    edits_with_all = edits(
         env=["A=1"],
         nodes=[node("/dev/nvidia0")],
         mounts=[mount("/m")],
@@ -94,7 +94,7 @@ def test_missing_members_are_created() -> None:
     }
     nulls = {"process": None, "linux": None, "mounts": None, "hooks": None}
     for before in ({}, nulls, {"linux": {"resources": None, "devices": None}, "hooks": {}}):
-        assert applied(before, whole) == expected
+        assert applied(before, edits_with_all) == expected
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_missing_members_are_created() -> None:
         (None, ['A="\\\n\x00é'], ['A="\\\n\x00é']),
     ],
 )
-def test_env_is_replaced_by_key_and_there_once(
+def test_env_is_replaced_by_key_and_each_variable_occurs_once(
     before: object, entries: list[str], after: list[object]
 ) -> None:
     assert env_of(before, *entries) == after
@@ -156,14 +156,14 @@ def test_untouched_entries_keep_their_text() -> None:
         ({"uid": -1, "gid": 1.5}, {}, {}),
     ],
 )
-def test_a_device_node_belongs_to_the_process_where_the_spec_does_not_say(
+def test_a_device_node_without_an_owner_belongs_to_the_process(
     user: object, given: dict[str, int], expected: dict[str, int]
 ) -> None:
-    odd = '/dev/x,"uid":'  # looks like a member, and is none
-    after = applied({"process": {"user": user}}, edits(nodes=[node(odd, **given)]))
+    path = '/dev/x,"uid":'  # looks like a member but is a part of the path
+    after = applied({"process": {"user": user}}, edits(nodes=[node(path, **given)]))
     (device,) = after["linux"]["devices"]
     assert {k: device[k] for k in ("uid", "gid") if k in device} == expected
-    assert device["path"] == odd
+    assert device["path"] == path
 
 
 def test_a_device_node_replaces_one_with_the_same_path() -> None:
@@ -184,7 +184,7 @@ def test_a_device_node_replaces_one_with_the_same_path() -> None:
     ]
 
 
-def test_a_node_asked_for_twice_is_there_once_with_its_last_form() -> None:
+def test_of_two_nodes_with_one_path_the_last_is_used() -> None:
     after = applied({}, edits(nodes=[node("/dev/x", 1)]), edits(nodes=[node("/dev/x", 2)]))
     assert [d["minor"] for d in after["linux"]["devices"]] == [2]
     assert [r["minor"] for r in after["linux"]["resources"]["devices"]] == [2]
@@ -232,7 +232,7 @@ def test_nodes_with_the_same_rule_or_none_add_it_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "ours", "after"),
+    ("before", "destinations", "after"),
     [
         ([], ["/b", "/a"], ["+/b", "+/a"]),
         ([], ["/a/b/c", "/a", "/a/b"], ["+/a", "+/a/b", "+/a/b/c"]),
@@ -253,20 +253,21 @@ def test_nodes_with_the_same_rule_or_none_add_it_once() -> None:
     ],
 )
 def test_mounts_are_replaced_by_destination_and_mounts_below_follow(
-    before: list[str], ours: list[str], after: list[str]
+    before: list[str], destinations: list[str], after: list[str]
 ) -> None:
-    assert order(before, *ours) == after
+    assert order(before, *destinations) == after
 
 
-def test_the_last_mount_of_ours_at_a_destination_counts() -> None:
+def test_the_last_injected_mount_at_a_destination_counts() -> None:
     two = edits(mounts=[mount("/a", "first"), mount("/a/", "second")])
     assert [m["source"] for m in applied({}, two)["mounts"]] == ["second"]
 
 
 def test_malformed_mounts_are_kept() -> None:
-    odd = [None, 5, {"destination": 7}, {"source": "/a"}, {"destination": "/a/x"}]
-    after = applied({"mounts": odd}, edits(mounts=[mount("/a")]))
-    assert after["mounts"] == [*odd[:4], {"destination": "/a", "source": "ours"}, odd[4]]
+    malformed = [None, 5, {"destination": 7}, {"source": "/a"}, {"destination": "/a/x"}]
+    after = applied({"mounts": malformed}, edits(mounts=[mount("/a")]))
+    injected = {"destination": "/a", "source": "ours"}
+    assert after["mounts"] == [*malformed[:4], injected, malformed[4]]
 
 
 def test_hooks_are_appended_in_order() -> None:
@@ -287,7 +288,7 @@ def test_hooks_are_appended_in_order() -> None:
         ([0], [0], [0]),
     ],
 )
-def test_additional_groups_are_there_once_and_never_root(
+def test_additional_groups_occur_once_and_never_root(
     before: object, gids: list[int], after: list[int]
 ) -> None:
     document = {"process": {"user": {"additionalGids": before}}}
@@ -295,15 +296,15 @@ def test_additional_groups_are_there_once_and_never_root(
 
 
 def test_net_devices_and_rdt_are_set_and_replaced() -> None:
-    some = [
+    edits_list = [
         edits(net={"eth0": '{"name":"a"}', "ib0": "{}"}, rdt='{"closID":"1"}'),
         edits(net={"eth0": '{"name":"b"}'}, rdt='{"closID":"2"}'),
     ]
     expected = {"netDevices": {"eth0": {"name": "b"}, "ib0": {}}, "intelRdt": {"closID": "2"}}
-    assert applied({}, *some)["linux"] == expected
+    assert applied({}, *edits_list)["linux"] == expected
     before = {"netDevices": {"eth0": {"name": "x"}, "lo": {}}, "intelRdt": {"closID": "x"}, "z": 1}
     expected["netDevices"]["lo"] = {}  # type: ignore[index]  # a dict of dicts
-    assert applied({"linux": before}, *some)["linux"] == {**expected, "z": 1}
+    assert applied({"linux": before}, *edits_list)["linux"] == {**expected, "z": 1}
 
 
 @pytest.mark.parametrize(
@@ -324,12 +325,12 @@ def test_net_devices_and_rdt_are_set_and_replaced() -> None:
     ],
 )
 def test_a_member_of_another_type_is_a_document_error(document: object) -> None:
-    whole = edits(
+    edits_with_all = edits(
         env=["A=1"], nodes=[node("/x")], mounts=[mount("/m")], gids=[1], net={"e": "{}"},
         hooks={"createContainer": ["1"]},
     )  # fmt: skip
     with pytest.raises(DocumentError, match=r"^config.json: [\w.]+ is not an (array|object)$"):
-        applied(document, whole)
+        applied(document, edits_with_all)
 
 
 def hooks_without(*paths: object) -> tuple[bool, list[Any]]:
@@ -353,7 +354,7 @@ def test_the_incumbents_prestart_hooks_are_removed_and_no_others() -> None:
         assert not bundle.document.changed
 
 
-def test_hooks_removed_and_hooks_added_do_not_meet() -> None:
+def test_hooks_can_be_removed_and_added_in_one_edit() -> None:
     text = '{"hooks":{"prestart":[{"path":"/x/nvidia-container-toolkit"},{"path":"/a"}]}}'
     bundle = Bundle("config.json", text)
     assert inject.remove_nvidia_hooks(bundle)
@@ -371,15 +372,15 @@ def in_user_namespace(*nodes: DeviceNode, **linux: object) -> Any:
     return applied({"process": {}, "mounts": [], "linux": spaces}, edits(nodes=list(nodes)))
 
 
-def test_in_a_user_namespace_a_node_open_to_all_is_the_hosts_own() -> None:
-    there = [{"path": "/dev/nvidia0", "type": "c", "major": 1, "minor": 3}]
-    wanted = node("/dev/nvidia0", fileMode=0o666)
-    wanted["host"] = "/driver/dev/nvidia0"
+def test_in_a_user_namespace_a_node_open_to_all_is_a_bind_mount() -> None:
+    devices = [{"path": "/dev/nvidia0", "type": "c", "major": 1, "minor": 3}]
+    device = node("/dev/nvidia0", fileMode=0o666)
+    device["host"] = "/driver/dev/nvidia0"
 
-    done = in_user_namespace(wanted, devices=there)
+    document = in_user_namespace(device, devices=devices)
 
-    assert done["linux"]["devices"] == []
-    assert done["mounts"] == [
+    assert document["linux"]["devices"] == []
+    assert document["mounts"] == [
         {
             "destination": "/dev/nvidia0",
             "type": "bind",
@@ -387,25 +388,25 @@ def test_in_a_user_namespace_a_node_open_to_all_is_the_hosts_own() -> None:
             "options": ["bind", "nosuid", "noexec", "rprivate"],
         }
     ]
-    assert [rule["minor"] for rule in done["linux"]["resources"]["devices"]] == [0]
+    assert [rule["minor"] for rule in document["linux"]["resources"]["devices"]] == [0]
 
 
 @pytest.mark.parametrize(
     "more", [{"fileMode": 0o660}, {"fileMode": 0o444}, {"fileMode": 0o666, "uid": 5}, {}]
 )
 def test_in_a_user_namespace_other_nodes_are_left_to_the_runtime(more: dict[str, int]) -> None:
-    done = in_user_namespace(node("/dev/nvidia0", **more))
+    document = in_user_namespace(node("/dev/nvidia0", **more))
 
-    assert [n["path"] for n in done["linux"]["devices"]] == ["/dev/nvidia0"]
-    assert done["mounts"] == []
+    assert [n["path"] for n in document["linux"]["devices"]] == ["/dev/nvidia0"]
+    assert document["mounts"] == []
 
 
 def test_without_a_user_namespace_nodes_are_devices() -> None:
     spaces = {"namespaces": [{"type": "mount"}]}
-    done = applied({"linux": spaces}, edits(nodes=[node("/dev/nvidia0", fileMode=0o666)]))
+    document = applied({"linux": spaces}, edits(nodes=[node("/dev/nvidia0", fileMode=0o666)]))
 
-    assert [n["path"] for n in done["linux"]["devices"]] == ["/dev/nvidia0"]
-    assert "mounts" not in done
+    assert [n["path"] for n in document["linux"]["devices"]] == ["/dev/nvidia0"]
+    assert "mounts" not in document
 
 
 def test_a_group_that_a_user_namespace_lacks_is_left_out() -> None:
@@ -421,21 +422,22 @@ def test_a_group_that_a_user_namespace_lacks_is_left_out() -> None:
     assert groups() == [44, 105]
 
 
-def test_work_becomes_a_hook_behind_those_of_the_container() -> None:
+def test_work_becomes_a_hook_after_those_of_the_container() -> None:
     work = {
         "links": [["libcuda.so.580", "/lib/libcuda.so.1"]], "folders": ["/lib"],
         "compat": {"driver": "580.1"}, "params": True, "profile": False,
     }  # fmt: skip
     program = {"path": "/opt/nvidia-ctk", "args": ["nvidia-ctk", "hook", "apply"], "env": ["A=B"]}
-    theirs = {"path": "/theirs"}
+    other_hook = {"path": "/theirs"}
 
-    made = applied(
-        {"hooks": {"createContainer": [theirs]}}, edits(hook={"program": program, "work": work})
+    document = applied(
+        {"hooks": {"createContainer": [other_hook]}},
+        edits(hook={"program": program, "work": work}),
     )
 
     words = ["--link", "libcuda.so.580::/lib/libcuda.so.1", "--host-driver-version=580.1"]
     words += ["--folder", "/lib", "--mask-params"]
-    assert made["hooks"]["createContainer"] == [
-        theirs,
+    assert document["hooks"]["createContainer"] == [
+        other_hook,
         {"path": "/opt/nvidia-ctk", "args": [*program["args"], *words], "env": ["A=B"]},
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans in rows: the same document again, and nothing parsed that is not asked for."""
+"""Documents in rows: read unchanged, and unused rows are not parsed."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def text(document: dict[str, Any]) -> str:
     return "\n".join([jsontext.dumps(head), *lines])
 
 
-def kept(document: dict[str, Any] | None = None) -> dict[str, Any]:
+def lazy_plan(document: dict[str, Any] | None = None) -> dict[str, Any]:
     return lazy_json.read(text(document or plan()))
 
 
 def test_a_plan_comes_back_whole() -> None:
-    assert lazy_json.join(kept()) == plan()
-    assert text(lazy_json.join(kept())) == text(plan())
+    assert lazy_json.join(lazy_plan()) == plan()
+    assert text(lazy_json.join(lazy_plan())) == text(plan())
 
 
 def test_a_document_that_was_read_can_be_split_again() -> None:
-    found = kept()
-    assert list(found["specs"][0]["edits"]["mounts"]) == [MOUNT]
-    assert text(found) == text(kept()) == text(plan())
+    document = lazy_plan()
+    assert list(document["specs"][0]["edits"]["mounts"]) == [MOUNT]
+    assert text(document) == text(lazy_plan()) == text(plan())
 
 
 def test_splitting_changes_nothing_of_the_document() -> None:
@@ -68,11 +68,11 @@ def test_splitting_changes_nothing_of_the_document() -> None:
 
 def test_a_document_without_such_members_is_one_line() -> None:
     assert "\n" not in text({"nvct-config": 2, "devices": {}, "specs": []})
-    assert kept({"a": 1}) == {"a": 1}
+    assert lazy_plan({"a": 1}) == {"a": 1}
 
 
 def test_devices_behave_as_a_dict() -> None:
-    devices = kept()["devices"]
+    devices = lazy_plan()["devices"]
     assert "k=0" in devices
     assert "k=9" not in devices
     assert list(devices) == ["k=0", "k=GPU-1", "k=1"]
@@ -85,23 +85,23 @@ def test_devices_behave_as_a_dict() -> None:
 
 
 def test_names_of_one_device_share_a_row() -> None:
-    devices = kept()["devices"]
+    devices = lazy_plan()["devices"]
     assert devices["k=0"] is devices["k=GPU-1"]
     assert text(plan()).count('"refuse":"","') + text(plan()).count('"refuse":""}') == 3
 
 
 def test_edits_behave_as_a_list() -> None:
-    found = kept()["edits"]
-    assert len(found) == 2
-    assert list(found) == plan()["edits"]
-    assert found[1] is found[1]
+    rows = lazy_plan()["edits"]
+    assert len(rows) == 2
+    assert list(rows) == plan()["edits"]
+    assert rows[1] is rows[1]
     for index in (2, -1):
         with pytest.raises(IndexError):
-            found[index]
+            rows[index]
 
 
 def test_mounts_of_a_spec_behave_as_a_list() -> None:
-    common = kept()["specs"][0]["edits"]
+    common = lazy_plan()["specs"][0]["edits"]
     mounts = common["parts"]["compute"]["mounts"]
     assert len(mounts) == 2
     assert mounts[0] == OTHER
@@ -110,7 +110,7 @@ def test_mounts_of_a_spec_behave_as_a_list() -> None:
 
 
 def test_entries_of_the_linkers_cache_are_rows_of_their_own() -> None:
-    common = kept()["specs"][0]["edits"]
+    common = lazy_plan()["specs"][0]["edits"]
     assert [*common["parts"]["compute"]["cache"]] == [ENTRY]
     assert common["cache"] == []
     assert "libcuda.so.1" not in "".join(text(plan()).split("\n")[:-1])
@@ -119,10 +119,10 @@ def test_entries_of_the_linkers_cache_are_rows_of_their_own() -> None:
 def test_an_unused_row_is_not_parsed() -> None:
     lines = text(plan()).split("\n")
     lines[2:] = ["?"] * len(lines[2:])  # all but the spec: its mounts, edits and devices
-    found = lazy_json.read("\n".join(lines))
-    assert found["specs"][0]["path"] == "/etc/cdi/a.json"  # type: ignore[index]  # rows
+    document = lazy_json.read("\n".join(lines))
+    assert document["specs"][0]["path"] == "/etc/cdi/a.json"  # type: ignore[index]  # rows
     with pytest.raises(DocumentError, match="a row is not JSON"):
-        list(found["specs"][0]["edits"]["mounts"])  # type: ignore[index]  # rows
+        list(document["specs"][0]["edits"]["mounts"])  # type: ignore[index]  # rows
 
 
 @pytest.mark.parametrize(
@@ -135,10 +135,10 @@ def test_a_damaged_head_is_reported(damaged: str) -> None:
         lazy_json.read(damaged)
 
 
-def test_a_row_that_is_missing_is_a_lookup_that_fails() -> None:
-    found = lazy_json.read('{"rows":{"mounts":1,"specs":[0,1]}}')
+def test_a_missing_row_is_a_lookup_error() -> None:
+    document = lazy_json.read('{"rows":{"mounts":1,"specs":[0,1]}}')
     with pytest.raises(LookupError):
-        found["specs"][0]  # type: ignore[index]  # rows
+        document["specs"][0]  # type: ignore[index]  # rows
 
 
 JSON = st.recursive(

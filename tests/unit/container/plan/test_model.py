@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How names are looked up in a plan, and which plan is used at all."""
+"""The lookup of device names in a plan, and whether a plan is current."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def spec(path: str, **more: Any) -> dict[str, Any]:
     return {"path": path, "facts": [], "edits": edits(f"common of {path}"), "refuse": ""} | more
 
 
-def device(at: int, mine: int, **more: Any) -> dict[str, Any]:
-    return {"spec": at, "edits": mine, "facts": [], "refuse": ""} | more
+def device(at: int, edits: int, **more: Any) -> dict[str, Any]:
+    return {"spec": at, "edits": edits, "facts": [], "refuse": ""} | more
 
 
 def plan(**more: Any) -> Plan:
-    made = {
+    document = {
         "nvct-plan": model.FORMAT,
         "facts": [],
         "specs": [spec("/a"), spec("/b")],
@@ -53,21 +53,21 @@ def plan(**more: Any) -> Plan:
         "kinds": ["x.org/gpu", "y.org/nic"],
         "problems": [],
     }
-    return cast("Plan", made | more)
+    return cast("Plan", document | more)
 
 
-def marks(found: list[Edits]) -> list[str]:
-    return [one["env"][0] for one in found]
+def marks(selected: list[Edits]) -> list[str]:
+    return [edit["env"][0] for edit in selected]
 
 
 def test_common_edits_come_first_and_once() -> None:
-    found = model.collect(plan(), ["x.org/gpu=1", "y.org/nic=0", "x.org/gpu=0"])
-    assert marks(found) == ["common of /a", "one", "common of /b", "two", "zero"]
+    selected = model.collect(plan(), ["x.org/gpu=1", "y.org/nic=0", "x.org/gpu=0"])
+    assert marks(selected) == ["common of /a", "one", "common of /b", "two", "zero"]
 
 
 def test_two_names_of_one_device_count_once() -> None:
-    found = model.collect(plan(), ["x.org/gpu=0", "x.org/gpu=GPU-aaaaaaaa", "x.org/gpu=0"])
-    assert marks(found) == ["common of /a", "zero"]
+    selected = model.collect(plan(), ["x.org/gpu=0", "x.org/gpu=GPU-aaaaaaaa", "x.org/gpu=0"])
+    assert marks(selected) == ["common of /a", "zero"]
 
 
 def test_no_names_give_no_edits() -> None:
@@ -98,35 +98,35 @@ def test_a_refusal_fits_into_one_line_however_long_the_name() -> None:
         assert shown.endswith("; nvidia-ctk cdi list shows all [unknown-device]")
 
 
-@pytest.mark.parametrize("where", ["spec", "device"])
-def test_a_broken_fact_asks_for_a_new_plan_before_anything_is_refused(where: str) -> None:
-    made = plan()
-    if where == "spec":
-        made["specs"][0].update({"facts": [BROKEN], "refuse": "it is old"})
+@pytest.mark.parametrize("holder", ["spec", "device"])
+def test_a_broken_fingerprint_requires_a_new_plan_before_any_refusal(holder: str) -> None:
+    document = plan()
+    if holder == "spec":
+        document["specs"][0].update({"facts": [BROKEN], "refuse": "it is old"})
     else:
-        made["devices"]["x.org/gpu=0"].update({"facts": [BROKEN], "refuse": "it is old"})
+        document["devices"]["x.org/gpu=0"].update({"facts": [BROKEN], "refuse": "it is old"})
     with pytest.raises(model.StalePlanError):
-        model.collect(made, ["x.org/gpu=0"])
-    assert marks(model.collect(made, ["y.org/nic=0"])) == ["common of /b", "two"]
+        model.collect(document, ["x.org/gpu=0"])
+    assert marks(model.collect(document, ["y.org/nic=0"])) == ["common of /b", "two"]
 
 
-def test_a_damaged_fact_asks_for_a_new_plan() -> None:
-    made = plan(specs=[spec("/a", facts=[[]]), spec("/b")])
+def test_a_damaged_fingerprint_requires_a_new_plan() -> None:
+    document = plan(specs=[spec("/a", facts=[[]]), spec("/b")])
     with pytest.raises(model.StalePlanError):
-        model.collect(made, ["x.org/gpu=0"])
+        model.collect(document, ["x.org/gpu=0"])
     with pytest.raises(model.StalePlanError):
-        model.common(made, "x.org/gpu")
+        model.common(document, "x.org/gpu")
 
 
-@pytest.mark.parametrize("where", ["spec", "device"])
-def test_a_stale_spec_is_refused_with_the_reason(where: str) -> None:
-    made = plan()
-    if where == "spec":
-        made["specs"][0]["refuse"] = "it is for driver 1, but 2 is loaded"
+@pytest.mark.parametrize("holder", ["spec", "device"])
+def test_a_stale_spec_is_refused_with_the_reason(holder: str) -> None:
+    document = plan()
+    if holder == "spec":
+        document["specs"][0]["refuse"] = "it is for driver 1, but 2 is loaded"
     else:
-        made["devices"]["x.org/gpu=0"]["refuse"] = "it is for driver 1, but 2 is loaded"
+        document["devices"]["x.org/gpu=0"]["refuse"] = "it is for driver 1, but 2 is loaded"
     with pytest.raises(StaleSpecError) as caught:
-        model.collect(made, ["x.org/gpu=0"])
+        model.collect(document, ["x.org/gpu=0"])
     assert caught.value.message == ("x.org/gpu=0 of /a: it is for driver 1, but 2 is loaded")
 
 
@@ -139,7 +139,7 @@ def test_common_edits_are_those_of_the_kinds_first_spec() -> None:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "document",
     [
         None, [], "plan", {}, {"nvct-plan": 1}, {"nvct-plan": 1, "facts": None},
         {"nvct-plan": 1, "facts": {}}, {"nvct-plan": 0, "facts": []}, {"nvct-plan": "1", "facts": []},
@@ -147,8 +147,8 @@ def test_common_edits_are_those_of_the_kinds_first_spec() -> None:
         {"nvct-plan": 1, "facts": [BROKEN]}, {"nvct-plan": 1, "facts": [["new-kind", "/", None]]},
     ],
 )  # fmt: skip
-def test_what_is_no_plan_or_no_longer_true_is_not_current(made: object) -> None:
-    assert model.is_current(made) is False
+def test_a_damaged_or_stale_plan_is_not_current(document: object) -> None:
+    assert model.is_current(document) is False
 
 
 def test_a_plan_with_matching_fingerprints_is_current() -> None:
@@ -156,14 +156,14 @@ def test_a_plan_with_matching_fingerprints_is_current() -> None:
 
 
 def test_common_edits_are_checked_as_a_devices_are() -> None:
-    made = plan()
-    made["specs"][0]["refuse"] = "it is for driver 1.2"
+    document = plan()
+    document["specs"][0]["refuse"] = "it is for driver 1.2"
 
     with pytest.raises(StaleSpecError, match=r"^x\.org/gpu of /a: it is for driver 1\.2$"):
-        model.common(made, "x.org/gpu")
-    made["specs"][0]["facts"] = [BROKEN]
+        model.common(document, "x.org/gpu")
+    document["specs"][0]["facts"] = [BROKEN]
     with pytest.raises(model.StalePlanError):
-        model.common(made, "x.org/gpu")
+        model.common(document, "x.org/gpu")
 
 
 def farm(**more: Any) -> Any:
@@ -171,33 +171,33 @@ def farm(**more: Any) -> Any:
 
 
 def parted() -> Plan:
-    made = spec("/a")
-    made["edits"]["parts"] = {"compute": edits("compute"), "compat32": edits("32")}
-    return plan(specs=[made, spec("/b")], farm=farm())
+    with_parts = spec("/a")
+    with_parts["edits"]["parts"] = {"compute": edits("compute"), "compat32": edits("32")}
+    return plan(specs=[with_parts, spec("/b")], farm=farm())
 
 
-def test_a_view_comes_with_the_edits_that_it_can_take_the_place_of() -> None:
-    found = model.collect(parted(), ["x.org/gpu=0"], ["compute"])
+def test_a_view_comes_with_the_edits_that_it_can_replace() -> None:
+    selected = model.collect(parted(), ["x.org/gpu=0"], ["compute"])
 
-    (mark,) = [one for one in found if "farm" in one]
+    (mark,) = [edit for edit in selected if "farm" in edit]
     assert {**mark, "farm": None} == {**model.no_edits(), "farm": None}
     assert mark["farm"]["table"] == farm()
     assert mark["farm"]["capabilities"] == ["compute"]
     assert marks(mark["farm"]["common"]) == ["common of /a", "compute"]
-    assert all(any(one is other for other in found) for one in mark["farm"]["common"])
+    assert all(any(edit is other for other in selected) for edit in mark["farm"]["common"])
 
 
-def test_a_view_comes_with_the_driver_alone_too() -> None:
-    (mark,) = [one for one in model.common(parted(), "x.org/gpu") if "farm" in one]
+def test_a_view_comes_with_the_driver_files_of_a_request_without_gpus() -> None:
+    (mark,) = [edit for edit in model.common(parted(), "x.org/gpu") if "farm" in edit]
 
     assert marks(mark["farm"]["common"]) == ["common of /a", "compute"]
 
 
 def test_without_a_table_there_is_no_view() -> None:
-    assert not [one for one in model.collect(plan(), ["x.org/gpu=0"]) if "farm" in one]
+    assert not [edit for edit in model.collect(plan(), ["x.org/gpu=0"]) if "farm" in edit]
 
 
-def test_a_plan_is_as_current_as_its_view() -> None:
+def test_a_plan_with_a_stale_view_is_not_current() -> None:
     assert model.is_current(plan(farm=farm()))
     assert not model.is_current(plan(farm=farm(facts=[BROKEN])))
 
@@ -210,10 +210,10 @@ def test_a_plan_is_as_current_as_its_view() -> None:
     ],
 )
 def test_a_problem_of_our_own_spec_has_a_helpful_hint(reason: str, hint: str) -> None:
-    made = plan(specs=[spec(f"/run/x/{paths.OWN_SPEC}", refuse=reason), spec("/b")])
+    document = plan(specs=[spec(f"/run/x/{paths.OWN_SPEC}", refuse=reason), spec("/b")])
 
     with pytest.raises(StaleSpecError, match=reason) as caught:
-        model.collect(made, ["x.org/gpu=0"])
+        model.collect(document, ["x.org/gpu=0"])
 
     assert caught.value.hint == hint
 
@@ -233,14 +233,14 @@ PROGRAM = {"path": "/h", "args": ["h", "apply"], "env": ["A=B"]}
 COMPAT = {"driver": "580.65.06", "folder": "/compat"}
 
 
-def hooks(found: list[Edits]) -> list[Any]:
-    return [one["hook"] for one in found if "hook" in one]
+def hooks(selected: list[Edits]) -> list[Any]:
+    return [edit["hook"] for edit in selected if "hook" in edit]
 
 
-def test_the_work_of_all_parts_is_one_hooks() -> None:
-    found = model.collect(worked(params=True), ["x.org/gpu=0"], ["compute"])
+def test_the_work_of_all_parts_is_in_one_hook() -> None:
+    selected = model.collect(worked(params=True), ["x.org/gpu=0"], ["compute"])
 
-    (hook,) = hooks(found)
+    (hook,) = hooks(selected)
     assert hook["program"] == PROGRAM
     assert hook["work"] == {
         "links": [["a", "/lib/b"]], "folders": ["/lib", "/lib64"], "compat": {},
@@ -248,37 +248,37 @@ def test_the_work_of_all_parts_is_one_hooks() -> None:
     }  # fmt: skip
 
 
-def test_what_is_not_asked_for_is_no_work() -> None:
+def test_work_of_capabilities_that_are_not_requested_is_left_out() -> None:
     (hook,) = hooks(model.collect(worked(), ["x.org/gpu=0"], []))
 
     assert hook["work"]["folders"] == ["/lib"]
 
 
 def test_without_compat_neither_the_hook_nor_the_view_chooses() -> None:
-    made = worked(compat=COMPAT)
-    made["farm"] = farm()
+    document = worked(compat=COMPAT)
+    document["farm"] = farm()
 
-    with_compat = model.collect(made, ["x.org/gpu=0"])
-    without = model.collect(made, ["x.org/gpu=0"], compat=False)
+    with_compat = model.collect(document, ["x.org/gpu=0"])
+    without = model.collect(document, ["x.org/gpu=0"], compat=False)
 
-    for found, expected in ((with_compat, COMPAT), (without, {})):
-        (mark,) = [one["farm"] for one in found if "farm" in one]
-        for hook in (*hooks(found), *hooks(mark["common"])):
+    for selected, expected in ((with_compat, COMPAT), (without, {})):
+        (mark,) = [edit["farm"] for edit in selected if "farm" in edit]
+        for hook in (*hooks(selected), *hooks(mark["common"])):
             assert hook["work"]["compat"] == expected
-    assert hooks(model.common(made, "x.org/gpu", compat=False))[0]["work"]["compat"] == {}
-    assert made["specs"][0]["edits"]["work"]["compat"] == COMPAT  # a plan is not changed
+    assert hooks(model.common(document, "x.org/gpu", compat=False))[0]["work"]["compat"] == {}
+    assert document["specs"][0]["edits"]["work"]["compat"] == COMPAT  # a plan is not changed
 
 
-def test_without_compat_a_hook_with_nothing_else_to_do_is_gone() -> None:
-    made = worked(compat=COMPAT, folders=[], links=[])
+def test_without_compat_a_hook_without_other_work_is_left_out() -> None:
+    document = worked(compat=COMPAT, folders=[], links=[])
 
-    assert hooks(model.collect(made, ["x.org/gpu=0"], [], compat=False)) == []
+    assert hooks(model.collect(document, ["x.org/gpu=0"], [], compat=False)) == []
 
 
 def test_without_compat_hooks_of_other_specs_stay() -> None:
-    made = plan()
-    made["specs"][0]["edits"]["hooks"] = {"prestart": ['{"args":["--host-driver-version=1"]}']}
+    document = plan()
+    document["specs"][0]["edits"]["hooks"] = {"prestart": ['{"args":["--host-driver-version=1"]}']}
 
-    (common, _) = model.collect(made, ["x.org/gpu=0"], compat=False)
+    (common, _) = model.collect(document, ["x.org/gpu=0"], compat=False)
 
-    assert common["hooks"] == made["specs"][0]["edits"]["hooks"]
+    assert common["hooks"] == document["specs"][0]["edits"]["hooks"]

@@ -22,16 +22,16 @@ PLAN = b'{"nvct-plan":1,"facts":[]}'
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "run"
-    made.mkdir(0o700)
-    return made
+    new_folder = tmp_path / "run"
+    new_folder.mkdir(0o700)
+    return new_folder
 
 
 @pytest.fixture
 def store(folder: Path) -> Iterator[Store]:
-    made = Store(str(folder))
-    yield made
-    made.close()
+    new_store = Store(str(folder))
+    yield new_store
+    new_store.close()
 
 
 def test_written_documents_are_read(store: Store, folder: Path) -> None:
@@ -41,7 +41,9 @@ def test_written_documents_are_read(store: Store, folder: Path) -> None:
     assert os.listdir(folder) == ["own.plan"]
 
 
-def test_a_document_comes_back_and_is_plain_json(store: Store, folder: Path) -> None:
+def test_a_written_document_is_read_unchanged_and_is_plain_json(
+    store: Store, folder: Path
+) -> None:
     document = {"nvct-plan": 1, "facts": [], "a": "\u20ac\udcff"}
     assert store.write_json("own.plan", document)
     assert store.read_json("own.plan") == document
@@ -50,7 +52,7 @@ def test_a_document_comes_back_and_is_plain_json(store: Store, folder: Path) -> 
     assert sealed == document
 
 
-def test_of_a_document_no_byte_can_change(store: Store, folder: Path) -> None:
+def test_a_document_with_any_changed_byte_is_not_used(store: Store, folder: Path) -> None:
     assert store.write_json("own.plan", {"devices": {"a": {"refuse": "no", "edits": 1}}})
     path = folder / "own.plan"
     good = path.read_bytes()
@@ -71,13 +73,13 @@ def test_a_document_without_its_seal_is_not_used(store: Store) -> None:
     assert store.read_json("own.plan") is None
 
 
-def test_a_large_file_is_written_and_read_whole(store: Store) -> None:
+def test_a_large_file_is_written_and_read_completely(store: Store) -> None:
     data = b"x" * (3 << 20)
     assert store.write("large", data)
     assert store.read("large") == data.decode()
 
 
-def test_bytes_that_are_no_utf_8_come_back(store: Store) -> None:
+def test_bytes_that_are_not_utf_8_are_read_unchanged(store: Store) -> None:
     assert store.write("f", b"\xff\xc3")
     assert (store.read("f") or "").encode("utf-8", "surrogateescape") == b"\xff\xc3"
 
@@ -90,7 +92,7 @@ def test_a_file_is_replaced_in_one_step(store: Store, folder: Path) -> None:
     assert store.read("f") == "new"
 
 
-def test_files_of_a_killed_process_do_not_stop_the_next_one(store: Store, folder: Path) -> None:
+def test_files_of_a_killed_process_do_not_stop_the_next_write(store: Store, folder: Path) -> None:
     (folder / f".f.{os.getpid()}").write_bytes(b"half of a much longer thing")
     assert store.write("f", b"new")
     assert store.read("f") == "new"
@@ -150,12 +152,12 @@ def test_a_file_that_is_too_large_is_not_read(store: Store, folder: Path) -> Non
 def test_a_half_written_or_damaged_plan_is_not_used(store: Store, data: bytes) -> None:
     store.write("own.plan", data)
     assert store.read_json("own.plan") is None
-    rest = data.decode("latin-1")
-    store.write("own.plan", (stores._seal(rest) + rest).encode("latin-1"))
+    text = data.decode("latin-1")
+    store.write("own.plan", (stores._seal(text) + text).encode("latin-1"))
     assert store.read_json("own.plan") is None
 
 
-def test_a_missing_directory_is_made_for_us_alone(tmp_path: Path) -> None:
+def test_a_missing_directory_is_made_private(tmp_path: Path) -> None:
     path = tmp_path / "user" / "nvct"
     assert Store(str(path)).reason == f"{path}: No such file or directory"
     store = Store(str(path), create=True)

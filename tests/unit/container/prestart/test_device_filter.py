@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device program: what it decides, and that the kernel takes it and puts it in place."""
+"""The device program: its decisions, and that the kernel accepts and replaces it."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ def test_a_program_decides_as_the_rules_do(
     assert decide(program, *device, access) == expected(rules, *device, access)
 
 
-def test_what_no_rule_names_is_denied() -> None:
+def test_an_access_that_no_rule_names_is_denied() -> None:
     assert not decide(device_filter.build([]), "c", 1, 3, "r")
 
 
-def test_rules_of_parts_of_an_access_add_up() -> None:
+def test_rules_for_parts_of_an_access_are_combined() -> None:
     rules = [DENY_ALL, Rule("c", 195, 0, "r", allow=True), Rule("c", 195, ANY, "w", allow=True)]
 
     program = device_filter.build(rules)
@@ -134,10 +134,10 @@ def test_rules_of_parts_of_an_access_add_up() -> None:
 def cgroup() -> Iterator[Path]:
     """Return a cgroup of v2 that device programs can be attached to, or skip."""
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-    found = [line.split()[4] for line in mounts if " - cgroup2 " in line]
-    if os.geteuid() or not found:
+    mount_points = [line.split()[4] for line in mounts if " - cgroup2 " in line]
+    if os.geteuid() or not mount_points:
         pytest.skip("needs root and a cgroup v2 hierarchy")
-    folder = Path(found[0], f"nvct-test-{os.getpid()}")
+    folder = Path(mount_points[0], f"nvct-test-{os.getpid()}")
     try:
         folder.mkdir()
         os.close(bpf.load(device_filter.build([]), "nvct_test"))
@@ -151,16 +151,14 @@ def cgroup() -> Iterator[Path]:
 
 def _opens(cgroup: Path, device: Path) -> str:
     script = f"echo $$ > {cgroup}/cgroup.procs; cat {device}"
-    done = subprocess.run(
+    result = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, check=False, env={"LC_ALL": "C"}
     )
-    return done.stderr.strip().rpartition(": ")[2]
+    return result.stderr.strip().rpartition(": ")[2]
 
 
 @pytest.mark.parametrize("flags", [bpf.ALLOW_MULTI, 0])
-def test_the_kernel_puts_a_program_in_the_place_of_another(
-    flags: int, cgroup: Path, tmp_path: Path
-) -> None:
+def test_the_kernel_replaces_a_program(flags: int, cgroup: Path, tmp_path: Path) -> None:
     base = [DENY_ALL, *(Rule(*rule, allow=True) for rule in DEFAULTS)]
     gpu = tmp_path / "nvidia0"
     os.mknod(gpu, 0o20666, os.makedev(195, 77))
@@ -219,7 +217,7 @@ def test_each_of_several_programs_is_replaced(cgroup: Path, tmp_path: Path) -> N
     assert _opens(cgroup, gpu) == "No such device or address"
 
 
-def test_a_program_allows_more_and_decides_the_rest_as_before(
+def test_an_extended_program_allows_more_and_otherwise_decides_as_before(
     cgroup: Path, tmp_path: Path
 ) -> None:
     """The rules of the programs that are there are not known: each keeps its own."""
@@ -251,18 +249,18 @@ def test_a_program_allows_more_and_decides_the_rest_as_before(
     st.sampled_from(["r", "rw", "m"]),
 )
 def test_rules_before_a_program_only_add(
-    theirs: list[Rule],
+    program_rules: list[Rule],
     numbers: list[tuple[int, int]],
     device: tuple[str, int, int],
     access: str,
 ) -> None:
-    ours = [Rule("c", major, minor, "rw", allow=True) for major, minor in numbers]
-    program = device_filter.build(theirs)
+    added_rules = [Rule("c", major, minor, "rw", allow=True) for major, minor in numbers]
+    program = device_filter.build(program_rules)
 
-    found = decide(device_filter.before(ours, program), *device, access)
+    decision = decide(device_filter.before(added_rules, program), *device, access)
 
-    is_ours = any(expected([rule], *device, access) for rule in ours)
-    assert found == (is_ours or decide(program, *device, access))
+    is_ours = any(expected([rule], *device, access) for rule in added_rules)
+    assert decision == (is_ours or decide(program, *device, access))
 
 
 def test_a_cgroup_without_programs_gets_none(cgroup: Path) -> None:
@@ -273,20 +271,20 @@ def test_a_cgroup_without_programs_gets_none(cgroup: Path) -> None:
     os.close(fd)
 
 
-def test_400_rules_are_no_program_too_large(cgroup: Path) -> None:
+def test_the_kernel_accepts_a_program_of_400_rules(cgroup: Path) -> None:
     rules = [Rule("c", 200 + n, n, "rw", allow=bool(n % 2)) for n in range(400)]
 
     os.close(bpf.load(device_filter.build(rules), "large"))
 
 
-def test_what_the_kernel_refuses_says_where(tmp_path: Path) -> None:
+def test_a_refusal_by_the_kernel_names_the_cgroup(tmp_path: Path) -> None:
     with pytest.raises(HostError, match=f"cannot change the device rules of {tmp_path}/no: No "):
         device_filter.replace([f"{tmp_path}/no"], [])
     with pytest.raises(HostError, match=f"cannot change the device rules of {tmp_path}"):
         device_filter.replace([str(tmp_path)], [])  # no cgroup
 
 
-def test_descriptors_of_programs_do_not_outlive_an_exec(cgroup: Path) -> None:
+def test_descriptors_of_programs_are_closed_by_an_exec(cgroup: Path) -> None:
     def child() -> None:
         fd = bpf.load(device_filter.build([]), "inherit")
         assert not os.get_inheritable(fd)

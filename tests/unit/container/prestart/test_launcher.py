@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launcher under the hook's names: Python, with the engine's environment."""
+"""The launcher under the hook's names starts Python with the engine's environment."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def test_the_hook_is_started_with_its_arguments_environment_and_stdin(
     answer = ask([program, "-debug", "prestart", "a b"], env, tmp_path, b"{state}")
 
     assert (answer.status, answer.stderr) == (0, b"")
-    flags, boot, rest = answer.words[:3], answer.words[3], answer.words[4:]
+    flags, boot, arguments = answer.words[:3], answer.words[3], answer.words[4:]
     assert flags == [b"-I", b"-S", b"-c"]
     assert boot.endswith(b"from nvct.container.prestart.launch import main;main('/cold')")
-    assert rest == [name.encode(), b"-debug", b"prestart", b"a b", b"/c.toml", b"{state}"]
+    assert arguments == [name.encode(), b"-debug", b"prestart", b"a b", b"/c.toml", b"{state}"]
 
 
 def test_both_names_are_installed() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hook's command line, its state, and what it decides before it touches a container."""
+"""The hook's command line, its state, and its decision about a container."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ BANNED = {
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
+    new_lab = Lab()
+    yield new_lab
+    new_lab.remove()
 
 
 def hook(
@@ -64,32 +64,32 @@ def hook(
 
 
 @pytest.mark.parametrize("command", ["poststart", "poststop"])
-def test_what_comes_after_the_start_has_nothing_to_do(command: str, lab: Lab) -> None:
-    said = hook(lab, command, data="no state at all")
+def test_poststart_and_poststop_do_nothing(command: str, lab: Lab) -> None:
+    result = hook(lab, command, data="no state at all")
 
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("args", [[], ["createRuntime"], ["--nonsense", "prestart"]])
-def test_anything_else_is_a_usage_error(args: list[str], lab: Lab) -> None:
-    said = hook(lab, *args)
+def test_any_other_command_is_a_usage_error(args: list[str], lab: Lab) -> None:
+    result = hook(lab, *args)
 
-    assert said.returncode == 2
-    assert said.stderr.startswith(f"{PROGRAM}: ")
-    assert said.stderr.count("\n") == 1
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"{PROGRAM}: ")
+    assert result.stderr.count("\n") == 1
 
 
 def test_the_incumbent_s_flags_are_known(lab: Lab) -> None:
-    said = f"NVIDIA Container Runtime Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
-    assert hook(lab, "-version").stdout == said
+    text = f"NVIDIA Container Runtime Hook version {TOOLKIT_VERSION}\nnvct: {__version__}\n"
+    assert hook(lab, "-version").stdout == text
     assert "prestart" in hook(lab, "--help").stdout
     assert hook(lab, "-debug", "poststop").returncode == 0
 
 
-def test_a_message_begins_with_the_name_that_was_called(lab: Lab) -> None:
-    said = hook(lab, "what", program="nvidia-container-toolkit")
+def test_a_message_begins_with_the_name_of_the_program_that_was_called(lab: Lab) -> None:
+    result = hook(lab, "what", program="nvidia-container-toolkit")
 
-    assert said.stderr.startswith("nvidia-container-toolkit: no command 'what'")
+    assert result.stderr.startswith("nvidia-container-toolkit: no command 'what'")
 
 
 @pytest.mark.parametrize(
@@ -102,17 +102,17 @@ def test_a_message_begins_with_the_name_that_was_called(lab: Lab) -> None:
         ["CUDA_VERSION="],
     ],
 )
-def test_who_asks_for_no_gpu_never_fails(env: list[str], lab: Lab) -> None:
+def test_a_container_without_a_request_never_fails_in_the_hook(env: list[str], lab: Lab) -> None:
     lab.asks(*env)
     lab.configure("mode = [broken")
 
-    said = hook(lab, "prestart")
+    result = hook(lab, "prestart")
 
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert os.listdir(lab.bundle / "rootfs") == []
 
 
-def test_who_was_served_by_volume_mounts_is_not_served_again(lab: Lab) -> None:
+def test_a_container_that_was_served_by_volume_mounts_is_not_changed(lab: Lab) -> None:
     lab.keys[""] = {"accept-nvidia-visible-devices-as-volume-mounts": True}
     mounts = [{"destination": "/var/run/nvidia-container-devices/0", "source": "/dev/null"}]
     lab.asks("NVIDIA_VISIBLE_DEVICES=void", mounts=mounts)
@@ -120,7 +120,7 @@ def test_who_was_served_by_volume_mounts_is_not_served_again(lab: Lab) -> None:
     assert hook(lab, "prestart").returncode == 0
 
 
-def test_annotations_are_not_for_a_hook(lab: Lab) -> None:
+def test_the_hook_ignores_annotations(lab: Lab) -> None:
     lab.asks(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
 
     assert hook(lab, "prestart").returncode == 0
@@ -130,37 +130,37 @@ def test_a_container_with_our_own_mounts_is_refused(lab: Lab) -> None:
     lab.driver()
     lab.asks("NVIDIA_VISIBLE_DEVICES=0")
 
-    said = hook(lab, "prestart")
+    result = hook(lab, "prestart")
 
-    assert said.returncode == 1
-    assert "has no mount namespace of its own" in said.stderr
-    assert said.stderr.count("\n") == 1
+    assert result.returncode == 1
+    assert "has no mount namespace of its own" in result.stderr
+    assert result.stderr.count("\n") == 1
     assert os.listdir(lab.bundle / "rootfs") == []
 
 
-def test_a_request_that_cannot_be_had_is_one_line(lab: Lab) -> None:
+def test_a_request_that_cannot_be_delivered_is_one_line(lab: Lab) -> None:
     lab.driver()
     lab.asks("NVIDIA_VISIBLE_DEVICES=7")
 
-    said = hook(lab, "prestart")
+    result = hook(lab, "prestart")
 
-    assert said.returncode == 1
-    assert said.stderr.startswith(f"{PROGRAM}: nvidia.com/gpu has no device '7'")
-    assert said.stderr.count("\n") == 1
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"{PROGRAM}: nvidia.com/gpu has no device '7'")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("program", ["shim", "hook"])
-def test_a_fifo_as_config_toml_keeps_nobody_waiting(program: str, lab: Lab) -> None:
+def test_a_fifo_as_config_toml_does_not_block(program: str, lab: Lab) -> None:
     lab.config_toml.unlink()
     os.mkfifo(lab.config_toml)
     lab.asks("NVIDIA_VISIBLE_DEVICES=0")
     before = time.monotonic()
 
-    said = lab.create().stderr if program == "shim" else hook(lab, "prestart").stderr
+    result = lab.create().stderr if program == "shim" else hook(lab, "prestart").stderr
 
-    wanted = f"{lab.config_toml} is no regular file; put a file of settings there [bad-config]\n"
-    assert said.endswith(wanted)
-    assert time.monotonic() - before < 10.0  # half of what is waited for an answer
+    message = f"{lab.config_toml} is no regular file; put a file of settings there [bad-config]\n"
+    assert result.endswith(message)
+    assert time.monotonic() - before < 10.0  # half of the time limit for the cold side
 
 
 def test_a_named_config_file_is_used(lab: Lab) -> None:
@@ -168,34 +168,34 @@ def test_a_named_config_file_is_used(lab: Lab) -> None:
     other.write_text("mode = [broken", encoding="utf-8")
     lab.asks("NVIDIA_VISIBLE_DEVICES=0")
 
-    said = hook(lab, "-config", str(other), "prestart")
+    result = hook(lab, "-config", str(other), "prestart")
 
-    assert said.returncode == 1
-    assert "other.toml" in said.stderr
+    assert result.returncode == 1
+    assert "other.toml" in result.stderr
 
 
-def test_a_library_that_goes_again_and_again_is_named(lab: Lab) -> None:
+def test_a_library_that_disappears_repeatedly_is_named(lab: Lab) -> None:
     """The new plan is checked as well, before anything of the container is entered."""
     lab.driver()
     lab.asks("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
     assert lab.create().status == 0
-    (gone,) = (lab.home / "driver").rglob("libnvidia-ptxjitcompiler.so.580*")
+    (removed,) = (lab.home / "driver").rglob("libnvidia-ptxjitcompiler.so.580*")
     lab.asks("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=all")
-    body = f'touch {gone}; {lab.cold} "$@"; status=$?; rm {gone}; exit $status\n'
+    body = f'touch {removed}; {lab.cold} "$@"; status=$?; rm {removed}; exit $status\n'
     lab.cold = str(script(lab.home / "bin/python", body))
-    gone.unlink()
+    removed.unlink()
 
-    said = hook(lab, "prestart")
+    result = hook(lab, "prestart")
 
-    assert said.returncode == 1
-    assert f"{gone} went away meanwhile; is the driver being installed?" in said.stderr
+    assert result.returncode == 1
+    assert f"{removed} went away meanwhile; is the driver being installed?" in result.stderr
 
 
 def _bundle(*env: str) -> Bundle:
     return Bundle("/b/config.json", json.dumps(make_config(["true"], env=env)))
 
 
-def asked(
+def accepted(
     bundle: Bundle, config: Config, origin: Origin | None = None, defined: Defined | None = None
 ) -> Request | None:
     """Ask what a container wants of the hook, as the hook does."""
@@ -212,7 +212,7 @@ def asked(
 def test_a_request_is_read_with_the_rules_of_mode_legacy(mode: str) -> None:
     config = Config(mode=mode)
 
-    request = asked(_bundle("NVIDIA_VISIBLE_DEVICES=0,1"), config)
+    request = accepted(_bundle("NVIDIA_VISIBLE_DEVICES=0,1"), config)
 
     assert request is not None
     assert (request.ids, request.mode) == (["0", "1"], "legacy")
@@ -220,20 +220,20 @@ def test_a_request_is_read_with_the_rules_of_mode_legacy(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["cdi", "jit-cdi", "csv"])
-def test_in_other_modes_a_request_is_refused_unless_that_is_switched_off(mode: str) -> None:
+def test_in_other_modes_a_request_is_refused_unless_mode_detection_is_skipped(mode: str) -> None:
     config = Config(mode=mode)
-    assert asked(_bundle(), config) is None
+    assert accepted(_bundle(), config) is None
     with pytest.raises(ConfigError, match=f"in mode {mode} a prestart hook gives no GPU"):
-        asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config)
+        accepted(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config)
 
     config = config.replaced(skip_mode_detection=True)
 
-    assert asked(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config) is not None
+    assert accepted(_bundle("NVIDIA_VISIBLE_DEVICES=0"), config) is not None
 
 
 def test_cdi_names_are_refused() -> None:
     with pytest.raises(RequestError, match=r"names the CDI device acme\.com/gpu=1, which a hook"):
-        asked(_bundle("NVIDIA_VISIBLE_DEVICES=acme.com/gpu=1"), Config())
+        accepted(_bundle("NVIDIA_VISIBLE_DEVICES=acme.com/gpu=1"), Config())
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_cdi_names_are_refused() -> None:
         '{"pid": true, "bundle": "/b"}', '{"pid": -1, "bundle": "/b"}', '{"pid": 2, "bundle": 3}',
     ],
 )  # fmt: skip
-def test_what_is_no_state_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_malformed_state_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_text(text, encoding="utf-8")
     with path.open() as file, pytest.raises(BundleError):
@@ -256,9 +256,9 @@ def test_a_state_names_process_and_bundle(key: str, tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_text(json.dumps({"pid": 77, key: "/b", "more": [1]}), encoding="utf-8")
     with path.open() as file:
-        found = state.read(file.fileno())
+        container_state = state.read(file.fileno())
 
-    assert (found.pid, found.bundle) == (77, "/b")
+    assert (container_state.pid, container_state.bundle) == (77, "/b")
 
 
 def test_a_root_may_be_relative_to_the_bundle() -> None:
@@ -269,7 +269,7 @@ def test_a_root_may_be_relative_to_the_bundle() -> None:
             rootfs_of(Bundle("c", text), "/b")
 
 
-def test_a_process_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_a_missing_process_is_named(tmp_path: Path) -> None:
     with pytest.raises(HostError, match="/77 cannot be opened: No such file"):
         Container(77, "/r", str(tmp_path))
 
@@ -280,9 +280,9 @@ def _namespaces(proc: Path, **mounts: str) -> None:
         folder = proc / pid.strip("p") / "ns"
         folder.mkdir(parents=True)
         for kind in ("mnt", "user"):
-            place = proc / f"{kind}-{name}"
-            place.touch()
-            (folder / kind).hardlink_to(place)
+            namespace = proc / f"{kind}-{name}"
+            namespace.touch()
+            (folder / kind).hardlink_to(namespace)
 
 
 @pytest.mark.parametrize("host", ["self", "p1"])
@@ -301,21 +301,21 @@ ALL_USERS = "         0          0 4294967295\n"
 
 
 def _mounts(proc: Path, users: str, **targets: list[str]) -> None:
-    """Write a /proc whose process 1 keeps its mounts to itself, with those of the others."""
+    """Write a /proc with an unreadable process 1 and the mounts of other processes."""
     _namespaces(proc, self="unshared", p77="another")
     (proc / "self/uid_map").write_text(users, encoding="utf-8")
-    for pid, places in targets.items():
-        lines = [f"{n} 1 0:5 / {place} rw - tmpfs none rw\n" for n, place in enumerate(places)]
+    for pid, mount_points in targets.items():
+        lines = [f"{n} 1 0:5 / {path} rw - tmpfs none rw\n" for n, path in enumerate(mount_points)]
         (proc / pid.strip("p") / "mountinfo").write_text("".join(lines), encoding="utf-8")
 
 
-def test_in_a_rootless_engine_the_mounts_of_process_1_are_nobodys_business(tmp_path: Path) -> None:
+def test_in_a_rootless_engine_the_mounts_of_process_1_are_not_compared(tmp_path: Path) -> None:
     _mounts(tmp_path, "0 1000 1\n1 100000 65536\n")
 
     Container(77, "/r", str(tmp_path)).close()
 
 
-def test_a_container_is_known_by_what_is_mounted_below_its_root(tmp_path: Path) -> None:
+def test_a_container_is_recognized_by_a_mount_below_its_root(tmp_path: Path) -> None:
     (tmp_path / "rootfs").mkdir()
     (tmp_path / "link").symlink_to("rootfs")
     root = f"{tmp_path}/rootfs"
@@ -327,14 +327,14 @@ def test_a_container_is_known_by_what_is_mounted_below_its_root(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "theirs",
+    "mounts",
     [["/", "/r"], ["/", "/r", "/rr/proc"], ["/", "/r", "/r/old"], ["/", "/r", "/new"]],
     ids=["nothing", "beside it", "what we see too", "elsewhere"],
 )
-def test_a_process_whose_mounts_show_no_container_may_be_the_host_s(
-    theirs: list[str], tmp_path: Path
+def test_a_process_without_mounts_of_a_container_is_refused(
+    mounts: list[str], tmp_path: Path
 ) -> None:
-    _mounts(tmp_path, ALL_USERS, self=["/", "/r", "/r/old"], p77=theirs)
+    _mounts(tmp_path, ALL_USERS, self=["/", "/r", "/r/old"], p77=mounts)
 
     with pytest.raises(HostError, match="process 77 has no mount namespace of its own"):
         Container(77, "/r", str(tmp_path))
@@ -344,7 +344,7 @@ def test_a_process_whose_mounts_show_no_container_may_be_the_host_s(
     ("text", "rootless"),
     [("         0          0 4294967295\n", False), ("0 1000 1\n1 100000 65536\n", True)],
 )
-def test_who_has_a_part_of_the_users_is_rootless(
+def test_a_user_namespace_with_a_part_of_the_ids_is_rootless(
     text: str, rootless: object, tmp_path: Path
 ) -> None:
     (tmp_path / "self").mkdir()
@@ -362,7 +362,7 @@ def _hooks(point: str, path: str, *args: str) -> list[tuple[str, object]]:
 
 
 @pytest.mark.parametrize("before", [["nvidia-cdi-hook"], ["nvidia-ctk", "hook"], ["x", "--quiet"]])
-def test_our_own_hooks_are_run_in_here(before: list[str]) -> None:
+def test_hooks_of_nvct_run_in_this_process(before: list[str]) -> None:
     ((name, options),) = _hooks("createContainer", "/x", *before, "apply", "--link", "a::/b")
 
     assert name == "apply"
@@ -373,7 +373,7 @@ def test_our_own_hooks_are_run_in_here(before: list[str]) -> None:
     ("point", "args"),
     [("createContainer", ["acme", "setup"]), ("startContainer", ["x", "apply"]), ("prestart", [])],
 )
-def test_other_hooks_are_refused_and_not_left_out(point: str, args: list[str]) -> None:
+def test_other_hooks_are_refused_and_not_ignored(point: str, args: list[str]) -> None:
     with pytest.raises(RequestError, match=f"a prestart hook cannot run /opt/acme at {point}"):
         _hooks(point, "/opt/acme", *args)
 
@@ -395,7 +395,7 @@ def test_the_hook_file_for_engines_names_the_installed_program() -> None:
     assert all(entry.startswith("PATH=/") for entry in document["hook"]["env"])
 
 
-def test_nothing_heavy_is_loaded(lab: Lab) -> None:
+def test_no_slow_module_is_loaded(lab: Lab) -> None:
     lab.driver()
     lab.asks("NVIDIA_VISIBLE_DEVICES=0")
     code = f"""
@@ -414,11 +414,11 @@ main({sys.executable!r})
 """
     data = json.dumps({"id": "x", "pid": os.getpid(), "bundle": str(lab.bundle)})
     command = [PYTHON, "-I", "-S", "-c", code, PROGRAM, "prestart"]
-    hook(lab, "prestart")  # compiles what is missing
-    done = subprocess.run(
+    hook(lab, "prestart")  # compiles the plans
+    completed = subprocess.run(
         command, env=lab.env, input=data, capture_output=True, text=True, check=False
     )
-    found = set(done.stdout.split())
-    assert "nvct.container.prestart.deliver" in found, done.stderr
-    assert not found & BANNED, found & BANNED
-    assert not [n for n in found if n.startswith(("nvct.cli", "nvct.spec", "nvct.host"))]
+    modules = set(completed.stdout.split())
+    assert "nvct.container.prestart.deliver" in modules, completed.stderr
+    assert not modules & BANNED, modules & BANNED
+    assert not [n for n in modules if n.startswith(("nvct.cli", "nvct.spec", "nvct.host"))]

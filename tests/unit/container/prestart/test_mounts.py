@@ -43,7 +43,7 @@ class Before512(Kernel):
 KERNELS = pytest.mark.parametrize("kernel", [Kernel(), Before512(), Before52()])
 
 
-class Place:
+class MountedRoot:
     """A root that is a mount, and host files beside it."""
 
     def __init__(self, home: Path) -> None:
@@ -71,15 +71,15 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def mounted_root(tmp_path: Path) -> MountedRoot:
+    return MountedRoot(tmp_path)
 
 
 @KERNELS
-def test_a_file_appears_read_only_and_private(kernel: Kernel, place: Place) -> None:
+def test_a_file_appears_read_only_and_private(kernel: Kernel, mounted_root: MountedRoot) -> None:
     def child() -> None:
-        place.attach(kernel, "/usr/lib/lib.so")
-        target = place.root / "usr/lib/lib.so"
+        mounted_root.attach(kernel, "/usr/lib/lib.so")
+        target = mounted_root.root / "usr/lib/lib.so"
         assert target.read_text(encoding="utf-8") == "driver"
         with pytest.raises(OSError, match="Read-only file system"):
             target.write_text("changed", encoding="utf-8")
@@ -92,84 +92,88 @@ def test_a_file_appears_read_only_and_private(kernel: Kernel, place: Place) -> N
         assert line.split()[6] == "-", line
 
     in_mount_namespace(child)
-    assert (place.host / "lib.so").read_text(encoding="utf-8") == "driver"
+    assert (mounted_root.host / "lib.so").read_text(encoding="utf-8") == "driver"
 
 
 @KERNELS
-def test_a_folder_appears_with_what_is_in_it(kernel: Kernel, place: Place) -> None:
+def test_a_folder_appears_with_its_content(kernel: Kernel, mounted_root: MountedRoot) -> None:
     def child() -> None:
-        place.attach(kernel, "/opt/driver", ".")
-        assert place.read("opt/driver/lib.so") == "driver"
+        mounted_root.attach(kernel, "/opt/driver", ".")
+        assert mounted_root.read("opt/driver/lib.so") == "driver"
         with pytest.raises(OSError, match="Read-only"):
-            (place.root / "opt/driver/new").touch()
+            (mounted_root.root / "opt/driver/new").touch()
 
     in_mount_namespace(child)
 
 
 @KERNELS
 def test_a_dangling_link_is_replaced_and_its_target_is_not_made(
-    kernel: Kernel, place: Place
+    kernel: Kernel, mounted_root: MountedRoot
 ) -> None:
-    outside = place.host / "made"
-    (place.root / "lib.so").symlink_to(outside)
+    outside = mounted_root.host / "made"
+    (mounted_root.root / "lib.so").symlink_to(outside)
 
     def child() -> None:
-        place.attach(kernel, "/lib.so")
-        assert place.read("lib.so") == "driver"
+        mounted_root.attach(kernel, "/lib.so")
+        assert mounted_root.read("lib.so") == "driver"
 
     in_mount_namespace(child)
     assert not outside.exists()
 
 
 @KERNELS
-def test_a_link_to_a_file_of_the_host_leads_nowhere(kernel: Kernel, place: Place) -> None:
-    (place.host / "victim").write_text("mine", encoding="utf-8")
-    (place.root / "lib.so").symlink_to(place.host / "victim")
+def test_a_link_to_a_file_of_the_host_stays_inside_the_root(
+    kernel: Kernel, mounted_root: MountedRoot
+) -> None:
+    (mounted_root.host / "victim").write_text("mine", encoding="utf-8")
+    (mounted_root.root / "lib.so").symlink_to(mounted_root.host / "victim")
 
     def child() -> None:
-        place.attach(kernel, "/lib.so")
-        assert (place.host / "victim").read_text(encoding="utf-8") == "mine"
+        mounted_root.attach(kernel, "/lib.so")
+        assert (mounted_root.host / "victim").read_text(encoding="utf-8") == "mine"
 
     in_mount_namespace(child)
 
 
 @KERNELS
-def test_a_link_inside_the_root_is_followed(kernel: Kernel, place: Place) -> None:
-    (place.root / "usr/lib").mkdir(parents=True)
-    (place.root / "lib").symlink_to("/usr/lib")
+def test_a_link_inside_the_root_is_followed(kernel: Kernel, mounted_root: MountedRoot) -> None:
+    (mounted_root.root / "usr/lib").mkdir(parents=True)
+    (mounted_root.root / "lib").symlink_to("/usr/lib")
 
     def child() -> None:
-        place.attach(kernel, "/lib/lib.so")
-        assert place.read("usr/lib/lib.so") == "driver"
+        mounted_root.attach(kernel, "/lib/lib.so")
+        assert mounted_root.read("usr/lib/lib.so") == "driver"
 
     in_mount_namespace(child)
 
 
 @KERNELS
-def test_a_folder_in_the_place_of_a_file_is_refused(kernel: Kernel, place: Place) -> None:
-    (place.root / "lib.so").mkdir()
+def test_a_folder_at_the_path_of_a_file_is_refused(
+    kernel: Kernel, mounted_root: MountedRoot
+) -> None:
+    (mounted_root.root / "lib.so").mkdir()
 
     def child() -> None:
         with pytest.raises(UnsafePathError, match=r"/lib.so in the container is a directory"):
-            place.attach(kernel, "/lib.so")
+            mounted_root.attach(kernel, "/lib.so")
 
     in_mount_namespace(child)
 
 
-def test_a_file_in_the_place_of_a_folder_is_refused(place: Place) -> None:
-    (place.root / "driver").write_text("", encoding="utf-8")
+def test_a_file_at_the_path_of_a_folder_is_refused(mounted_root: MountedRoot) -> None:
+    (mounted_root.root / "driver").write_text("", encoding="utf-8")
 
     def child() -> None:
         with pytest.raises(UnsafePathError, match="/driver in the container is no directory"):
-            place.attach(Kernel(), "/driver", ".")
+            mounted_root.attach(Kernel(), "/driver", ".")
 
     in_mount_namespace(child)
 
 
-def test_a_source_that_is_gone_is_named(place: Place) -> None:
+def test_a_missing_source_is_named(mounted_root: MountedRoot) -> None:
     def child() -> None:
         with pytest.raises(HostError, match=r"cannot mount .*/host/gone: No such file"):
-            place.attach(Kernel(), "/gone", "gone")
+            mounted_root.attach(Kernel(), "/gone", "gone")
 
     in_mount_namespace(child)
 
@@ -181,9 +185,14 @@ def test_a_mount_of_another_kind_is_refused(tmp_path: Path) -> None:
         mounts.take([["/t", text]], Kernel())
 
 
-def test_folders_are_attached_before_what_lies_in_them(place: Place) -> None:
+def test_folders_are_attached_before_files_in_them(mounted_root: MountedRoot) -> None:
     texts = [
-        [path, json.dumps({"destination": path, "source": str(place.host), "options": ["rbind"]})]
+        [
+            path,
+            json.dumps(
+                {"destination": path, "source": str(mounted_root.host), "options": ["rbind"]}
+            ),
+        ]
         for path in ("/a/b/c", "/a", "/a/b")
     ]
 
@@ -202,12 +211,12 @@ def _node(path: str = "/dev/nvidia0", **more: object) -> Node:
 
 
 @pytest.fixture
-def root(place: Place) -> Path:
+def root(mounted_root: MountedRoot) -> Path:
     try:
-        os.mknod(place.root / "probe", 0o20600, os.makedev(1, 3))
+        os.mknod(mounted_root.root / "probe", 0o20600, os.makedev(1, 3))
     except PermissionError:
         pytest.skip("needs CAP_MKNOD")
-    return place.root
+    return mounted_root.root
 
 
 def _make(node: Node, root: Path) -> os.stat_result:
@@ -220,20 +229,20 @@ def _make(node: Node, root: Path) -> os.stat_result:
 def test_a_node_is_made_with_its_numbers_mode_and_owner(root: Path) -> None:
     old = os.umask(0o077)
     try:
-        found = _make(_node("/dev/nvidia-caps/nvidia-cap1", fileMode=0o444), root)
+        status = _make(_node("/dev/nvidia-caps/nvidia-cap1", fileMode=0o444), root)
     finally:
         os.umask(old)
 
-    assert found.st_rdev == os.makedev(195, 0)
-    assert found.st_mode == 0o20444
-    assert (found.st_uid, found.st_gid) == (1000, 1001)
+    assert status.st_rdev == os.makedev(195, 0)
+    assert status.st_mode == 0o20444
+    assert (status.st_uid, status.st_gid) == (1000, 1001)
     assert os.listdir(root / "dev/nvidia-caps") == ["nvidia-cap1"]
 
 
 def test_owners_of_a_spec_come_before_the_process(root: Path) -> None:
-    found = _make(_node(uid=0, gid=44), root)
+    status = _make(_node(uid=0, gid=44), root)
 
-    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (0, 44, 0o666)
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (0, 44, 0o666)
 
 
 def test_a_node_with_the_right_numbers_stays_as_it_is(root: Path) -> None:
@@ -244,13 +253,13 @@ def test_a_node_with_the_right_numbers_stays_as_it_is(root: Path) -> None:
     assert _make(_node(), root) == before
 
 
-@pytest.mark.parametrize("there", ["link", "file", "other node"])
-def test_something_else_in_its_place_is_replaced(there: str, root: Path) -> None:
+@pytest.mark.parametrize("existing", ["link", "file", "other node"])
+def test_another_file_at_the_path_of_a_node_is_replaced(existing: str, root: Path) -> None:
     (root / "dev").mkdir()
     path = root / "dev/nvidia0"
-    if there == "link":
+    if existing == "link":
         path.symlink_to(root.parent / "host/lib.so")
-    elif there == "file":
+    elif existing == "file":
         path.write_text("x", encoding="utf-8")
     else:
         os.mknod(path, 0o20600, os.makedev(1, 1))
@@ -260,7 +269,7 @@ def test_something_else_in_its_place_is_replaced(there: str, root: Path) -> None
     assert (root.parent / "host/lib.so").read_text(encoding="utf-8") == "driver"
 
 
-def test_a_folder_in_the_place_of_a_node_is_refused(root: Path) -> None:
+def test_a_folder_at_the_path_of_a_node_is_refused(root: Path) -> None:
     (root / "dev/nvidia0").mkdir(parents=True)
 
     with pytest.raises(UnsafePathError, match="/dev/nvidia0 in the container is a directory"):

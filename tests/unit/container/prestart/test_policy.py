@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of [nvct.policy] hold for containers that get their GPUs from the prestart hook."""
+"""The rules of [nvct.policy] apply to containers that get their GPUs from the prestart hook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nvct.oci.bundle import Bundle
 from nvct.sim.bundle import config as make_config
 from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, policy
 from tests.support.shim_lab import Lab
-from tests.unit.container.prestart.test_main import asked, hook
+from tests.unit.container.prestart.test_main import accepted, hook
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ IMAGES = 'kubernetes = true\nby = ["image-env"]\nthen = "ignore"'
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab()
-    yield made
-    made.remove()
+    new_lab = Lab()
+    yield new_lab
+    new_lab.remove()
 
 
 def with_policy(lab: Lab, text: str) -> None:
@@ -44,7 +44,7 @@ def asked_by_pod(
     """Ask what the hook makes of a container."""
     document = make_config(["true"], env=[env], annotations=annotations)
     bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
-    return asked(bundle, policy(text), Origin(bundle, lambda _request, _kind: 8))
+    return accepted(bundle, policy(text), Origin(bundle, lambda _request, _kind: 8))
 
 
 def test_a_denial_fails_the_container_with_one_line(lab: Lab) -> None:
@@ -52,30 +52,28 @@ def test_a_denial_fails_the_container_with_one_line(lab: Lab) -> None:
     with_policy(lab, '[[nvct.policy.rules]]\nname = "one"\nmore-gpus-than = 1\nthen = "deny"\n')
     lab.asks(ALL)
 
-    said = hook(lab, "prestart")
+    result = hook(lab, "prestart")
 
-    assert said.returncode == 1
-    assert said.stderr == (
+    assert result.returncode == 1
+    assert result.stderr == (
         "nvidia-container-runtime-hook: policy rule 'one' denies NVIDIA_VISIBLE_DEVICES='all';"
         " nvct explain shows why [not-permitted]\n"
     )
 
 
-def test_what_is_ignored_starts_without_a_gpu_and_without_a_word(lab: Lab) -> None:
+def test_a_container_with_an_ignored_request_starts_silently_without_a_gpu(lab: Lab) -> None:
     with_policy(lab, f"[[nvct.policy.rules]]\n{IMAGES}\n")
     lab.asks(ALL, annotations=CONTAINERD)
     nodes = sorted(os.listdir("/dev"))
 
-    said = hook(lab, "prestart")
+    result = hook(lab, "prestart")
 
-    assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
     assert sorted(os.listdir("/dev")) == nodes
 
 
 @pytest.mark.parametrize("annotations", [CONTAINERD, CRIO])
-def test_the_pods_annotations_are_seen_though_no_request_is_read_from_them(
-    annotations: dict[str, str], tmp_path: Path
-) -> None:
+def test_rules_see_the_pods_annotations(annotations: dict[str, str], tmp_path: Path) -> None:
     pod = {**annotations, "cdi.k8s.io/x": "nvidia.com/gpu=7"}
 
     assert asked_by_pod(tmp_path, IMAGES, ALL, pod) is None
@@ -97,9 +95,9 @@ def test_a_bare_name_of_a_specification_is_a_device(tmp_path: Path) -> None:
     document = make_config(["true"], env=["NVIDIA_VISIBLE_DEVICES=gpu0"])
     bundle = Bundle(str(tmp_path / "config.json"), json.dumps(document))
 
-    request = asked(bundle, policy(""), None, lambda name: name == "nvidia.com/gpu=gpu0")
+    request = accepted(bundle, policy(""), None, lambda name: name == "nvidia.com/gpu=gpu0")
 
     assert request is not None
     assert (request.ids, request.kind, request.mode) == (["gpu0"], "nvidia.com/gpu", "legacy")
     with pytest.raises(RequestError, match="names no device"):
-        asked(bundle, policy(""), None, lambda _name: False)
+        accepted(bundle, policy(""), None, lambda _name: False)

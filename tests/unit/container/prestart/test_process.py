@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process is looked up by its number once; what is read later is of it, or of none."""
+"""A process is looked up by its PID once; later reads are of that process, or fail."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
 
 def ended() -> int:
     """Return the number of a process that has ended."""
-    done = subprocess.Popen(["/bin/true"])
-    done.wait()
-    return done.pid
+    result = subprocess.Popen(["/bin/true"])
+    result.wait()
+    return result.pid
 
 
 def test_a_process_is_read_by_its_descriptor(child: subprocess.Popen[bytes]) -> None:
@@ -45,7 +45,7 @@ def test_a_process_is_read_by_its_descriptor(child: subprocess.Popen[bytes]) -> 
     process.close()
 
 
-def test_a_process_that_has_ended_is_no_other_one(child: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_has_ended_is_reported(child: subprocess.Popen[bytes]) -> None:
     process = Process(child.pid)
     child.kill()
     child.wait()
@@ -60,12 +60,12 @@ def test_a_process_that_has_ended_is_no_other_one(child: subprocess.Popen[bytes]
 
 def another(proc: Path, pid: int, of: int) -> None:
     """Let a process, in a /proc of links, have the number of another one."""
-    place = proc / str(pid)
-    place.unlink(missing_ok=True)
-    place.symlink_to(f"/proc/{of}")
+    folder = proc / str(pid)
+    folder.unlink(missing_ok=True)
+    folder.symlink_to(f"/proc/{of}")
 
 
-def test_a_number_that_is_used_again_meanwhile_leads_nowhere_else(
+def test_a_reused_pid_does_not_lead_to_another_process(
     child: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     another(tmp_path, 77, child.pid)
@@ -79,7 +79,7 @@ def test_a_number_that_is_used_again_meanwhile_leads_nowhere_else(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_the_proc_of_another_pid_namespace_is_refused(tmp_path: Path) -> None:
-    """A number of ours is another process's in there, or the host's."""
+    """A PID of this namespace belongs to another process in the other one."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import os, subprocess\n"
@@ -99,16 +99,16 @@ def test_the_proc_of_another_pid_namespace_is_refused(tmp_path: Path) -> None:
     )
     program = [sys.executable, "-I", "-c", code, str(Path(__file__).parents[4])]
 
-    def said(*flags: str) -> list[str]:
-        done = subprocess.run(
+    def output(*flags: str) -> list[str]:
+        result = subprocess.run(
             ["unshare", "--fork", "--pid", *flags, *program],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
-        return done.stdout.splitlines()
+        return result.stdout.splitlines()
 
-    assert said("--mount-proc") == ["held", "held"]
-    assert "held" not in said()
-    assert all("another PID namespace" in line or "cannot be opened" in line for line in said())
+    assert output("--mount-proc") == ["held", "held"]
+    assert "held" not in output()
+    assert all("another PID namespace" in line or "cannot be opened" in line for line in output())
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,6 @@ def test_without_pidfds_the_process_is_still_opened_once(
     process.close()
 
 
-def test_a_number_of_nobody_is_told() -> None:
+def test_a_pid_without_a_process_is_reported() -> None:
     with pytest.raises(HostError, match=r"/proc/[0-9]+ cannot be opened: No such file"):
         Process(ended())

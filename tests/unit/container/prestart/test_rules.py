@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device rules: where they are kept, what is written there, and what systemd is told."""
+"""Device rules: their cgroup, the written rules, and the calls of systemctl."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ class Host:
         """Mount a hierarchy in which process 77 is somewhere; return the folder of its cgroup."""
         unified = not controllers
         kind, options = ("cgroup2", "rw") if unified else ("cgroup", f"rw,{controllers}")
-        place = self.cgroup / folder
+        folder_path = self.cgroup / folder
         number = len(self.mounts)
-        self.mounts.append(f"{30 + number} 1 0:{number} {root} {place} rw - {kind} x {options}")
+        self.mounts.append(
+            f"{30 + number} 1 0:{number} {root} {folder_path} rw - {kind} x {options}"
+        )
         self.lines.append(f"{number}:{controllers}:{path}")
-        its = Path(f"{place}{path.removeprefix(root.rstrip('/'))}")
+        its = Path(f"{folder_path}{path.removeprefix(root.rstrip('/'))}")
         its.mkdir(parents=True)
         (self.proc / "77/cgroup").write_text("\n".join(self.lines) + "\n", encoding="utf-8")
         text = "".join(f"{line}\n" for line in self.mounts)
@@ -57,9 +59,9 @@ def test_cgroup_v1_has_a_hierarchy_for_devices(host: Host) -> None:
     its = host.hierarchy("devices", "devices", "/docker/a")
     host.hierarchy("unified", "", "/docker/a")
 
-    found = host.find()
+    cgroup = host.find()
 
-    assert (found.folder, found.unified) == (str(its), False)
+    assert (cgroup.folder, cgroup.unified) == (str(its), False)
 
 
 def test_the_cgroup_is_that_of_the_process_that_was_opened(host: Host) -> None:
@@ -69,9 +71,9 @@ def test_the_cgroup_is_that_of_the_process_that_was_opened(host: Host) -> None:
     (host.proc / "77").mkdir()
     (host.proc / "77/cgroup").write_text("0:devices:/docker/b\n", encoding="utf-8")
 
-    found = rules.find(77, str(host.proc), process)
+    cgroup = rules.find(77, str(host.proc), process)
 
-    assert found.folder == str(its)
+    assert cgroup.folder == str(its)
     process.close()
 
 
@@ -81,14 +83,14 @@ def test_controllers_may_share_a_hierarchy(host: Host) -> None:
     assert host.find().folder == str(its)
 
 
-def test_a_v1_hierarchy_that_is_not_to_be_seen_does_not_count(host: Host) -> None:
+def test_a_hidden_v1_hierarchy_does_not_count(host: Host) -> None:
     hidden = host.hierarchy("devices", "devices", "/docker/a")
     its = host.hierarchy("unified", "", "/docker/b")
     hidden.rmdir()
 
-    found = host.find()
+    cgroup = host.find()
 
-    assert (found.folder, found.unified) == (str(its), True)
+    assert (cgroup.folder, cgroup.unified) == (str(its), True)
 
 
 def test_a_part_of_a_hierarchy_may_be_mounted(host: Host) -> None:
@@ -134,7 +136,7 @@ def test_each_rule_is_written_once_to_devices_allow(host: Host) -> None:
     assert (its / "devices.allow").read_text(encoding="utf-8") == "c 195:0 rwc 511:1 rwm"
 
 
-def test_without_rules_nothing_is_looked_at(tmp_path: Path) -> None:
+def test_without_rules_no_file_is_read(tmp_path: Path) -> None:
     rules.allow([], 77, [], env={}, warn=pytest.fail, proc=str(tmp_path / "no"))
 
 
@@ -182,12 +184,12 @@ def _systemctl(folder: Path, body: str) -> tuple[str, ...]:
     return ("/no/such/folder", str(folder))
 
 
-def test_systemd_is_told_what_to_allow(tmp_path: Path) -> None:
+def test_systemd_gets_the_rules(tmp_path: Path) -> None:
     folders = _systemctl(tmp_path / "bin", f'printf "%s\\n" "$@" > {tmp_path}/said\n')
-    found = [Rule("c", 195, 0, "rw", allow=True), Rule("b", 8, 1, "r", allow=True)]
+    device_rules = [Rule("c", 195, 0, "rw", allow=True), Rule("b", 8, 1, "r", allow=True)]
 
     systemd.allow(
-        "docker-x.scope", found, env={"PATH": "/bin"}, warn=pytest.fail, running=str(tmp_path),
+        "docker-x.scope", device_rules, env={"PATH": "/bin"}, warn=pytest.fail, running=str(tmp_path),
         folders=folders,
     )  # fmt: skip
 
@@ -198,7 +200,7 @@ def test_systemd_is_told_what_to_allow(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shown", "told"),
+    ("shown", "answer"),
     [
         ("DevicePolicy=auto", False),
         ("DevicePolicy=auto\\nDeviceAllow=", False),
@@ -208,8 +210,8 @@ def test_systemd_is_told_what_to_allow(tmp_path: Path) -> None:
         ("", True),
     ],
 )
-def test_a_unit_that_may_open_every_device_is_left_alone(
-    shown: str, told: object, tmp_path: Path
+def test_a_unit_that_may_open_every_device_is_not_changed(
+    shown: str, answer: object, tmp_path: Path
 ) -> None:
     body = f'[ "$1" = show ] && printf "{shown}\\n" || echo "$1" > {tmp_path}/said\n'
 
@@ -218,10 +220,10 @@ def test_a_unit_that_may_open_every_device_is_left_alone(
         warn=pytest.fail, running=str(tmp_path), folders=_systemctl(tmp_path / "bin", body),
     )  # fmt: skip
 
-    assert (tmp_path / "said").exists() is told
+    assert (tmp_path / "said").exists() is answer
 
 
-def test_a_host_without_systemd_needs_no_telling(tmp_path: Path) -> None:
+def test_on_a_host_without_systemd_no_program_is_started(tmp_path: Path) -> None:
     folders = _systemctl(tmp_path / "bin", "exit 1\n")
 
     systemd.allow(
@@ -231,11 +233,13 @@ def test_a_host_without_systemd_needs_no_telling(tmp_path: Path) -> None:
 
 
 def test_a_refusal_of_systemd_is_a_warning(tmp_path: Path) -> None:
-    said: list[str] = []
+    warnings: list[str] = []
 
     systemd.allow(
-        "x.scope", [Rule("c", ANY, ANY, "r", allow=True)], env={}, warn=said.append,
+        "x.scope", [Rule("c", ANY, ANY, "r", allow=True)], env={}, warn=warnings.append,
         running=str(tmp_path), folders=_systemctl(tmp_path / "bin", "exit 1\n"),
     )  # fmt: skip
 
-    assert said == ["systemd did not take device rules for x.scope: a daemon-reload may undo them"]
+    assert warnings == [
+        "systemd did not take device rules for x.scope: a daemon-reload may undo them"
+    ]

@@ -22,9 +22,9 @@ def test_keys_are_read_in_order_and_values_split_and_trimmed() -> None:
         "x.cdi.k8s.io/c": "v.com/gpu=3",
     }
 
-    found = requested(annotations, configured(), [])
+    words = requested(annotations, configured(), [])
 
-    assert found == (
+    assert words == (
         "annotation cdi.k8s.io/a, cdi.k8s.io/b",
         ["v.com/gpu=0", "v.com/gpu=2", "v.com/gpu=1"],
     )

@@ -73,7 +73,7 @@ def test_an_unknown_supported_capability_is_an_error_of_the_configuration() -> N
 
 
 @pytest.mark.parametrize("variables", [{}, {"X": ""}])
-def test_no_mig_capability_is_asked_for(variables: dict[str, str]) -> None:
+def test_without_mig_variables_no_mig_capability_is_requested(variables: dict[str, str]) -> None:
     assert not mig_capability(variables, "X", privileged=False)
 
 

@@ -36,8 +36,8 @@ def container(tmp_path: Path) -> Container:
 
 
 def mounted(name: str) -> list[dict[str, object]]:
-    place = f"/var/run/nvidia-container-devices/{name}"
-    return [{"source": "/dev/null", "destination": place}]
+    mount_point = f"/var/run/nvidia-container-devices/{name}"
+    return [{"source": "/dev/null", "destination": mount_point}]
 
 
 KUBELET = "kubepods-burstable-pod1.slice:cri-containerd:2"
@@ -56,8 +56,10 @@ WORDS = ["env", "image-env", "annotation", "mount", "cdi-name"]
 
 
 @pytest.mark.parametrize("word", WORDS)
-@pytest.mark.parametrize("what", BY)
-def test_by_matches_the_source_of_the_request(what: str, word: str, container: Container) -> None:
+@pytest.mark.parametrize("variable", BY)
+def test_by_matches_the_source_of_the_request(
+    variable: str, word: str, container: Container
+) -> None:
     env = {
         "env": [ALL],
         "uuid": [f"{VISIBLE_DEVICES}={UUID}"],
@@ -65,16 +67,16 @@ def test_by_matches_the_source_of_the_request(what: str, word: str, container: C
         "cdi-uuid": [f"{VISIBLE_DEVICES}=nvidia.com/gpu={UUID}"],
         "legacy": ["CUDA_VERSION=10"],
         "swarm": ["SWARM=0"],
-    }.get(what, [])
-    if what == "annotation":
+    }.get(variable, [])
+    if variable == "annotation":
         container.annotations = {"cdi.k8s.io/x": "nvidia.com/gpu=0"}
-    if what.startswith("mount"):
-        container.mounts = mounted("0" if what == "mount" else "cdi/nvidia.com/gpu/0")
+    if variable.startswith("mount"):
+        container.mounts = mounted("0" if variable == "mount" else "cdi/nvidia.com/gpu/0")
     config = policy(
         f'by = ["{word}"]\nthen = "deny"', accept_volume_mounts=True, swarm_resource=["SWARM"]
     )
 
-    assert container.outcome(config, *env) == ("deny" if word in BY[what] else "allow")
+    assert container.outcome(config, *env) == ("deny" if word in BY[variable] else "allow")
 
 
 ASKED = [
@@ -149,7 +151,7 @@ def test_a_rule_that_allows_a_part_of_the_request_does_not_hold(
     assert outcome == ("allow" if allowed else "deny")
 
 
-def test_the_rest_of_the_request_is_in_the_reason(container: Container) -> None:
+def test_the_uncovered_part_of_the_request_is_in_the_reason(container: Container) -> None:
     config = policy('asks-for = ["management"]\nthen = "allow"', mode="auto")
     value = "management.nvidia.com/gpu=all,nvidia.com/gpu=0,nvidia.com/gds=all"
 
@@ -190,7 +192,7 @@ def test_the_rest_of_the_request_is_in_the_reason(container: Container) -> None:
         ("nvidia.com/gpu=0", "0", "cdi", False),
     ],
 )
-def test_devices_are_held_against_their_full_names(
+def test_devices_match_by_their_full_names(
     patterns: str, value: str, mode: str, *, holds: bool, container: Container
 ) -> None:
     config = policy(
@@ -207,7 +209,7 @@ def test_devices_are_held_against_their_full_names(
     [("0", "allow"), (UUID, "allow"), ("0,1", "deny"), ("all", "deny"), ("1", "deny"),
      (f"{UUID},1", "deny")],
 )  # fmt: skip
-def test_a_rule_that_allows_a_device_allows_no_other_with_it(
+def test_a_rule_that_allows_a_device_allows_no_other_device(
     value: str, outcome: str, container: Container
 ) -> None:
     config = policy('devices = ["nvidia.com/gpu=0"]\nthen = "allow"', "deny")
@@ -242,7 +244,7 @@ def test_unknown_device_names_count_against_the_container(then: str, container: 
     ],
     ids=str,
 )
-def test_a_rule_that_allows_a_namespace_wants_to_be_sure_of_it(
+def test_a_rule_that_allows_a_namespace_requires_proof_of_it(
     annotations: dict[str, str], outcome: str, container: Container
 ) -> None:
     container.annotations = annotations
@@ -278,7 +280,9 @@ def test_annotations_alone_prove_no_namespace(
      "kubepods-besteffort-pod1.slice:cri-containerd:2", "kubepods-pod1.slice:crio:2",
      "kubelet-kubepods-burstable-pod1.slice:cri-containerd:2", "/kubelet/kubepods/pod1/2"],
 )  # fmt: skip
-def test_annotations_and_the_cgroup_of_the_kubelet_do(cgroup: str, container: Container) -> None:
+def test_annotations_and_the_cgroup_of_the_kubelet_prove_a_namespace(
+    cgroup: str, container: Container
+) -> None:
     container.annotations = CONTAINERD
     container.linux = {"cgroupsPath": cgroup}
 
@@ -299,7 +303,7 @@ def test_annotations_and_the_cgroup_of_the_kubelet_do(cgroup: str, container: Co
     ],
     ids=str,
 )
-def test_a_rule_against_a_namespace_holds_where_that_is_in_doubt(
+def test_a_rule_against_a_namespace_holds_in_case_of_doubt(
     annotations: dict[str, str], outcome: str, container: Container
 ) -> None:
     container.annotations = annotations
@@ -347,7 +351,7 @@ def test_a_pods_container_is_recognized(
         (1, "deny"),
     ],
 )
-def test_cgroups_are_held_against_config_json(
+def test_cgroups_are_compared_with_config_json(
     path: object, outcome: str, container: Container
 ) -> None:
     container.linux = {} if path is None else {"cgroupsPath": path}
@@ -436,7 +440,7 @@ def test_an_unknown_user_counts_against_the_container(
     assert why == "users: the host user is not known, which counts against it"
 
 
-def test_annotations_have_to_fit_all(container: Container) -> None:
+def test_all_annotations_of_a_rule_must_match(container: Container) -> None:
     container.annotations = {"image": "nvcr.io/x", "team": "a"}
     text = 'annotations = {{ image = "nvcr.io/*", team = [{}] }}\nthen = "deny"'
 
@@ -447,7 +451,7 @@ def test_annotations_have_to_fit_all(container: Container) -> None:
 
 
 @pytest.mark.parametrize("is_privileged", [True, False])
-def test_a_rule_can_be_about_privileged_containers(
+def test_a_rule_can_match_privileged_containers(
     *, is_privileged: bool, container: Container
 ) -> None:
     container.bounding = ["CAP_SYS_ADMIN"] if is_privileged else ["CAP_CHOWN"]
@@ -481,7 +485,7 @@ def test_the_number_of_gpus_is_bounded(
     assert container.outcome(config, f"{VISIBLE_DEVICES}={value}") == outcome
 
 
-def test_gpus_are_counted_where_they_come_from_and_only_if_all_are_asked_for(
+def test_gpus_are_counted_in_their_plan_and_only_for_all(
     container: Container,
 ) -> None:
     config = policy('more-gpus-than = 8\nthen = "deny"')

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container asks for besides GPUs is held against the devices of a rule, too."""
+"""Rules about devices also apply to the extras of a request."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ EXTRAS = {
 
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
-    made = Container(tmp_path)
-    made.bounding = ["CAP_SYS_ADMIN"]
-    return made
+    new_container = Container(tmp_path)
+    new_container.bounding = ["CAP_SYS_ADMIN"]
+    return new_container
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-@pytest.mark.parametrize("asked", ["0", UUID])
+@pytest.mark.parametrize("variable", ["0", UUID])
 @pytest.mark.parametrize("mode", ["auto", "legacy", "jit-cdi", "csv"])
-def test_a_rule_that_allows_a_gpu_lets_nothing_in_with_it(
-    mode: str, asked: str, name: str, container: Container
+def test_a_rule_that_allows_a_gpu_allows_no_extra(
+    mode: str, variable: str, name: str, container: Container
 ) -> None:
-    gpu = f"{VISIBLE_DEVICES}={asked}"
+    gpu = f"{VISIBLE_DEVICES}={variable}"
     rule = 'devices = ["nvidia.com/gpu=0"]\nthen = "allow"'
 
     assert container.outcome(policy(rule, "deny", mode=mode), gpu) == "allow"
@@ -44,7 +44,7 @@ def test_a_rule_that_allows_a_gpu_lets_nothing_in_with_it(
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_a_rule_can_name_it(name: str, container: Container) -> None:
+def test_a_rule_can_name_an_extra(name: str, container: Container) -> None:
     gpu = f"{VISIBLE_DEVICES}=0"
 
     def outcome(devices: str, then: str, default: str) -> str:
@@ -60,7 +60,7 @@ def test_a_rule_can_name_it(name: str, container: Container) -> None:
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_without_a_gpu_it_is_all_that_is_held_against_the_rule(
+def test_without_a_gpu_only_the_extra_is_compared_with_the_rule(
     name: str, container: Container
 ) -> None:
     none = f"{VISIBLE_DEVICES}=none"

@@ -18,7 +18,7 @@ def configured(*, mounts: bool = False, ignore: bool = False, env: bool = True) 
     )
 
 
-def asked(value: str, config: Config | None = None, *, privileged: bool = False) -> list[int]:
+def requested(value: str, config: Config | None = None, *, privileged: bool = False) -> list[int]:
     variables = {"NVIDIA_IMEX_CHANNELS": value}
     return channels(variables, [], config or Config(), [], privileged=privileged)
 
@@ -44,15 +44,15 @@ def mount(*words: str) -> list[dict[str, object]]:
     ],
 )
 def test_the_variable_names_channels(value: str, numbers: list[int]) -> None:
-    assert asked(value) == numbers
+    assert requested(value) == numbers
 
 
 @pytest.mark.parametrize(
     "value", ["1048576", "-1", "x", "channel", "channel0x1", "all,x", "0:1", "01"]
 )
-def test_what_is_no_channel_is_refused(value: str) -> None:
+def test_a_malformed_channel_is_refused(value: str) -> None:
     with pytest.raises(RequestError, match="is no IMEX channel"):
-        asked(value)
+        requested(value)
 
 
 def test_the_variable_may_be_absent() -> None:
@@ -60,7 +60,7 @@ def test_the_variable_may_be_absent() -> None:
 
 
 def test_requests_can_be_ignored() -> None:
-    assert asked("x", configured(ignore=True)) == []
+    assert requested("x", configured(ignore=True)) == []
 
 
 def test_the_variable_of_an_unprivileged_container_can_be_refused() -> None:
@@ -76,9 +76,9 @@ def test_the_variable_of_an_unprivileged_container_can_be_refused() -> None:
 def test_mounts_win_over_the_variable() -> None:
     variables = {"NVIDIA_IMEX_CHANNELS": "0"}
 
-    found = channels(variables, mount("3", "channel3", "4"), configured(mounts=True), [], privileged=False)  # fmt: skip
+    numbers = channels(variables, mount("3", "channel3", "4"), configured(mounts=True), [], privileged=False)  # fmt: skip
 
-    assert found == [3, 4]
+    assert numbers == [3, 4]
 
 
 def test_mounts_count_only_where_accepted() -> None:
@@ -88,6 +88,6 @@ def test_mounts_count_only_where_accepted() -> None:
 
 
 @pytest.mark.parametrize("word", ["all", "none", "x", "3/4"])
-def test_a_mount_has_to_name_a_channel(word: str) -> None:
+def test_a_mount_must_name_a_channel(word: str) -> None:
     with pytest.raises(RequestError, match=r"^volume mount"):
         channels({}, mount(word), configured(mounts=True), [], privileged=False)

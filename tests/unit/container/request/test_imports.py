@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The request is read on every create: what that may import."""
+"""The imports of the modules that read the request, on every create."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ print("\\n".join(sorted(set(sys.modules) - before)))
 def modules(mode: str) -> set[str]:
     root = os.path.dirname(next(iter(nvct.__path__)))
     command = [sys.executable, "-I", "-S", "-c", PROGRAM, root, mode]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return set(done.stdout.split())
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    return set(result.stdout.split())
 
 
-def test_nothing_but_hot_modules_of_our_own_is_imported() -> None:
+def test_only_hot_modules_of_nvct_are_imported() -> None:
     foreign = {name for name in modules("legacy") if not name.startswith("nvct")}
 
     # What every module's first statement imports.
@@ -37,5 +37,5 @@ def test_nothing_but_hot_modules_of_our_own_is_imported() -> None:
 
 
 def test_modules_for_missing_requests_are_not_imported() -> None:
-    # Legacy mode alone has to say what no NVIDIA_DRIVER_CAPABILITIES means.
+    # Only legacy mode has defaults for a missing NVIDIA_DRIVER_CAPABILITIES.
     assert modules("legacy") - modules("auto") == {"nvct.container.request.capabilities"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of [nvct.policy]: which of them decides, and what that does to a container."""
+"""The rules of [nvct.policy]: which rule decides, and the effect on a container."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def container(tmp_path: Path) -> Container:
     return Container(tmp_path)
 
 
-def test_without_rules_everything_is_as_ever_and_nothing_is_noted(container: Container) -> None:
+def test_without_rules_the_request_is_unchanged_without_a_note(container: Container) -> None:
     request, notes = container.decide(from_toml(b"", "/c"), ALL)
 
     assert request is not None
@@ -32,7 +32,7 @@ def test_without_rules_everything_is_as_ever_and_nothing_is_noted(container: Con
     assert notes == []
 
 
-def test_without_rules_the_policy_is_not_even_loaded() -> None:
+def test_without_rules_the_policy_is_not_loaded() -> None:
     program = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -44,12 +44,12 @@ print(*sorted(set(sys.modules) - sys.stdlib_module_names - {"__main__"}))
 """
 
     def modules(*rules: str) -> set[str]:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-I", "-S", "-c", program, str(HERE.parents[4]), *rules],
             check=True, capture_output=True, text=True,
         )  # fmt: skip
-        said, names = done.stdout.splitlines()
-        assert said == "True"
+        status, names = result.stdout.splitlines()
+        assert status == "True"
         return set(names.split())
 
     more = modules('{"name":"x","then":"allow"}') - modules()
@@ -219,9 +219,7 @@ def test_an_unknown_condition_counts_against_the_container() -> None:
         '{"name":"x","then":"allow","user":[[0,0]]}',
     ],
 )
-def test_a_damaged_compiled_rule_is_an_error_and_no_permission(
-    rule: str, container: Container
-) -> None:
+def test_a_damaged_compiled_rule_is_an_error(rule: str, container: Container) -> None:
     config = policy("", policy=[rule])
 
     with pytest.raises(DocumentError):
@@ -251,7 +249,7 @@ def test_a_damaged_compiled_rule_is_an_error_and_no_permission(
         ("a*c", "a*c", True),
     ],
 )
-def test_a_star_matches_anything_and_other_characters_themselves(
+def test_a_star_matches_any_text_and_other_characters_match_themselves(
     text: str, pattern: str, *, fits: bool
 ) -> None:
     assert matches(text, pattern) is fits

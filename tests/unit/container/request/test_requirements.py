@@ -91,7 +91,7 @@ def test_spaces_mean_or_and_commas_mean_and(expression: str, *, result: bool) ->
     assert holds(expression, FACTS) is result
 
 
-def test_what_is_not_known_holds() -> None:
+def test_a_factor_of_an_unknown_property_holds() -> None:
     assert holds("cuda>=99,driver>=999,arch>=99,brand=x", {})
     assert holds("cuda>=99", {**FACTS, "cuda": ""})
 
@@ -109,13 +109,15 @@ def test_what_is_not_known_holds() -> None:
         ("", False),
     ],
 )
-def test_an_answer_depends_on_the_gpus_or_not(expression: str, *, answer: bool) -> None:
-    known = {"cuda": "13.0", "driver": "580.1"}
+def test_undecided_reports_whether_the_result_depends_on_the_gpus(
+    expression: str, *, answer: bool
+) -> None:
+    properties = {"cuda": "13.0", "driver": "580.1"}
 
-    assert undecided([("NVIDIA_REQUIRE_X", expression)], known) == answer
+    assert undecided([("NVIDIA_REQUIRE_X", expression)], properties) == answer
 
 
-def test_factors_are_read_no_further_than_needed() -> None:
+def test_factors_after_the_deciding_one_are_not_read() -> None:
     assert holds("cuda>=12 nonsense", FACTS)
     assert not holds("cuda>=14,nonsense", FACTS)
     with pytest.raises(RequestError):
@@ -165,14 +167,14 @@ def test_versions_are_compared_number_by_number(left: str, right: str, order: in
         ("12.0+b", "12.0"),
     ],
 )
-def test_an_image_of_the_old_kind_states_its_version(version: str, result: str) -> None:
+def test_a_legacy_image_states_its_version(version: str, result: str) -> None:
     assert major_minor(version) == result
 
 
 @pytest.mark.parametrize(
     "version", ["", "v", "x", "10.", ".1", "10.x", "1.2.3.4", "10,1", "-1", "vv1"]
 )
-def test_what_is_no_version_is_refused(version: str) -> None:
+def test_a_malformed_version_is_refused(version: str) -> None:
     with pytest.raises(RequestError, match=r"^CUDA_VERSION is"):
         major_minor(version)
 
@@ -193,7 +195,7 @@ def test_requirements_are_gathered_by_name() -> None:
     ]
 
 
-def test_an_image_of_the_old_kind_requires_its_cuda() -> None:
+def test_a_legacy_image_requires_its_cuda_version() -> None:
     variables = {"CUDA_VERSION": "10.1.243", "NVIDIA_REQUIRE_X": "arch>=7"}
 
     assert gather(variables, legacy_image=True) == [
@@ -221,7 +223,7 @@ def test_the_configuration_can_switch_requirements_off() -> None:
     assert gather({"CUDA_VERSION": "nonsense"}, legacy_image=True, disabled=True) == []
 
 
-def test_all_requirements_have_to_hold() -> None:
+def test_all_requirements_must_hold() -> None:
     check([("A", "cuda>=12"), ("B", "arch>=9")], FACTS)
     with pytest.raises(RequirementError, match="B="):
         check([("A", "cuda>=12"), ("B", "arch>=10")], FACTS)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container asks for: sources, their precedence, privilege and modes."""
+"""The request of a container: sources, their precedence, privilege and modes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def mount(*ids: str) -> list[dict[str, object]]:
     return [{"source": "/dev/null", "destination": f"{root}/{word}"} for word in ids]
 
 
-def asked(
+def requested(
     *env: str,
     mounts: list[dict[str, object]] | None = None,
     annotations: dict[str, object] | None = None,
@@ -67,11 +67,11 @@ def must(request: Request | None) -> Request:
     ],
     ids=str,
 )
-def test_a_container_that_asks_for_nothing_stays_untouched(env: list[str]) -> None:
-    assert asked(*env) is None
+def test_a_container_without_a_request_is_not_changed(env: list[str]) -> None:
+    assert requested(*env) is None
 
 
-def test_entries_that_are_no_variables_are_passed_over() -> None:
+def test_entries_that_are_not_variables_are_skipped() -> None:
     request, _ = resolve_request(
         ["x", 5, None, "NVIDIA_VISIBLE_DEVICES=0"], [], {}, [None], Config()
     )
@@ -91,7 +91,7 @@ def test_entries_that_are_no_variables_are_passed_over() -> None:
     ],
 )
 def test_the_environment_names_devices(value: str, ids: list[str]) -> None:
-    request = must(asked(f"NVIDIA_VISIBLE_DEVICES={value}"))
+    request = must(requested(f"NVIDIA_VISIBLE_DEVICES={value}"))
 
     assert request.ids == ids
     assert not request.none
@@ -102,7 +102,7 @@ def test_the_environment_names_devices(value: str, ids: list[str]) -> None:
 
 
 def test_none_means_driver_files_without_a_gpu() -> None:
-    request = must(asked("NVIDIA_VISIBLE_DEVICES=none"))
+    request = must(requested("NVIDIA_VISIBLE_DEVICES=none"))
 
     assert request.none
     assert request.ids == []
@@ -111,16 +111,16 @@ def test_none_means_driver_files_without_a_gpu() -> None:
 
 
 def test_a_later_variable_wins() -> None:
-    assert must(asked("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=1")).ids == ["1"]
+    assert must(requested("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=1")).ids == ["1"]
 
 
 def test_a_typo_fails() -> None:
     with pytest.raises(RequestError, match=r"^NVIDIA_VISIBLE_DEVICES asks for 'gpu0'"):
-        asked("NVIDIA_VISIBLE_DEVICES=0,gpu0")
+        requested("NVIDIA_VISIBLE_DEVICES=0,gpu0")
 
 
-def test_an_image_of_the_old_kind_gets_all() -> None:
-    request = must(asked("CUDA_VERSION=10.1"))
+def test_a_legacy_image_gets_all_devices() -> None:
+    request = must(requested("CUDA_VERSION=10.1"))
 
     assert request.ids == ["all"]
     assert request.source == "CUDA_VERSION"
@@ -130,7 +130,7 @@ def test_an_image_of_the_old_kind_gets_all() -> None:
 def test_swarm_variables_win_over_the_plain_one_in_configured_order() -> None:
     config = configured(swarm_resource=["A", "B", "C"])
 
-    request = must(asked("NVIDIA_VISIBLE_DEVICES=all", "C=2,1", "A=1", config=config))
+    request = must(requested("NVIDIA_VISIBLE_DEVICES=all", "C=2,1", "A=1", config=config))
 
     assert request.ids == ["1", "2"]
     assert request.source == "A, C"
@@ -140,14 +140,14 @@ def test_swarm_variables_win_over_the_plain_one_in_configured_order() -> None:
 def test_an_empty_swarm_variable_overrides_the_plain_one(value: str) -> None:
     config = configured(swarm_resource=["A"])
 
-    assert asked("NVIDIA_VISIBLE_DEVICES=all", f"A={value}", config=config) is None
-    assert asked("CUDA_VERSION=10.1", f"A={value}", config=config) is None
+    assert requested("NVIDIA_VISIBLE_DEVICES=all", f"A={value}", config=config) is None
+    assert requested("CUDA_VERSION=10.1", f"A={value}", config=config) is None
 
 
 def test_an_unset_swarm_variable_changes_nothing() -> None:
     config = configured(swarm_resource=["A"])
 
-    assert must(asked("NVIDIA_VISIBLE_DEVICES=1", config=config)).ids == ["1"]
+    assert must(requested("NVIDIA_VISIBLE_DEVICES=1", config=config)).ids == ["1"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_the_environment_of_an_unprivileged_container_can_be_refused(
 ) -> None:
     config = configured(accept_envvar_when_unprivileged=accepted)
 
-    request = asked("NVIDIA_VISIBLE_DEVICES=0", bounding=bounding, config=config)
+    request = requested("NVIDIA_VISIBLE_DEVICES=0", bounding=bounding, config=config)
 
     assert (request and request.ids) == ids
 
@@ -185,16 +185,16 @@ def test_an_ignored_request_leaves_a_note_and_is_not_read(env: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "void", " void "])
-def test_nothing_ignored_leaves_no_note(value: str) -> None:
+def test_without_an_ignored_request_there_is_no_note(value: str) -> None:
     config = configured(accept_envvar_when_unprivileged=False)
 
     assert resolve_request([f"NVIDIA_VISIBLE_DEVICES={value}"], [], {}, [], config) == (None, [])
 
 
 def test_volume_mounts_count_only_where_accepted() -> None:
-    assert asked(mounts=mount("0")) is None
+    assert requested(mounts=mount("0")) is None
 
-    request = must(asked(mounts=mount("0"), config=configured(accept_volume_mounts=True)))
+    request = must(requested(mounts=mount("0"), config=configured(accept_volume_mounts=True)))
 
     assert request.ids == ["0"]
     assert request.source == "volume mount"
@@ -206,18 +206,18 @@ def test_volume_mounts_that_are_not_accepted_leave_a_note() -> None:
     assert resolve_request([], mount("0", "1"), {}, [], Config()) == (
         None, [f"volume mount '0' is ignored: {key} is false in config.toml"],
     )  # fmt: skip
-    odd: list[dict[str, object]] = [
+    malformed: list[dict[str, object]] = [
         {"source": "/x", "destination": "/var/run/nvidia-container-devices/0"},
         {"source": "/dev/null", "destination": "/x/nvidia-container-devices/0"},
         {"source": 1, "destination": None},
     ]
-    assert resolve_request([], odd, {}, [], Config()) == (None, [])
+    assert resolve_request([], malformed, {}, [], Config()) == (None, [])
 
 
 def test_volume_mounts_win_over_the_environment_and_need_no_privilege() -> None:
     config = configured(accept_volume_mounts=True, accept_envvar_when_unprivileged=False)
 
-    request = must(asked("NVIDIA_VISIBLE_DEVICES=all", mounts=mount("1", "0"), config=config))
+    request = must(requested("NVIDIA_VISIBLE_DEVICES=all", mounts=mount("1", "0"), config=config))
 
     assert request.ids == ["1", "0"]
 
@@ -225,22 +225,22 @@ def test_volume_mounts_win_over_the_environment_and_need_no_privilege() -> None:
 def test_a_void_volume_mount_does_not_fall_through_to_the_environment() -> None:
     config = configured(accept_volume_mounts=True)
 
-    assert asked("NVIDIA_VISIBLE_DEVICES=all", mounts=mount("void"), config=config) is None
+    assert requested("NVIDIA_VISIBLE_DEVICES=all", mounts=mount("void"), config=config) is None
 
 
 def test_without_device_mounts_the_environment_decides() -> None:
     config = configured(accept_volume_mounts=True)
 
-    assert must(asked("NVIDIA_VISIBLE_DEVICES=3", mounts=mount("imex/0"), config=config)).ids == [
-        "3"
-    ]
+    assert must(
+        requested("NVIDIA_VISIBLE_DEVICES=3", mounts=mount("imex/0"), config=config)
+    ).ids == ["3"]
 
 
 def test_annotations_win_over_everything() -> None:
     config = configured(accept_volume_mounts=True)
 
     request = must(
-        asked(
+        requested(
             "NVIDIA_VISIBLE_DEVICES=all",
             mounts=mount("0"),
             annotations={CDI: "nvidia.com/gpu=1", "other": "nvidia.com/gpu=2"},
@@ -256,7 +256,7 @@ def test_annotations_win_over_everything() -> None:
 
 def test_a_misspelt_annotation_does_not_fall_through_to_the_environment() -> None:
     with pytest.raises(RequestError, match=r"^annotation .*'gpu1', which is no CDI name"):
-        asked("NVIDIA_VISIBLE_DEVICES=all", annotations={CDI: "nvidia.com/gpu=0,gpu1"})
+        requested("NVIDIA_VISIBLE_DEVICES=all", annotations={CDI: "nvidia.com/gpu=0,gpu1"})
 
 
 @pytest.mark.parametrize(
@@ -281,15 +281,15 @@ def test_the_mode_follows_configuration_and_names(
 ) -> None:
     config = configured(mode=configured_mode)
 
-    assert must(asked(f"NVIDIA_VISIBLE_DEVICES={value}", config=config)).mode == mode
+    assert must(requested(f"NVIDIA_VISIBLE_DEVICES={value}", config=config)).mode == mode
 
 
 def test_an_unknown_mode_fails_only_where_there_is_a_request() -> None:
     config = configured(mode="foo", path="/c.toml")
 
-    assert asked(config=config) is None
+    assert requested(config=config) is None
     with pytest.raises(ConfigError, match=r"^/c.toml: .*mode cannot be 'foo'"):
-        asked("NVIDIA_VISIBLE_DEVICES=0", config=config)
+        requested("NVIDIA_VISIBLE_DEVICES=0", config=config)
 
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "legacy", "csv"])
@@ -297,17 +297,19 @@ def test_pci_bus_ids_are_in_the_form_of_our_plans(mode: str) -> None:
     config = configured(mode=mode, accept_volume_mounts=True)
     value = "NVIDIA_VISIBLE_DEVICES=00000000:AF:00.0,1,0000:af:00.0,0:18:0"
 
-    assert must(asked(value, config=config)).ids == ["0000:af:00.0", "1", "0000:18:00.0"]
-    by_mount = must(asked(mounts=mount("00000000:AF:00.0"), config=config))
+    assert must(requested(value, config=config)).ids == ["0000:af:00.0", "1", "0000:18:00.0"]
+    by_mount = must(requested(mounts=mount("00000000:AF:00.0"), config=config))
     assert by_mount.ids == ["0000:af:00.0"]
-    jit = must(asked("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=0000:AF:00.0", config=config))
+    jit = must(
+        requested("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=0000:AF:00.0", config=config)
+    )
     assert jit.ids == ["0000:af:00.0"]
 
 
-def test_the_names_of_others_specs_stay_as_they_are_written() -> None:
+def test_names_of_other_vendors_specs_are_unchanged() -> None:
     config = configured(mode="cdi")
 
-    assert must(asked("NVIDIA_VISIBLE_DEVICES=0000:AF:00.0", config=config)).ids == [
+    assert must(requested("NVIDIA_VISIBLE_DEVICES=0000:AF:00.0", config=config)).ids == [
         "0000:AF:00.0"
     ]
 
@@ -316,14 +318,14 @@ def test_the_names_of_others_specs_stay_as_they_are_written() -> None:
 @pytest.mark.parametrize("value", ["nvidia.com/gpu=0,1", "1,nvidia.com/gpu=0"])
 def test_cdi_names_do_not_mix_with_others(mode: str, value: str) -> None:
     with pytest.raises(RequestError, match=r"mixes the CDI name 'nvidia.com/gpu=0'"):
-        asked(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode))
+        requested(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode))
 
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi"])
 def test_names_of_the_in_memory_kind_are_plain_names(mode: str) -> None:
     value = "runtime.nvidia.com/gpu=0,runtime.nvidia.com/gpu=1,runtime.nvidia.com/gpu=0"
 
-    request = must(asked(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode)))
+    request = must(requested(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode)))
 
     assert request.ids == ["0", "1"]
     assert not request.qualified
@@ -339,7 +341,7 @@ def test_names_of_the_in_memory_kind_are_plain_names(mode: str) -> None:
     ],
 )
 def test_all_and_none_exist_in_the_in_memory_kind(value: str, ids: list[str]) -> None:
-    request = must(asked(f"NVIDIA_VISIBLE_DEVICES={value}"))
+    request = must(requested(f"NVIDIA_VISIBLE_DEVICES={value}"))
 
     assert request.ids == ids
     assert request.none == (not ids)
@@ -351,12 +353,12 @@ def test_the_in_memory_kind_does_not_mix_with_others(mode: str, other: str) -> N
     value = f"runtime.nvidia.com/gpu=0,{other}"
 
     with pytest.raises(RequestError, match="mixes the CDI name"):
-        asked(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode))
+        requested(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode))
 
 
-def test_features_are_enabled_by_that_very_word() -> None:
+def test_features_are_enabled_by_the_exact_word() -> None:
     request = must(
-        asked(
+        requested(
             "NVIDIA_VISIBLE_DEVICES=0",
             "NVIDIA_GDS=enabled",
             "NVIDIA_MOFED=1",
@@ -376,7 +378,7 @@ def test_features_are_enabled_by_that_very_word() -> None:
 
 def test_mode_cdi_reads_no_extras() -> None:
     request = must(
-        asked(
+        requested(
             "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0",
             "NVIDIA_GDS=enabled",
             "NVIDIA_IMEX_CHANNELS=x",
@@ -388,45 +390,45 @@ def test_mode_cdi_reads_no_extras() -> None:
 
 
 def test_imex_channels_come_with_the_request() -> None:
-    assert must(asked("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_IMEX_CHANNELS=3")).extras.imex == [3]
+    assert must(requested("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_IMEX_CHANNELS=3")).extras.imex == [3]
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy", "csv", "cdi"])
 def test_driver_capabilities_are_read_in_every_mode(mode: str) -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=utility"]
 
-    assert must(asked(*env, config=configured(mode=mode))).capabilities == ["utility"]
+    assert must(requested(*env, config=configured(mode=mode))).capabilities == ["utility"]
 
 
 def test_without_capabilities_legacy_mode_means_two_and_the_others_everything() -> None:
     env = "NVIDIA_VISIBLE_DEVICES=0"
 
-    assert must(asked(env)).capabilities is None
-    legacy = must(asked(env, config=configured(mode="legacy")))
+    assert must(requested(env)).capabilities is None
+    legacy = must(requested(env, config=configured(mode="legacy")))
     assert legacy.capabilities == ["compute", "utility"]
 
 
-def test_a_capability_that_the_node_does_not_allow_is_not_given_by_default() -> None:
+def test_a_default_capability_that_the_node_does_not_allow_is_left_out() -> None:
     config = configured(supported_driver_capabilities=["compute", "utility"])
 
-    assert must(asked("NVIDIA_VISIBLE_DEVICES=0", config=config)).capabilities == [
+    assert must(requested("NVIDIA_VISIBLE_DEVICES=0", config=config)).capabilities == [
         "compute",
         "utility",
     ]
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_an_odd_capability_fails_the_create(mode: str) -> None:
+def test_an_unknown_capability_fails_the_create(mode: str) -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=foo"]
 
     with pytest.raises(RequestError, match="'foo', which is unknown"):
-        asked(*env, config=configured(mode=mode))
+        requested(*env, config=configured(mode=mode))
 
 
 def test_capabilities_of_another_vendors_devices_are_not_read() -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=acme.com/gpu=0", "NVIDIA_DRIVER_CAPABILITIES=foo"]
 
-    assert must(asked(*env)).capabilities is None
+    assert must(requested(*env)).capabilities is None
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy", "csv", "cdi"])
@@ -434,9 +436,9 @@ def test_requirements_are_gathered_in_every_mode(mode: str) -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12"]
 
     expected = [("NVIDIA_REQUIRE_CUDA", "cuda>=12")]
-    assert must(asked(*env, config=configured(mode=mode))).requirements == expected
+    assert must(requested(*env, config=configured(mode=mode))).requirements == expected
     disabled = configured(mode=mode, disable_require=True)
-    assert must(asked(*env, config=disabled)).requirements == []
+    assert must(requested(*env, config=disabled)).requirements == []
 
 
 def test_access_to_mig_capabilities_needs_privilege() -> None:
@@ -444,29 +446,29 @@ def test_access_to_mig_capabilities_needs_privilege() -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_MONITOR_DEVICES=all"]
 
     with pytest.raises(NotPermittedError):
-        asked(*env, config=config)
+        requested(*env, config=config)
 
-    extras = must(asked(*env, config=config, bounding=PRIVILEGED)).extras
+    extras = must(requested(*env, config=config, bounding=PRIVILEGED)).extras
     assert extras.mig_monitor
     assert not extras.mig_config
 
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "csv"])
-def test_other_modes_pass_over_mig_capabilities_without_privilege(mode: str) -> None:
+def test_other_modes_ignore_mig_capabilities_without_privilege(mode: str) -> None:
     config = configured(mode=mode)
     env = ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_MIG_MONITOR_DEVICES=all"]
 
-    request = must(asked(*env, config=config))
+    request = must(requested(*env, config=config))
     assert not request.extras
     assert any("NVIDIA_MIG_MONITOR_DEVICES is ignored" in note for note in request.notes)
-    assert must(asked(*env, config=config, bounding=PRIVILEGED)).extras.mig_monitor
+    assert must(requested(*env, config=config, bounding=PRIVILEGED)).extras.mig_monitor
     with pytest.raises(RequestError):
-        asked(*env[:1], "NVIDIA_MIG_MONITOR_DEVICES=0", config=config, bounding=PRIVILEGED)
+        requested(*env[:1], "NVIDIA_MIG_MONITOR_DEVICES=0", config=config, bounding=PRIVILEGED)
 
 
-def test_only_the_very_words_ask_for_all_of_a_boards_files() -> None:
+def test_only_the_exact_words_request_all_files_of_a_board() -> None:
     env = ["NVIDIA_VISIBLE_DEVICES=all"]
 
-    assert must(asked(*env, "NVIDIA_REQUIRE_JETPACK=csv-mounts=all")).extras.csv_all
-    assert not must(asked(*env, "NVIDIA_REQUIRE_JETPACK=csv-mounts=most")).extras.csv_all
-    assert not must(asked(*env, "NVIDIA_REQUIRE_JETPACK_X=csv-mounts=all")).extras.csv_all
+    assert must(requested(*env, "NVIDIA_REQUIRE_JETPACK=csv-mounts=all")).extras.csv_all
+    assert not must(requested(*env, "NVIDIA_REQUIRE_JETPACK=csv-mounts=most")).extras.csv_all
+    assert not must(requested(*env, "NVIDIA_REQUIRE_JETPACK_X=csv-mounts=all")).extras.csv_all

@@ -36,22 +36,22 @@ CASES = [
 
 @pytest.fixture
 def container(tmp_path: Path) -> Container:
-    made = Container(tmp_path)
-    made.bounding = ["CAP_CHOWN", "CAP_SYS_ADMIN"]
-    return made
+    new_container = Container(tmp_path)
+    new_container.bounding = ["CAP_CHOWN", "CAP_SYS_ADMIN"]
+    return new_container
 
 
 @pytest.mark.parametrize(("linux", "is_privileged"), CASES)
-@pytest.mark.parametrize("wanted", ["true", "false"])
+@pytest.mark.parametrize("condition", ["true", "false"])
 def test_a_rule_about_privilege(
-    wanted: str, linux: dict[str, Any], *, is_privileged: bool, container: Container
+    condition: str, linux: dict[str, Any], *, is_privileged: bool, container: Container
 ) -> None:
     container.linux = linux
-    config = policy(f'privileged = {wanted}\nthen = "allow"', "deny")
+    config = policy(f'privileged = {condition}\nthen = "allow"', "deny")
 
     outcome = container.outcome(config, ALL)
 
-    assert outcome == ("allow" if is_privileged is (wanted == "true") else "deny")
+    assert outcome == ("allow" if is_privileged is (condition == "true") else "deny")
 
 
 @pytest.mark.parametrize(("linux", "is_privileged"), CASES)

@@ -131,7 +131,7 @@ def test_a_word_that_names_no_device_is_refused(word: str) -> None:
     "word", ["foo", "0-3", "ALL", "a/b=c", "x" * 5000, "\x1b" * 90], ids=ascii
 )
 @pytest.mark.parametrize("companion", ["all", "none", "0"])
-def test_nothing_beside_it_hides_a_typo(word: str, companion: str) -> None:
+def test_no_other_word_hides_a_typo(word: str, companion: str) -> None:
     for words in ([companion, word], [word, companion]):
         with pytest.raises(RequestError) as caught:
             evaluate(words, "NVIDIA_VISIBLE_DEVICES")
@@ -164,7 +164,7 @@ def test_nothing_beside_it_hides_a_typo(word: str, companion: str) -> None:
     ],
     ids=str,
 )
-def test_the_algebra_of_lists(words: list[str], result: list[str] | None) -> None:
+def test_all_none_and_void_decide_about_a_list(words: list[str], result: list[str] | None) -> None:
     assert evaluate(words, "x") == result
 
 

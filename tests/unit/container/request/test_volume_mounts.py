@@ -58,7 +58,7 @@ def test_the_source_is_cleaned(source: str) -> None:
     assert devices(mounts(f"{ROOT}/0", source=source)) == ["0"]
 
 
-def test_mounts_without_source_or_destination_are_passed_over() -> None:
+def test_mounts_without_source_or_destination_are_skipped() -> None:
     assert devices([{}, {"source": "/dev/null"}, {"destination": f"{ROOT}/0"}]) == []
 
 

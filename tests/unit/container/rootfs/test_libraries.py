@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which libraries of a folder are found, under which names, at what cost."""
+"""The libraries of a folder, their names, and the cost of the search."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_links_out_of_the_folder_are_followed_inside_the_container(container: Co
     assert names_in(container, "/drv") == ["libx.so.1"]
 
 
-def test_hostile_files_are_passed_over(container: Container) -> None:
+def test_hostile_files_are_skipped(container: Container) -> None:
     outside = container.bundle / "libout.so"
     outside.write_bytes(container.library("/drv/libgood.so", "libgood.so").read_bytes())
     container.file("/drv/libscript.so", "GROUP ( libc.so.6 )")
@@ -121,7 +121,7 @@ def test_only_mounted_files_and_files_of_their_names_are_read(container: Contain
 
 
 @pytest.mark.parametrize("mount", ["/opt", "/opt/drv"])
-def test_a_folder_that_is_itself_mounted_is_read_whole(container: Container, mount: str) -> None:
+def test_a_mounted_folder_is_read_completely(container: Container, mount: str) -> None:
     container.library("/opt/drv/liba.so", "liba.so")
     container.library("/opt/drv/libb.so", "libb.so")
 
@@ -139,8 +139,8 @@ def test_real_mounts_are_seen(container: Container) -> None:
         from nvct.linux.constants import MS_BIND
         from nvct.linux.kernel import KERNEL
 
-        place = str(container.root / "usr/lib/libcuda.so.1")
-        KERNEL.mount(place, place, None, MS_BIND)
+        library = str(container.root / "usr/lib/libcuda.so.1")
+        KERNEL.mount(library, library, None, MS_BIND)
         with Root.open(str(container.root)) as root:
             mounts = MountTargets.read(root, "/proc")
             assert mounts.names_in("/usr/lib") == {"libcuda.so.1"}
@@ -153,7 +153,7 @@ def test_real_mounts_are_seen(container: Container) -> None:
 
 
 @pytest.mark.slow  # making the entries is
-def test_a_hundred_thousand_entries_cost_no_more_than_their_listing(
+def test_of_a_hundred_thousand_entries_only_the_listing_is_read(
     container: Container,
 ) -> None:
     folder = container.library("/usr/lib/libcuda.so.1", "libcuda.so.1").parent
@@ -161,26 +161,26 @@ def test_a_hundred_thousand_entries_cost_no_more_than_their_listing(
     for number in range(100_000):
         os.symlink("/", f"x{number}", dir_fd=fd)
     os.close(fd)
-    told: list[str] = []
+    warnings: list[str] = []
 
     with Root.open(str(container.root)) as root:
-        found = scan(root, "/usr/lib", NOTHING_MOUNTED, told.append)
+        by_machine = scan(root, "/usr/lib", NOTHING_MOUNTED, warnings.append)
 
     shutil.rmtree(folder)
-    assert list(found) == ["x86_64"]
-    assert told == []
+    assert list(by_machine) == ["x86_64"]
+    assert warnings == []
 
 
 def test_too_many_libraries_are_cut_short_with_a_warning(container: Container) -> None:
     folder = container.file("/drv/libx.so").parent
     for number in range(libraries.READ_LIMIT):
         os.symlink("gone", folder / f"lib{number}.so")
-    told: list[str] = []
+    warnings: list[str] = []
 
     with Root.open(str(container.root)) as root:
-        scan(root, "/drv", NOTHING_MOUNTED, told.append)
+        scan(root, "/drv", NOTHING_MOUNTED, warnings.append)
 
-    assert told == ["/drv has 1025 libraries; only 1024 go into ld.so.cache"]
+    assert warnings == ["/drv has 1025 libraries; only 1024 go into ld.so.cache"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Roots that an engine made for this container, and shared ones."""
+"""Private roots, made by an engine for one container, and shared roots."""
 
 from __future__ import annotations
 
@@ -81,21 +81,21 @@ class Lab:
         (self.bundle / "work").symlink_to("/var/lib/containerd/tasks/default/mine")
         self.bind()
 
-    def docker(self, place: str = f"overlay2/{LAYER}/merged") -> None:
+    def docker(self, folder: str = f"overlay2/{LAYER}/merged") -> None:
         _mkdir(self.store / "containers" / ID)
         self.bundle = _mkdir(self.work / "run/moby" / ID)
-        self.root = _mkdir(self.store / place)
+        self.root = _mkdir(self.store / folder)
 
     def docker_images_by_containerd(self) -> None:
         self.docker(f"rootfs/overlayfs/{ID}")
         self.overlay(self.root)
 
     def podman(
-        self, place: str = f"overlay/{LAYER}/merged", layer: str = LAYER, name: str = ""
+        self, folder: str = f"overlay/{LAYER}/merged", layer: str = LAYER, name: str = ""
     ) -> None:
-        driver = place.partition("/")[0]
+        driver = folder.partition("/")[0]
         self.bundle = _mkdir(self.store / f"{driver}-containers/{ID}/userdata")
-        self.root = _mkdir(self.store / place)
+        self.root = _mkdir(self.store / folder)
         records = [
             {"id": OTHER, "image": "", "layer": OTHER, "metadata": json.dumps({"layer": LAYER})},
             {"id": ID, "names": ["x"], "image": "y", "layer": layer, "metadata": '{"id":"z"}'},
@@ -133,9 +133,9 @@ class Lab:
         KERNEL.mount("tmpfs", "/etc", "tmpfs")
         self.of_the_host()
 
-    def rootfs(self, place: str = "shared/tree") -> None:
+    def rootfs(self, folder: str = "shared/tree") -> None:
         self.podman(layer=OTHER)
-        self.root = _mkdir(self.work / place)
+        self.root = _mkdir(self.work / folder)
 
     def rootfs_on_a_mount(self) -> None:
         self.rootfs()
@@ -203,16 +203,16 @@ OTHERS: dict[str, Callable[[Lab], None]] = {
 
 
 @pytest.mark.parametrize(
-    ("make", "own"),
+    ("make", "is_private"),
     [pytest.param(make, True, id=name) for name, make in OWN.items()]
     + [pytest.param(make, False, id=name) for name, make in OTHERS.items()],
 )
 def test_a_root_that_the_engine_made_for_the_container_is_private(
-    tmp_path: Path, make: Callable[[Lab], None], *, own: bool
+    tmp_path: Path, make: Callable[[Lab], None], *, is_private: bool
 ) -> None:
     def check() -> None:
         lab = Lab(tmp_path)
         make(lab)
-        assert lab.is_own() is own
+        assert lab.is_own() is is_private
 
     in_mount_namespace(check)

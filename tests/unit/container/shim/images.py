@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Images, and the create of a container of one in layout classic."""
+"""Images, and a create with layout classic."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def written(
     notes: list[str],
     kernel: Kernel | None = KERNEL,
 ) -> list[model.Edits]:
-    """Do what a layout wants in the root, and return the edits of config.json."""
+    """Write a layout's changes to the root; return the edits of config.json."""
     if layout is None:
         return edits
     if kernel is not None:
         layout.write(kernel)
-    notes.append(layout.note)
+    notes.append(layout.summary)
     return layout.edits
 
 
 class Image(Container):
-    """A container that asks for a GPU of a driver whose libraries are in `libdir`."""
+    """A container that requests a GPU; the driver's libraries are in `libdir`."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -82,14 +82,14 @@ class Image(Container):
 
     def files(self) -> dict[str, str]:
         """Return the driver's files on the host by their paths in a container."""
-        found = {}
+        cached = {}
         for stem, soname in LIBRARIES.items():
             path = f"{self.libdir}/{stem}.so.{self.version}"
-            found[path] = str(self.driver.library(path, soname or None, MACHINE))
-        return found
+            cached[path] = str(self.driver.library(path, soname or None, MACHINE))
+        return cached
 
     def work(self) -> model.Work:
-        """Return what is to be done in its root."""
+        """Return the work in its root."""
         links = [(f"{s}.so.{self.version}", f"{self.libdir}/{n}") for s, n in LIBRARIES.items()]
         links = [(target, path) for target, path in links if not path.endswith("/")]
         links.append(("libcuda.so.1", f"{self.libdir}/libcuda.so"))
@@ -130,7 +130,7 @@ class Image(Container):
     def create(
         self, kernel: Kernel = KERNEL, *, writes: bool = True
     ) -> tuple[dict[str, Any], list[str]]:
-        """Do what the shim does; return config.json and what the log says."""
+        """Do what the shim does; return config.json and the notes for the log."""
         bundle = Bundle(str(self.bundle / "config.json"), json.dumps(self.config))
         notes: list[str] = []
         edits = self.edits()
@@ -154,8 +154,8 @@ class Image(Container):
         for path in self.files():
             (self.root / path.lstrip("/")).unlink()
 
-    def found(self, name: str) -> list[str]:
-        """Return what the linker's cache has for a name, in order."""
+    def cached(self, name: str) -> list[str]:
+        """Return the paths of a name in ld.so.cache, in order."""
         return ldcache.parse((self.root / CACHE[1:]).read_bytes()).find(name)
 
 

@@ -20,27 +20,27 @@ DEVICES = {"gpu0": {"env": ["GPU=0"]}, "gpu1": {"env": ["GPU=1"]}, "0": {"env": 
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab()
-    made.driver(gpus=2)
-    made.spec(devices=DEVICES)
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=2)
+    new_lab.spec(devices=DEVICES)
+    yield new_lab
+    new_lab.remove()
 
 
-def asked(lab: Lab, value: str, program: str = "nvidia-container-runtime") -> str:
+def message(lab: Lab, value: str, program: str = "nvidia-container-runtime") -> str:
     """Return what a container gets, or the error."""
     lab.asks(f"NVIDIA_VISIBLE_DEVICES={value}")
-    said = lab.create(program=program)
-    return " ".join(lab.container_env()[1:]) if said.status == 0 else said.stderr
+    result = lab.create(program=program)
+    return " ".join(lab.container_env()[1:]) if result.status == 0 else result.stderr
 
 
 @pytest.mark.parametrize("mode", ["auto", "cdi", "legacy", "jit-cdi"])
 def test_a_name_of_a_spec_is_a_device(mode: str, lab: Lab) -> None:
     lab.configure(mode=mode)
 
-    assert asked(lab, "gpu0") == "COMMON=1 GPU=0"
-    assert asked(lab, "mig0:0,my.gpu_x-1") == "COMMON=1 MIG=1 X=1"
-    assert asked(lab, "gpu1,0") == "COMMON=1 GPU=index"
+    assert message(lab, "gpu0") == "COMMON=1 GPU=0"
+    assert message(lab, "mig0:0,my.gpu_x-1") == "COMMON=1 MIG=1 X=1"
+    assert message(lab, "gpu1,0") == "COMMON=1 GPU=index"
     for word in (
         "GPU0",
         "gpu2",
@@ -50,34 +50,34 @@ def test_a_name_of_a_spec_is_a_device(mode: str, lab: Lab) -> None:
         "gpu0 gpu1",
         "runtime.nvidia.com/gpu=gpu0",
     ):
-        assert "names no device" in asked(lab, word), word
-    assert "names no device" in asked(lab, "gpu0,gpu9")
-    assert "names no device" in asked(lab, "none,gpu9")
-    assert "GPU=" not in asked(lab, "none,gpu0")
-    assert "mixes the CDI name" in asked(lab, "gpu0,nvidia.com/gpu=gpu1") or mode == "cdi"
+        assert "names no device" in message(lab, word), word
+    assert "names no device" in message(lab, "gpu0,gpu9")
+    assert "names no device" in message(lab, "none,gpu9")
+    assert "GPU=" not in message(lab, "none,gpu0")
+    assert "mixes the CDI name" in message(lab, "gpu0,nvidia.com/gpu=gpu1") or mode == "cdi"
 
 
 def test_words_of_the_driver_are_no_names_of_a_spec(lab: Lab) -> None:
-    """In mode auto an index is this host's, as ever, whatever the spec calls 0."""
-    assert "GPU=index" not in asked(lab, "0")
+    """In mode auto an index is that of this host's GPU, with any names in the spec."""
+    assert "GPU=index" not in message(lab, "0")
     lab.configure(mode="cdi")
-    assert asked(lab, "0") == "COMMON=1 GPU=index"
+    assert message(lab, "0") == "COMMON=1 GPU=index"
 
 
 @pytest.mark.parametrize(
     "program", ["nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy"]
 )
 def test_the_programs_name_chooses_the_mode(program: str, lab: Lab) -> None:
-    assert asked(lab, "gpu1", program) == "COMMON=1 GPU=1"
+    assert message(lab, "gpu1", program) == "COMMON=1 GPU=1"
 
 
-def test_the_default_kind_is_whose_names_count(lab: Lab) -> None:
+def test_names_without_a_kind_are_of_the_default_kind(lab: Lab) -> None:
     lab.spec("other.json", kind="acme.com/card", devices={"left": {"env": ["CARD=left"]}})
     lab.keys["nvidia-container-runtime.modes.cdi"]["default-kind"] = "acme.com/card"
     lab.configure()
 
-    assert asked(lab, "left") == "COMMON=1 CARD=left"
-    assert "names no device" in asked(lab, "gpu0")
+    assert message(lab, "left") == "COMMON=1 CARD=left"
+    assert "names no device" in message(lab, "gpu0")
 
 
 def test_mounts_name_devices_of_a_spec(lab: Lab) -> None:
@@ -85,56 +85,56 @@ def test_mounts_name_devices_of_a_spec(lab: Lab) -> None:
         "accept-nvidia-visible-devices-as-volume-mounts = true\n"
         + lab.config_toml.read_text(encoding="utf-8")
     )
-    place = "/var/run/nvidia-container-devices/gpu1"
-    lab.asks(mounts=[{"source": "/dev/null", "destination": place}])
+    mount_point = "/var/run/nvidia-container-devices/gpu1"
+    lab.asks(mounts=[{"source": "/dev/null", "destination": mount_point}])
 
     assert lab.create().status == 0
     assert "GPU=1" in lab.document()["process"]["env"]
 
 
-def test_without_a_spec_the_sentence_is_as_ever(lab: Lab) -> None:
+def test_without_a_spec_the_message_is_unchanged(lab: Lab) -> None:
     (lab.home / "cdi/gpu.json").unlink()
-    assert "names no device; use all, none, void" in asked(lab, "gpu0")
+    assert "names no device; use all, none, void" in message(lab, "gpu0")
     (lab.home / "cdi/gpu.json").write_text("{", encoding="utf-8")
-    assert "names no device; use all, none, void" in asked(lab, "gpu0")
+    assert "names no device; use all, none, void" in message(lab, "gpu0")
 
 
-def test_a_name_that_two_files_define_is_told_as_that(lab: Lab) -> None:
+def test_a_name_that_two_files_define_is_a_conflict(lab: Lab) -> None:
     lab.spec("again.json", devices={"gpu0": {"env": ["GPU=another"]}})
 
-    assert "is defined by" in asked(lab, "gpu0")
+    assert "is defined by" in message(lab, "gpu0")
 
 
-def test_it_is_explained(lab: Lab) -> None:
-    told = explained(lab, "--env", "NVIDIA_VISIBLE_DEVICES=gpu0")
+def test_explain_shows_a_device_of_a_spec(lab: Lab) -> None:
+    explanation = explained(lab, "--env", "NVIDIA_VISIBLE_DEVICES=gpu0")
 
-    assert told["outcome"] == "GPU"
-    assert told["devices"] == [
+    assert explanation["outcome"] == "GPU"
+    assert explanation["devices"] == [
         {"name": "nvidia.com/gpu=gpu0", "spec": str(lab.home / "cdi/gpu.json")}
     ]
-    assert "GPU=0" in told["inject"]["env"]
+    assert "GPU=0" in explanation["inject"]["env"]
 
 
 @pytest.mark.parametrize("name", ["nvidia.com/gpu=gpu0", "nvidia.com/*"])
-def test_a_policy_knows_it_by_its_full_name(name: str, lab: Lab) -> None:
+def test_a_policy_matches_the_full_name_of_a_device(name: str, lab: Lab) -> None:
     lab.keys["nvct.policy"] = {"default": "allow"}
     lab.keys["[nvct.policy.rules]"] = {"devices": [name], "then": "deny"}
     lab.configure()
 
-    assert "denies NVIDIA_VISIBLE_DEVICES='gpu0'" in asked(lab, "gpu0")
+    assert "denies NVIDIA_VISIBLE_DEVICES='gpu0'" in message(lab, "gpu0")
 
 
-def test_a_policy_knows_its_node(lab: Lab) -> None:
+def test_a_policy_matches_the_node_of_a_device(lab: Lab) -> None:
     node = {"path": "/dev/nvidia1", "type": "c", "major": 195, "minor": 1}
     lab.spec(devices={"gpu1": {"deviceNodes": [node]}})
     lab.keys["nvct.policy"] = {"default": "allow"}
     lab.keys["[nvct.policy.rules]"] = {"devices": ["nvidia.com/gpu=1"], "then": "deny"}
     lab.configure()
 
-    assert "denies NVIDIA_VISIBLE_DEVICES='gpu1'" in asked(lab, "gpu1")
+    assert "denies NVIDIA_VISIBLE_DEVICES='gpu1'" in message(lab, "gpu1")
 
 
-def test_extras_come_with_it(lab: Lab) -> None:
+def test_extras_can_be_requested_with_a_device_of_a_spec(lab: Lab) -> None:
     lab.asks("NVIDIA_VISIBLE_DEVICES=gpu0", "NVIDIA_GDS=enabled")
 
     assert "NVIDIA_GDS=enabled" in lab.create().stderr  # this host has none

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A create that is killed while it changes a root: the next one makes it as if nothing had been."""
+"""After a create that was killed while it changed a root, the next create completes the root."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a root that may write to a sealed folder")
-def test_a_root_is_whole_at_the_next_create_wherever_one_is_killed(tmp_path: Path) -> None:
+def test_after_a_kill_at_any_point_the_next_create_completes_the_root(tmp_path: Path) -> None:
     def image(name: str) -> Image:
-        made = Image(tmp_path / name)
-        IMAGES["compat"](made)
-        return made
+        new_image = Image(tmp_path / name)
+        IMAGES["compat"](new_image)
+        return new_image
 
-    counting, whole = RecordingKernel(), image("whole")
-    whole.create(kernel=counting)
-    seen: dict[str, int] = {}
+    counting, complete = RecordingKernel(), image("whole")
+    complete.create(kernel=counting)
+    calls: dict[str, int] = {}
     for number, name in enumerate(counting.names()):
-        seen[name] = seen.get(name, 0) + 1
+        calls[name] = calls.get(name, 0) + 1
         killed = image(str(number))
-        place = name, "before", seen[name]
+        kill_point = name, "before", calls[name]
 
-        def child(killed: Image = killed, place: tuple[str, str, int] = place) -> None:
-            killed.create(kernel=RecordingKernel(kill_at=place))
+        def child(killed: Image = killed, kill_point: tuple[str, str, int] = kill_point) -> None:
+            killed.create(kernel=RecordingKernel(kill_at=kill_point))
 
-        assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL, place
+        assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL, kill_point
 
-        assert killed.create()[1] == ["without a hook"], place
-        (*left,) = killed.root.rglob(".nvct-*")
-        assert len(left) <= 1, place
-        for path in left:
+        assert killed.create()[1] == ["without a hook"], kill_point
+        (*leftovers,) = killed.root.rglob(".nvct-*")
+        assert len(leftovers) <= 1, kill_point
+        for path in leftovers:
             path.unlink()
-        assert killed.tree() == whole.tree(), place
-        assert modes(killed) == modes(whole), place
-    assert {"mkdir", "rename", "symlink"} <= set(seen)
+        assert killed.tree() == complete.tree(), kill_point
+        assert modes(killed) == modes(complete), kill_point
+    assert {"mkdir", "rename", "symlink"} <= set(calls)

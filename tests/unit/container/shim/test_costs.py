@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an image or a pod can make the host's root pay for a create: CPU, whatever it holds."""
+"""Limits of the CPU time that an image or a pod can make a create use."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LINKS, DEEP, LONG = 12, 30, 250
 
 
 def _deep_links(image: Image) -> None:
-    """Make mounts below a chain of links, each of which leads through deep folders."""
+    """Make mounts below a chain of links; each link leads through deep folders."""
     folder = "/d" * DEEP
     (image.root / folder[1:]).mkdir(parents=True)
     for number in range(LINKS):
@@ -123,7 +123,7 @@ def _newer_compat(image: Image) -> None:
 
 
 def _one_name_in_many_spellings(image: Image) -> None:
-    """Name 60,000 libraries that the order of names takes for one of the driver's."""
+    """Add 60,000 names that compare equal to one of the driver's libraries."""
     name = b"libcuda.so." + b"0" * 180 + b"1\0"
     base = ldcache.HEADER + 60_000 * ldcache.ENTRY
     records = b"".join(
@@ -135,7 +135,7 @@ def _one_name_in_many_spellings(image: Image) -> None:
 
 
 def _long_link_texts(image: Image) -> None:
-    """Lead each library of compat through links whose texts are mostly dots."""
+    """Make each compat library a chain of links with long texts of dots."""
     _newer_compat(image)
     for number in range(36):
         image.link(f"/q{number}", "./" * 2040 + f"q{number + 1}")
@@ -183,7 +183,7 @@ def test_a_path_is_walked_once(tmp_path: Path) -> None:
     assert STEP_BUDGET - bundle.steps_left < 20 * (LINKS + 1) * (DEEP + 2) + 1000
 
 
-def test_past_the_budget_the_hook_does_the_work(tmp_path: Path) -> None:
+def test_beyond_the_budget_the_hook_does_the_work(tmp_path: Path) -> None:
     image = images.Image(tmp_path)
     _thousands_of_mounts(image.glibc())
     before = image.tree()
@@ -195,7 +195,7 @@ def test_past_the_budget_the_hook_does_the_work(tmp_path: Path) -> None:
     assert image.tree() == before
 
 
-def test_past_the_budget_there_is_no_view(tmp_path: Path) -> None:
+def test_beyond_the_budget_there_is_no_view(tmp_path: Path) -> None:
     image = test_layout_farm.Image(tmp_path)
     _thousands_of_mounts(image.glibc())
     before = image.tree()
@@ -211,24 +211,24 @@ def test_a_budget_ends_before_anything_is_written_or_not_at_all(tmp_path: Path) 
     complete = images.Image(tmp_path / "complete")
     complete.glibc().create()
 
-    left, outcomes = 0, set()
+    steps_left, outcomes = 0, set()
     while "without a hook" not in outcomes:
-        image = images.Image(tmp_path / str(left))
+        image = images.Image(tmp_path / str(steps_left))
         before = image.glibc().tree()
         bundle = Bundle(str(image.bundle / "config.json"), json.dumps(image.config))
-        bundle.steps_left = left
+        bundle.steps_left = steps_left
         notes: list[str] = []
         edits = image.edits()
         layout = layout_classic.decide(bundle, str(image.bundle), edits, notes.append)
         images.written(layout, edits, notes)
         outcomes.update(notes)
         assert image.tree() == (complete.tree() if notes == ["without a hook"] else before)
-        left += 25
+        steps_left += 25
 
     assert len(outcomes) == 2
 
 
-def test_the_last_of_many_annotations_twice_is_found_at_once() -> None:
+def test_a_duplicate_among_many_annotations_is_found_quickly() -> None:
     names = ",".join([f'"k{number}":""' for number in range(20_000)])
     before = time.process_time()
 

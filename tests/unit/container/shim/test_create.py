@@ -30,14 +30,16 @@ def cdi(name: str) -> dict[str, str]:
 
 
 def created(lab: Lab, *flags: str, program: str = "nvidia-container-runtime") -> None:
-    """Run a create that must succeed, by handing over to the runtime with all arguments."""
-    said = lab.create(*flags, program=program)
-    assert (said.status, said.stderr) == (0, "")
-    assert said.stdout == " ".join(["runc", *flags, "create", "--bundle", str(lab.bundle), "x\n"])
+    """Run a create; it must succeed and pass all arguments to the runtime."""
+    result = lab.create(*flags, program=program)
+    assert (result.status, result.stderr) == (0, "")
+    assert result.stdout == " ".join(
+        ["runc", *flags, "create", "--bundle", str(lab.bundle), "x\n"]
+    )
 
 
 def counting(lab: Lab) -> Path:
-    """Let the cold interpreter write down what it is asked; return the file."""
+    """Make the cold interpreter record its tasks in a file; return the file."""
     calls = lab.home / "calls"
     calls.touch()
     body = f'shift 3; echo "$1" >> {calls}; exec {lab.cold} -I -m nvct.compile "$@"\n'
@@ -46,8 +48,8 @@ def counting(lab: Lab) -> Path:
 
 
 def identity(path: Path) -> tuple[int, int, bytes]:
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns, path.read_bytes()
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, path.read_bytes()
 
 
 def mounted(lab: Lab) -> str:
@@ -73,11 +75,11 @@ def test_a_driver_that_is_too_old_for_the_image_fails_the_create(lab: Lab, word:
     lab.asks(f"NVIDIA_VISIBLE_DEVICES={word}", "NVIDIA_REQUIRE_CUDA=cuda>=13.5 driver>=600")
     before = identity(lab.config_json)
 
-    said = lab.create()
+    result = lab.create()
 
-    assert said.status == 1
-    assert "does not meet NVIDIA_REQUIRE_CUDA='cuda>=13.5 driver>=600'" in said.stderr
-    assert "the driver has CUDA 13.0" in said.stderr
+    assert result.status == 1
+    assert "does not meet NVIDIA_REQUIRE_CUDA='cuda>=13.5 driver>=600'" in result.stderr
+    assert "the driver has CUDA 13.0" in result.stderr
     assert identity(lab.config_json) == before
 
 
@@ -92,7 +94,9 @@ def test_a_requirement_that_the_driver_meets_costs_nothing(lab: Lab) -> None:
     [[], ["NVIDIA_VISIBLE_DEVICES="], ["NVIDIA_VISIBLE_DEVICES=void"], ["NVIDIA_GDS=enabled"]],
     ids=["unset", "empty", "void", "only an extra"],
 )
-def test_a_container_that_asks_for_nothing_keeps_its_file(env: list[str], lab: Lab) -> None:
+def test_the_config_json_of_a_container_without_a_request_is_unchanged(
+    env: list[str], lab: Lab
+) -> None:
     lab.driver()
     lab.asks(*env)
     before = identity(lab.config_json)
@@ -102,7 +106,7 @@ def test_a_container_that_asks_for_nothing_keeps_its_file(env: list[str], lab: L
     assert identity(lab.config_json) == before
 
 
-def test_an_nvidia_prestart_hook_is_removed_though_nothing_is_asked_for(lab: Lab) -> None:
+def test_an_nvidia_prestart_hook_is_removed_without_a_request(lab: Lab) -> None:
     lab.asks(hooks={"prestart": [OTHER_HOOK, NVIDIA_HOOK], "poststop": [NVIDIA_HOOK]})
     before = lab.document()
 
@@ -112,7 +116,7 @@ def test_an_nvidia_prestart_hook_is_removed_though_nothing_is_asked_for(lab: Lab
     assert lab.document() == before
 
 
-def test_gpus_come_from_the_driver_where_no_spec_is_there(lab: Lab) -> None:
+def test_without_a_spec_gpus_come_from_the_driver(lab: Lab) -> None:
     lab.driver(gpus=2)
     lab.asks("NVIDIA_VISIBLE_DEVICES=1")
 
@@ -153,7 +157,7 @@ def test_none_in_mode_cdi_gives_what_the_admins_spec_has_in_common(lab: Lab) -> 
     assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=none", "COMMON=1"]
 
 
-def test_a_cdi_name_is_answered_by_the_spec_folders(lab: Lab) -> None:
+def test_a_cdi_name_is_looked_up_in_the_spec_folders(lab: Lab) -> None:
     lab.driver()
     lab.spec()
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
@@ -163,7 +167,7 @@ def test_a_cdi_name_is_answered_by_the_spec_folders(lab: Lab) -> None:
     assert lab.container_env() == ["COMMON=1", "GPU=0"]
 
 
-def test_a_cdi_name_without_any_nvidia_spec_is_answered_by_our_own(lab: Lab) -> None:
+def test_without_an_nvidia_spec_a_cdi_name_is_looked_up_in_nvcts_own_plan(lab: Lab) -> None:
     lab.driver()
     lab.spec(kind="acme.com/nic")
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
@@ -173,7 +177,7 @@ def test_a_cdi_name_without_any_nvidia_spec_is_answered_by_our_own(lab: Lab) -> 
     assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
 
 
-def test_an_index_is_answered_by_our_own_spec_whatever_the_folders_hold(lab: Lab) -> None:
+def test_an_index_is_looked_up_in_nvcts_own_plan(lab: Lab) -> None:
     lab.driver()
     lab.spec()
     lab.asks("NVIDIA_VISIBLE_DEVICES=0")
@@ -184,12 +188,12 @@ def test_an_index_is_answered_by_our_own_spec_whatever_the_folders_hold(lab: Lab
     assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
 
 
-@pytest.mark.parametrize("way", ["config", "program"])
-def test_in_mode_cdi_an_index_is_a_device_of_the_default_kind(way: str, lab: Lab) -> None:
-    lab.configure(mode="cdi" if way == "config" else "auto")
+@pytest.mark.parametrize("value", ["config", "program"])
+def test_in_mode_cdi_an_index_is_a_device_of_the_default_kind(value: str, lab: Lab) -> None:
+    lab.configure(mode="cdi" if value == "config" else "auto")
     lab.spec()
     lab.asks("NVIDIA_VISIBLE_DEVICES=1")
-    suffix = ".cdi" if way == "program" else ""
+    suffix = ".cdi" if value == "program" else ""
 
     created(lab, program=f"nvidia-container-runtime{suffix}")
 
@@ -207,7 +211,7 @@ def test_devices_of_two_vendors_come_together(lab: Lab) -> None:
     assert sorted(lab.container_env()) == ["COMMON=1", "GPU=1", "NIC=a", "NICS=1"]
 
 
-def test_two_names_of_one_device_are_one(lab: Lab) -> None:
+def test_two_names_of_one_device_inject_it_once(lab: Lab) -> None:
     node = {"deviceNodes": [{"path": "/dev/null"}]}
     lab.spec(devices={"0": node, "GPU-aaaaaaaa": node})
     lab.asks(annotations=cdi("nvidia.com/gpu=0,nvidia.com/gpu=GPU-aaaaaaaa"))
@@ -298,24 +302,24 @@ def test_a_device_that_never_stops_changing_is_an_error(lab: Lab) -> None:
     lab.cold = str(script(lab.home / "bin/python", body))
     lab.asks(annotations=cdi("acme.com/nic=0"))
 
-    said = lab.create()
+    result = lab.create()
 
-    assert said.status == 1
-    assert "acme.com/nic=0 keeps changing while it is being read" in said.stderr
+    assert result.status == 1
+    assert "acme.com/nic=0 keeps changing while it is being read" in result.stderr
 
 
-def test_a_refusal_is_looked_at_again_each_time(lab: Lab) -> None:
-    gone = lab.home / "driver" / "late"
+def test_a_refusal_is_checked_again_each_time(lab: Lab) -> None:
+    removed = lab.home / "driver" / "late"
     lab.spec(common={"mounts": [
-        {"hostPath": str(gone), "containerPath": "/late", "options": ["bind"]}]})  # fmt: skip
+        {"hostPath": str(removed), "containerPath": "/late", "options": ["bind"]}]})  # fmt: skip
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
     refused = lab.create()
 
-    gone.parent.mkdir()
-    gone.touch()
+    removed.parent.mkdir()
+    removed.touch()
     created(lab)
 
-    assert f"{gone} is gone" in refused.stderr
+    assert f"{removed} is gone" in refused.stderr
 
 
 def library(lab: Lab, stem: str) -> Path:
@@ -323,44 +327,44 @@ def library(lab: Lab, stem: str) -> Path:
     return path
 
 
-def test_a_library_that_goes_though_the_plan_holds_is_noticed(lab: Lab) -> None:
+def test_a_missing_library_is_noticed_though_the_plan_is_current(lab: Lab) -> None:
     calls = counting(lab)
     lab.driver()
     lab.asks(ALL)
     created(lab)
-    gone = library(lab, "libnvidia-ptxjitcompiler")
+    removed = library(lab, "libnvidia-ptxjitcompiler")
 
-    gone.unlink()
+    removed.unlink()
     lab.asks(ALL)
     created(lab)
 
-    assert gone.name not in mounted(lab)
+    assert removed.name not in mounted(lab)
     assert "libcuda.so" in mounted(lab)
     assert calls.read_text().split() == ["config", "own", "own"]
 
 
-def test_a_library_that_goes_again_and_again_is_named_before_the_runtime_is_started(
+def test_a_library_that_disappears_repeatedly_is_named_before_the_runtime_starts(
     lab: Lab,
 ) -> None:
     lab.driver()
     lab.asks(ALL)
     created(lab)
-    gone = library(lab, "libnvidia-ptxjitcompiler")
+    removed = library(lab, "libnvidia-ptxjitcompiler")
     lab.asks(ALL)
     before = identity(lab.config_json)
-    body = f'touch {gone}; {lab.cold} "$@"; status=$?; rm {gone}; exit $status\n'
+    body = f'touch {removed}; {lab.cold} "$@"; status=$?; rm {removed}; exit $status\n'
     lab.cold = str(script(lab.home / "bin/python", body))
-    gone.unlink()
+    removed.unlink()
 
-    said = lab.create()
+    result = lab.create()
 
-    assert (said.status, said.stdout) == (1, "")
-    assert f"{gone} went away meanwhile" in said.stderr
-    assert "is the driver being installed?" in said.stderr
+    assert (result.status, result.stdout) == (1, "")
+    assert f"{removed} went away meanwhile" in result.stderr
+    assert "is the driver being installed?" in result.stderr
     assert identity(lab.config_json) == before
 
 
-def test_feature_flags_without_effect_are_told_in_the_shims_log(lab: Lab) -> None:
+def test_feature_flags_without_effect_are_in_the_shims_log(lab: Lab) -> None:
     lab.driver()
     lab.keys["nvidia-container-runtime.modes.jit-cdi"] = {
         "nvcdi-feature-flags": ["no-such-flag", "disable-ipc-discoverer"]
@@ -385,39 +389,39 @@ MISSPELT = [
 
 
 @pytest.mark.parametrize(
-    ("env", "said", "code"), MISSPELT, ids=[one[0][23:34] for one in MISSPELT]
+    ("env", "message", "code"), MISSPELT, ids=[case[0][23:34] for case in MISSPELT]
 )
-def test_a_device_that_is_misspelt_is_not_told_to_be_denied(
-    env: str, said: str, code: str, lab: Lab
+def test_a_misspelt_device_is_reported_as_unknown_and_not_as_denied(
+    env: str, message: str, code: str, lab: Lab
 ) -> None:
     lab.driver(gpus=2)
     lab.keys["nvct.policy"] = {"default": "deny"}
     lab.configure()
     lab.asks(env)
 
-    found = lab.create()
+    result = lab.create()
 
-    assert (found.status, found.stdout) == (1, "")
-    assert said in found.stderr
-    assert f"[{code}]" in found.stderr
-    assert "denies" not in found.stderr
+    assert (result.status, result.stdout) == (1, "")
+    assert message in result.stderr
+    assert f"[{code}]" in result.stderr
+    assert "denies" not in result.stderr
 
 
-def test_a_device_that_is_there_is_denied_as_such(lab: Lab) -> None:
+def test_an_existing_device_is_reported_as_denied(lab: Lab) -> None:
     lab.driver(gpus=2)
     lab.keys["nvct.policy"] = {"default": "deny"}
     lab.configure()
     lab.asks("NVIDIA_VISIBLE_DEVICES=1")
 
-    found = lab.create()
+    result = lab.create()
 
-    assert "policy rule 'default' denies NVIDIA_VISIBLE_DEVICES='1'" in found.stderr
+    assert "policy rule 'default' denies NVIDIA_VISIBLE_DEVICES='1'" in result.stderr
 
 
 @pytest.mark.parametrize("mode", ["legacy", "csv", "auto", "cdi"])
-@pytest.mark.parametrize("asked", ["acme.com/nic=0", "acme.com/nic=all"])
-def test_a_policy_takes_no_device_for_a_gpu_of_the_same_name(
-    asked: str, mode: str, lab: Lab
+@pytest.mark.parametrize("device", ["acme.com/nic=0", "acme.com/nic=all"])
+def test_a_policy_distinguishes_a_device_from_a_gpu_of_the_same_name(
+    device: str, mode: str, lab: Lab
 ) -> None:
     lab.driver(gpus=2)
     nodes: dict[str, object] = {"env": ["NIC=1"]}
@@ -425,12 +429,12 @@ def test_a_policy_takes_no_device_for_a_gpu_of_the_same_name(
     lab.keys["nvct.policy"] = {"default": "deny"}
     lab.keys["[nvct.policy.rules]"] = {"devices": ["nvidia.com/gpu=*"], "then": "allow"}
     lab.configure(mode=mode)
-    lab.asks(f"NVIDIA_VISIBLE_DEVICES={asked}")
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={device}")
 
     assert "policy rule 'default' denies" in lab.create().stderr
 
 
-def test_without_a_driver_a_denial_is_a_denial(lab: Lab) -> None:
+def test_without_a_driver_a_denial_is_reported_as_a_denial(lab: Lab) -> None:
     lab.keys["nvct.policy"] = {"default": "deny"}
     lab.configure()
     lab.asks("NVIDIA_VISIBLE_DEVICES=1")
@@ -439,7 +443,7 @@ def test_without_a_driver_a_denial_is_a_denial(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("key", ["devices", "specs", "edits", "facts", "farm"])
-def test_a_plan_that_somebody_emptied_is_made_again(key: str, lab: Lab) -> None:
+def test_an_emptied_plan_is_compiled_again(key: str, lab: Lab) -> None:
     lab.driver()
     lab.asks("NVIDIA_VISIBLE_DEVICES=0")
     created(lab)
@@ -457,7 +461,7 @@ def test_a_plan_that_somebody_emptied_is_made_again(key: str, lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("key", ["facts", "farm"])
-def test_facts_of_an_odd_shape_cost_only_time(key: str, lab: Lab) -> None:
+def test_malformed_fingerprints_cost_only_time(key: str, lab: Lab) -> None:
     lab.driver()
     lab.asks("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_REQUIRE_CUDA=cuda>=12.0")
     created(lab)
@@ -494,7 +498,7 @@ def test_a_run_directory_whose_files_cannot_be_made_costs_only_time(lab: Lab) ->
     assert "/dev/nvidia0" in [node["path"] for node in lab.document()["linux"]["devices"]]
 
 
-# --- who asks for no GPU never fails because of us ---
+# --- a container without a request never fails ---
 
 
 def break_config(lab: Lab) -> None:
@@ -510,7 +514,7 @@ def crash_cold(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("trouble", [break_config, break_cold, crash_cold])
-def test_trouble_with_the_configuration_only_fails_who_asks_for_a_gpu(
+def test_an_invalid_configuration_fails_only_containers_with_a_request(
     trouble: Any, lab: Lab
 ) -> None:
     lab.driver()
@@ -523,29 +527,27 @@ def test_trouble_with_the_configuration_only_fails_who_asks_for_a_gpu(
     state = lab.shim(["state", "x"])
     untouched = identity(lab.config_json) == before
     lab.asks(ALL)
-    asked = lab.create()
+    refused = lab.create()
 
     assert untouched
     assert (state.status, state.stdout) == (0, "runc state x\n")
-    assert asked.status == 1
-    assert asked.stdout == ""
+    assert refused.status == 1
+    assert refused.stdout == ""
 
 
 @pytest.mark.parametrize("command", ["state", "delete", "start", "kill"])
-def test_other_commands_are_handed_over_without_looking_at_a_bundle(
-    command: str, lab: Lab
-) -> None:
+def test_other_commands_are_handed_over_without_reading_a_bundle(command: str, lab: Lab) -> None:
     lab.config_json.write_text("no json")
 
-    said = lab.shim([command, "--bundle", str(lab.bundle), "x"])
+    result = lab.shim([command, "--bundle", str(lab.bundle), "x"])
 
-    assert said.stdout == f"runc {command} --bundle {lab.bundle} x\n"
+    assert result.stdout == f"runc {command} --bundle {lab.bundle} x\n"
 
 
-def test_version_tells_both_versions(lab: Lab) -> None:
-    said = lab.shim(["--version"])
+def test_version_prints_both_versions(lab: Lab) -> None:
+    result = lab.shim(["--version"])
 
-    assert said.stdout.splitlines() == [
+    assert result.stdout.splitlines() == [
         f"NVIDIA Container Runtime version {TOOLKIT_VERSION}",
         f"nvct: {__version__}",
         "",
@@ -554,9 +556,9 @@ def test_version_tells_both_versions(lab: Lab) -> None:
 
 
 def test_help_of_create_creates_nothing(lab: Lab) -> None:
-    said = lab.shim(["create", "--help"])
+    result = lab.shim(["create", "--help"])
 
-    assert said.stdout == "runc create --help\n"
+    assert result.stdout == "runc create --help\n"
 
 
 def test_the_bundle_is_the_working_directory_by_default(lab: Lab) -> None:
@@ -564,9 +566,9 @@ def test_the_bundle_is_the_working_directory_by_default(lab: Lab) -> None:
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
     (lab.home / "config.json").write_bytes(lab.config_json.read_bytes())
 
-    said = lab.shim(["run", "x"])
+    result = lab.shim(["run", "x"])
 
-    assert said.status == 0
+    assert result.status == 0
     assert "GPU=0" in (lab.home / "config.json").read_text()
 
 
@@ -577,7 +579,7 @@ def debug_log(lab: Lab, level: str = "info") -> Path:
     return path
 
 
-def test_who_wants_the_params_masked_in_any_case_keeps_the_hook(lab: Lab) -> None:
+def test_with_params_mask_true_the_hook_stays(lab: Lab) -> None:
     lab.keys["nvct"]["params-mask"] = "true"
     lab.configure()
     lab.driver()
@@ -594,7 +596,7 @@ LEGACY = "nvidia-container-runtime.modes.legacy"
 
 
 @pytest.mark.parametrize(
-    ("mode", "way", "features", "has_compat"),
+    ("mode", "value", "features", "has_compat"),
     [
         ("auto", "ldconfig", [], True),
         ("auto", "ldconfig", ["disable-cuda-compat-lib-hook"], False),
@@ -613,10 +615,10 @@ LEGACY = "nvidia-container-runtime.modes.legacy"
     ],
 )
 def test_config_toml_decides_about_cuda_compatibility_libraries(
-    mode: str, way: str, features: list[str], *, has_compat: bool, lab: Lab
+    mode: str, value: str, features: list[str], *, has_compat: bool, lab: Lab
 ) -> None:
-    lab.keys["nvct"]["params-mask"] = "true"  # keeps the hook, whose arguments tell
-    lab.keys[LEGACY] = {"cuda-compat-mode": way}
+    lab.keys["nvct"]["params-mask"] = "true"  # keeps the hook, to inspect its arguments
+    lab.keys[LEGACY] = {"cuda-compat-mode": value}
     lab.keys["features"] = dict.fromkeys(features, True)
     lab.configure(mode=mode)
     lab.driver()
@@ -625,8 +627,8 @@ def test_config_toml_decides_about_cuda_compatibility_libraries(
     created(lab)
 
     (hook,) = lab.document()["hooks"]["createContainer"]
-    found = [arg for arg in hook["args"] if arg.startswith("--host-driver-version=")]
-    assert bool(found) is has_compat
+    options = [arg for arg in hook["args"] if arg.startswith("--host-driver-version=")]
+    assert bool(options) is has_compat
     assert "--mask-params" in hook["args"]
     assert "--folder" in hook["args"]
 
@@ -643,7 +645,9 @@ def test_the_program_for_legacy_mode_follows_its_key(lab: Lab) -> None:
     assert "--host-driver-version" not in lab.config_json.read_text()
 
 
-def test_the_debug_file_gets_one_line_per_create_and_none_for_a_hand_over(lab: Lab) -> None:
+def test_the_debug_file_gets_one_line_for_each_create_and_none_for_other_commands(
+    lab: Lab,
+) -> None:
     log = debug_log(lab)
     lab.spec(common={"env": ["A=1"], "mounts": [{"hostPath": "/etc", "containerPath": "/x"}]})
     lab.asks(annotations=cdi("nvidia.com/gpu=1"))
@@ -654,8 +658,8 @@ def test_the_debug_file_gets_one_line_per_create_and_none_for_a_hand_over(lab: L
     lab.create("--log-format=json")
 
     first, second = log.read_text().splitlines()
-    wanted = "annotation cdi.k8s.io/x asks for nvidia.com/gpu=1; mode cdi: 0 nodes, 1 mounts, 0"
-    assert first.endswith(f'level=info msg="{PROGRAM}: create of {lab.bundle}: {wanted} hooks"')
+    text = "annotation cdi.k8s.io/x asks for nvidia.com/gpu=1; mode cdi: 0 nodes, 1 mounts, 0"
+    assert first.endswith(f'level=info msg="{PROGRAM}: create of {lab.bundle}: {text} hooks"')
     assert json.loads(second)["msg"].endswith(f"{lab.bundle}: asks for no GPU")
 
 
@@ -666,11 +670,11 @@ def test_the_debug_file_says_why_a_create_failed(lab: Lab) -> None:
     lab.create()
     lab.asks(annotations=cdi("nvidia.com/gpu=7"))
 
-    said = lab.create("--log", str(log))
+    result = lab.create("--log", str(log))
 
     (entry,) = log.read_text().splitlines()
     assert "level=error" in entry
-    assert said.stderr.strip() in entry.replace('\\"', '"')
+    assert result.stderr.strip() in entry.replace('\\"', '"')
 
 
 def test_the_debug_file_says_why_a_request_was_ignored(lab: Lab) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mode csv on a machine that is no Tegra: containers start without a GPU, and the log says why."""
+"""Mode csv on a machine that is not a Tegra: containers start without a GPU, with a log entry."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab()
-    made.driver(gpus=2)
-    made.configure(mode="csv", debug=str(made.home / "log"))
-    made.keys["nvidia-container-runtime.modes.csv"] = {"mount-spec-path": str(made.home / "csv")}
-    made.configure()
-    yield made
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=2)
+    new_lab.configure(mode="csv", debug=str(new_lab.home / "log"))
+    new_lab.keys["nvidia-container-runtime.modes.csv"] = {
+        "mount-spec-path": str(new_lab.home / "csv")
+    }
+    new_lab.configure()
+    yield new_lab
+    new_lab.remove()
 
 
 @pytest.mark.parametrize("value", ["0", "all", "none"])
-def test_off_tegra_a_container_starts_without_a_gpu(value: str, lab: Lab) -> None:
+def test_in_csv_mode_off_tegra_a_container_starts_without_a_gpu(value: str, lab: Lab) -> None:
     lab.asks(f"NVIDIA_VISIBLE_DEVICES={value}")
 
-    said = lab.create()
+    result = lab.create()
 
-    assert (said.status, said.stderr) == (0, "")
+    assert (result.status, result.stderr) == (0, "")
     document = lab.document()
     assert "devices" not in document["linux"]
     assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=void"]
@@ -38,7 +40,7 @@ def test_off_tegra_a_container_starts_without_a_gpu(value: str, lab: Lab) -> Non
         assert "no GPU in mode csv, as this is no Tegra: no CSV file says" in log
 
 
-def test_off_tegra_lists_whose_nodes_are_not_there_are_none(lab: Lab) -> None:
+def test_off_tegra_lists_without_nodes_are_ignored(lab: Lab) -> None:
     lab.host.write("csv/devices.csv", "dev, /dev/nvhost-gpu\n")
     lab.asks("NVIDIA_VISIBLE_DEVICES=all")
 
@@ -46,7 +48,7 @@ def test_off_tegra_lists_whose_nodes_are_not_there_are_none(lab: Lab) -> None:
     assert "no device node" in (lab.home / "log").read_text(encoding="utf-8")
 
 
-def test_an_index_that_no_board_has_is_still_refused(lab: Lab) -> None:
+def test_in_csv_mode_an_unknown_index_is_refused(lab: Lab) -> None:
     lab.asks("NVIDIA_VISIBLE_DEVICES=1")
 
     assert "has no device '1'" in lab.create().stderr
@@ -59,8 +61,8 @@ def test_on_a_tegra_missing_lists_are_an_error(lab: Lab) -> None:
         folder.rmdir()
     lab.asks("NVIDIA_VISIBLE_DEVICES=all")
 
-    said = lab.create()
+    result = lab.create()
 
-    assert said.status == 1
-    assert "no CSV file says" in said.stderr
-    assert "mount-spec-path" in said.stderr
+    assert result.status == 1
+    assert "no CSV file says" in result.stderr
+    assert "mount-spec-path" in result.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a create gives besides GPUs, what it refuses, and when NVML is asked."""
+"""Extras besides GPUs: delivered, refused, and the calls of NVML."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEGACY = "nvidia-container-runtime.legacy"
 
 
 def driver(lab: Lab, gpus: int = 2) -> HostTree:
-    """Install a driver whose NVML can be loaded, but has no functions."""
+    """Install a driver with an NVML library that has no functions."""
     host = lab.driver(gpus)
     library = shared_object(os.uname().machine, soname="libnvidia-ml.so.1")
     host.write(f"driver/{LIB}/libnvidia-ml.so.{VERSION}", library)
@@ -76,18 +76,18 @@ def nodes(lab: Lab) -> list[str]:
 
 
 def created(lab: Lab, program: str = "nvidia-container-runtime") -> None:
-    said = lab.create(program=program)
-    assert (said.status, said.stderr) == (0, "")
+    result = lab.create(program=program)
+    assert (result.status, result.stderr) == (0, "")
 
 
 def refused(lab: Lab, program: str = "nvidia-container-runtime") -> str:
     """Run a create that must fail with one line and leave the file alone."""
     before = lab.config_json.read_bytes()
-    said = lab.create(program=program)
-    assert said.status == 1
+    result = lab.create(program=program)
+    assert result.status == 1
     assert lab.config_json.read_bytes() == before
-    assert said.stderr.count("\n") == 1
-    return said.stderr
+    assert result.stderr.count("\n") == 1
+    return result.stderr
 
 
 def counting(lab: Lab) -> Path:
@@ -98,24 +98,24 @@ def counting(lab: Lab) -> Path:
     return calls
 
 
-@pytest.mark.parametrize("asked", sorted(FEATURES))
+@pytest.mark.parametrize("variable", sorted(FEATURES))
 @pytest.mark.parametrize("program", ["nvidia-container-runtime", LEGACY])
-def test_a_feature_comes_to_who_asks_for_it(asked: str, program: str, lab: Lab) -> None:
+def test_a_requested_feature_is_injected(variable: str, program: str, lab: Lab) -> None:
     board(lab)
-    lab.asks(GPU, asked)
+    lab.asks(GPU, variable)
 
     created(lab, program)
 
-    there = set(nodes(lab))
-    assert "nvidia0" in there
-    assert there & set(FEATURES.values()) == {FEATURES[asked]}
+    existing = set(nodes(lab))
+    assert "nvidia0" in existing
+    assert existing & set(FEATURES.values()) == {FEATURES[variable]}
     rules = [rule for rule in lab.document()["linux"]["resources"]["devices"] if rule["allow"]]
-    assert len(rules) >= len(there)
+    assert len(rules) >= len(existing)
     visible = [e for e in lab.container_env() if e.startswith("NVIDIA_VISIBLE_DEVICES=")]
     assert visible == ["NVIDIA_VISIBLE_DEVICES=void"]
 
 
-def test_features_come_without_a_gpu_too(lab: Lab) -> None:
+def test_features_can_be_requested_without_a_gpu(lab: Lab) -> None:
     board(lab)
     lab.asks(NONE, *FEATURES)
 
@@ -125,7 +125,7 @@ def test_features_come_without_a_gpu_too(lab: Lab) -> None:
     assert "nvidia0" not in nodes(lab)
 
 
-def test_a_plan_of_a_feature_is_made_once(lab: Lab) -> None:
+def test_the_plan_of_a_feature_is_compiled_once(lab: Lab) -> None:
     board(lab)
     calls = counting(lab)
     for _ in range(3):
@@ -139,35 +139,35 @@ def test_a_plan_of_a_feature_is_made_once(lab: Lab) -> None:
     assert "nvidia-fs1" in nodes(lab)
 
 
-@pytest.mark.parametrize("asked", sorted(FEATURES))
-def test_a_host_that_lacks_a_feature_says_so(asked: str, lab: Lab) -> None:
+@pytest.mark.parametrize("variable", sorted(FEATURES))
+def test_a_host_that_lacks_a_feature_says_so(variable: str, lab: Lab) -> None:
     driver(lab)
-    lab.asks(GPU, asked)
+    lab.asks(GPU, variable)
 
-    said = refused(lab)
+    result = refused(lab)
 
-    assert f"nvidia-container-runtime: {asked.partition('=')[0]}" in said
-    assert "[host]" in said
+    assert f"nvidia-container-runtime: {variable.partition('=')[0]}" in result
+    assert "[host]" in result
 
 
-def test_a_channel_that_is_not_there_is_refused_by_its_number(lab: Lab) -> None:
+def test_a_missing_channel_is_refused_with_its_number(lab: Lab) -> None:
     board(lab)
     lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=0,channel9")
 
     assert "NVIDIA_IMEX_CHANNELS asks for channel 9, this host has 0" in refused(lab)
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["some nodes", "no nodes"])
-def test_in_mode_legacy_a_channel_needs_no_node_on_the_host(lab: Lab, *, there: bool) -> None:
-    (board if there else driver)(lab)
+@pytest.mark.parametrize("existing", [True, False], ids=["some nodes", "no nodes"])
+def test_in_mode_legacy_a_channel_needs_no_node_on_the_host(lab: Lab, *, existing: bool) -> None:
+    (board if existing else driver)(lab)
     lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9,9,1048575")
     before = sorted(map(str, (lab.home / "dev").rglob("*")))
 
     created(lab, LEGACY)
 
     folder = "nvidia-caps-imex-channels"
-    made = [node for node in lab.document()["linux"]["devices"] if folder in node["path"]]
-    assert [(node["path"], node["type"], node["major"], node["minor"]) for node in made] == [
+    channels = [node for node in lab.document()["linux"]["devices"] if folder in node["path"]]
+    assert [(node["path"], node["type"], node["major"], node["minor"]) for node in channels] == [
         (f"/dev/{folder}/channel{number}", "c", 243, number) for number in (9, 1048575)
     ]
     rules = lab.document()["linux"]["resources"]["devices"]
@@ -180,7 +180,7 @@ def test_in_mode_legacy_a_channel_needs_no_node_on_the_host(lab: Lab, *, there: 
     [("features", "disable-imex-channel-creation", True),
      ("nvidia-container-cli", "load-kmods", False)],
 )  # fmt: skip
-def test_config_toml_may_want_a_node_for_each_channel(
+def test_config_toml_can_require_a_node_for_each_channel(
     table: str, key: str, *, value: bool, lab: Lab
 ) -> None:
     board(lab)
@@ -188,12 +188,12 @@ def test_config_toml_may_want_a_node_for_each_channel(
     lab.configure()
     lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9")
 
-    said = lab.create(program=LEGACY)
+    result = lab.create(program=LEGACY)
 
-    assert "asks for channel 9, this host has 0" in said.stderr
+    assert "asks for channel 9, this host has 0" in result.stderr
 
 
-def test_a_driver_without_channels_gives_none(lab: Lab) -> None:
+def test_without_channels_in_the_driver_the_request_is_refused(lab: Lab) -> None:
     host = driver(lab)
     text = (lab.home / "proc/devices").read_text().replace("243 nvidia-caps-imex-channels\n", "")
     host.write("proc/devices", text)
@@ -205,7 +205,7 @@ def test_a_driver_without_channels_gives_none(lab: Lab) -> None:
     )
 
 
-def test_in_mode_cdi_features_have_names_of_their_own(lab: Lab) -> None:
+def test_in_mode_cdi_features_are_requested_by_cdi_names(lab: Lab) -> None:
     lab.configure(mode="cdi")
     lab.spec()
     lab.spec("gds.json", kind="nvidia.com/gds", devices={"all": {"env": ["GDS=1"]}})
@@ -223,24 +223,24 @@ def test_in_mode_cdi_features_have_names_of_their_own(lab: Lab) -> None:
 # --- MIG ---
 
 
-@pytest.mark.parametrize(("which", "number"), [("CONFIG", 1), ("MONITOR", 2)])
+@pytest.mark.parametrize(("capability", "number"), [("CONFIG", 1), ("MONITOR", 2)])
 @pytest.mark.parametrize("program", ["nvidia-container-runtime", LEGACY])
 def test_a_privileged_container_gets_a_mig_capability(
-    which: str, number: int, program: str, lab: Lab
+    capability: str, number: int, program: str, lab: Lab
 ) -> None:
     mig_board(lab)
-    asks_with_privilege(lab, ALL, f"NVIDIA_MIG_{which}_DEVICES=all")
+    asks_with_privilege(lab, ALL, f"NVIDIA_MIG_{capability}_DEVICES=all")
 
     created(lab, program)
 
-    there = set(nodes(lab))
-    assert {"nvidia0", "nvidia1"} <= there
-    caps = {name for name in there if name.startswith("nvidia-caps/")}
+    existing = set(nodes(lab))
+    assert {"nvidia0", "nvidia1"} <= existing
+    caps = {name for name in existing if name.startswith("nvidia-caps/")}
     assert f"nvidia-caps/nvidia-cap{number}" in caps
     assert f"nvidia-caps/nvidia-cap{3 - number}" not in caps
 
 
-def test_with_a_mig_capability_a_gpu_in_mig_mode_can_be_asked_for(lab: Lab) -> None:
+def test_with_a_mig_capability_a_gpu_in_mig_mode_can_be_requested(lab: Lab) -> None:
     mig_board(lab)
     asks_with_privilege(lab, "NVIDIA_VISIBLE_DEVICES=1", "NVIDIA_MIG_CONFIG_DEVICES=all")
 
@@ -251,7 +251,7 @@ def test_with_a_mig_capability_a_gpu_in_mig_mode_can_be_asked_for(lab: Lab) -> N
     assert "nvidiactl" in nodes(lab)
 
 
-def test_where_nothing_but_gpus_in_mig_mode_is_there_a_mig_capability_gives_them(lab: Lab) -> None:
+def test_with_only_gpus_in_mig_mode_a_mig_capability_injects_them(lab: Lab) -> None:
     mig_board(lab)
     plan = extras.mode_plan("mig", str(lab.config_toml), str(lab.run_dir))
     plan["host"]["others"] = ""  # as if NVML showed no MIG device and no other GPU
@@ -265,14 +265,14 @@ def test_where_nothing_but_gpus_in_mig_mode_is_there_a_mig_capability_gives_them
 
 
 @pytest.mark.parametrize("word", ["1:0", "MIG-00000001-0001-0000-cccc-000000000000"])
-def test_a_mig_capability_is_not_about_mig_devices(word: str, lab: Lab) -> None:
+def test_a_mig_capability_with_a_mig_device_is_refused(word: str, lab: Lab) -> None:
     mig_board(lab)
     asks_with_privilege(lab, f"NVIDIA_VISIBLE_DEVICES={word}", "NVIDIA_MIG_MONITOR_DEVICES=all")
 
     assert f"is about whole GPUs, but {word} is a MIG device" in refused(lab)
 
 
-def test_where_no_gpu_is_in_mig_mode_a_mig_capability_has_no_effect(lab: Lab) -> None:
+def test_without_a_gpu_in_mig_mode_a_mig_capability_has_no_effect(lab: Lab) -> None:
     driver(lab)
     asks_with_privilege(lab, GPU, "NVIDIA_MIG_MONITOR_DEVICES=all")
 
@@ -281,18 +281,18 @@ def test_where_no_gpu_is_in_mig_mode_a_mig_capability_has_no_effect(lab: Lab) ->
     assert not [name for name in nodes(lab) if "nvidia-cap" in name]
 
 
-def test_a_capability_that_has_no_node_says_how_to_make_it(lab: Lab) -> None:
+def test_a_mig_capability_without_a_node_has_a_hint(lab: Lab) -> None:
     mig_board(lab)
     (lab.home / "dev/nvidia-caps/nvidia-cap2").unlink()
     asks_with_privilege(lab, ALL, "NVIDIA_MIG_MONITOR_DEVICES=all")
 
-    said = refused(lab)
+    result = refused(lab)
 
-    assert "NVIDIA_MIG_MONITOR_DEVICES: the host has no device node" in said
-    assert "nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor" in said
+    assert "NVIDIA_MIG_MONITOR_DEVICES: the host has no device node" in result
+    assert "nvidia-modprobe -f /proc/driver/nvidia/capabilities/mig/monitor" in result
 
 
-def test_without_privilege_only_legacy_mode_minds(lab: Lab) -> None:
+def test_without_privilege_only_legacy_mode_refuses_mig_capabilities(lab: Lab) -> None:
     mig_board(lab)
     lab.configure(debug=str(lab.home / "log"))
     lab.asks(GPU, "NVIDIA_MIG_CONFIG_DEVICES=all")
@@ -333,7 +333,7 @@ OLD = "NVIDIA_REQUIRE_CUDA=cuda>=99 "
         ("none", "brand=quadro", True),
     ],
 )
-def test_brand_and_architecture_are_held_against_each_gpu(
+def test_brand_and_architecture_are_compared_with_each_gpu(
     word: str,
     expression: str,
     met: bool,  # noqa: FBT001  pytest passes it
@@ -352,9 +352,7 @@ def test_brand_and_architecture_are_held_against_each_gpu(
 @pytest.mark.parametrize(
     "expression", ["cuda>=12 brand=titan,driver>=470,driver<471", "driver>=580", "cuda<=99"]
 )
-def test_nvml_is_not_asked_where_the_answer_does_not_depend_on_it(
-    expression: str, lab: Lab
-) -> None:
+def test_nvml_is_not_called_if_the_result_does_not_depend_on_it(expression: str, lab: Lab) -> None:
     driver(lab)
     calls = counting(lab)
     lab.asks(GPU, f"NVIDIA_REQUIRE_CUDA={expression}")
@@ -364,7 +362,7 @@ def test_nvml_is_not_asked_where_the_answer_does_not_depend_on_it(
     assert "properties" not in calls.read_text()
 
 
-def test_what_nvml_does_not_tell_holds_and_is_noted(lab: Lab) -> None:
+def test_a_requirement_on_an_unreported_property_holds_with_a_note(lab: Lab) -> None:
     driver(lab)
     lab.configure(debug=str(lab.home / "log"))
     lab.asks(GPU, OLD + "brand=tesla")
@@ -377,7 +375,7 @@ def test_what_nvml_does_not_tell_holds_and_is_noted(lab: Lab) -> None:
 # --- what images and engines of other kinds bring ---
 
 
-def test_an_old_cuda_image_gets_all_and_states_its_version(lab: Lab) -> None:
+def test_a_legacy_cuda_image_gets_all_gpus_and_states_its_version(lab: Lab) -> None:
     driver(lab)
     lab.asks("CUDA_VERSION=11.2.0")
     created(lab)
@@ -387,7 +385,7 @@ def test_an_old_cuda_image_gets_all_and_states_its_version(lab: Lab) -> None:
     assert "does not meet CUDA_VERSION" in refused(lab)
 
 
-def test_swarm_resources_come_before_the_images_wish(lab: Lab) -> None:
+def test_swarm_resources_override_the_images_variable(lab: Lab) -> None:
     driver(lab)
     lab.configure('swarm-resource = "DOCKER_RESOURCE_GPU"\n' + lab.config_toml.read_text())
     lab.asks(ALL, f"DOCKER_RESOURCE_GPU={lab.host.uuid(1)}")
@@ -400,9 +398,7 @@ def test_swarm_resources_come_before_the_images_wish(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi", "csv", "legacy"])
-def test_an_nvidia_hook_of_a_container_that_asks_for_nothing_stays_in_legacy_mode_only(
-    mode: str, lab: Lab
-) -> None:
+def test_without_a_request_an_nvidia_hook_stays_in_legacy_mode_only(mode: str, lab: Lab) -> None:
     lab.configure(mode=mode)
     lab.asks(hooks={"prestart": [HOOK]})
 
@@ -422,7 +418,7 @@ def test_an_nvidia_hook_of_a_container_that_gets_gpus_is_removed(mode: str, lab:
     assert lab.document()["hooks"]["prestart"] == []
 
 
-def test_a_variable_that_is_there_twice_is_left_once_as_it_decided(lab: Lab) -> None:
+def test_of_a_duplicate_variable_the_effective_one_stays(lab: Lab) -> None:
     lab.configure(mode="cdi")
     lab.spec()
     lab.asks(ALL, "A=1", "NVIDIA_VISIBLE_DEVICES=1")
@@ -432,7 +428,7 @@ def test_a_variable_that_is_there_twice_is_left_once_as_it_decided(lab: Lab) -> 
     assert lab.container_env() == ["NVIDIA_VISIBLE_DEVICES=1", "A=1", "COMMON=1", "GPU=1"]
 
 
-def test_an_image_for_a_board_may_ask_for_all_of_its_files(lab: Lab) -> None:
+def test_an_image_can_request_all_files_of_a_board(lab: Lab) -> None:
     driver(lab)
     calls = counting(lab)
     lab.asks(GPU, "NVIDIA_REQUIRE_JETPACK=csv-mounts=all")
@@ -442,7 +438,7 @@ def test_an_image_for_a_board_may_ask_for_all_of_its_files(lab: Lab) -> None:
     assert "own-csv-all" in calls.read_text().split()
 
 
-def test_a_host_without_a_gpu_to_give_gives_its_driver_to_who_asks_for_none(lab: Lab) -> None:
+def test_without_a_usable_gpu_the_request_none_gets_the_driver_files(lab: Lab) -> None:
     driver(lab, gpus=1)
     (lab.home / "dev/nvidia0").unlink()
     lab.asks(ALL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the driver with places of their own: links into the view, mounts where those cannot be."""
+"""Single files of the driver: links into the view, or mounts where links are not possible."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from nvct.container.deliver.farm_table import Share, extended
+from nvct.container.deliver.farm_table import FarmEntries, extended
 from tests.unit.container.deliver.test_layout_farm import VIEW, Image, Outcome, table
 
 TYPE_CHECKING = False
@@ -28,12 +28,12 @@ def singles(*mounts: list[str]) -> Any:
     return table(mounts={"graphics": list(mounts or [mount(ICD, f"{VIEW}/{INSIDE}")])})
 
 
-def create(image: Image, made: Any = None) -> Outcome:
-    return image.create(made or singles(), capabilities=("graphics",))
+def create(image: Image, farm_table: Any = None) -> Outcome:
+    return image.create(farm_table or singles(), capabilities=("graphics",))
 
 
-def places(said: Outcome) -> list[str]:
-    return [one["destination"] for one in said.mounts]
+def destinations(outcome: Outcome) -> list[str]:
+    return [mount["destination"] for mount in outcome.mounts]
 
 
 @pytest.fixture
@@ -42,17 +42,17 @@ def glibc(tmp_path: Path) -> Image:
 
 
 def test_a_file_of_the_view_is_a_link_and_no_mount(glibc: Image) -> None:
-    said = create(glibc)
+    outcome = create(glibc)
 
     assert glibc.linked(ICD) == f"/usr/local/nvidia/{INSIDE}"
-    assert ICD not in places(said)
-    assert said.view
+    assert ICD not in destinations(outcome)
+    assert outcome.view
 
 
-def test_what_is_not_in_the_view_stays_a_mount(glibc: Image) -> None:
-    said = create(glibc, singles(mount(SOCKET, SOCKET), mount("/etc/x", f"{VIEW}-other/x")))
+def test_a_file_outside_the_view_stays_a_mount(glibc: Image) -> None:
+    outcome = create(glibc, singles(mount(SOCKET, SOCKET), mount("/etc/x", f"{VIEW}-other/x")))
 
-    assert {SOCKET, "/etc/x"} <= set(places(said))
+    assert {SOCKET, "/etc/x"} <= set(destinations(outcome))
     assert not glibc.linked(SOCKET)
     assert not glibc.linked("/etc/x")
 
@@ -60,54 +60,54 @@ def test_what_is_not_in_the_view_stays_a_mount(glibc: Image) -> None:
 def test_a_file_of_the_image_is_mounted_over_and_stays(glibc: Image) -> None:
     glibc.file(ICD, b"the image's own")
 
-    said = create(glibc)
+    outcome = create(glibc)
 
-    assert ICD in places(said)
+    assert ICD in destinations(outcome)
     assert glibc.read(ICD) == "the image's own"
 
 
-def test_an_empty_file_that_a_mount_left_behind_gives_way_to_the_link(glibc: Image) -> None:
+def test_an_empty_file_that_a_mount_left_is_replaced_by_the_link(glibc: Image) -> None:
     glibc.file(ICD, b"")
 
-    assert ICD not in places(create(glibc))
+    assert ICD not in destinations(create(glibc))
     assert glibc.linked(ICD)
 
 
-def test_below_a_mount_of_the_containers_own_nothing_is_linked(glibc: Image) -> None:
-    said = create(glibc.mount("/etc/vulkan"))
+def test_no_link_is_made_below_a_mount_of_the_container(glibc: Image) -> None:
+    outcome = create(glibc.mount("/etc/vulkan"))
 
-    assert ICD in places(said)
+    assert ICD in destinations(outcome)
     assert not glibc.linked(ICD)
 
 
-def test_where_the_root_cannot_be_changed_it_stays_a_mount(glibc: Image) -> None:
+def test_in_an_unchangeable_root_a_file_stays_a_mount(glibc: Image) -> None:
     glibc.mount("/etc")  # the cache is below it
 
-    said = create(glibc)
+    outcome = create(glibc)
 
-    assert ICD in places(said)
+    assert ICD in destinations(outcome)
     assert not glibc.linked(ICD)
 
 
-def test_links_that_could_not_be_made_are_mounts_again(glibc: Image) -> None:
+def test_links_that_cannot_be_made_become_mounts(glibc: Image) -> None:
     glibc.file("/etc/ld.so.conf.d", b"no folder")
 
-    said = create(glibc)
+    outcome = create(glibc)
 
-    assert ICD in places(said)
-    assert [entry for entry in said.env if entry.startswith("LD_LIBRARY_PATH=")]
+    assert ICD in destinations(outcome)
+    assert [entry for entry in outcome.env if entry.startswith("LD_LIBRARY_PATH=")]
 
 
-def test_a_second_start_finds_its_links(glibc: Image) -> None:
+def test_a_second_start_keeps_its_links(glibc: Image) -> None:
     create(glibc)
 
-    assert ICD not in places(create(glibc))
+    assert ICD not in destinations(create(glibc))
 
 
-def test_a_damaged_mount_is_no_link() -> None:
-    assert Share(singles(["/x", "[]"]), ["graphics"]).singles() == [(["/x", "[]"], "")]
+def test_a_damaged_mount_is_not_linked() -> None:
+    assert FarmEntries(singles(["/x", "[]"]), ["graphics"]).singles() == [(["/x", "[]"], "")]
 
 
-def test_folders_are_put_behind_a_variables_own() -> None:
+def test_folders_are_appended_to_a_variable() -> None:
     assert extended(["P=/a", "P=/b:/c"], "P", "", "/c", "/d") == "P=/b:/c:/d"
     assert extended([], "P", "/d") == "P=/d"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which layout a container gets: config.toml leaves them open, the container may choose."""
+"""The choice of the layout by config.toml and by the container."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ pytestmark = pytest.mark.skipif(MACHINE != "x86_64", reason="the lab's driver is
 
 @pytest.fixture
 def lab() -> Generator[Lab]:
-    made = Lab()
-    made.driver()
-    with_layout(made, "auto")
-    root = made.bundle / "rootfs"
+    new_lab = Lab()
+    new_lab.driver()
+    with_layout(new_lab, "auto")
+    root = new_lab.bundle / "rootfs"
     for path, data in (
         (LOADER, b"\x7fELF"), (f"{DEBIAN}/libc.so.6", b"\x7fELF"),
         (CACHE, ldcache.merge(None, [("libc.so.6", f"{DEBIAN}/libc.so.6")], machine=MACHINE)),
     ):  # fmt: skip
         (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
         (root / path[1:]).write_bytes(data)
-    yield made
-    made.remove()
+    yield new_lab
+    new_lab.remove()
 
 
 def with_layout(lab: Lab, layout: str) -> None:
@@ -55,11 +55,11 @@ def without_view(lab: Lab) -> None:
 def created(lab: Lab, *env: str) -> tuple[str, str]:
     """Create a container; return its layout and the log's last line."""
     lab.asks(ALL, *env)
-    said = lab.create()
-    assert (said.status, said.stderr) == (0, "")
-    places = [mount["destination"] for mount in lab.document()["mounts"]]
+    result = lab.create()
+    assert (result.status, result.stderr) == (0, "")
+    destinations = [mount["destination"] for mount in lab.document()["mounts"]]
     last = (lab.home / "shim.log").read_text().splitlines()[-1]
-    return ("farm" if "/usr/local/nvidia" in places else "classic"), last
+    return ("farm" if "/usr/local/nvidia" in destinations else "classic"), last
 
 
 def farm_part(lab: Lab) -> str:
@@ -76,7 +76,7 @@ def test_a_container_can_choose_the_classic_layout(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("value", ["farm", "auto", ""])
-def test_a_container_can_name_what_it_gets_anyway(lab: Lab, value: str) -> None:
+def test_a_container_can_name_the_default_layout(lab: Lab, value: str) -> None:
     assert created(lab, ASKS_FOR + value)[0] == "farm"
 
 
@@ -84,7 +84,7 @@ def test_the_last_of_several_variables_counts(lab: Lab) -> None:
     assert created(lab, ASKS_FOR + "classic", ASKS_FOR + "farm")[0] == "farm"
 
 
-def test_what_config_toml_does_not_leave_open_cannot_be_chosen(lab: Lab) -> None:
+def test_a_layout_that_config_toml_excludes_cannot_be_chosen(lab: Lab) -> None:
     with_layout(lab, "classic")
 
     layout, log = created(lab, ASKS_FOR + "farm")
@@ -103,18 +103,18 @@ def test_a_view_that_this_host_does_not_have_cannot_be_chosen(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("value", ["Classic", "farm,classic", "none", "\u202e"])
-def test_a_word_that_is_no_layout_is_refused(lab: Lab, value: str) -> None:
+def test_an_unknown_layout_is_refused(lab: Lab, value: str) -> None:
     lab.asks(ALL, ASKS_FOR + value)
 
-    said = lab.create()
+    result = lab.create()
 
-    assert said.status != 0
-    assert "NVIDIA_DRIVER_LAYOUT cannot be" in said.stderr
-    assert "use one of: auto, classic, farm" in said.stderr
-    assert len(said.stderr.splitlines()) == 1
+    assert result.status != 0
+    assert "NVIDIA_DRIVER_LAYOUT cannot be" in result.stderr
+    assert "use one of: auto, classic, farm" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_container_without_a_request_may_name_any_layout(lab: Lab) -> None:
+def test_the_layout_of_a_container_without_a_request_is_not_checked(lab: Lab) -> None:
     lab.asks(ASKS_FOR + "nonsense")
 
     assert lab.create().status == 0
@@ -137,9 +137,9 @@ def test_status_says_which_layout_auto_chose_and_why(lab: Lab) -> None:
 
 def test_refresh_says_which_layout_auto_chose(lab: Lab) -> None:
     code = "from nvct.cli.main import nvct; nvct()"
-    done = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code, "refresh", "own"], env={**os.environ, **lab.env},
         cwd=REPOSITORY, capture_output=True, text=True, check=True,
     )  # fmt: skip
 
-    assert "own: layout auto is farm here: the view " in done.stdout
+    assert "own: layout auto is farm here: the view " in completed.stdout

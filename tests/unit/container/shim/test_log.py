@@ -19,8 +19,8 @@ LINE = 'p: a "quoted" \\ path\\nwith a line break \u20ac; do it [host]'
 
 
 def report(*flags: str) -> None:
-    said = argv.parse([*flags, "create", "x"])
-    log.report("p", ERROR, said, [said.log])
+    invocation = argv.parse([*flags, "create", "x"])
+    log.report("p", ERROR, invocation, [invocation.log])
 
 
 def test_stderr_gets_the_line(capfd: pytest.CaptureFixture[str]) -> None:
@@ -29,21 +29,23 @@ def test_stderr_gets_the_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", LINE + "\n")
 
 
-def test_the_log_gets_a_json_entry_behind_what_is_there(tmp_path: Path) -> None:
+def test_a_json_entry_is_appended_to_the_log(tmp_path: Path) -> None:
     path = tmp_path / "log.json"
     path.write_text('{"level":"info"}\n')
 
     report("--log", str(path), "--log-format=json")
 
-    first, second, rest = path.read_text().split("\n")
-    assert (first, rest) == ('{"level":"info"}', "")
+    first, second, remainder = path.read_text().split("\n")
+    assert (first, remainder) == ('{"level":"info"}', "")
     entry = json.loads(second)
     assert (entry["level"], entry["msg"]) == ("error", LINE)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", entry["time"])
 
 
 @pytest.mark.parametrize("flags", [[], ["--log-format", "text"], ["--log-format=odd"]])
-def test_the_log_gets_a_text_entry_unless_json_is_wanted(flags: list[str], tmp_path: Path) -> None:
+def test_the_log_gets_a_text_entry_unless_its_format_is_json(
+    flags: list[str], tmp_path: Path
+) -> None:
     path = tmp_path / "log"
 
     report(f"--log={path}", *flags)
@@ -54,7 +56,7 @@ def test_the_log_gets_a_text_entry_unless_json_is_wanted(flags: list[str], tmp_p
     assert json.loads(f'"{match[1]}"') == LINE
 
 
-def test_a_log_that_is_not_there_is_made(tmp_path: Path) -> None:
+def test_a_missing_log_is_created(tmp_path: Path) -> None:
     report(f"--log={tmp_path}/new", "--log-format=json")
 
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o644
@@ -69,7 +71,7 @@ def test_a_log_that_cannot_be_written_does_not_hide_the_error(
 
 
 @pytest.mark.parametrize("kind", ["journald:x", "syslog:x"])
-def test_a_log_that_is_no_file_is_left_to_the_runtime(
+def test_log_drivers_other_than_file_are_left_to_the_runtime(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -79,25 +81,25 @@ def test_a_log_that_is_no_file_is_left_to_the_runtime(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_cruns_name_for_a_file_is_understood(tmp_path: Path) -> None:
+def test_cruns_log_driver_file_is_supported(tmp_path: Path) -> None:
     report(f"--log=file:{tmp_path}/log")
 
     assert LINE.partition(" ")[2][:1] in (tmp_path / "log").read_text()
 
 
-def test_a_bug_shows_its_traceback_only_for_debugging(capfd: pytest.CaptureFixture[str]) -> None:
-    said = argv.parse(["create", "x"])
+def test_a_bug_shows_its_traceback_only_with_nvct_debug(capfd: pytest.CaptureFixture[str]) -> None:
+    invocation = argv.parse(["create", "x"])
     text = "p: unexpected ValueError: odd; please report it; NVCT_DEBUG=1 shows more [bug]\n"
 
-    log.report_crash("p", ValueError("odd"), said, [""], debug=False)
+    log.report_crash("p", ValueError("odd"), invocation, [""], debug=False)
     plain = capfd.readouterr().err
-    log.report_crash("p", ValueError("odd"), said, [""], debug=True)
+    log.report_crash("p", ValueError("odd"), invocation, [""], debug=True)
 
     assert plain == text
     assert capfd.readouterr().err == text + "ValueError: odd\n"
 
 
-def test_an_error_goes_to_both_logs_but_only_once_where_they_are_one(tmp_path: Path) -> None:
+def test_an_error_is_in_both_logs_and_only_once_if_they_are_the_same_file(tmp_path: Path) -> None:
     first, second = f"{tmp_path}/a", f"{tmp_path}/b"
 
     log.report("p", ERROR, argv.parse(["create"]), [first, second, first, ""])
@@ -108,9 +110,9 @@ def test_an_error_goes_to_both_logs_but_only_once_where_they_are_one(tmp_path: P
 @pytest.mark.parametrize(
     "form", ["link", "link to nothing", "FIFO", "read FIFO", "device", "folder"]
 )
-@pytest.mark.parametrize("which", ["runc's log", "the shim's log"])
+@pytest.mark.parametrize("option", ["runc's log", "the shim's log"])
 def test_only_a_regular_file_is_a_log(
-    form: str, which: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    form: str, option: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path, victim = tmp_path / "log", tmp_path / "victim"
     reader = -1
@@ -125,9 +127,11 @@ def test_only_a_regular_file_is_a_log(
         path = Path("/dev/full")
     else:
         path.mkdir()
-    said = argv.parse([f"--log={path}", "create", "x"])
+    invocation = argv.parse([f"--log={path}", "create", "x"])
 
-    log.report("p", ERROR, said, [said.log] if which == "runc's log" else ["", str(path)])
+    log.report(
+        "p", ERROR, invocation, [invocation.log] if option == "runc's log" else ["", str(path)]
+    )
 
     assert capfd.readouterr().err == LINE + "\n"
     assert victim.exists() == (form == "link")

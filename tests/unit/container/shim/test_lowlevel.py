@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which low-level runtime is taken, and what becoming it leaves behind."""
+"""The search for the low-level runtime, and its execution."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def test_the_first_candidate_that_exists_wins(dirs: tuple[Path, Path]) -> None:
     script(a / "nvct-second", "")
     script(b / "nvct-third", "")
 
-    found = lowlevel.find(["nvct-first", "nvct-third", "nvct-second"], f"{a}:{b}")
+    runtime = lowlevel.find(["nvct-first", "nvct-third", "nvct-second"], f"{a}:{b}")
 
-    assert found == f"{b}/nvct-third"
+    assert runtime == f"{b}/nvct-third"
 
 
 def test_path_is_searched_in_its_order(dirs: tuple[Path, Path]) -> None:
@@ -53,7 +53,7 @@ def test_an_absolute_name_is_not_looked_up(dirs: tuple[Path, Path]) -> None:
     assert lowlevel.find([f"{b}/nvct-runc", f"{a}/nvct-runc"], "") == f"{a}/nvct-runc"
 
 
-def test_what_is_no_executable_file_is_passed_over(dirs: tuple[Path, Path]) -> None:
+def test_files_that_are_not_executable_are_skipped(dirs: tuple[Path, Path]) -> None:
     a, b = dirs
     (a / "nvct-runc").mkdir()
     script(b / "nvct-runc", "", mode=0o644)
@@ -63,13 +63,13 @@ def test_what_is_no_executable_file_is_passed_over(dirs: tuple[Path, Path]) -> N
     assert lowlevel.find(["nvct-runc", "nvct-crun"], f"{a}:{b}") == f"{b}/nvct-crun"
 
 
-def test_without_path_the_usual_folders_are_searched() -> None:
+def test_without_path_the_default_folders_are_searched() -> None:
     assert lowlevel.find(["sh"], "") in ("/usr/bin/sh", "/bin/sh")
     assert lowlevel.find(["sh"], ":/nowhere:") in ("/usr/bin/sh", "/bin/sh")
 
 
 @pytest.mark.parametrize("candidates", [[], [""], ["", "/"], ["nvct-no-such"]])
-def test_no_runtime_at_all_is_an_error_that_names_them(candidates: list[str]) -> None:
+def test_a_missing_runtime_is_an_error_with_all_candidates(candidates: list[str]) -> None:
     with pytest.raises(RuntimeNotFoundError, match="none of the low-level runtimes") as caught:
         lowlevel.find(candidates, "/usr/bin")
 
@@ -86,21 +86,21 @@ def test_the_working_directory_is_never_searched(
         lowlevel.find(["nvct-runc"], "::")
 
 
-def test_the_runtime_gets_arguments_and_environment_as_they_are(lab: Lab) -> None:
+def test_the_runtime_gets_arguments_and_environment_unchanged(lab: Lab) -> None:
     script(lab.home / "bin/runc", 'printf "%s|" "$0" "$@"; printf "%s" "$ODD"\n')
 
-    said = lab.shim(["state", "", "a b", "\udcff"], env={"ODD": "x\udcfey", "LD_PRELOAD": ""})
+    result = lab.shim(["state", "", "a b", "\udcff"], env={"ODD": "x\udcfey", "LD_PRELOAD": ""})
 
-    assert said.status == 0, said.stderr
-    assert said.stdout == f"{lab.home}/bin/runc|state||a b|\udcff|x\udcfey"
+    assert result.status == 0, result.stderr
+    assert result.stdout == f"{lab.home}/bin/runc|state||a b|\udcff|x\udcfey"
 
 
-def test_the_runtime_ignores_no_signal_that_python_ignores(lab: Lab) -> None:
+def test_signals_that_python_ignores_are_reset_for_the_runtime(lab: Lab) -> None:
     script(lab.home / "bin/runc", "grep SigIgn /proc/self/status\n")
 
-    said = lab.shim(["state", "x"])
+    result = lab.shim(["state", "x"])
 
-    ignored = int(said.stdout.split()[1], 16)
+    ignored = int(result.stdout.split()[1], 16)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         assert not ignored & 1 << number - 1
 
@@ -108,9 +108,9 @@ def test_the_runtime_ignores_no_signal_that_python_ignores(lab: Lab) -> None:
 def test_the_runtime_inherits_no_descriptor(lab: Lab) -> None:
     script(lab.home / "bin/runc", "ls /proc/self/fd | wc -l\n")
 
-    said = lab.shim(["state", "x"])
+    result = lab.shim(["state", "x"])
 
-    assert int(said.stdout) == 4  # stdin, stdout, stderr, and the one ls lists with
+    assert int(result.stdout) == 4  # stdin, stdout, stderr, and the one ls lists with
 
 
 def test_the_status_of_the_runtime_is_the_programs(lab: Lab) -> None:

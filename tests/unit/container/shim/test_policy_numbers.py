@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rule refuses by one name is refused by any other: device numbers are compared."""
+"""A rule refuses a device under any name: device numbers are compared."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MIG = "MIG-00000000-0001-0000-cccc-000000000000"
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    made = Lab()
-    made.driver(gpus=3)
-    yield made
-    HOSTS.pop(id(made), None)
-    made.remove()
+    new_lab = Lab()
+    new_lab.driver(gpus=3)
+    yield new_lab
+    HOSTS.pop(id(new_lab), None)
+    new_lab.remove()
 
 
 OTHERS: dict[str, dict[str, Any]] = {
@@ -39,10 +39,14 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "name", ["nvidia.com/gpu=0", f"nvidia.com/gpu={UUID}", f"nvidia.com/gpu={BUS_ID}"]
 )
-@pytest.mark.parametrize("what", OTHERS)
-def test_a_device_under_another_kind_is_the_same_device(what: str, name: str, lab: Lab) -> None:
+@pytest.mark.parametrize("other_edits", OTHERS)
+def test_a_device_under_another_kind_is_the_same_device(
+    other_edits: str, name: str, lab: Lab
+) -> None:
     lab.spec(
-        "other.json", kind="example.com/other", devices={"x": OTHERS[what], "y": nodes((195, 1))}
+        "other.json",
+        kind="example.com/other",
+        devices={"x": OTHERS[other_edits], "y": nodes((195, 1))},
     )
 
     assert outcome(lab, "example.com/other=x", name) == "deny"
@@ -51,7 +55,7 @@ def test_a_device_under_another_kind_is_the_same_device(what: str, name: str, la
     assert outcome(lab, "all", name) == "deny"
 
 
-def test_a_node_in_what_all_devices_of_a_spec_get_counts(lab: Lab) -> None:
+def test_a_node_in_the_common_edits_of_a_spec_counts(lab: Lab) -> None:
     lab.spec("other.json", kind="example.com/other", common=nodes((195, 0)))
 
     assert outcome(lab, "example.com/other=1", "nvidia.com/gpu=0") == "deny"
@@ -72,7 +76,7 @@ def test_a_node_that_is_mounted_counts(source: str, lab: Lab) -> None:
     assert outcome(lab, "example.com/other=x", "acme.com/null=zero") == "allow"
 
 
-def test_the_drivers_own_nodes_are_no_devices(lab: Lab) -> None:
+def test_control_nodes_are_not_devices(lab: Lab) -> None:
     control = [(195, 255), (195, 254)]
     devices = {"0": nodes((195, 0), *control), "1": nodes((195, 1), *control)}
     lab.spec("other.json", kind="example.com/other", devices=devices)
@@ -82,7 +86,7 @@ def test_the_drivers_own_nodes_are_no_devices(lab: Lab) -> None:
     assert outcome(lab, "nvidia.com/gpu=0", "example.com/other=0") == "deny"
 
 
-def test_what_all_devices_of_a_kind_have_is_none_of_them(lab: Lab) -> None:
+def test_a_node_that_all_devices_of_a_kind_share_belongs_to_none_of_them(lab: Lab) -> None:
     """As /dev/kfd, which each GPU of AMD comes with."""
     devices = {"0": nodes((235, 0), (226, 1)), "1": nodes((235, 0), (226, 2))}
     lab.spec("amd.json", kind="amd.com/gpu", devices=devices)
@@ -95,8 +99,8 @@ def test_what_all_devices_of_a_kind_have_is_none_of_them(lab: Lab) -> None:
     assert outcome(lab, "example.com/other=a", "amd.com/gpu=0") == "deny"
 
 
-def test_who_may_not_manage_may_have_a_gpu(lab: Lab) -> None:
-    """A device that is made of others is refused by what it alone brings."""
+def test_a_rule_against_management_devices_allows_a_gpu(lab: Lab) -> None:
+    """A rule against a device of several GPUs refuses only the nodes that no GPU has."""
     everything = nodes((195, 0), (195, 1), (195, 2), (236, 1), (236, 2))
     lab.spec("management.json", kind="management.nvidia.com/gpu", devices={"all": everything})
     lab.spec("cap.json", kind="example.com/cap", devices={"config": nodes((236, 1))})
@@ -118,7 +122,7 @@ def test_a_device_of_all_gpus_is_refused_as_a_whole(lab: Lab) -> None:
     assert outcome(lab, "0", "example.com/other=all") == "allow"
 
 
-def test_refusing_all_does_not_refuse_each(lab: Lab) -> None:
+def test_a_rule_against_all_does_not_refuse_single_devices(lab: Lab) -> None:
     assert outcome(lab, "1", "nvidia.com/gpu=all") == "allow"
     assert outcome(lab, "all", "nvidia.com/gpu=all") == "deny"
 
@@ -128,7 +132,7 @@ def with_mig(lab: Lab) -> None:
     for gi, ci, caps in ((1, 0, (12, 13)), (1, 1, (12, 14)), (2, 0, (21, 22))):
         lab.host.instance(0, gi, ci, caps)
     for library in lab.host.driver.rglob("libnvidia-ml.so*"):
-        library.unlink()  # a file of headers alone, which nobody can load
+        library.unlink()  # a file of ELF headers without code
     all_of = {"deviceNodes": [*part(0, 12, 13)["deviceNodes"], cap(14), cap(21), cap(22)]}
     devices = {
         "0:0": part(0, 12, 13), "0:1": part(0, 12, 14), "0:2": part(0, 21, 22),
@@ -137,29 +141,29 @@ def with_mig(lab: Lab) -> None:
     lab.spec(devices=devices)
 
 
-@pytest.mark.parametrize("asked", ["0:0", "0:2", MIG, "0:0,0:1", "all"])
+@pytest.mark.parametrize("requested", ["0:0", "0:2", MIG, "0:0,0:1", "all"])
 @pytest.mark.parametrize("name", ["0", UUID, BUS_ID])
-def test_a_gpu_in_mig_mode_that_is_refused_gives_no_mig_device(
-    name: str, asked: str, lab: Lab
+def test_a_refused_gpu_in_mig_mode_gives_no_mig_device(
+    name: str, requested: str, lab: Lab
 ) -> None:
     with_mig(lab)
-    names = ",".join(f"nvidia.com/gpu={word}" for word in asked.split(","))
+    names = ",".join(f"nvidia.com/gpu={word}" for word in requested.split(","))
 
     assert outcome(lab, names, f"nvidia.com/gpu={name}") == "deny"
     assert outcome(lab, "nvidia.com/gpu=1", f"nvidia.com/gpu={name}") == "allow"
 
 
 @pytest.mark.parametrize(
-    ("name", "asked", "result"),
+    ("name", "requested", "result"),
     [("0:0", MIG, "deny"), (MIG, "0:0", "deny"), ("0:0", "0:1", "allow"), ("0:1", "0:0", "allow"),
      ("0:0", "0:2", "allow"), ("0:2", "0:0", "allow"), ("0:0", "1", "allow"), ("0:0", "all", "deny"),
      ("1", "0:0", "allow"), ("0:1", "0:0,0:1", "deny")],
 )  # fmt: skip
-def test_a_mig_device_is_not_the_gpu_that_it_is_a_part_of(
-    name: str, asked: str, result: str, lab: Lab
+def test_rules_distinguish_a_gpu_from_its_mig_devices(
+    name: str, requested: str, result: str, lab: Lab
 ) -> None:
     with_mig(lab)
-    names = ",".join(f"nvidia.com/gpu={word}" for word in asked.split(","))
+    names = ",".join(f"nvidia.com/gpu={word}" for word in requested.split(","))
 
     assert outcome(lab, names, f"nvidia.com/gpu={name}") == result
 
@@ -210,12 +214,12 @@ def test_a_rule_that_allows_a_device_allows_it_by_no_other_name(lab: Lab) -> Non
     assert outcome(lab, "0", "nvidia.com/gpu=0", **rule) == "allow"
 
 
-def test_a_spec_that_cannot_be_used_still_says_what_a_rule_means(lab: Lab) -> None:
-    gone = {
+def test_a_spec_with_a_missing_file_still_defines_the_devices_of_a_rule(lab: Lab) -> None:
+    device = {
         **nodes((195, 7)),
         "mounts": [{"hostPath": "/is/gone", "containerPath": "/x", "options": ["bind"]}],
     }
-    lab.spec("gone.json", kind="acme.com/gone", devices={"a": gone, "b": nodes((195, 8))})
+    lab.spec("gone.json", kind="acme.com/gone", devices={"a": device, "b": nodes((195, 8))})
     lab.spec(
         "other.json",
         kind="example.com/other",
@@ -230,9 +234,9 @@ def test_gpus_are_counted_by_their_nodes(lab: Lab) -> None:
     four = nodes((195, 0), (195, 1), (195, 2), (195, 255))
     lab.spec("other.json", kind="example.com/other", devices={"all": four, "x": nodes((195, 0))})
 
-    def counted(asked: str, most: int) -> str:
+    def counted(requested: str, most: int) -> str:
         rule: dict[str, Any] = {"more-gpus-than": most}
-        return outcome(lab, asked, **rule)
+        return outcome(lab, requested, **rule)
 
     assert counted("example.com/other=x", 1) == "allow"
     assert counted("example.com/other=all", 2) == "deny"
@@ -240,18 +244,18 @@ def test_gpus_are_counted_by_their_nodes(lab: Lab) -> None:
     assert counted("0,1", 2) == "allow"
 
 
-def test_what_cannot_be_had_fails_as_such(lab: Lab) -> None:
-    """Also through a real create; the rest of this file asks the policy alone."""
+def test_an_unavailable_device_is_reported_as_unavailable(lab: Lab) -> None:
+    """With a real create; the other tests of this file evaluate the policy only."""
     lab.spec("other.json", kind="example.com/other", devices={"x": mount("/is/gone")})
     lab.keys["nvct.policy"] = {"default": "allow"}
     lab.keys["[nvct.policy.rules]"] = {"devices": ["nvidia.com/gpu=0"], "then": "deny"}
     lab.configure()
     lab.asks("NVIDIA_VISIBLE_DEVICES=example.com/other=x")
 
-    said = lab.create()
+    result = lab.create()
 
-    assert said.status == 1
-    assert "/is/gone is gone" in said.stderr
+    assert result.status == 1
+    assert "/is/gone is gone" in result.stderr
 
 
 def test_a_create_is_denied_by_number(lab: Lab) -> None:
@@ -261,11 +265,11 @@ def test_a_create_is_denied_by_number(lab: Lab) -> None:
     lab.configure()
     lab.asks("NVIDIA_VISIBLE_DEVICES=example.com/other=x")
 
-    said = lab.create()
+    result = lab.create()
 
-    assert said.status == 1
+    assert result.status == 1
     assert (
-        "policy rule 'rule 1' denies NVIDIA_VISIBLE_DEVICES='example.com/other=x'" in said.stderr
+        "policy rule 'rule 1' denies NVIDIA_VISIBLE_DEVICES='example.com/other=x'" in result.stderr
     )
     lab.asks("NVIDIA_VISIBLE_DEVICES=1")
     assert lab.create().status == 0

@@ -34,7 +34,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 def host(tmp_path: Path) -> HostTree:
-    """Two GPUs and a MIG device whose nodes are all missing."""
+    """Two GPUs and a MIG device without any device nodes."""
     tree = HostTree(tmp_path).module().gpu(0).gpu(1, minor=3).instance(0, 1, 0, (12, 13))
     for path in (tmp_path / "dev").rglob("nvidia*"):
         if path.is_file():
@@ -101,7 +101,7 @@ def test_every_node_has_the_numbers_of_the_kernels_tables(tmp_path: Path) -> Non
         ("cap", {"nvidia-caps/nvidia-cap12", "nvidia-caps/nvidia-cap13"}),
     ],
 )
-def test_only_the_kinds_asked_for_are_planned(tmp_path: Path, kind: Kind, names: set[str]) -> None:
+def test_only_the_requested_kinds_are_planned(tmp_path: Path, kind: Kind, names: set[str]) -> None:
     tree = host(tmp_path)
 
     assert set(numbers(planned(tree, kind), tree)) == names
@@ -117,7 +117,7 @@ def test_the_majors_name_of_drivers_before_550_is_known(tmp_path: Path) -> None:
     assert numbers(plan, tree)["nvidiactl"] == (242, 255)
 
 
-def test_a_missing_module_costs_its_nodes_and_is_named(tmp_path: Path) -> None:
+def test_without_a_module_its_nodes_are_left_out_with_a_warning(tmp_path: Path) -> None:
     tree = host(tmp_path)
     tree.write("proc/devices", "Character devices:\n 195 nvidia\n")
 
@@ -132,7 +132,7 @@ def test_a_missing_module_costs_its_nodes_and_is_named(tmp_path: Path) -> None:
     assert error.hint == ("load the module: modprobe nvidia-uvm nvidia, or --load-kernel-modules")
 
 
-def test_a_gpu_without_a_minor_costs_its_node_with_a_warning(tmp_path: Path) -> None:
+def test_a_gpu_without_a_minor_gets_no_node_and_a_warning(tmp_path: Path) -> None:
     tree = host(tmp_path)
     tree.write("proc/driver/nvidia/gpus/0000:2a:00.0/information", "Model: NVIDIA H100\n")
     findings = Findings()
@@ -143,7 +143,7 @@ def test_a_gpu_without_a_minor_costs_its_node_with_a_warning(tmp_path: Path) -> 
     assert findings.warnings == ["the GPU at 0000:2a:00.0 has no device minor yet: no node for it"]
 
 
-def test_permissions_are_the_drivers_and_those_of_a_capability_its_own(tmp_path: Path) -> None:
+def test_permissions_are_the_drivers_or_the_capabilitys_own(tmp_path: Path) -> None:
     tree = host(tmp_path)
     tree.write(
         "proc/driver/nvidia/params",
@@ -278,7 +278,7 @@ def test_a_missing_dev_is_made_whichever_node_comes_first(tmp_path: Path) -> Non
     assert stat.S_ISCHR((tmp_path / "dev/nvidia-caps/nvidia-cap13").lstat().st_mode)
 
 
-def test_a_dev_root_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_dev_root_is_an_error(tmp_path: Path) -> None:
     tree = host(tmp_path)
     steps = planned(tree, "gpu")
     tmp_path.rename(tmp_path.with_name("gone"))

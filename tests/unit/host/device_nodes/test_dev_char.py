@@ -43,7 +43,7 @@ def real_node(tree: HostTree, name: str, major: int, minor: int) -> None:
     os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
 
 
-def test_all_that_there_may_be_is_linked(tmp_path: Path) -> None:
+def test_all_possible_nodes_are_linked(tmp_path: Path) -> None:
     tree = one_gpu(tmp_path).instance(0, 1, 0, (12, 13))
     minors = "config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\n"
     tree.write(
@@ -59,7 +59,7 @@ def test_all_that_there_may_be_is_linked(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_before_the_first_use_the_bus_tells_how_many_gpus_there_are(tmp_path: Path) -> None:
+def test_before_the_first_use_gpus_are_counted_on_the_pci_bus(tmp_path: Path) -> None:
     tree = HostTree(tmp_path).module()
     for bus, vendor, kind in (
         ("18", "0x10de", "0x030200"), ("2a", "0x10de", "0x030000"),
@@ -117,9 +117,9 @@ def test_a_link_of_a_number_that_the_node_no_longer_has_is_removed(tmp_path: Pat
     assert [dev_char.describe(s) for s in plan.steps if s.action == "remove"] == [
         f"{tmp_path}/dev/char/511:0 removed: ../nvidia-uvm has another number now"
     ]
-    left = os.listdir(tmp_path / "dev/char")
-    assert "511:0" not in left
-    assert {"1:3", "511:9"} <= set(left)
+    names = os.listdir(tmp_path / "dev/char")
+    assert "511:0" not in names
+    assert {"1:3", "511:9"} <= set(names)
 
 
 def test_a_file_that_is_not_a_link_stays_with_a_warning(tmp_path: Path) -> None:

@@ -20,13 +20,13 @@ NOTHING_LOADED = "/nonexistent"
 class FakeRun:
     """Answers by the module's name; "" is success."""
 
-    def __init__(self, **said: str) -> None:
-        self.said = {name.replace("_", "-"): text for name, text in said.items()}
+    def __init__(self, **answers: str) -> None:
+        self.answers = {name.replace("_", "-"): text for name, text in answers.items()}
         self.calls: list[str] = []
 
     def __call__(self, argv: Sequence[str]) -> tuple[int, str]:
         self.calls.append(" ".join(argv))
-        text = self.said.get(argv[-1], "")
+        text = self.answers.get(argv[-1], "")
         return (1 if text else 0), text
 
 
@@ -47,7 +47,7 @@ def test_a_driver_root_uses_its_own_modprobe() -> None:
     assert run.calls[0] == "chroot /run/nvidia/driver /sbin/modprobe nvidia"
 
 
-def test_a_module_that_everybody_needs_is_an_error() -> None:
+def test_a_required_module_that_cannot_be_loaded_is_an_error() -> None:
     run = FakeRun(nvidia_uvm="modprobe: FATAL: Module nvidia-uvm not found")
 
     with pytest.raises(HostError) as raised:
@@ -78,7 +78,7 @@ def test_running_returns_the_status_and_the_last_line() -> None:
     assert kernel_modules.run(["/bin/true"]) == (0, "")
 
 
-def test_a_module_that_is_loaded_is_left_alone(tmp_path: Path) -> None:
+def test_a_loaded_module_is_not_loaded_again(tmp_path: Path) -> None:
     for name in ("nvidia", "nvidia_uvm"):
         (tmp_path / "module" / name).mkdir(parents=True)
     run = FakeRun()

@@ -45,7 +45,7 @@ def compat(inventory: Inventory) -> dict[str, DriverFile]:
 @pytest.mark.parametrize(
     "folder", ["usr/lib/i386-linux-gnu", "usr/lib32", "usr/lib", "lib32", "lib/i386-linux-gnu"]
 )
-def test_libraries_of_every_usual_place_are_in_with_their_links(
+def test_libraries_of_all_usual_directories_are_included_with_their_links(
     host: HostTree, folder: str
 ) -> None:
     path = add(host, folder)
@@ -70,7 +70,7 @@ def test_vdpau_and_the_linker_caches_directories_are_searched(host: HostTree) ->
 
 
 @pytest.mark.parametrize("folder", ["usr/lib/i386-linux-gnu", "usr/lib"])
-def test_libraries_are_left_out_with_a_reason_unless_asked_for(
+def test_libraries_are_left_out_with_a_reason_unless_requested(
     host: HostTree, folder: str
 ) -> None:
     path = add(host, folder)
@@ -116,14 +116,14 @@ def test_libraries_of_this_machine_do_not_change(host: HostTree) -> None:
     assert [entry.path for entry in inventory.left_out if entry.path.endswith(VERSION)] == []
 
 
-def test_file_that_is_not_certainly_32_bit_is_not_in(host: HostTree) -> None:
+def test_a_file_that_may_not_be_32_bit_is_left_out(host: HostTree) -> None:
     host.write(f"driver/usr/lib32/libcuda.so.{VERSION}", "not ELF")
     host.write(f"driver/usr/lib32/libnvidia-ml.so.{VERSION}", elf_bytes("x", "aarch64"))
 
     assert compat(look(host)) == {}
 
 
-def test_machine_without_a_32_bit_brother_has_none(host: HostTree) -> None:
+def test_a_machine_without_a_32_bit_mode_has_no_32_bit_libraries(host: HostTree) -> None:
     add(host, "usr/lib32")
     host.write(f"driver/usr/lib64/libcuda.so.{VERSION}", elf_bytes("libcuda.so.1", "aarch64"))
 

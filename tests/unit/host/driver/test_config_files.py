@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration files: where they are found, where they are mounted, what they name."""
+"""Configuration files: their paths on the host and in containers, and the libraries in them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_vulkan_files_right_in_the_driver_root_are_found_as_on_gke(host: HostTre
     ]
 
 
-def test_names_that_only_look_alike_are_not_taken(host: HostTree) -> None:
+def test_files_with_similar_names_are_not_included(host: HostTree) -> None:
     for name in (
         "glvnd/egl_vendor.d/50_mesa.json",
         "egl/egl_external_platform.d/20_other_xcb.json",
@@ -164,7 +164,7 @@ def test_search_paths_are_of_the_host_and_replace_the_directories(host: HostTree
 
 
 def warnings_for(host: HostTree) -> list[str]:
-    """Return what is said about files whose libraries are looked up."""
+    """Return the warnings about libraries in configuration files."""
     findings = Findings()
     find_files(host.module().user_space().roots, DiscoveryOptions(nvml=None), "x86_64", findings)
     marks = ("driver's libraries", "JSON", "can't be read")
@@ -191,7 +191,7 @@ def test_a_missing_library_that_a_file_names_is_reported_once(host: HostTree) ->
         "",
     ],
 )
-def test_a_library_that_is_there_is_not_warned_about(host: HostTree, library: str) -> None:
+def test_an_existing_library_causes_no_warning(host: HostTree, library: str) -> None:
     layers = {"layers": [{"library_path": library}, {"name": "none"}]}
     host.write("driver/usr/share/vulkan/implicit_layer.d/nvidia_layers.json", json.dumps(layers))
 
@@ -199,7 +199,7 @@ def test_a_library_that_is_there_is_not_warned_about(host: HostTree, library: st
 
 
 @pytest.mark.parametrize("library", ["/usr/lib64/libGLX_nvidia.so.0", "./libGLX_nvidia.so.0"])
-def test_a_library_that_is_elsewhere_is_warned_about(host: HostTree, library: str) -> None:
+def test_a_library_in_another_folder_causes_a_warning(host: HostTree, library: str) -> None:
     document = {"ICD": {"library_path": library}}
     path = host.write("driver/etc/vulkan/icd.d/nvidia_icd.json", json.dumps(document))
 

@@ -44,7 +44,7 @@ def left_out(findings: Findings) -> dict[str, str]:
     return {entry.path: entry.reason for entry in findings.left_out.values()}
 
 
-def test_each_platform_library_is_in_with_its_soname_link(tmp_path: Path) -> None:
+def test_each_platform_library_is_included_with_its_soname_link(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     for stem, version in PLATFORMS.items():
         host.library(stem, f"{stem}.so.1", suffix=version)
@@ -60,7 +60,7 @@ def test_each_platform_library_is_in_with_its_soname_link(tmp_path: Path) -> Non
     assert not findings.warnings
 
 
-def test_of_two_versions_in_a_folder_the_linkers_is_in(tmp_path: Path) -> None:
+def test_of_two_versions_in_a_folder_the_linked_one_is_included(tmp_path: Path) -> None:
     host = HostTree(tmp_path).library(
         "libnvidia-egl-gbm", "libnvidia-egl-gbm.so.1", suffix="1.1.2"
     )
@@ -75,7 +75,7 @@ def test_of_two_versions_in_a_folder_the_linkers_is_in(tmp_path: Path) -> None:
     }
 
 
-def test_of_two_versions_without_a_link_the_newer_is_in(tmp_path: Path) -> None:
+def test_of_two_versions_without_a_link_the_newer_is_included(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     for version in ("1.1.9", "1.1.10"):
         name = f"libnvidia-egl-gbm.so.{version}"
@@ -94,7 +94,9 @@ def test_platform_library_of_another_machine_is_left_out(tmp_path: Path) -> None
     assert left_out(findings) == {str(path): libraries.COMPAT_REASON}
 
 
-def test_platform_library_without_readable_headers_is_in_without_links(tmp_path: Path) -> None:
+def test_a_platform_library_without_readable_headers_is_included_without_links(
+    tmp_path: Path,
+) -> None:
     host = HostTree(tmp_path)
     path = host.write(f"driver/{LIB}/libnvidia-egl-xcb.so.1.0.3", "nothing")
 
@@ -218,20 +220,20 @@ def test_gbm_backend_and_vulkan_producer_get_their_links(tmp_path: Path) -> None
     assert links[f"/{LIB}/libnvidia-vulkan-producer.so"] == producer
 
 
-def test_plugins_of_a_folder_of_the_drivers_own_are_linked_from_where_the_host_has_them(
+def test_plugins_in_a_driver_folder_are_linked_as_on_the_host(
     tmp_path: Path,
 ) -> None:
     # Debian's packages: alternatives lead from the loaders' folders to nvidia/current.
     host = HostTree(tmp_path).module().user_space()
     (host.driver / LIB / "vdpau" / f"libvdpau_nvidia.so.{VERSION}").unlink()
     (host.driver / LIB / "vdpau/libvdpau_nvidia.so.1").unlink()
-    own = f"{LIB}/nvidia/current"
+    driver_folder = f"{LIB}/nvidia/current"
     for stem, plugin in (
         ("libnvidia-allocator", "gbm/nvidia-drm_gbm.so"),
         ("libvdpau_nvidia", "vdpau/libvdpau_nvidia.so.1"),
     ):
-        host.library(stem, f"{stem}.so.1", folder=own)
-        host.link(f"driver/etc/alternatives/{stem}", f"/{own}/{stem}.so.1")
+        host.library(stem, f"{stem}.so.1", folder=driver_folder)
+        host.link(f"driver/etc/alternatives/{stem}", f"/{driver_folder}/{stem}.so.1")
         host.link(f"driver/{LIB}/{plugin}", f"/etc/alternatives/{stem}")
 
     _, files = find_files(host.roots, DiscoveryOptions(nvml=None), "x86_64", Findings())
@@ -241,19 +243,19 @@ def test_plugins_of_a_folder_of_the_drivers_own_are_linked_from_where_the_host_h
     assert links[f"/{LIB}/vdpau/libvdpau_nvidia.so.1"] == (
         "../nvidia/current/libvdpau_nvidia.so.1"
     )
-    assert f"/{own}/gbm/nvidia-drm_gbm.so" not in links
+    assert f"/{driver_folder}/gbm/nvidia-drm_gbm.so" not in links
 
 
-def test_a_link_that_a_library_has_already_is_not_made_twice(tmp_path: Path) -> None:
+def test_an_existing_link_of_a_library_is_not_added_twice(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     path = "/usr/lib64/libnvidia-vulkan-producer.so"
-    known = Link(target=f"libnvidia-vulkan-producer.so.{VERSION}", path=path)
+    link = Link(target=f"libnvidia-vulkan-producer.so.{VERSION}", path=path)
     file = DriverFile(
         host_path=f"{path}.{VERSION}",
         container_path=f"{path}.{VERSION}",
         reason="test",
         kind="library",
-        links=(known,),
+        links=(link,),
     )
 
     with Tree(str(host.driver)) as tree:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DT_NEEDED closure of the driver's libraries."""
+"""Missing dependencies (DT_NEEDED) of the driver's libraries."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def host(tmp_path: Path) -> HostTree:
     return HostTree(tmp_path).user_space()
 
 
-def test_members_among_the_drivers_libraries_are_no_news(host: HostTree) -> None:
+def test_dependencies_among_the_drivers_libraries_cause_no_warning(host: HostTree) -> None:
     host.library("libnvidia-cfg", "libnvidia-cfg.so.1")
     (host.driver / LIB / "libnvidia-cfg.so.1").unlink()
 
     assert warnings(host, "libnvidia-cfg.so.1", f"libnvidia-gpucomp.so.{VERSION}") == []
 
 
-def test_missing_member_is_named_once_with_the_driver_root(host: HostTree) -> None:
+def test_a_missing_driver_library_is_named_once_with_the_driver_root(host: HostTree) -> None:
     missing = f"libnvidia-glsi.so.{VERSION}"
 
     assert warnings(host, missing, missing) == [
@@ -69,24 +69,24 @@ def test_all_missing_dependencies_of_a_library_are_one_warning(host: HostTree) -
     ["libc.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2", "libX11.so.6", "libxcb-dri3.so.0",
      "libwayland-client.so.0", "libcrypto.so.1.1", "libgtk-3.so.0", "libpangocairo-1.0.so.0"],
 )  # fmt: skip
-def test_members_that_images_bring_are_not_looked_for(host: HostTree, name: str) -> None:
+def test_missing_libraries_that_images_contain_cause_no_warning(host: HostTree, name: str) -> None:
     assert warnings(host, name) == []
 
 
-def test_member_that_lies_on_the_host_is_no_news(host: HostTree) -> None:
+def test_a_driver_library_on_the_host_causes_no_warning(host: HostTree) -> None:
     host.library("libodd", folder="usr/lib64", suffix="1")
 
     assert warnings(host, "libodd.so.1") == []
 
 
-def test_member_that_only_the_linker_cache_knows_is_no_news(host: HostTree) -> None:
+def test_a_driver_library_in_the_linker_cache_causes_no_warning(host: HostTree) -> None:
     cache = ldcache.merge(None, [("libodd.so.1", "/opt/libodd.so.1")], machine="x86_64")
     host.write("driver/etc/ld.so.cache", cache)
 
     assert warnings(host, "libodd.so.1") == []
 
 
-def test_member_of_the_driver_that_containers_do_not_get_is_named(host: HostTree) -> None:
+def test_a_driver_library_that_containers_do_not_get_is_named(host: HostTree) -> None:
     host.library("libnvidia-glsi", suffix="570.10.01")
 
     (warning,) = warnings(host, "libnvidia-glsi.so.570.10.01")
@@ -104,7 +104,7 @@ def test_hostile_names_of_dependencies_stay_on_one_line(host: HostTree, name: st
     assert warning.isprintable()
 
 
-def test_thirty_two_bit_libraries_are_members_of_each_other_alone(host: HostTree) -> None:
+def test_dependencies_of_32_bit_libraries_are_32_bit_libraries(host: HostTree) -> None:
     findings = Findings()
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, "x86_64", findings)

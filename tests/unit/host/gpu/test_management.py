@@ -32,7 +32,7 @@ def look(host: HostTree, **options: object) -> Inventory:
     return modes.discover("management", host.roots, discovery)
 
 
-def test_every_node_of_the_driver_is_in_and_those_of_other_modes_are_not(host: HostTree) -> None:
+def test_every_node_of_the_driver_is_included_without_those_of_other_modes(host: HostTree) -> None:
     for name in (
         "nvidia-fs0", "nvidia-nvswitchctl", "nvidia-nvswitch0", "nvidia-caps/nvidia-cap1",
         "nvidia-caps-imex-channels/channel0", "gdrdrv",

@@ -57,14 +57,14 @@ def test_plain_files_are_no_nodes_for_the_real_stat(tmp_path: Path) -> None:
     assert any("nvidiactl is no device node" in warning for warning in findings.warnings)
 
 
-def test_real_node_of_the_host_is_taken_as_it_is() -> None:
+def test_a_real_node_of_the_host_is_used_unchanged() -> None:
     status = nodes.named_nodes(Roots())("/dev/null")
 
     assert status is not None
     assert status[:2] == (1, 3)
 
 
-def test_missing_control_node_costs_a_warning_that_says_what(tmp_path: Path) -> None:
+def test_a_missing_control_node_causes_a_warning_with_its_purpose(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module()
     (tmp_path / "dev/nvidia-uvm").unlink()
     findings = Findings()
@@ -102,7 +102,7 @@ def test_node_is_at_dev_in_the_container_whatever_the_dev_root(tmp_path: Path) -
     assert (node.path, node.host_path) == ("/dev/nvidia0", f"{tmp_path}/dev/nvidia0")
 
 
-def test_by_path_link_is_in_only_with_its_target(tmp_path: Path) -> None:
+def test_a_by_path_link_is_included_only_with_its_target(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module().gpu(0)
     (tmp_path / "dev/dri/renderD128").unlink()
 
@@ -112,7 +112,7 @@ def test_by_path_link_is_in_only_with_its_target(tmp_path: Path) -> None:
     assert links == (Link(target="../card1", path="/dev/dri/by-path/pci-0000:18:00.0-card"),)
 
 
-def test_mig_device_without_one_of_its_nodes_has_none(tmp_path: Path) -> None:
+def test_a_mig_device_without_one_of_its_nodes_has_no_nodes(tmp_path: Path) -> None:
     host = HostTree(tmp_path).module().gpu(0).instance(0, 7, 0, (30, 31))
     (tmp_path / "dev/nvidia-caps/nvidia-cap31").unlink()
 

@@ -9,8 +9,8 @@ import pynvml
 
 
 def error_class(code: object) -> type[Exception]:
-    found: type[Exception] = pynvml.nvmlExceptionClass(code)  # type: ignore[no-untyped-call]
-    return found
+    error_class: type[Exception] = pynvml.nvmlExceptionClass(code)  # type: ignore[no-untyped-call]
+    return error_class
 
 
 def nvml_error(code: object) -> Exception:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of sessions share: workers without a driver, and what became of them."""
+"""Helpers for tests of sessions: workers without a driver, and their end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMEOUT_S = 30.0
 
 
 class LoggedNvml(PythonNvml):
-    """A library that writes into a file what it is asked, as it is in another process."""
+    """A library that records its calls in a file, because it is in another process."""
 
     def __init__(self, log: Path) -> None:
         super().__init__(GPU)
@@ -58,7 +58,7 @@ def pid_of(session: NvmlSession) -> int:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process is there; a zombie, whose parent is away, has ended."""
+    """Return whether a process runs; a zombie does not."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of answers: what is parsed is what was sent, and nothing else is accepted."""
+"""Values of answers: parsed as they were sent; malformed ones are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_properties_are_parsed_as_they_were_sent() -> None:
     )
 
 
-def test_nothing_is_null() -> None:
+def test_the_empty_answer_is_null() -> None:
     answers.nothing(None)
     with pytest.raises(MalformedMessageError):
         answers.nothing({})

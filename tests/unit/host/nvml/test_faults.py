@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session with the simulated library, whose driver hangs, hangs hard, or crashes."""
+"""Sessions with a simulated library that hangs, hangs in the kernel, or crashes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def refused(session: NvmlSession) -> NvmlError:
     return caught.value
 
 
-def test_a_call_that_hangs_is_given_up_and_the_next_starts_again(
+def test_a_call_that_hangs_times_out_and_the_next_starts_a_new_worker(
     node: tree.Node, session: NvmlSession
 ) -> None:
     assert len(session.report().gpus) == 4
@@ -83,9 +83,7 @@ def test_a_call_that_hangs_is_given_up_and_the_next_starts_again(
     assert len(session.report().gpus) == 4
 
 
-def test_an_initialization_that_hangs_is_given_up_too(
-    node: tree.Node, session: NvmlSession
-) -> None:
+def test_an_initialization_that_hangs_times_out(node: tree.Node, session: NvmlSession) -> None:
     node_changes.apply(node, "nvml-hang", ["600"])
     session.limit_s = 0.3
 
@@ -102,7 +100,7 @@ def test_a_hang_that_ends_before_the_deadline_costs_time_only(
     assert len(session.report().gpus) == 4
 
 
-def test_a_crash_is_an_error_and_the_next_call_starts_again(
+def test_a_crash_is_an_error_and_the_next_call_starts_a_new_worker(
     node: tree.Node, session: NvmlSession
 ) -> None:
     session.check()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of session and worker: what comes through, and what is refused."""
+"""The protocol of session and worker: accepted and refused messages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ERROR: dict[str, Json] = {**to_dict(NvmlError("gpu is lost", hint="see dmesg"))}
 
 @pytest.fixture
 def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        yield ours, theirs
+    session_end, worker_end = socket.socketpair()
+    with session_end, worker_end:
+        yield session_end, worker_end
 
 
 def framed(data: bytes) -> bytes:
@@ -40,23 +40,23 @@ def soon() -> float:
 
 
 def test_messages_come_in_their_order(ends: tuple[socket.socket, socket.socket]) -> None:
-    ours, theirs = ends
-    messages.send(ours, {"id": 1, "name": "Grün \ud800"}, soon())
-    messages.send(ours, [None, True, -1])
+    session_end, worker_end = ends
+    messages.send(session_end, {"id": 1, "name": "Grün \ud800"}, soon())
+    messages.send(session_end, [None, True, -1])
 
-    assert messages.receive(theirs) == {"id": 1, "name": "Grün \ud800"}
-    assert messages.receive(theirs, soon()) == [None, True, -1]
+    assert messages.receive(worker_end) == {"id": 1, "name": "Grün \ud800"}
+    assert messages.receive(worker_end, soon()) == [None, True, -1]
 
 
 def test_no_message_until_the_deadline_is_a_timeout(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    ours, theirs = ends
-    theirs.send(framed(b'"too long"')[:-1])
+    session_end, worker_end = ends
+    worker_end.send(framed(b'"too long"')[:-1])
 
     before = time.monotonic()
     with pytest.raises(TimeoutError):
-        messages.receive(ours, before + 0.05)
+        messages.receive(session_end, before + 0.05)
     assert 0.04 < time.monotonic() - before < 10
 
 
@@ -68,17 +68,17 @@ def test_a_side_that_does_not_read_is_a_timeout(
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0\0", framed(b"[1]")[:-1]])
-def test_a_closed_connection_is_an_end(
+def test_a_closed_connection_ends_the_messages(
     ends: tuple[socket.socket, socket.socket], sent: bytes
 ) -> None:
-    ours, theirs = ends
-    theirs.sendall(sent)
-    theirs.close()
+    session_end, worker_end = ends
+    worker_end.sendall(sent)
+    worker_end.close()
 
     with pytest.raises(EOFError):
-        messages.receive(ours, soon())
+        messages.receive(session_end, soon())
     with pytest.raises(EOFError):
-        messages.send(ours, {}, soon())
+        messages.send(session_end, {}, soon())
 
 
 @pytest.mark.parametrize(
@@ -92,23 +92,23 @@ def test_a_closed_connection_is_an_end(
         (framed(b'"\xff"'), "a message is not ASCII"),
     ],
 )
-def test_garbage_is_no_message(
+def test_malformed_bytes_are_refused(
     ends: tuple[socket.socket, socket.socket], sent: bytes, reason: str
 ) -> None:
-    ours, theirs = ends
-    theirs.sendall(sent)
+    session_end, worker_end = ends
+    worker_end.sendall(sent)
 
     with pytest.raises(MalformedMessageError, match=reason):
-        messages.receive(ours, soon())
+        messages.receive(session_end, soon())
 
 
 @given(st.binary(max_size=64))
 def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.sendall(framed(data))
+    session_end, worker_end = socket.socketpair()
+    with session_end, worker_end:
+        worker_end.sendall(framed(data))
         with contextlib.suppress(MalformedMessageError):
-            messages.receive(ours, soon())  # raises nothing else
+            messages.receive(session_end, soon())  # raises nothing else
 
 
 def test_an_answer_has_a_value() -> None:

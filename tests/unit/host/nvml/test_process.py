@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker's process: what it keeps of this one, and when it ends."""
+"""The worker's process: what it inherits, and when it ends."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_the_worker_outlives_the_thread_that_started_it(session: NvmlSession) ->
     assert pid_of(session) == pid
 
 
-def test_the_terminals_interrupt_is_the_sessions_business(session: NvmlSession) -> None:
+def test_the_worker_ignores_the_terminals_interrupt(session: NvmlSession) -> None:
     session.check()
     pid = pid_of(session)
     os.kill(pid, signal.SIGINT)

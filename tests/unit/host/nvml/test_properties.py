@@ -44,7 +44,7 @@ def test_what_nvml_does_not_report_is_empty(
     assert properties(Calls(BrandedNvml({"uuid": b"GPU-1", **gpu}))) == {"GPU-1": expected}
 
 
-def test_a_gpu_that_is_lost_is_left_out() -> None:
+def test_a_lost_gpu_has_no_properties() -> None:
     lost: dict[str, object] = {"error": pynvml.NVML_ERROR_GPU_IS_LOST}
 
     assert list(properties(Calls(BrandedNvml(lost, {"uuid": "GPU-1"})))) == ["GPU-1"]

@@ -56,9 +56,9 @@ def test_gpu_is_coherent_where_the_hardware_translates_addresses(
 ) -> None:
     gpu: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X", "addressing": addressing}
 
-    (seen,) = report(calls(gpu)).gpus
+    (reported,) = report(calls(gpu)).gpus
 
-    assert seen.coherent is coherent
+    assert reported.coherent is coherent
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_mig_device_has_graphics_where_the_profile_of_its_instance_has_them(
     gpu |= {"gfx": profiles} if profiles else {}
     gpu |= {"gi_profiles": ids} if ids else {}
 
-    (seen,) = report(calls(gpu)).gpus
+    (reported,) = report(calls(gpu)).gpus
 
-    assert [mig.profile for mig in seen.mig] == [shown]
+    assert [mig.profile for mig in reported.mig] == [shown]
 
 
 def test_mig_devices_keep_their_index_across_gaps() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session whose worker has a library in Python, files that are no NVML, or no protocol."""
+"""Sessions with a library in Python, with files that are not NVML, and without the protocol."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_two_calls_are_one_process_and_one_initialization(session: NvmlSession, 
     assert pid != os.getpid()
 
 
-def test_closing_shuts_down_and_reaps_and_the_next_call_starts_again(
+def test_closing_shuts_down_and_reaps_and_the_next_call_starts_a_new_worker(
     session: NvmlSession, log: Path
 ) -> None:
     session.check()
@@ -183,7 +183,7 @@ def test_a_crash_is_an_error_that_says_how(end: Callable[[], None], how: str) ->
     assert session._worker is None
 
 
-def test_where_others_reap_the_status_is_unknown() -> None:
+def test_the_status_of_a_worker_that_the_kernel_reaped_is_unknown() -> None:
     def serve(connection: socket, path: str) -> None:
         os._exit(3)
 

@@ -48,7 +48,7 @@ def test_a_file_that_was_replaced_gets_another_session(tmp_path: Path) -> None:
     assert shared.session(str(library)) is shared.session(str(library))
 
 
-def test_a_file_that_is_not_there_has_a_session_that_says_so(tmp_path: Path) -> None:
+def test_the_session_of_a_missing_file_reports_it(tmp_path: Path) -> None:
     path = str(tmp_path / "libnvidia-ml.so.1")
 
     with pytest.raises(NvmlError, match=f"{path} cannot be loaded"):
@@ -81,10 +81,10 @@ except NvmlError:
 """
 
 
-def test_the_end_of_the_process_ends_them() -> None:
-    done = subprocess.run(
+def test_the_end_of_the_process_ends_its_workers() -> None:
+    result = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True
     )
 
-    assert not Path(f"/proc/{int(done.stdout)}").exists()
-    assert done.stderr == ""
+    assert not Path(f"/proc/{int(result.stdout)}").exists()
+    assert result.stderr == ""

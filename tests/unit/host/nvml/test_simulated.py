@@ -95,7 +95,7 @@ def test_library_that_does_not_fit_the_loaded_driver_says_so(
     assert caught.value.hint == "reboot, or reload the nvidia modules"
 
 
-def test_a_discovery_and_what_is_asked_after_it_have_one_worker(node: tree.Node) -> None:
+def test_discovery_and_later_calls_share_a_worker(node: tree.Node) -> None:
     look(node)
     session = shared.session(library_of(node))
     assert session._worker

@@ -28,12 +28,12 @@ GPU: dict[str, object] = {"minor": 0, "uuid": "GPU-1", "name": "X"}
 
 @contextlib.contextmanager
 def serving(library: PythonNvml) -> Iterator[socket.socket]:
-    ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=worker.serve, args=(theirs, PATH, lambda _path: library))
+    session_end, worker_end = socket.socketpair()
+    thread = threading.Thread(target=worker.serve, args=(worker_end, PATH, lambda _path: library))
     thread.start()
-    with ours, theirs:
-        yield ours
-        ours.shutdown(socket.SHUT_WR)
+    with session_end, worker_end:
+        yield session_end
+        session_end.shutdown(socket.SHUT_WR)
         thread.join(20)
         assert not thread.is_alive()
 
@@ -108,7 +108,7 @@ def test_a_verb_of_another_version_is_an_error() -> None:
         ask(connection, "reset")
 
 
-def test_a_mistake_of_ours_is_an_error_that_asks_for_a_report() -> None:
+def test_an_unexpected_exception_is_an_error_that_asks_for_a_report() -> None:
     library = PythonNvml({"minor": 0, "name": "X"})  # this one has no UUID at all
 
     with serving(library) as connection:
@@ -137,22 +137,22 @@ def test_a_bug_has_a_traceback_with_debug(
     assert "nvmlDeviceGetUUID" in capfd.readouterr().err
 
 
-def test_a_request_that_is_none_ends_the_worker() -> None:
+def test_a_malformed_request_ends_the_worker() -> None:
     library = PythonNvml(GPU)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        messages.send(ours, {"verb": "report"})
+    session_end, worker_end = socket.socketpair()
+    with session_end, worker_end:
+        messages.send(session_end, {"verb": "report"})
         with pytest.raises(messages.MalformedMessageError):
-            worker.serve(theirs, PATH, lambda _path: library)
+            worker.serve(worker_end, PATH, lambda _path: library)
 
 
-def test_a_session_that_is_gone_ends_the_worker() -> None:
+def test_a_closed_session_ends_the_worker() -> None:
     library = PythonNvml(GPU)
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        messages.send(ours, {"id": 1, "verb": "report", "arguments": {}})
-        ours.close()
+    session_end, worker_end = socket.socketpair()
+    with session_end, worker_end:
+        messages.send(session_end, {"id": 1, "verb": "report", "arguments": {}})
+        session_end.close()
 
-        worker.serve(theirs, PATH, lambda _path: library)
+        worker.serve(worker_end, PATH, lambda _path: library)
 
     assert library.journal == ["init", "shutdown"]

@@ -29,7 +29,7 @@ def host(tmp_path: Path) -> HostTree:
     return HostTree(tmp_path / "host").module().user_space().gpu(0)
 
 
-def taken(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
+def recorded(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
     options = DiscoveryOptions(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
     return record.record(tree.roots, options)
 
@@ -41,7 +41,7 @@ def everything(snapshot: Snapshot) -> str:
 def test_uuids_are_replaced_by_the_same_ones_everywhere(tmp_path: Path) -> None:
     tree = host(tmp_path).gpu(1)
     gpus = (nvml_gpu(0, instances=((1, 0),)), nvml_gpu(1))
-    raw = taken(tree, FakeNvml(gpus=gpus))
+    raw = recorded(tree, FakeNvml(gpus=gpus))
     real = set(document.UUID.findall(everything(raw)))
 
     clean = document.redacted(raw)
@@ -49,27 +49,27 @@ def test_uuids_are_replaced_by_the_same_ones_everywhere(tmp_path: Path) -> None:
     text = everything(clean)
     assert len(real) == 4  # two GPUs, a MIG device, the boot
     assert not any(uuid in text for uuid in real)
-    places = [f"proc/driver/nvidia/gpus/0000:{bus}:00.0/information" for bus in ("18", "2a")]
-    shown = [re.findall(r"GPU-[0-9a-f-]{36}", clean.texts[place])[0] for place in places]
+    paths = [f"proc/driver/nvidia/gpus/0000:{bus}:00.0/information" for bus in ("18", "2a")]
+    shown = [re.findall(r"GPU-[0-9a-f-]{36}", clean.texts[path])[0] for path in paths]
     assert shown == [gpu["uuid"] for gpu in clean.nvml["report"]["gpus"]]
     assert len(set(shown)) == 2
     assert clean.nvml["report"]["gpus"][0]["mig"][0]["uuid"].startswith("MIG-0000000")
 
 
 def test_uuids_can_be_kept(tmp_path: Path) -> None:
-    raw = taken(host(tmp_path))
+    raw = recorded(host(tmp_path))
 
     assert document.redacted(raw, keep_uuids=True).texts == raw.texts | {
         document.VERSION: raw.texts[document.VERSION].replace("dvs-builder@host", "builder@host")
     }
 
 
-def test_who_built_the_module_and_where_is_dropped(tmp_path: Path) -> None:
+def test_the_builder_and_build_host_of_the_module_are_removed(tmp_path: Path) -> None:
     tree = host(tmp_path)
     line = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build"
     tree.write("proc/driver/nvidia/version", f"{line}  (root@secret.lan)\nGCC on secret.lan\n")
 
-    clean = document.redacted(taken(tree), hostname="secret.lan")
+    clean = document.redacted(recorded(tree), hostname="secret.lan")
 
     assert clean.texts["proc/driver/nvidia/version"] == f"{line}  (builder@host)\nGCC on host\n"
 
@@ -77,28 +77,28 @@ def test_who_built_the_module_and_where_is_dropped(tmp_path: Path) -> None:
 def test_the_same_host_gives_the_same_bytes(tmp_path: Path) -> None:
     tree = host(tmp_path)
 
-    assert document.packed(taken(tree)) == document.packed(taken(tree))
+    assert document.packed(recorded(tree)) == document.packed(recorded(tree))
 
 
 @pytest.mark.parametrize("name", ["snap", "snap.tar.gz", "snap.tgz"])
-def test_what_is_saved_is_loaded(tmp_path: Path, name: str) -> None:
-    made = document.redacted(taken(host(tmp_path), FakeNvml(gpus=(nvml_gpu(0),))))
+def test_a_saved_snapshot_is_loaded_unchanged(tmp_path: Path, name: str) -> None:
+    redacted_snapshot = document.redacted(recorded(host(tmp_path), FakeNvml(gpus=(nvml_gpu(0),))))
 
-    document.save(made, str(tmp_path / name))
+    document.save(redacted_snapshot, str(tmp_path / name))
 
-    assert document.load(str(tmp_path / name)) == made
+    assert document.load(str(tmp_path / name)) == redacted_snapshot
 
 
 def test_a_folder_packed_by_tar_is_loaded(tmp_path: Path) -> None:
-    made = document.redacted(taken(host(tmp_path)))
-    document.save(made, str(tmp_path / "snap"))
+    redacted_snapshot = document.redacted(recorded(host(tmp_path)))
+    document.save(redacted_snapshot, str(tmp_path / "snap"))
     with tarfile.open(tmp_path / "by-hand.tar", "w") as archive:
         archive.add(tmp_path / "snap", arcname="./some/snap")
 
-    assert document.load(str(tmp_path / "by-hand.tar")) == made
+    assert document.load(str(tmp_path / "by-hand.tar")) == redacted_snapshot
 
 
-def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "snap").mkdir()
 
     with pytest.raises(HostError, match=r"cannot write a snapshot to .*/snap: File exists"):
@@ -106,9 +106,9 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
 
 
 def saved(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> str:
-    """Return the path of a snapshot whose index was changed."""
+    """Return the path of a snapshot with a changed index."""
     folder = tmp_path / "changed"
-    document.save(document.redacted(taken(host(tmp_path))), str(folder))
+    document.save(document.redacted(recorded(host(tmp_path))), str(folder))
     index = json.loads((folder / document.INDEX).read_text())
     change(index)
     (folder / document.INDEX).write_text(json.dumps(index))
@@ -139,12 +139,12 @@ def test_a_hostile_snapshot_is_refused(
     from nvct.sim import replay
 
     def change(index: dict[str, object]) -> None:
-        found = index[table]
-        if isinstance(found, list):
-            found.append(value)
+        entries = index[table]
+        if isinstance(entries, list):
+            entries.append(value)
         else:
-            assert isinstance(found, dict)
-            found[path] = value
+            assert isinstance(entries, dict)
+            entries[path] = value
 
     expected = pytest.raises(DocumentError, match=message or "value of the wrong kind")
 
@@ -152,7 +152,7 @@ def test_a_hostile_snapshot_is_refused(
         pass
 
 
-def test_links_in_the_driver_root_may_say_anything(tmp_path: Path) -> None:
+def test_links_in_the_driver_root_may_have_any_text(tmp_path: Path) -> None:
     from nvct.sim import replay
 
     def change(index: dict[str, object]) -> None:
@@ -189,7 +189,7 @@ def test_another_version_and_a_damaged_index_are_errors(
     ],
     ids=["no archive", "an archive of no files", "an empty archive"],  # gzip has a time in it
 )
-def test_another_file_is_no_snapshot(tmp_path: Path, data: bytes, message: str) -> None:
+def test_another_file_is_refused(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "x.tar.gz"
     path.write_bytes(data)
 
@@ -197,7 +197,7 @@ def test_another_file_is_no_snapshot(tmp_path: Path, data: bytes, message: str) 
         document.load(str(path))
 
 
-def test_another_folder_is_no_snapshot_and_is_not_read(tmp_path: Path) -> None:
+def test_another_folder_is_refused_without_reading_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(DocumentError, match=r"is no snapshot: it has no snapshot\.json") as caught:
@@ -206,7 +206,7 @@ def test_another_folder_is_no_snapshot_and_is_not_read(tmp_path: Path) -> None:
     assert caught.value.hint == "nvct snapshot makes one"
 
 
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_an_archive_that_is_too_large_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     member = tarfile.TarInfo("driver/huge")
     member.size = document.TOTAL_LIMIT + 1
     (tmp_path / "bomb.tar").write_bytes(member.tobuf() + bytes(tarfile.RECORDSIZE))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.host.snapshot.record and record_driver: what is kept of a host, and what is not."""
+"""Unit tests for nvct.host.snapshot.record and record_driver: which parts of a host are recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def host(tmp_path: Path) -> HostTree:
     return HostTree(tmp_path / "host").module().user_space().gpu(0)
 
 
-def taken(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
+def recorded(tree: HostTree, nvml: FakeNvml | None = None) -> Snapshot:
     options = DiscoveryOptions(nvml=nvml, stat_node=tree.stat_node, machine="x86_64")
     return record.record(tree.roots, options)
 
@@ -36,22 +36,22 @@ def test_libraries_are_kept_as_headers_with_links_and_size(tmp_path: Path) -> No
     tree = host(tmp_path)
     size = (tree.base / f"driver/{LIB}/libcuda.so.{VERSION}").stat().st_size
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
     name = f"driver/{LIB}/libcuda.so.{VERSION}"
-    assert found.elf[name] == [0o644, size, "x86_64", "libcuda.so.1", []]
-    assert found.links[f"driver/{LIB}/libcuda.so.1"] == f"libcuda.so.{VERSION}"
-    assert found.files["driver/usr/bin/nvidia-smi"] == [0o755, len("#!/bin/sh\n")]
-    assert f"driver/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin" in found.files
+    assert snapshot.elf[name] == [0o644, size, "x86_64", "libcuda.so.1", []]
+    assert snapshot.links[f"driver/{LIB}/libcuda.so.1"] == f"libcuda.so.{VERSION}"
+    assert snapshot.files["driver/usr/bin/nvidia-smi"] == [0o755, len("#!/bin/sh\n")]
+    assert f"driver/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin" in snapshot.files
 
 
 def test_nodes_are_kept_as_numbers(tmp_path: Path) -> None:
-    found = taken(host(tmp_path))
+    snapshot = recorded(host(tmp_path))
 
-    assert found.nodes["dev/nvidia0"] == [195, 0, 0o666, 0, 0]
-    assert found.nodes["dev/nvidia-uvm"][:2] == [508, 0]
-    assert found.links["dev/dri/by-path/pci-0000:18:00.0-card"] == "../card1"
-    assert "sys/bus/pci/devices/0000:18:00.0/drm/card1" in found.folders
+    assert snapshot.nodes["dev/nvidia0"] == [195, 0, 0o666, 0, 0]
+    assert snapshot.nodes["dev/nvidia-uvm"][:2] == [508, 0]
+    assert snapshot.links["dev/dri/by-path/pci-0000:18:00.0-card"] == "../card1"
+    assert "sys/bus/pci/devices/0000:18:00.0/drm/card1" in snapshot.folders
 
 
 def test_pci_devices_of_nvidia_are_kept_and_no_others(tmp_path: Path) -> None:
@@ -60,13 +60,13 @@ def test_pci_devices_of_nvidia_are_kept_and_no_others(tmp_path: Path) -> None:
         tree.write(f"sys/bus/pci/devices/{bus}/vendor", f"{vendor}\n")
     tree.link("sys/bus/pci/devices/0000:18:00.0/driver", "../../../../bus/pci/drivers/nouveau")
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
-    assert {p.split("/")[4] for p in found.texts if "/pci/devices/" in p} == {"0000:18:00.0"}
-    assert found.links["sys/bus/pci/devices/0000:18:00.0/driver"] == (
+    assert {p.split("/")[4] for p in snapshot.texts if "/pci/devices/" in p} == {"0000:18:00.0"}
+    assert snapshot.links["sys/bus/pci/devices/0000:18:00.0/driver"] == (
         "../../../../bus/pci/drivers/nouveau"
     )
-    assert "sys/bus/pci/devices/0000:18:00.0/drm/card1" in found.folders
+    assert "sys/bus/pci/devices/0000:18:00.0/drm/card1" in snapshot.folders
 
 
 def test_small_configuration_is_text_and_other_files_are_names(tmp_path: Path) -> None:
@@ -76,26 +76,28 @@ def test_small_configuration_is_text_and_other_files_are_names(tmp_path: Path) -
     tree.write("driver/usr/share/nvidia/nvoptix.bin", "weights")
     tree.write("driver/etc/secret.json", "{}")
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
-    assert found.texts["driver/usr/share/vulkan/icd.d/nvidia_icd.json"] == ICD
-    assert found.files["driver/usr/share/nvidia/nvoptix.bin"] == [0o644, len("weights")]
-    assert not any("radeon" in path or "secret" in path for path in found.texts | found.files)
+    assert snapshot.texts["driver/usr/share/vulkan/icd.d/nvidia_icd.json"] == ICD
+    assert snapshot.files["driver/usr/share/nvidia/nvoptix.bin"] == [0o644, len("weights")]
+    assert not any(
+        "radeon" in path or "secret" in path for path in snapshot.texts | snapshot.files
+    )
 
 
-def test_the_way_to_a_file_is_kept_with_every_link(tmp_path: Path) -> None:
+def test_the_path_to_a_file_is_recorded_with_every_link(tmp_path: Path) -> None:
     tree = host(tmp_path)
     store = "nix/store/abc-nvidia-x11/lib"
     tree.write(f"driver/{store}/libcuda.so.1", elf_bytes("libcuda.so.1"))
     tree.link("driver/run/opengl-driver", "/nix/store/abc-nvidia-x11")
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
-    assert found.links["driver/run/opengl-driver"] == "/nix/store/abc-nvidia-x11"
-    assert f"driver/{store}/libcuda.so.1" in found.elf
+    assert snapshot.links["driver/run/opengl-driver"] == "/nix/store/abc-nvidia-x11"
+    assert f"driver/{store}/libcuda.so.1" in snapshot.elf
 
 
-def test_what_a_library_needs_is_kept_where_it_is_there(tmp_path: Path) -> None:
+def test_existing_dependencies_of_a_library_are_recorded(tmp_path: Path) -> None:
     from nvct.sim.elf_writer import shared_object
 
     tree = host(tmp_path)
@@ -104,40 +106,40 @@ def test_what_a_library_needs_is_kept_where_it_is_there(tmp_path: Path) -> None:
     tree.write(f"driver/{LIB}/libthere.so.2", elf_bytes("libthere.so.2"))
     tree.write(f"driver/{LIB}/libother.so.2", elf_bytes("libother.so.2"))
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
-    assert found.elf[f"driver/{LIB}/libnvidia-x.so.{VERSION}"][4] == [
+    assert snapshot.elf[f"driver/{LIB}/libnvidia-x.so.{VERSION}"][4] == [
         "libthere.so.2", "libgone.so.3",
     ]  # fmt: skip
-    assert f"driver/{LIB}/libthere.so.2" in found.elf
-    assert f"driver/{LIB}/libother.so.2" not in found.elf
+    assert f"driver/{LIB}/libthere.so.2" in snapshot.elf
+    assert f"driver/{LIB}/libother.so.2" not in snapshot.elf
 
 
 def test_a_loop_of_links_ends(tmp_path: Path) -> None:
     tree = host(tmp_path).link(f"driver/{LIB}/libnvidia-loop.so.1", "libnvidia-loop.so.2")
     tree.link(f"driver/{LIB}/libnvidia-loop.so.2", "libnvidia-loop.so.1")
 
-    assert f"driver/{LIB}/libnvidia-loop.so.2" in taken(tree).links
+    assert f"driver/{LIB}/libnvidia-loop.so.2" in recorded(tree).links
 
 
-def test_a_damaged_cache_is_told(tmp_path: Path) -> None:
+def test_a_damaged_cache_is_recorded_as_an_error(tmp_path: Path) -> None:
     tree = host(tmp_path)
     tree.write("driver/etc/ld.so.cache", "rubbish")
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
-    assert "ld.so.cache" in found.about
-    assert found.files["driver/etc/ld.so.cache"] == [0o644, len("rubbish")]
+    assert "ld.so.cache" in snapshot.about
+    assert snapshot.files["driver/etc/ld.so.cache"] == [0o644, len("rubbish")]
 
 
 def test_a_host_on_which_discovery_fails_is_recorded_with_its_error(tmp_path: Path) -> None:
     tree = HostTree(tmp_path / "host")
     tree.driver.mkdir(parents=True)
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
-    assert "no NVIDIA driver" in found.about["discovery"]
-    assert found.about["discovery"].endswith("[driver-not-found]")
+    assert "no NVIDIA driver" in snapshot.about["discovery"]
+    assert snapshot.about["discovery"].endswith("[driver-not-found]")
 
 
 def test_a_bug_in_discovery_is_recorded_too(tmp_path: Path) -> None:
@@ -150,13 +152,13 @@ def test_a_bug_in_discovery_is_recorded_too(tmp_path: Path) -> None:
             raise RuntimeError("sponge")
         return tree.stat_node(path)
 
-    found = record.record(tree.roots, DiscoveryOptions(nvml=None, stat_node=stat_node))
+    snapshot = record.record(tree.roots, DiscoveryOptions(nvml=None, stat_node=stat_node))
 
-    assert found.about["discovery"] == "RuntimeError: sponge"
-    assert found.nodes["dev/nvidia0"][:2] == [195, 0]
+    assert snapshot.about["discovery"] == "RuntimeError: sponge"
+    assert snapshot.nodes["dev/nvidia0"][:2] == [195, 0]
 
 
-def test_a_node_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_node_is_recorded_as_an_error(tmp_path: Path) -> None:
     tree = host(tmp_path)
 
     def stat_node(path: str) -> tuple[int, int, int, int, int] | None:
@@ -164,30 +166,30 @@ def test_a_node_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
             raise PermissionError(13, "Permission denied", path)
         return tree.stat_node(path)
 
-    found = record.record(tree.roots, DiscoveryOptions(nvml=None, stat_node=stat_node))
+    snapshot = record.record(tree.roots, DiscoveryOptions(nvml=None, stat_node=stat_node))
 
-    assert found.about["unreadable"] == {"dev/nvidia-uvm": "Permission denied"}
+    assert snapshot.about["unreadable"] == {"dev/nvidia-uvm": "Permission denied"}
 
 
-def test_what_is_no_node_is_kept_as_the_file_that_it_is(tmp_path: Path) -> None:
+def test_a_plain_file_in_dev_is_recorded_as_a_file(tmp_path: Path) -> None:
     tree = host(tmp_path)
     options = DiscoveryOptions(
         nvml=None
-    )  # the tree's nodes are plain files, and nobody reads their names
+    )  # the tree's nodes are plain files without device numbers
 
-    found = record.record(tree.roots, options)
+    snapshot = record.record(tree.roots, options)
 
-    assert found.nodes == {}
-    assert found.files["dev/nvidia0"] == [0o666, 0]
+    assert snapshot.nodes == {}
+    assert snapshot.files["dev/nvidia0"] == [0o666, 0]
 
 
 def test_a_link_out_of_dev_is_not_kept(tmp_path: Path) -> None:
     tree = host(tmp_path).link("dev/nvidia-secret", "/home/somebody/secret")
 
-    assert "dev/nvidia-secret" not in taken(tree).links
+    assert "dev/nvidia-secret" not in recorded(tree).links
 
 
-def test_a_tegras_base_files_are_kept_with_what_they_list(tmp_path: Path) -> None:
+def test_the_base_files_of_a_tegra_are_recorded_with_the_listed_files(tmp_path: Path) -> None:
     tree = host(tmp_path)
     csv = "etc/nvidia-container-runtime/host-files-for-container.d/drivers.csv"
     lines = (
@@ -203,46 +205,46 @@ def test_a_tegras_base_files_are_kept_with_what_they_list(tmp_path: Path) -> Non
     tree.write("dev/nvmap")
     tree.write("dev/nvgpu/igpu0/ctrl")
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
-    assert found.texts[csv] == found.texts[f"driver/{csv}"] == lines
-    assert found.texts["etc/nv_tegra_release"].startswith("# R36")
-    assert found.elf["driver/usr/lib/aarch64-linux-gnu/libshared.so"][2] == "aarch64"
-    assert found.links["driver/usr/lib/aarch64-linux-gnu/libl.so"] == "libshared.so"
-    assert "driver/lib/firmware/somewhere" in found.folders
-    assert {"dev/nvmap", "dev/nvgpu/igpu0/ctrl"} <= set(found.files)
+    assert snapshot.texts[csv] == snapshot.texts[f"driver/{csv}"] == lines
+    assert snapshot.texts["etc/nv_tegra_release"].startswith("# R36")
+    assert snapshot.elf["driver/usr/lib/aarch64-linux-gnu/libshared.so"][2] == "aarch64"
+    assert snapshot.links["driver/usr/lib/aarch64-linux-gnu/libl.so"] == "libshared.so"
+    assert "driver/lib/firmware/somewhere" in snapshot.folders
+    assert {"dev/nvmap", "dev/nvgpu/igpu0/ctrl"} <= set(snapshot.files)
 
 
-def test_a_firmware_path_of_the_kernels_own_is_looked_at(tmp_path: Path) -> None:
+def test_the_kernels_custom_firmware_path_is_recorded(tmp_path: Path) -> None:
     tree = host(tmp_path)
     tree.write("sys/module/firmware_class/parameters/path", "/opt/fw\n")
     tree.write(f"driver/opt/fw/nvidia/{VERSION}/gsp_ga10x.bin", "firmware")
     tree.write("driver/opt/fw/nvidia/ga102/gsp.bin", "nouveau's")
 
-    files = taken(tree).files
+    files = recorded(tree).files
 
     assert f"driver/opt/fw/nvidia/{VERSION}/gsp_ga10x.bin" in files
     assert not any("ga102" in path for path in files)
 
 
-def test_nvmls_answer_or_refusal_is_kept(tmp_path: Path) -> None:
+def test_the_report_or_the_error_of_nvml_is_recorded(tmp_path: Path) -> None:
     tree = host(tmp_path)
 
-    told = taken(tree, FakeNvml(gpus=(nvml_gpu(0, instances=((1, 0),)),)))
-    refused = taken(tree, FakeNvml(error=NvmlError("nvmlInit failed", hint="reboot")))
+    with_report = recorded(tree, FakeNvml(gpus=(nvml_gpu(0, instances=((1, 0),)),)))
+    refused = recorded(tree, FakeNvml(error=NvmlError("nvmlInit failed", hint="reboot")))
 
-    assert told.nvml["report"]["gpus"][0]["mig"][0]["profile"] == "1g.10gb"
+    assert with_report.nvml["report"]["gpus"][0]["mig"][0]["profile"] == "1g.10gb"
     assert refused.nvml == {"error": ["nvmlInit failed", "reboot"]}
-    assert taken(tree).nvml == {}
+    assert recorded(tree).nvml == {}
 
 
-def test_nothing_of_the_hosts_own_files_is_read(tmp_path: Path) -> None:
+def test_other_files_of_the_host_are_not_read(tmp_path: Path) -> None:
     tree = host(tmp_path)
     outside = tmp_path / "outside.json"
     outside.write_text("secret")
     tree.link("driver/usr/share/vulkan/icd.d/nvidia_icd.json", str(outside))
     os.symlink(outside, tree.base / "proc/driver/nvidia/params")
 
-    found = taken(tree)
+    snapshot = recorded(tree)
 
-    assert "secret" not in everything(found)
+    assert "secret" not in everything(snapshot)

@@ -45,17 +45,17 @@ def test_an_orin_has_one_device_with_every_listed_node(board: Board) -> None:
     assert inventory.control_nodes == ()
     assert inventory.gpus == ()
     assert inventory.warnings == ()
-    left_out = {left.path: left.reason for left in inventory.left_out}
+    left_out = {entry.path: entry.reason for entry in inventory.left_out}
     assert left_out == {"/dev/fb0": "devices.csv names it, the host has none"}
 
 
-def test_the_compat_folder_of_an_orin_can_be_another_one(board: Board) -> None:
+def test_the_compat_folder_of_an_orin_can_be_configured(board: Board) -> None:
     inventory = board.listed("nvidia0").cuda().find(ORIN, compat_container_root="/opt/compat")
 
     assert inventory.compat_container_root == "/opt/compat"
 
 
-def test_other_boards_have_their_compat_libraries_in_the_usual_place(board: Board) -> None:
+def test_other_boards_have_their_compat_libraries_in_the_usual_folder(board: Board) -> None:
     board.listed("nvidia0").cuda()
 
     assert board.find(THOR, compat_container_root="/opt/compat").compat_container_root == ""
@@ -69,7 +69,7 @@ def test_without_nvml_there_is_one_device_and_no_cuda_version(board: Board) -> N
     assert inventory.notes == ("no NVML: one device, and CUDA of a container's own is not used",)
 
 
-def test_nvml_that_fails_costs_the_cuda_version_with_a_warning(board: Board) -> None:
+def test_if_nvml_fails_the_cuda_version_is_unknown_with_a_warning(board: Board) -> None:
     broken = FakeNvml(error=NvmlError("nvmlInit of libnvidia-ml.so.1 failed: driver not loaded"))
 
     inventory = board.listed("nvidia0").cuda().find(nvml=broken)
@@ -135,7 +135,7 @@ def test_nothing_is_made_in_a_folder_of_dev_that_a_list_mounts(board: Board) -> 
     assert not any("by-path" in path for path in node_paths(inventory)["1"])
 
 
-def test_a_discrete_gpu_without_its_node_costs_that_gpu(board: Board) -> None:
+def test_a_discrete_gpu_without_its_node_is_left_out(board: Board) -> None:
     board.listed("nvidia0", "nvmap").devices += "dev, /dev/nvidia1\n"
 
     inventory = board.cuda().find(THOR, RTX)
@@ -146,7 +146,7 @@ def test_a_discrete_gpu_without_its_node_costs_that_gpu(board: Board) -> None:
     )
 
 
-def test_one_device_can_be_asked_for(board: Board) -> None:
+def test_one_device_can_be_requested(board: Board) -> None:
     board.listed("nvidia0", "nvidia1").cuda()
 
     inventory = board.find(THOR, RTX, flags=frozenset({flags.ONE_CSV_DEVICE}))
@@ -218,7 +218,7 @@ def test_a_tegra_is_distinguished_from_an_igx_board_that_uses_its_discrete_gpu(
     assert tegra.is_tegra(host.roots) is expected
 
 
-def test_a_family_of_another_maker_is_no_tegra(tmp_path: Path) -> None:
+def test_a_chip_family_of_another_vendor_is_not_a_tegra(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write("sys/devices/soc0/family", "Snapdragon\n")
 

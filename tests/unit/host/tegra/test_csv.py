@@ -34,7 +34,7 @@ def test_spaces_around_type_and_path_and_carriage_returns_do_not_matter() -> Non
     ]
 
 
-def test_a_line_that_says_nothing_is_skipped_and_noted_with_its_number() -> None:
+def test_a_malformed_line_is_skipped_and_noted_with_its_number() -> None:
     findings = Findings()
 
     entries = csv.parse(
@@ -50,7 +50,7 @@ def test_a_line_that_says_nothing_is_skipped_and_noted_with_its_number() -> None
     ]
 
 
-def test_the_base_files_are_read_and_no_other_one(tmp_path: Path) -> None:
+def test_only_the_base_files_are_read(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write(f"{FOLDER}/devices.csv", "dev, /dev/nvmap\n")
     host.write(f"{FOLDER}/l4t.csv", "lib, /a.so\n")
@@ -63,7 +63,7 @@ def test_the_base_files_are_read_and_no_other_one(tmp_path: Path) -> None:
     assert findings.warnings == []
 
 
-def test_all_files_of_the_folder_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_all_files_of_the_folder_are_read_on_request(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     for name in ("devices.csv", "cuda.CSV", ".csv", "devices.csv.bak"):
         host.write(f"{FOLDER}/{name}", f"lib, /{name}\n")
@@ -74,7 +74,7 @@ def test_all_files_of_the_folder_are_read_when_asked_for(tmp_path: Path) -> None
     assert [entry.path for entry in entries] == ["/cuda.CSV", "/devices.csv"]
 
 
-def test_the_folder_can_be_another_one(tmp_path: Path) -> None:
+def test_the_folder_of_lists_can_be_configured(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write("l4t/devices.csv", "dev, /dev/nvmap\n")
 
@@ -99,7 +99,7 @@ def test_a_named_file_that_is_missing_or_empty_is_warned_about(tmp_path: Path) -
     ]
 
 
-def test_a_path_that_two_files_name_is_taken_once(tmp_path: Path) -> None:
+def test_a_path_in_two_lists_is_included_once(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write(f"{FOLDER}/devices.csv", "dev, /dev/nvmap\ndev, /dev/nvmap\n")
     host.write(f"{FOLDER}/l4t.csv", "dev, /dev/nvmap\nlib, /dev/nvmap\n")
@@ -139,7 +139,7 @@ def test_ignore_patterns_drop_links_and_nothing_else(tmp_path: Path) -> None:
         ("**/[", "/a/[", False),
     ],
 )
-def test_ignore_patterns_are_about_the_last_part_or_the_whole_path(
+def test_ignore_patterns_match_the_last_component_or_the_whole_path(
     pattern: str, path: str, *, is_ignored: bool
 ) -> None:
     assert csv.ignore_rule(pattern)(path) is is_ignored

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What JetPack's lists name: files, directories and chains of links."""
+"""Entries of JetPack's lists: files, directories and chains of links."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_link_to_a_directory_is_made_and_nothing_is_mounted_for_it(board: Boar
     assert len(inventory.files) == 2
 
 
-def test_a_name_below_a_linked_directory_is_made_where_it_really_is(board: Board) -> None:
+def test_a_name_below_a_linked_directory_is_made_at_its_resolved_path(board: Board) -> None:
     board.listed("nvidia0").cuda().link("/usr/lib/aarch64-linux-gnu/tegra", "nvidia")
     board.host.link(f"driver{LIB}/libx.so", "libcuda.so.1.1")
     board.drivers += "sym, /usr/lib/aarch64-linux-gnu/tegra/libx.so\n"
@@ -94,7 +94,7 @@ def test_a_link_that_leads_nowhere_in_the_driver_root_is_left_out(
     inventory = board.find()
 
     assert f"{LIB}/loop.so" not in links(inventory)
-    assert [left.path for left in inventory.left_out] == [f"{LIB}/loop.so"]
+    assert [entry.path for entry in inventory.left_out] == [f"{LIB}/loop.so"]
     assert len(inventory.files) == 2
 
 
@@ -109,7 +109,7 @@ def test_a_link_on_the_host_wins_over_the_name_in_the_library(board: Board) -> N
     assert f"{LIB}/libEGL.so.1" in file_paths(inventory)
 
 
-def test_files_have_the_kind_that_their_place_or_name_says(board: Board) -> None:
+def test_the_kind_of_a_file_depends_on_its_folder_or_name(board: Board) -> None:
     board.listed("nvidia0").cuda()
     for path, mode in (
         ("/usr/sbin/nvidia-smi", 0o755),
@@ -135,13 +135,13 @@ def test_files_have_the_kind_that_their_place_or_name_says(board: Board) -> None
     }
 
 
-def test_names_are_looked_for_in_the_search_paths_first(board: Board) -> None:
+def test_names_are_searched_in_the_search_paths_first(board: Board) -> None:
     board.listed("nvidia0").cuda()
     board.host.write("driver/opt/l4t/libx.so", elf_bytes("libx.so", "aarch64"))
     board.drivers += "lib, libx.so\n"
 
     assert "/opt/l4t/libx.so" in file_paths(board.find(search_paths=("/opt/l4t",)))
-    assert "libx.so" in {left.path for left in board.find().left_out}
+    assert "libx.so" in {entry.path for entry in board.find().left_out}
     with pytest.raises(UsageError, match="'opt' is not absolute"):
         board.find(search_paths=("opt",))
 
