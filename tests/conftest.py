@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import missing
+from tests.support import memory, missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +43,12 @@ def _required() -> set[str]:
 
 
 def pytest_configure() -> None:
-    """Heed SIGINT, which shells without job control ignore in what they start with `&`."""
+    """Put temporary files into memory, also those of programs that tests start.
+
+    Heed SIGINT, which shells without job control ignore in what they start with `&`.
+    """
+    os.environ.setdefault("TMPDIR", memory.ROOT)
+    tempfile.tempdir = None  # pytest has asked for it before, for its own files
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
