@@ -291,7 +291,7 @@ def test_a_lock_is_waited_for_and_then_given_up(tmp_path: Path) -> None:
             files.Lock(path, 0.05),
         ):
             pass
-        assert 0.05 <= time.monotonic() - start < 5
+        assert time.monotonic() - start >= 0.05
     with files.Lock(path, 0.0):
         pass
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -42,13 +41,10 @@ def test_a_missing_program_and_one_that_is_none_have_the_shells_status(tmp_path:
 
 
 def test_a_slow_program_is_ended(tmp_path: Path) -> None:
-    start = time.monotonic()
-
-    done = command.run([script(tmp_path, "exec sleep 60")], 0.1)
+    done = command.run([script(tmp_path, "exec sleep infinity")], 0.1)
 
     assert done.status == command.TIMED_OUT
     assert done.reason == "no answer within 0.1 s"
-    assert time.monotonic() - start < 30
 
 
 def test_the_callers_environment_is_not_passed_on(
