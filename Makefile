@@ -33,9 +33,11 @@ TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential 
   systemd-container $(PACKAGED)
 
 PYTEST := pytest
+# In the order that tests/conftest.py gives: a random one, but files with slow tests first.
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 test: setup ## run the tests; installs what they need, and says what was skipped for want of what
 	@bash tests/support/packages.sh $(TESTED)
-	@$(BIN)/python -m $(PYTEST) -q -n auto --dist loadfile
+	@$(BIN)/python -m $(PYTEST) -q $(PARALLEL)
 
 kubernetes: setup ## build Kubernetes and helm for the tests, with Go 1.26: some minutes, once
 	@echo "building Kubernetes and helm, if they are not built: some minutes" >&2
@@ -99,7 +101,7 @@ STATIC_TESTS := tests/unit/shim tests/unit/hook tests/unit/prestart tests/golden
 
 test-static: setup static ## run the tests of the hot side against nvct-hot, in containers too
 	@$(BIN)/nvct launchers install --bin-dir $(BIN) --form static --hot $(CURDIR)/build/static/nvct-hot
-	@NVCT_TESTS_HOT=$(CURDIR)/build/static/nvct-hot $(BIN)/python -m pytest -q -n auto --dist loadfile $(STATIC_TESTS); \
+	@NVCT_TESTS_HOT=$(CURDIR)/build/static/nvct-hot $(BIN)/python -m pytest -q $(PARALLEL) $(STATIC_TESTS); \
 	  status=$$?; $(BIN)/nvct launchers install --bin-dir $(BIN); exit $$status
 
 # The packages have nvct-hot in them where it can be built; they do without it.

@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import missing
+from tests.support import memory, missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,9 +43,31 @@ def _required() -> set[str]:
 
 
 def pytest_configure() -> None:
-    """Heed SIGINT, which shells without job control ignore in what they start with `&`."""
+    """Put temporary files into memory, also those of programs that tests start.
+
+    Heed SIGINT, which shells without job control ignore in what they start with `&`.
+    """
+    os.environ.setdefault("TMPDIR", memory.ROOT)
+    tempfile.tempdir = None  # pytest has asked for it before, for its own files
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return three workers for two processors: tests of engines wait for them half of the time."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # xdist reads it
+    return len(os.sched_getaffinity(0)) * 3 // 2
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first, so that no worker has one left when the others are done."""
+    slow = {
+        item.path for item in items if {"slow", "engine"} & {m.name for m in item.iter_markers()}
+    }
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -63,7 +86,10 @@ def pytest_runtest_makereport(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print how many tests were skipped for want of what, and the command that brings it."""
+    """Print what repeats the order of the tests, what was skipped for want of what, and a remedy."""
+    seed = terminalreporter.config.getoption("randomly_seed", None)
+    if seed is not None:
+        terminalreporter.write_line(f"order of the tests: --randomly-seed={seed}")
     skipped = (report.longrepr for report in terminalreporter.stats.get("skipped", []))
     reasons = [parts[2].removeprefix("Skipped: ") for parts in skipped if isinstance(parts, tuple)]
     lines = list(missing.summary(reasons))

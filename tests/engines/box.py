@@ -38,8 +38,8 @@ START = (
     "main(*sys.argv[1:])"
 )
 TRACEBACK = "Traceback (most recent call last)"
-CALL_TIMEOUT_S = 60.0
-START_TIMEOUT_S = 30.0
+CALL_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 120.0
 
 
 class Box:

@@ -60,9 +60,10 @@ class Engine(ABC):
         self._start()
 
     def configure(self, layout: str, *, staged: bool = True) -> None:
-        """Write config.toml; a view has bind mounts, or hard links if not `staged`."""
+        """Write config.toml, and begin a new log; views not `staged` are of hard links."""
         self.staged = staged
         work = self.box.work
+        (work / "shim.log").unlink(missing_ok=True)
         root = DRIVER_ROOT if staged else str(self.node.driver_root)
         farm = "/var/lib/nvct/farm" if staged else f"{work}/farm"
         layout = "auto" if layout == "farm" and not staged else layout  # has the same result

@@ -10,6 +10,8 @@ from tests.engines.engines import Want
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.engines.engines import Docker
 
 pytestmark = pytest.mark.slow
@@ -96,16 +98,24 @@ def test_an_upgrade_on_the_disk_is_survived(docker: Docker, layout: str) -> None
     checks.follows_an_upgrade(docker, layout)
 
 
-def test_remapped_users_find_the_driver(docker: Docker, layout: str) -> None:
+@pytest.fixture
+def remapped(docker: Docker, layout: str) -> Iterator[Docker]:
+    """dockerd with users that are not the host's."""
     docker.configure(layout, staged=False)  # a view of bind mounts is not for user namespaces
     for name in ("subuid", "subgid"):
         docker.box.write(f"/etc/{name}", "nobody:200000:65536\n")
     docker.again(userns_remap="nobody:nogroup")
-    completed = docker.docker("load", "--input", f"{docker.box.work}/plain.tar")
-    assert completed.returncode == 0, completed
-    completed = docker.run(f"ls -ln /etc/ld.so.cache; nvidia-smi -L; {checks.LISTED}")
-    checks.has_one_gpu(completed, layout)
-    assert completed.stdout.split()[2:4] == ["0", "0"], completed
+    yield docker
+    docker.again()
+
+
+def test_remapped_users_find_the_driver(remapped: Docker, layout: str) -> None:
+    docker = remapped
+    done = docker.docker("load", "--input", f"{docker.box.work}/plain.tar")
+    assert done.returncode == 0, done
+    done = docker.run(f"ls -ln /etc/ld.so.cache; nvidia-smi -L; {checks.LISTED}")
+    checks.has_one_gpu(done, layout)
+    assert done.stdout.split()[2:4] == ["0", "0"], done
     name = docker.keep()
     assert docker.restart(name).returncode == 0
     checks.has_one_gpu(docker.exec(name, f"nvidia-smi -L; {checks.LISTED}"), layout)

@@ -84,6 +84,7 @@ def test_runtimes_are_in_force_at_once_and_cdi_after_a_restart(docker: Docker) -
         docker.restart()
     assert _status(docker)["differences"] == []
     docker.undo()
+    docker.restart()
 
 
 def test_a_containerd_that_was_not_restarted_is_recognized(containerd: Containerd) -> None:

@@ -3,7 +3,26 @@
 
 from __future__ import annotations
 
-from tests.integration.conftest import simulated
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import SimulatedNode, simulate
+from tests.support import memory
 from tests.unit.launcher.conftest import lab, launchers
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = ["lab", "launchers", "simulated"]
+
+
+@pytest.fixture
+def simulated() -> Iterator[SimulatedNode]:
+    """A node on a disk: images lead to paths of their host, and /dev is a container's own."""
+    folder = tempfile.mkdtemp(prefix="nvct-", dir=memory.DISK)
+    yield from simulate("h100-mig", Path(folder))
+    shutil.rmtree(folder)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import struct
-import time
 
 import pytest
 
@@ -15,6 +15,7 @@ from nvct.linux import elf, ldcache
 from nvct.linux.constants import MS_BIND
 from nvct.linux.kernel import KERNEL
 from nvct.sim.elf_writer import shared_object
+from tests.support import cpu
 from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace, run_forked
 
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-PATIENCE_S = 8
+CPU_S = 8
 MEMORY = 400 << 20
+ROUNDS = 500
 SLOW = "/d/.." * 800 + "/x"
 FOLDER = "/usr/driver"
 
@@ -56,11 +58,10 @@ def bounded(container: Container, *more: str) -> None:
 
     def child() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-        assert container.hook("apply", "--folder", FOLDER, *more) in (0, 1)
+        with cpu.at_most(CPU_S):
+            assert container.hook("apply", "--folder", FOLDER, *more) in (0, 1)
 
-    start = time.monotonic()
     assert run_forked(child) == 0
-    assert time.monotonic() - start < PATIENCE_S
 
 
 def test_a_cache_with_many_slow_paths_of_libc_does_not_stop_the_hook(container: Container) -> None:
@@ -104,9 +105,8 @@ def test_libraries_with_thousands_of_dependencies_cost_no_seconds(container: Con
 def test_a_drop_in_with_thousands_of_folders_does_not_stop_the_hook(container: Container) -> None:
     lines = ["# CUDA forward compatibility"] + [f"/d/..{'/d/..' * (i % 500)}/d" for i in range(60)]
     container.file("/etc/ld.so.conf.d/00-nvct.conf", "\n".join(lines * 3))
-    start = time.monotonic()
-    assert container.hook("update-ldcache", "--folder", FOLDER) == 0
-    assert time.monotonic() - start < PATIENCE_S
+    with cpu.at_most(CPU_S):
+        assert container.hook("update-ldcache", "--folder", FOLDER) == 0
 
 
 def test_too_many_names_in_a_drivers_folder_are_an_error_message(
@@ -118,9 +118,8 @@ def test_too_many_names_in_a_drivers_folder_are_an_error_message(
         fd = os.open(folder, os.O_RDONLY)
         for number in range(NAME_LIMIT + 1):
             os.symlink("x", f"lib\n{number}.so.1", dir_fd=fd)
-        start = time.monotonic()
-        assert container.hook("apply", "--folder", FOLDER) == 1
-        assert time.monotonic() - start < PATIENCE_S
+        with cpu.at_most(CPU_S):
+            assert container.hook("apply", "--folder", FOLDER) == 1
 
     in_mount_namespace(child)
     assert capfd.readouterr().err.count("\n") == 1
@@ -212,11 +211,11 @@ def test_a_link_does_not_lead_chmod_into_a_volume(container: Container, tmp_path
     assert (volume / "secret").stat().st_mode & 0o777 == 0o600
 
 
-def _swapping(root: Path, outside: Path, names: tuple[str, ...], until: float) -> None:
+def _swap_for_ever(root: Path, outside: Path, names: tuple[str, ...]) -> None:
     """Exchange folders for links that lead outside, and back, as fast as it goes."""
     for name in names:
         (root / name).mkdir(parents=True, exist_ok=True)
-    while time.monotonic() < until:
+    while True:
         for name in names:
             target, aside = root / name, root / f"{name}.aside"
             target.rename(aside)
@@ -233,20 +232,19 @@ def test_folders_swapped_while_the_hook_runs_do_not_lead_out(
     (outside / "ld.so.cache").write_text("the host's")
     (outside / "libcuda.so.1").write_text("the host's")
     names = ("etc", "etc/ld.so.conf.d", FOLDER[1:], "usr/links", "usr")
-    until = time.monotonic() + 3
     pid = os.fork()
     if pid == 0:
         try:
-            _swapping(container.root, outside, names, until)
+            _swap_for_ever(container.root, outside, names)
         finally:
-            os._exit(0)
-    rounds = 0
-    while time.monotonic() < until:
-        link = f"libcuda.so.1::/usr/links/{rounds}/libcuda.so"
-        assert container.hook("apply", "--link", link, "--folder", FOLDER) in (0, 1)
-        rounds += 1
-    os.waitpid(pid, 0)
+            os._exit(1)
+    try:
+        for number in range(ROUNDS):
+            link = f"libcuda.so.1::/usr/links/{number}/libcuda.so"
+            assert container.hook("apply", "--link", link, "--folder", FOLDER) in (0, 1)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
     assert sorted(os.listdir(outside)) == ["ld.so.cache", "libcuda.so.1"]
     assert (outside / "ld.so.cache").read_text() == "the host's"
     assert "defect" not in capfd.readouterr().err
-    assert rounds > 10

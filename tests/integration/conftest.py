@@ -60,15 +60,14 @@ class SimulatedNode:
 @pytest.fixture
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedNode]:
     """A node of eight H100s, one of them in MIG mode; skips where containers can't run."""
-    yield from simulate("h100-mig", tmp_path_factory)
+    yield from simulate("h100-mig", tmp_path_factory.mktemp("node"))
 
 
-def simulate(profile: str, folders: pytest.TempPathFactory) -> Iterator[SimulatedNode]:
-    """Yield a node of a profile; skips where containers can't run."""
+def simulate(profile: str, work: Path) -> Iterator[SimulatedNode]:
+    """Yield a node of a profile in a folder; skips where containers can't run."""
     reason = container_support.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
-    work = folders.mktemp("node")
     node = tree.create(
         f"test-{os.getpid()}",
         profile,

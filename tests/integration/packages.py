@@ -140,7 +140,7 @@ def bump(debs: Path, version: str) -> None:
         old = next(line for line in text.splitlines() if line.startswith("Version: "))[9:]
         text = text.replace(f"Version: {old}", f"Version: {version}")
         control.write_text(text.replace(f"(= {old})", f"(= {version})"), encoding="utf-8")
-        subprocess.run(["dpkg-deb", "-b", tree, out], check=True, capture_output=True)
+        subprocess.run(["dpkg-deb", "-Znone", "-b", tree, out], check=True, capture_output=True)
         shutil.rmtree(tree)
 
 
@@ -155,7 +155,7 @@ def undivided(debs: Path, version: str) -> None:
     lines = control.read_text(encoding="utf-8").splitlines()
     lines = [f"Version: {version}" if line.startswith("Version: ") else line for line in lines]
     control.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    subprocess.run(["dpkg-deb", "-b", tree, out], check=True, capture_output=True)
+    subprocess.run(["dpkg-deb", "-Znone", "-b", tree, out], check=True, capture_output=True)
     shutil.rmtree(tree)
 
 
@@ -167,5 +167,5 @@ def unfit(debs: Path) -> None:
     deb = next(debs.glob("9.9.9/nvct-base_*.deb"))
     subprocess.run(["dpkg-deb", "-R", deb, tree], check=True)
     (tree / "DEBIAN/preinst").write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
-    subprocess.run(["dpkg-deb", "-b", tree, out], check=True, capture_output=True)
+    subprocess.run(["dpkg-deb", "-Znone", "-b", tree, out], check=True, capture_output=True)
     shutil.rmtree(tree)

@@ -25,7 +25,7 @@ PRIVILEGED = ["CAP_SYS_ADMIN", "CAP_MKNOD"]
 @pytest.fixture
 def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedNode]:
     """A node with NVSwitches, IMEX channels, GPUDirect Storage, GDRCopy and RDMA cards."""
-    yield from simulate("hgx-h100", tmp_path_factory)
+    yield from simulate("hgx-h100", tmp_path_factory.mktemp("node"))
 
 
 def container(work: Path, script: str, *env: str) -> subprocess.CompletedProcess[str]:

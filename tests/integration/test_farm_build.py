@@ -401,9 +401,9 @@ def test_the_time_that_a_plan_takes_with_a_view_that_is_there_is_small(tmp_path:
 
     took = []
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         build(lab.farm, inventory)
-        took.append(time.perf_counter() - start)
+        took.append(time.process_time() - start)
 
     assert min(took) < 0.05
 

@@ -159,8 +159,8 @@ def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     In 0.0.9 is an nvct-base of the time when the simulation was a part of it.
     """
-    out = tmp_path_factory.mktemp("debs")
-    debian_root.build_packages(out)
+    out = tmp_path_factory.mktemp("versions") / "debs"
+    shutil.copytree(debian_root.packages(tmp_path_factory), out)
     packages.bump(out, "9.9.9")
     packages.unfit(out)
     packages.undivided(out, "0.0.9")

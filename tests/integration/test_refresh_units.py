@@ -77,9 +77,7 @@ chroot "$1" udevadm verify --resolve-names=never /usr/lib/udev/rules.d/99-nvidia
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages."""
-    out = tmp_path_factory.mktemp("debs")
-    debian_root.build_packages(out)
-    return out
+    return debian_root.packages(tmp_path_factory)
 
 
 @pytest.mark.engine

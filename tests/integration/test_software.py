@@ -43,7 +43,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Run every image in every layout, once."""
     names = (software.PEER_ENV, software.PACKAGES_ENV, debian_root.CACHE_ENV,
              "NVCT_TESTS_PROFILE", "HOME")  # fmt: skip
-    for node in simulate("h100-mig", tmp_path_factory):
+    for node in simulate("h100-mig", tmp_path_factory.mktemp("node")):
         _run(node, {name: os.environ[name] for name in names if name in os.environ})
         path = node.work / software.RESULTS
         if table := os.environ.get(TABLE_ENV):

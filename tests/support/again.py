@@ -2,8 +2,8 @@
 """`python -m tests.support.again`: pytest with its arguments; failed tests run once more, alone.
 
 On two cores ten thousand tests run in parallel, and some of them measure time. A test that passes
-alone is reported, for a person to check. A test that fails again fails the run, and so do more
-failures than a busy machine explains.
+alone is reported, for a person to check; --randomly-seed=last repeats the order of the first run.
+A test that fails again fails the run, and so do more failures than a busy machine explains.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def main(arguments: list[str]) -> int:
     if status != pytest.ExitCode.TESTS_FAILED or not 0 < len(failed) <= MOST:
         return status
     print(f"\n{len(failed)} failed beside the others; once more, alone:", *failed, sep="\n  ")
-    status = run(["-q", "-p", "no:xdist", *failed])
+    status = run(["-q", "-p", "no:xdist", "-p", "no:randomly", *failed])
     if status == pytest.ExitCode.OK:
-        print("passed alone; depends on what runs beside it:", *failed, sep="\n  ")
+        print("passed alone; depends on what runs before or beside it:", *failed, sep="\n  ")
     return status
 
 

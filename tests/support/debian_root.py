@@ -19,6 +19,7 @@ import pytest
 
 from tests.engines import suite as engines
 from tests.support import mmdebstrap
+from tests.support.once import made_once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,10 +103,18 @@ def _make(release: str, folder: Path, packages: tuple[str, ...], *, bare: bool) 
         )  # fmt: skip
 
 
-def build_packages(out: Path) -> None:
-    """Build the packages of this checkout into a folder; skip if the build tools are missing."""
+def packages(folders: pytest.TempPathFactory) -> Path:
+    """Return a folder with the packages of this checkout; skip if the build tools are missing."""
+    return made_once(folders, "debs", _build_packages)
+
+
+def _build_packages(out: Path) -> None:
     script = REPOSITORY / "packaging/deb/build.sh"
-    done = subprocess.run(["sh", script, out], capture_output=True, text=True, check=False)
+    # The best compression would take longer than all the rest.
+    env = {**os.environ, "DPKG_DEB_COMPRESSOR_LEVEL": "0"}
+    done = subprocess.run(
+        ["sh", script, out], env=env, capture_output=True, text=True, check=False
+    )
     if "Unmet build dependencies" in done.stderr or "dpkg-buildpackage: not found" in done.stderr:
         pytest.skip("no debhelper, dh-python or Python packages to build with")
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,7 @@ from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from nvct.sim import remove
 from nvct.sim.bundle import config as make_config
+from tests.support import memory
 from tests.support.host_tree import HostTree
 from tests.support.hot import HOT_ENV
 from tests.support.launcher import script
@@ -36,6 +37,8 @@ REPOSITORY = Path(__file__).parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 BOOT = "import sys;sys.path.insert(0,{packages!r});from nvct.container.shim.main import main;main({cold!r})"
 PROGRAM = "nvidia-container-runtime"
+PREFIX = "n" if memory.ROOT == memory.SHM else "nvct-"
+"""Of each host's folder: its path is as long in memory as on a disk."""
 
 
 def started(boot: str, cold: str) -> list[str]:
@@ -66,7 +69,7 @@ class Lab:
     """
 
     def __init__(self) -> None:
-        self.home = Path(tempfile.mkdtemp(prefix="nvct-", dir="/tmp"))
+        self.home = Path(tempfile.mkdtemp(prefix=PREFIX, dir=memory.ROOT))
         self.host = HostTree(self.home)
         self.cold = sys.executable
         for name in ("bin", "cdi", "cdi2", "bundle", "bundle/rootfs", "proc", "sys", "dev"):

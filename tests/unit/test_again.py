@@ -42,7 +42,7 @@ def test_what_passes_alone_is_named(folder: Path, capfd: pytest.CaptureFixture[s
     printed = capfd.readouterr().out
     names = "  test_x.py::test_a[0]\n  test_x.py::test_a[1]\n"
     assert f"\n2 failed beside the others; once more, alone:\n{names}" in printed
-    assert printed.endswith(f"passed alone; depends on what runs beside it:\n{names}")
+    assert printed.endswith(f"passed alone; depends on what runs before or beside it:\n{names}")
 
 
 @pytest.mark.parametrize(("number", "passes"), [(1, False), (again.MOST + 1, True)])

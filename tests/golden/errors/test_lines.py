@@ -14,6 +14,7 @@ import re
 import pytest
 
 from nvct.errors import LINE_LIMIT
+from tests.support import memory
 from tests.support.host_tree import LIB, VERSION
 from tests.support.launcher import script
 from tests.support.shim_lab import Lab
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
-CUT = re.compile(r"/tmp/nvc\S*?\.\.\.")
+CUT = re.compile(rf"{memory.ROOT}/n\S*?\.\.\.")
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 

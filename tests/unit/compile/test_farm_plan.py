@@ -18,6 +18,7 @@ from nvct import paths
 from nvct.cli.main import program
 from nvct.compile import refresh
 from nvct.container.plan import fingerprints, model
+from tests.support import memory
 from tests.support.host_tree import VERSION, WORKING_NVML
 from tests.support.shim_lab import REPOSITORY, Lab
 from tests.unit.farm.lab import NEWER, FarmLab
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
 @pytest.fixture
 def elsewhere(node: Lab) -> Generator[Path]:
     """A folder on another file system than the driver's."""
-    path = Path(tempfile.mkdtemp(prefix="nvct-", dir="/dev/shm"))
+    other = memory.DISK if memory.ROOT == memory.SHM else memory.SHM
+    path = Path(tempfile.mkdtemp(prefix="nvct-", dir=other))
     if path.stat().st_dev == node.home.stat().st_dev:
         pytest.skip("/dev/shm and /tmp are one file system")
     yield path

@@ -291,7 +291,7 @@ def test_waiting_for_a_lock_times_out(tmp_path: Path) -> None:
             files.Lock(path, 0.05),
         ):
             pass
-        assert 0.05 <= time.monotonic() - start < 5
+        assert time.monotonic() - start >= 0.05
     with files.Lock(path, 0.0):
         pass
 

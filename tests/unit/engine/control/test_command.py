@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 import pytest
 
@@ -42,13 +41,10 @@ def test_missing_and_malformed_programs_have_the_shells_status(tmp_path: Path) -
 
 
 def test_a_slow_program_is_killed(tmp_path: Path) -> None:
-    start = time.monotonic()
+    done = command.run([script(tmp_path, "exec sleep infinity")], 0.1)
 
-    completed = command.run([script(tmp_path, "exec sleep 60")], 0.1)
-
-    assert completed.status == command.TIMED_OUT
-    assert completed.reason == "no answer within 0.1 s"
-    assert time.monotonic() - start < 30
+    assert done.status == command.TIMED_OUT
+    assert done.reason == "no answer within 0.1 s"
 
 
 def test_the_callers_environment_is_not_passed_on(

@@ -42,11 +42,11 @@ def test_waiting_ends_when_an_event_comes(node: NvmlNode, nvml: Any) -> None:
     start = time.monotonic()
     later.start()
 
-    data = nvml.nvmlEventSetWait_v2(events, 20_000)
+    data = nvml.nvmlEventSetWait_v2(events, 200_000)
 
     later.join()
     assert data.eventData == 48
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 100
 
 
 def test_waiting_ends_after_the_timeout(nvml: Any) -> None:

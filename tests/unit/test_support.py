@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for what tests share: limits of CPU time, and what is made once."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support import cpu
+from tests.support.once import made_once
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_cpu_time_over_the_limit_fails_and_waiting_does_not() -> None:
+    with cpu.at_most(0.05):
+        time.sleep(0.1)
+    with pytest.raises(AssertionError, match="s of CPU time"), cpu.at_most(0.05):
+        sum(range(20_000_000))
+
+
+def test_what_failed_is_made_again_and_what_was_made_is_not(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    name, tries = f"once-{time.monotonic_ns()}", []
+
+    def make(folder: Path) -> None:
+        tries.append(folder)
+        if len(tries) == 1:
+            pytest.skip("not yet")
+        (folder / "file").write_text("x")
+
+    with pytest.raises(pytest.skip.Exception):
+        made_once(tmp_path_factory, name, make)
+    folder = made_once(tmp_path_factory, name, make)
+    assert made_once(tmp_path_factory, name, make) == folder
+    assert len(tries) == 2
+    assert (folder / "file").read_text() == "x"
