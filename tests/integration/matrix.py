@@ -23,7 +23,7 @@ from nvct.linux import constants as c
 from nvct.paths import CONFIG_ENV
 from nvct.sim import attach, bundle
 from tests.integration import inside, rootless
-from tests.support import images
+from tests.support import cdi_engine, images
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,8 @@ HOST_ROOT = 200_000
 """Who the container's root is outside, in a user namespace."""
 DEVICES = ("0", "3:1")
 ASKS = [f"NVIDIA_VISIBLE_DEVICES={','.join(DEVICES)}", "NVIDIA_DRIVER_CAPABILITIES=all"]
-SPEC = Path("/etc/cdi/nvidia.json")
+SPECS = {"podman-cdi": ("gpu", "classic"), "podman-farm": ("farm", "farm")}
+"""Class and layout of the specifications that Podman reads."""
 TIMEOUT_S = 60
 LOOK = r"""
 cd /dev
@@ -49,7 +50,7 @@ echo "== files"; for f in /usr/lib*/libcuda.so.1 /usr/lib*/*/libcuda.so.1 /usr/b
 echo "== params"; grep Modify /proc/driver/nvidia/params
 given() { while read -r a b c d target rest; do
   case $target in
-    /usr/local/nvidia*|/dev/.nvct*) [ -d "$target" ] && find "$target" -type f;;
+    /usr/local/nvidia*|/dev/.nvct*|/.nvct/*) [ -d "$target" ] && find "$target" -type f;;
     *nvidia*|*cuda*) [ -f "$target" ] && echo "$target";;
   esac
 done < /proc/self/mountinfo; }
@@ -96,13 +97,13 @@ IMAGES = (
     Image(name="userns-idmapped", owner="idmapped"),
 )
 RUNTIMES = ("runc", "crun")
-WAYS = ("classic", "farm", "auto", "prestart", "podman-cdi", "rootless")
+WAYS = ("classic", "farm", "auto", "prestart", "specification", *SPECS, "rootless")
 SELECTED = {
     # A view of hard links, where farm has one of bind mounts: what differs is how it is mounted.
     "auto": ["debian", "musl", "read-only", "userns", "userns-read-only", "userns-idmapped"],
     "prestart": ["debian", "rhel", "musl", "read-only", "userns-user", "userns-idmapped"],
     # Podman makes user namespaces of its own storage's images; a folder as the root has none.
-    "podman-cdi": ["debian", "rhel", "musl", "read-only", "user"],
+    **{key: ["debian", "rhel", "musl", "read-only", "user"] for key in SPECS},
     "rootless": ["debian", "musl", "read-only", "user"],
 }
 """Rows of the ways that do not get them all, to keep the time short."""
@@ -197,13 +198,16 @@ class _Lab:
 
     def _generate(self) -> None:
         program = Path(sys.executable).with_name("nvidia-ctk")
-        SPEC.parent.mkdir(exist_ok=True)
-        command = [
-            str(program), "cdi", "generate", "--output", str(SPEC), "--cdi-version-max", "0.5.0",
-            "--nvidia-cdi-hook-path", str(HOME / "bin/nvidia-cdi-hook"),
-        ]  # fmt: skip
-        subprocess.run(command, check=True, capture_output=True)
-        spec = json.loads(SPEC.read_text(encoding="utf-8"))
+        for cls, layout in SPECS.values():
+            path = _spec_path(cls)
+            path.parent.mkdir(exist_ok=True)
+            command = [
+                str(program), "cdi", "generate", "--output", str(path), "--class", cls,
+                "--layout", layout, "--cdi-version-max", "0.5.0",
+                "--nvidia-cdi-hook-path", str(HOME / "bin/nvidia-cdi-hook"),
+            ]  # fmt: skip
+            subprocess.run(command, check=True, capture_output=True)
+        spec = json.loads(_spec_path("gpu").read_text(encoding="utf-8"))
         names = inside._uuids(spec)
         self.uuids = [names[device] for device in DEVICES]
 
@@ -233,8 +237,8 @@ class _Lab:
             return Result(skipped=reason)
         name = f"{way}-{runtime}-{image.name}"
         try:
-            if way == "podman-cdi":
-                return self._podman(runtime, image, name)
+            if way in SPECS:
+                return self._podman(runtime, SPECS[way][0], image, name)
             if way == "rootless":
                 return self._rootless(runtime, image, name)
             return self._create(runtime, way, image, name)
@@ -254,6 +258,11 @@ class _Lab:
         if way == "prestart":
             program = str(shutil.which(runtime))
             _add_prestart_hook(folder / "config.json", config)
+        if way == "specification":
+            program = str(shutil.which(runtime))
+            document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            cdi_engine.inject(document, str(_spec_path("farm")), DEVICES)
+            (folder / "config.json").write_text(json.dumps(document), encoding="utf-8")
         if image.owner == "idmapped":
             images.mount_idmapped(folder / "rootfs", HOST_ROOT)
         done = self._start(
@@ -265,7 +274,7 @@ class _Lab:
             KERNEL.umount2(str(folder / "rootfs"), c.MNT_DETACH)
         return _looked_at(done, folder / "rootfs")
 
-    def _podman(self, runtime: str, image: Image, name: str) -> Result:
+    def _podman(self, runtime: str, cls: str, image: Image, name: str) -> Result:
         program = shutil.which("podman")
         if program is None:
             return Result(skipped="podman is not installed")
@@ -277,7 +286,7 @@ class _Lab:
             '[engine]\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n',
             encoding="utf-8",
         )
-        devices = [word for d in DEVICES for word in ("--device", f"nvidia.com/gpu={d}")]
+        devices = [word for d in DEVICES for word in ("--device", f"nvidia.com/{cls}={d}")]
         store = [f"--{key}={HOME}/podman/{key}" for key in ("root", "runroot", "tmpdir")]
         command = [
             program, *store, "--storage-driver", "vfs", "--runtime", str(shutil.which(runtime)),
@@ -332,6 +341,10 @@ class _Lab:
             images.give_away(folder / "rootfs", HOST_ROOT)
         path.write_text(json.dumps(document), encoding="utf-8")
         return folder
+
+
+def _spec_path(cls: str) -> Path:
+    return Path(f"/etc/cdi/nvidia-{cls}.json")
 
 
 def _config(runtime: str, way: str) -> str:
