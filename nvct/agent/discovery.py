@@ -76,6 +76,10 @@ class Discovery:
             *(name for name in procfs.list_directory(roots.dev) if name.startswith("nvidia")),
         )
 
+    def has_driver(self) -> bool:
+        """Return whether the driver's kernel module is loaded."""
+        return bool(procfs.driver_version(self.roots))
+
     async def inventory(self) -> Inventory:
         """Return the inventory; one that equals the last one has the same generation.
 

@@ -25,8 +25,10 @@ START_S = 60
 """Eight GPUs that nothing else uses take some twenty seconds to start."""
 EVENTS_S = 5
 """The worker has the events already: a longer wait is a hang."""
-ENDED = "NVML's supervisor has ended"
-ENDED_HINT = "restart the agent"
+
+
+class SupervisorEndedError(NvmlError):
+    """The supervisor has ended, and only a new process can start another one."""
 
 
 class NvmlClient:
@@ -96,8 +98,8 @@ class NvmlClient:
                 message = messages.decode(await self._read(messages.length_of(header)))
                 return messages.value_of(message, self._requests)
             except (OSError, EOFError, messages.MalformedMessageError) as error:
-                raise NvmlError(
-                    f"{ENDED}: {str(error) or 'no answer'}", hint=ENDED_HINT
+                raise SupervisorEndedError(
+                    f"NVML's supervisor has ended: {str(error) or 'no answer'}"
                 ) from error
 
     async def _read(self, size: int) -> bytes:
