@@ -335,3 +335,12 @@ def host_path_of(files: Sequence[DriverFile], name: str) -> str | None:
         if is_native and f"{stem(os.path.basename(file.host_path))}.so" == name:
             return file.host_path
     return None
+
+
+def find_one(search: Search, name: str) -> str | None:
+    """Return the host path of a library by its file name, without a search for all others."""
+    for directory in directories(search):
+        file = search.tree.file(f"{directory}/{name}")
+        if file is not None:
+            return search.tree.host_path(file.real)
+    return None

@@ -48,6 +48,12 @@ def count(roots: Roots) -> int:
     return sum(_is_gpu(f"{devices}/{name}") for name in procfs.list_directory(devices))
 
 
+def numa_node(roots: Roots, bus_id: str) -> int | None:
+    """Return the NUMA node of a PCI device; None if the machine has none, or it is unknown."""
+    text = _text(f"{roots.sys}/bus/pci/devices/{bus_id}/numa_node") if bus_id else ""
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
 def _is_gpu(path: str) -> bool:
     is_nvidia = _text(f"{path}/vendor") == NVIDIA
     return is_nvidia and _text(f"{path}/class").startswith(DISPLAY)

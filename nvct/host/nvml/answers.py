@@ -4,7 +4,16 @@
 from __future__ import annotations
 
 from nvct.host.nvml.messages import MalformedMessageError
-from nvct.host.nvml.model import GpuProperties, NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.nvml.model import (
+    GpuLink,
+    GpuProperties,
+    NvmlEvents,
+    NvmlGpu,
+    NvmlMig,
+    NvmlReport,
+    NvmlTopology,
+    XidEvent,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +33,10 @@ REPORT: Types = {
     "driver_version": (str,), "cuda_version": (str,), "gpus": (list,), "warnings": (list,),
 }  # fmt: skip
 PROPERTIES: Types = {"brand": (str,), "arch": (str,)}
+TOPOLOGY: Types = {"links": (list,)}
+LINK: Types = {"gpus": (list,), "ancestor": (int,), "nvlinks": (int,)}
+EVENTS: Types = {"watch": (int,), "events": (list,), "unwatched": (dict,)}
+XID: Types = {"uuid": (str,), "xid": (int,), "gi": (int,), "ci": (int,)}
 
 
 def nothing(value: Json) -> None:
@@ -62,6 +75,38 @@ def properties(value: Json) -> dict[str, GpuProperties]:
         uuid: GpuProperties(**_fields(gpu, "the properties of a GPU", PROPERTIES))
         for uuid, gpu in value.items()
     }
+
+
+def topology(value: Json) -> NvmlTopology:
+    """Parse the connections of GPUs.
+
+    Raises:
+        MalformedMessageError: the value is not a topology.
+    """
+    links = _fields(value, "the topology", TOPOLOGY)["links"]
+    return NvmlTopology(links=tuple(_link(link) for link in links))
+
+
+def events(value: Json) -> NvmlEvents:
+    """Parse events.
+
+    Raises:
+        MalformedMessageError: the value is not events.
+    """
+    fields = _fields(value, "the events", EVENTS)
+    if not all(isinstance(reason, str) for reason in fields["unwatched"].values()):
+        raise MalformedMessageError("the events' field unwatched has a value that is no string")
+    fields["events"] = tuple(XidEvent(**_fields(e, "an event", XID)) for e in fields["events"])
+    return NvmlEvents(**fields)
+
+
+def _link(value: Json) -> GpuLink:
+    fields = _fields(value, "a link", LINK)
+    gpus = fields["gpus"]
+    if len(gpus) != 2 or not all(isinstance(uuid, str) for uuid in gpus):
+        raise MalformedMessageError("a link's field gpus is not two UUIDs")
+    fields["gpus"] = tuple(gpus)
+    return GpuLink(**fields)
 
 
 def _gpu(value: Json) -> NvmlGpu:

@@ -52,17 +52,18 @@ class Calls:
     """The module pynvml, and the last function of NVML that was called.
 
     Attributes:
+        module: pynvml.
         last: the function's name, for an error: NVML's own text does not contain it.
     """
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
         """Keep the module."""
-        self._module = module
+        self.module = module
         self.last = ""
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a module's members
         """Return a member of the module; a function of NVML sets `last` when it is called."""
-        member = getattr(self._module, name)
+        member = getattr(self.module, name)
         if not name.startswith("nvml"):
             return member
 

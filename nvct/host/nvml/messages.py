@@ -50,8 +50,7 @@ def send(connection: socket, message: Json, until: float | None = None) -> None:
         TimeoutError: the deadline has passed.
         EOFError: the other side has closed the connection.
     """
-    text = jsontext.dumps(message).encode("ascii")
-    data = len(text).to_bytes(HEADER, "big") + text
+    data = encode(message)
     while data:
         _set_deadline(connection, until)
         try:
@@ -72,10 +71,33 @@ def receive(connection: socket, until: float | None = None) -> Json:
         EOFError: the other side has closed the connection.
         MalformedMessageError: the data is not a message.
     """
-    length = int.from_bytes(_read(connection, HEADER, until), "big")
+    return decode(_read(connection, length_of(_read(connection, HEADER, until)), until))
+
+
+def encode(message: Json) -> bytes:
+    """Return a message as it is written."""
+    text = jsontext.dumps(message).encode("ascii")
+    return len(text).to_bytes(HEADER, "big") + text
+
+
+def length_of(header: bytes) -> int:
+    """Return how many bytes follow the first HEADER bytes of a message.
+
+    Raises:
+        MalformedMessageError: they are too many.
+    """
+    length = int.from_bytes(header, "big")
     if length > LIMIT:
         raise MalformedMessageError(f"a message of {length} bytes, more than {LIMIT}")
-    data = _read(connection, length, until)
+    return length
+
+
+def decode(data: bytes) -> Json:
+    """Return a message from the bytes that follow its header.
+
+    Raises:
+        MalformedMessageError: the data is not a message.
+    """
     try:
         return jsontext.parse(data.decode("ascii"), "a message")
     except UnicodeDecodeError as error:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -71,6 +71,61 @@ class GpuProperties:
 
     brand: str = ""
     arch: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLink:
+    """How two GPUs of a machine are connected.
+
+    Attributes:
+        gpus: their UUIDs.
+        ancestor: the lowest common ancestor on the PCI bus, as NVML numbers it (see
+            `topology.ANCESTORS`); -1 where NVML does not report it.
+        nvlinks: the number of active NVLinks that lead from one to the other; a link to an
+            NVSwitch leads to no GPU.
+    """
+
+    gpus: tuple[str, str]
+    ancestor: int
+    nvlinks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlTopology:
+    """The connections of all pairs of GPUs."""
+
+    links: tuple[GpuLink, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidEvent:
+    """An XID error that the driver reported.
+
+    Attributes:
+        uuid: of the GPU; "" if it is unknown.
+        xid: its number.
+        gi, ci: the ids of the GPU instance and compute instance, -1 if the whole GPU is concerned.
+    """
+
+    uuid: str
+    xid: int
+    gi: int = -1
+    ci: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlEvents:
+    """What happened since the last question.
+
+    Attributes:
+        watch: a number that differs after each start of the watch: events between two watches
+            are lost.
+        unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
+    """
+
+    watch: int
+    events: tuple[XidEvent, ...] = ()
+    unwatched: dict[str, str] = field(default_factory=dict)
 
 
 class Nvml(Protocol):

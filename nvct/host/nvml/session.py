@@ -81,6 +81,14 @@ class NvmlSession:
         """
         return self._ask("properties", answers.properties)
 
+    def call(self, verb: str) -> Json:
+        """Return the value of a verb as the worker sends it, for a process that passes it on.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return self._ask(verb, lambda value: value)
+
     def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.
 

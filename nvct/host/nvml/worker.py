@@ -16,9 +16,11 @@ from dataclasses import asdict, is_dataclass
 from nvct import errors
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, messages
+from nvct.host.nvml.events import events
 from nvct.host.nvml.process import DEBUG_ENV
 from nvct.host.nvml.properties import properties
 from nvct.host.nvml.report import report
+from nvct.host.nvml.topology import topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +38,10 @@ def check(_nvml: Calls) -> None:
 
 VERBS: Mapping[str, Callable[..., object]] = {
     "check": check,
+    "events": events,
     "properties": properties,
     "report": report,
+    "topology": topology,
 }
 
 

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer to Allocate: what the container's runtime is told about its devices.
+
+Contract: pure functions. Answers are those of NVIDIA's device plugin 0.20, but for the order: the
+devices of a container are named in the order of the machine, not in that of the request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.errors import RequestError
+from nvct.host.roots import join
+from nvct.paths import VOLUME_MOUNT_ROOT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.agent.device_plugin.resources import Device, Resource
+    from nvct.agent.device_plugin.settings import Settings
+
+VENDOR = "k8s.device-plugin.nvidia.com"
+"""Of the plugin's own CDI specifications."""
+PLUGIN = "nvidia-device-plugin"
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
+IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
+NOTHING = "/dev/null"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What an answer needs beside the devices of a resource.
+
+    Attributes:
+        control_nodes: paths of the driver's nodes that every container needs.
+        imex_channels: the numbers of the channels that every container gets.
+        features: the CDI classes beside GPUs for which a specification exists.
+    """
+
+    control_nodes: tuple[str, ...] = ()
+    imex_channels: tuple[int, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
+    """Refuse a container's request; the sentences are the incumbent's.
+
+    Raises:
+        RequestError: an id is unknown, or there is more than one replica and that is not allowed.
+    """
+    problem = ""
+    for id_ in ids:
+        if id_ not in resource.devices:
+            problem = f"unknown device: {id_}"
+            break
+    else:
+        shared = any(resource.devices[id_].is_replica for id_ in ids)
+        if settings.one_each and shared and len(ids) > 1:
+            problem = f"maximum request size for shared resources is 1; found {len(ids)}"
+    if problem:
+        raise RequestError(
+            f'invalid allocation request for "{resource.name}": invalid request: {problem}'
+        )
+
+
+def answer(
+    resource: Resource, ids: Sequence[str], settings: Settings, node: Node, unique: str
+) -> api.ContainerAllocateResponse:
+    """Return the answer for the devices of one container.
+
+    Args:
+        resource: of the devices.
+        ids: of its devices; all of them exist.
+        settings: of the plugin.
+        node: see `Node`.
+        unique: a text that differs in each answer, for the name of an annotation.
+    """
+    devices = sorted((resource.devices[id_] for id_ in ids), key=lambda device: device.order)
+    by_index = settings.device_id_strategy == "index"
+    names = list(dict.fromkeys(d.index if by_index else d.uuid for d in devices))
+    response = api.ContainerAllocateResponse()
+    for feature, is_on in settings.features.items():
+        if is_on:
+            response.envs[f"NVIDIA_{feature.upper()}"] = "enabled"
+    strategies = settings.device_list_strategy
+    if settings.uses_cdi:
+        _add_cdi(response, _cdi_names(names, node), settings, unique)
+    if "envvar" in strategies:
+        response.envs[VISIBLE] = ",".join(names)
+        if node.imex_channels:
+            response.envs[IMEX_CHANNELS] = ",".join(map(str, node.imex_channels))
+    if "volume-mounts" in strategies:
+        _add_mounts(response, names, node)
+    if settings.pass_device_specs and not set(strategies) <= {"cdi-annotations", "cdi-cri"}:
+        _add_nodes(response, devices, settings, node)
+    return response
+
+
+def _cdi_names(names: Sequence[str], node: Node) -> list[str]:
+    return [
+        *(f"{VENDOR}/gpu={name}" for name in names),
+        *(f"{VENDOR}/imex-channel={channel}" for channel in node.imex_channels),
+        *(f"{VENDOR}/{feature}=all" for feature in node.features),
+    ]
+
+
+def _add_cdi(
+    response: api.ContainerAllocateResponse, names: Sequence[str], settings: Settings, unique: str
+) -> None:
+    if "cdi-annotations" in settings.device_list_strategy:
+        key = f"{settings.cdi_annotation_prefix}{PLUGIN}_{unique}"
+        response.annotations[key] = ",".join(names)
+    if "cdi-cri" in settings.device_list_strategy:
+        response.cdi_devices.extend(api.CDIDevice(name=name) for name in names)
+
+
+def _add_mounts(response: api.ContainerAllocateResponse, names: Sequence[str], node: Node) -> None:
+    response.envs[VISIBLE] = VOLUME_MOUNT_ROOT
+    for name in (*names, *(f"imex/{channel}" for channel in node.imex_channels)):
+        response.mounts.add(host_path=NOTHING, container_path=f"{VOLUME_MOUNT_ROOT}/{name}")
+
+
+def _add_nodes(
+    response: api.ContainerAllocateResponse,
+    devices: Sequence[Device],
+    settings: Settings,
+    node: Node,
+) -> None:
+    paths = [*node.control_nodes, *(path for device in devices for path in device.paths)]
+    paths += [IMEX_NODE.format(channel) for channel in node.imex_channels]
+    for path in dict.fromkeys(paths):
+        host_path = join(settings.dev_root, path)
+        response.devices.add(container_path=path, host_path=host_path, permissions="rw")

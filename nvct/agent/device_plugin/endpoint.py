@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server of one resource: its socket, its answers, the streams of its device list."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from dataclasses import dataclass, field
+
+import grpc.aio
+
+from nvct.agent.device_plugin import allocate, preferred
+from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import service
+from nvct.errors import RequestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from typing import TypeAlias
+
+    from nvct.agent.device_plugin.resources import Resource
+    from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.kubelet.service import Context
+
+    Identity: TypeAlias = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What an endpoint serves; replaced as a whole.
+
+    Attributes:
+        resource: its devices.
+        settings: of the plugin.
+        node: see `allocate.Node`.
+        scores: of pairs of GPUs.
+        unhealthy: the reason for each device that is not healthy, by id.
+    """
+
+    resource: Resource
+    settings: Settings
+    node: allocate.Node
+    scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
+
+    def listing(self) -> api.ListAndWatchResponse:
+        """Return the list of devices for the kubelet."""
+        response = api.ListAndWatchResponse()
+        for id_, device in self.resource.devices.items():
+            health = service.UNHEALTHY if id_ in self.unhealthy else service.HEALTHY
+            entry = response.devices.add(ID=id_, health=health)
+            if device.numa is not None:
+                entry.topology.nodes.add(ID=device.numa)
+        return response
+
+
+def identity(path: str) -> Identity:
+    """Return what changes when another file takes a path; None if there is none."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+class Endpoint:
+    """Serves one resource on a socket in the kubelet's folder.
+
+    Attributes:
+        path: of the socket.
+        is_listed: whether the kubelet has read the list since the last registration.
+        has_ended: whether it has closed all streams that it opened since then.
+    """
+
+    def __init__(self, content: Content, folder: str, wake: Callable[[], None]) -> None:
+        """Serve nothing yet.
+
+        Args:
+            content: to be served.
+            folder: of the kubelet.
+            wake: called when a stream begins or ends.
+        """
+        self.path = f"{folder}/{content.resource.endpoint}"
+        self.is_listed = False
+        self.has_ended = False
+        self._content = content
+        self._wake = wake
+        self._changed = asyncio.Event()
+        self._server: grpc.aio.Server | None = None
+        self._identity: tuple[int, int] | None = None
+        self._registration = 0
+        self._streams = 0
+
+    @property
+    def content(self) -> Content:
+        """Return what is served."""
+        return self._content
+
+    def update(self, content: Content) -> None:
+        """Serve something else from now on; the kubelet gets the new list."""
+        self._content = content
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def owns_socket(self) -> bool:
+        """Return whether the socket is served and still ours."""
+        return self._identity is not None and self._on_disk() == self._identity
+
+    def is_taken(self) -> bool:
+        """Return whether another process has put its socket in place of ours."""
+        return None not in (self._identity, self._on_disk()) and not self.owns_socket()
+
+    async def start(self) -> None:
+        """Serve on a new socket, in place of any that is there.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        await self.stop()
+        # Until it is renamed the kubelet cannot find a socket that nobody answers on.
+        folder, name = os.path.split(self.path)
+        temporary = f"{folder}/.{name}.{os.getpid()}"
+        try:
+            self._server = service.server(self, temporary)
+            await self._server.start()
+            os.rename(temporary, self.path)
+        except RuntimeError as error:  # gRPC's, for every failure to bind
+            raise OSError(f"no socket can be made in {folder}") from error
+        self._identity = self._on_disk()
+
+    async def stop(self) -> None:
+        """End the server; remove the socket, unless it is another's."""
+        if self.owns_socket():
+            os.unlink(self.path)
+        self._identity = None
+        server, self._server = self._server, None
+        if server is not None:
+            await server.stop(None)
+
+    def _on_disk(self) -> tuple[int, int] | None:
+        """Return device and inode; the inode is not used again while the server has it."""
+        current = identity(self.path)
+        return current and current[:2]
+
+    def expect_stream(self) -> None:
+        """Forget the streams of earlier registrations: their end does not matter any more."""
+        self._registration += 1
+        self._streams = 0
+        self.is_listed = self.has_ended = False
+
+    async def options(self, _request: api.Empty, _context: Context) -> api.DevicePluginOptions:
+        """Answer GetDevicePluginOptions."""
+        return api.DevicePluginOptions(get_preferred_allocation_available=True)
+
+    async def list_and_watch(
+        self, _request: api.Empty, _context: Context
+    ) -> AsyncIterator[api.ListAndWatchResponse]:
+        """Answer ListAndWatch."""
+        registration = self._registration
+        self._streams += 1
+        try:
+            while True:
+                changed = self._changed
+                yield self._content.listing()
+                if registration == self._registration and not self.is_listed:
+                    self.is_listed = True
+                    self._wake()
+                await changed.wait()
+        finally:
+            if registration == self._registration:
+                self._streams -= 1
+                self.has_ended = not self._streams
+                self._wake()
+
+    async def preferred(
+        self, request: api.PreferredAllocationRequest, _context: Context
+    ) -> api.PreferredAllocationResponse:
+        """Answer GetPreferredAllocation."""
+        content, response = self._content, api.PreferredAllocationResponse()
+        for container in request.container_requests:
+            ids = preferred.preferred(
+                content.resource,
+                container.available_deviceIDs,
+                container.must_include_deviceIDs,
+                container.allocation_size,
+                content.scores,
+                policy=content.settings.shared_devices_allocation_policy,
+            )
+            response.container_responses.add(deviceIDs=ids)
+        return response
+
+    async def allocate(
+        self, request: api.AllocateRequest, context: Context
+    ) -> api.AllocateResponse:
+        """Answer Allocate."""
+        content, response = self._content, api.AllocateResponse()
+        try:
+            for container in request.container_requests:
+                allocate.check(content.resource, container.devices_ids, content.settings)
+        except RequestError as error:
+            await context.abort(grpc.StatusCode.UNKNOWN, error.message)
+        for container in request.container_requests:
+            response.container_responses.append(
+                allocate.answer(
+                    content.resource,
+                    container.devices_ids,
+                    content.settings,
+                    content.node,
+                    str(uuid.uuid4()),
+                )
+            )
+        return response

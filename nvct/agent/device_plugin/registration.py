@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps one resource registered with the kubelet.
+
+States: absent → serving → registering → listed ⇄ lost → withdrawn; yielded if another process has
+put its socket in place of ours. A registration is lost when the kubelet's socket is another one,
+when ours is gone, and when the kubelet ends the stream of the device list: up to Kubernetes 1.36
+the end of an older stream makes it drop the newer plugin of that resource (kubernetes#121994).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import replace
+from typing import Literal
+
+import grpc
+
+from nvct.agent.device_plugin.endpoint import Content, Endpoint, identity
+from nvct.agent.kubelet import service
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from nvct.agent.device_plugin.endpoint import Identity
+    from nvct.agent.logs import Log
+
+    State: TypeAlias = Literal[
+        "absent", "serving", "registering", "listed", "lost", "withdrawn", "yielded"
+    ]
+
+DELAYS_S = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""Before each next attempt; from the start again after a registration that lasted."""
+LASTS_S = 10.0
+LISTED_S = 10.0
+"""How long the kubelet may take from a registration to the stream of the list."""
+WITHDRAWN_S = 10.0
+"""How long an empty list is served, so that the kubelet has read it."""
+
+
+class Registration:
+    """One resource: its endpoint, and its state with the kubelet.
+
+    Attributes:
+        reason: why it is in this state, a sentence or "".
+        endpoint: its server.
+    """
+
+    def __init__(self, content: Content, kubelet: str, folder: str, log: Log) -> None:
+        """Do nothing yet.
+
+        Args:
+            content: to be served.
+            kubelet: path of the kubelet's socket; "" serves without registration.
+            folder: for the resource's socket.
+            log: for changes of the state.
+        """
+        self.reason = ""
+        self.name = content.resource.name
+        self._wake = asyncio.Event()
+        self.endpoint = Endpoint(content, folder, self._wake.set)
+        self._kubelet = kubelet
+        self._kubelet_identity: Identity = None
+        self._log = log
+        self._failures = 0
+        self._state: State = "absent"
+        self._is_withdrawn = False
+        self._last_reason = ""
+
+    @property
+    def state(self) -> State:
+        """Return its state, see the module."""
+        return "withdrawn" if self._is_withdrawn else self._state
+
+    def look(self) -> None:
+        """Notice that a socket has changed; to be called several times a second."""
+        if not self.endpoint.owns_socket() or self._is_other_kubelet():
+            self._wake.set()
+
+    async def run(self) -> None:
+        """Serve and register until canceled, or until another process owns the socket."""
+        try:
+            while True:
+                if self.endpoint.is_taken():
+                    self._become("yielded", f"another process serves {self.endpoint.path}")
+                    return
+                if await self._serve() and await self._register():
+                    since = time.monotonic()
+                    await self._until_lost()
+                    if time.monotonic() - since > LASTS_S:
+                        self._failures = 0
+                await self._pause()
+        finally:
+            await self.endpoint.stop()
+
+    async def withdraw(self) -> None:
+        """Offer nothing any more, and wait until the kubelet has read it."""
+        content = self.endpoint.content
+        self._is_withdrawn = True
+        self._log.info(f"'{self.name}' is withdrawn: it has no device any more")
+        self.endpoint.update(replace(content, resource=replace(content.resource, devices={})))
+        await asyncio.sleep(WITHDRAWN_S)
+
+    async def _serve(self) -> bool:
+        if self.endpoint.owns_socket():
+            return True
+        try:
+            await self.endpoint.start()
+        except OSError as error:
+            self._become("lost", f"it is not served: {error}")
+            return False
+        self._become("serving", "")
+        self._log.info(f"Starting to serve '{self.name}' on {self.endpoint.path}")
+        return True
+
+    async def _register(self) -> bool:
+        """Register; return whether the kubelet has read the list."""
+        if not self._kubelet:
+            self._log.info("Skipping registration with Kubelet")
+            return True
+        self._become("registering", "")
+        self._kubelet_identity = identity(self._kubelet)
+        if self._kubelet_identity is None:
+            self._become("lost", f"there is no {self._kubelet}: the kubelet does not run")
+            return False
+        self.endpoint.expect_stream()
+        self._wake.clear()
+        try:
+            name = os.path.basename(self.endpoint.path)
+            await service.register(self._kubelet, self.name, name)
+        except (grpc.RpcError, asyncio.TimeoutError) as error:
+            details = getattr(error, "details", lambda: "")() or str(error)
+            self._become("lost", f"the kubelet does not register it: {details}")
+            return False
+        self._log.info(f"Registered device plugin for '{self.name}' with Kubelet")
+        end = time.monotonic() + LISTED_S
+        while not self.endpoint.is_listed and not self._loss():
+            if not await self._woken(end):
+                self._become("lost", "the kubelet does not ask for the list")
+                return False
+        self._become("listed", "")
+        return True
+
+    async def _until_lost(self) -> None:
+        while True:
+            reason = self._loss()
+            if reason:
+                break
+            await self._woken()
+        self._become("lost", reason)
+
+    def _loss(self) -> str:
+        if not self.endpoint.owns_socket():
+            return f"{self.endpoint.path} is gone"
+        if self._is_other_kubelet():
+            gone = identity(self._kubelet) is None
+            return f"{self._kubelet} is gone" if gone else "the kubelet was restarted"
+        if self.endpoint.has_ended:
+            return "the kubelet ended the stream of the list"
+        return ""
+
+    def _is_other_kubelet(self) -> bool:
+        return bool(self._kubelet) and identity(self._kubelet) != self._kubelet_identity
+
+    async def _pause(self) -> None:
+        """Wait before the next attempt, until the kubelet's socket changes at the latest."""
+        delay_s = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
+        self._failures += 1
+        end = time.monotonic() + delay_s
+        while await self._woken(end):
+            if self._is_other_kubelet() and identity(self._kubelet) is not None:
+                self._failures = 0
+                return
+
+    async def _woken(self, end: float | None = None) -> bool:
+        """Wait until something happens; return False if that is not before a moment."""
+        self._wake.clear()
+        left_s = None if end is None else end - time.monotonic()
+        with contextlib.suppress(asyncio.TimeoutError):
+            return await asyncio.wait_for(self._wake.wait(), left_s)
+        return False
+
+    def _become(self, state: State, reason: str) -> None:
+        if reason and reason != self._last_reason:
+            self._log.warning(f"'{self.name}' is {state}: {reason}")
+            self._last_reason = reason
+        elif state == "listed":
+            self._last_reason = ""
+        self._state, self.reason = state, reason

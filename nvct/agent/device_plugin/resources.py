@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resources of a node and their devices: pure functions of inventory and settings.
+
+Names, ids and refusals are those of NVIDIA's device plugin, with these differences: the patterns
+of `resources` and the devices of `sharing` have an effect, and with MIG strategy mixed a compute
+instance that is smaller than its GPU instance is left out instead of ending the program.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nvct.agent.device_plugin.settings import NamePattern, Replicas, Settings
+    from nvct.agent.inventory import Inventory
+    from nvct.host.model import Gpu, MigDevice
+
+PREFIX = "nvidia.com/"
+GPU = f"{PREFIX}gpu"
+SEPARATOR = "::"
+"""Between a device's UUID and the number of a replica."""
+PART = re.compile(r"\d+c\.")
+"""At the start of the profile of a compute instance that is smaller than its GPU instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device of a resource.
+
+    Attributes:
+        id: the kubelet's; with a suffix if it is a replica.
+        uuid: of the GPU or MIG device.
+        index: "0", or "0:1" for a MIG device.
+        gpu: the UUID of the GPU, also of a MIG device.
+        numa: its NUMA node, None if there is none.
+        paths: of its device nodes in a container.
+        instance: the ids of GPU instance and compute instance, None for a whole GPU.
+        is_replica: whether others may use the same device.
+    """
+
+    id: str
+    uuid: str
+    index: str
+    gpu: str
+    numa: int | None = None
+    paths: tuple[str, ...] = ()
+    instance: tuple[int, int] | None = None
+    is_replica: bool = False
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Return the sort key: the order of the machine, then that of replicas."""
+        numbers = [*self.index.split(":"), self.id.partition(SEPARATOR)[2] or "0"]
+        return tuple(int(number) if number.isdigit() else 0 for number in numbers)
+
+
+ONLY = {
+    "csv": Device(id="tegra", uuid="tegra", gpu="tegra", index="0"),
+    "wsl": Device(id="all", uuid="all", gpu="all", index="all", paths=("/dev/dxg",)),
+}
+"""The one device of a machine without NVML's GPUs, by mode."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource:
+    """A resource that the kubelet offers to pods.
+
+    Attributes:
+        name: e.g. nvidia.com/gpu.
+        devices: by id, in the order of the machine.
+    """
+
+    name: str
+    devices: Mapping[str, Device]
+
+    @property
+    def endpoint(self) -> str:
+        """Return the name of its socket."""
+        return f"nvidia-{self.name.partition('/')[2]}.sock"
+
+
+def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resource], list[str]]:
+    """Return the resources of a node by name, and a sentence for each device that is left out.
+
+    Raises:
+        HostError: the MIG devices do not fit the MIG strategy, or a setting names a device that
+            does not exist.
+    """
+    warnings: list[str] = []
+    devices: dict[str, list[Device]] = {}
+    if inventory.mode != "nvml":
+        only = ONLY[inventory.mode]
+        devices[_name(only.uuid, settings.gpu_names) or GPU] = [only]
+    for gpu in inventory.gpus:
+        if gpu.mig_enabled and settings.mig_strategy != "none":
+            continue
+        name = _name(gpu.model, settings.gpu_names) or GPU
+        devices.setdefault(name, []).append(_gpu(gpu, inventory))
+    if settings.mig_strategy != "none":
+        mig = _mig_devices(inventory, settings, warnings)
+        _check_mig(inventory, settings, has_gpus=bool(devices), has_mig=bool(mig))
+        for name, of_name in mig.items():
+            devices.setdefault(name, []).extend(of_name)
+    shared = _shared(devices, settings.replicas)
+    return {name: _resource(name, shared[name]) for name in sorted(shared)}, warnings
+
+
+def _resource(name: str, devices: Iterable[Device]) -> Resource:
+    ordered = sorted(devices, key=lambda device: device.order)
+    return Resource(name=name, devices={device.id: device for device in ordered})
+
+
+def _gpu(gpu: Gpu, inventory: Inventory) -> Device:
+    return Device(
+        id=gpu.uuid,
+        uuid=gpu.uuid,
+        index=str(gpu.index),
+        gpu=gpu.uuid,
+        numa=inventory.numa.get(gpu.uuid),
+        paths=(f"/dev/nvidia{gpu.minor}",),
+    )
+
+
+def _mig_device(gpu: Gpu, mig: MigDevice, inventory: Inventory) -> Device:
+    caps = (f"/dev/nvidia-caps/nvidia-cap{minor}" for minor in mig.cap_minors)
+    return replace(
+        _gpu(gpu, inventory),
+        id=mig.uuid,
+        uuid=mig.uuid,
+        index=f"{gpu.index}:{mig.index}",
+        paths=(f"/dev/nvidia{gpu.minor}", *caps),
+        instance=(mig.gi, mig.ci),
+    )
+
+
+def _mig_devices(
+    inventory: Inventory, settings: Settings, warnings: list[str]
+) -> dict[str, list[Device]]:
+    devices: dict[str, list[Device]] = {}
+    for gpu in inventory.gpus:
+        if gpu.mig_enabled and not gpu.mig and settings.mig_strategy == "mixed":
+            warnings.append(f"device {gpu.index} has no MIG devices configured")
+        for mig in gpu.mig:
+            name = _mig_name(mig, settings)
+            if name:
+                devices.setdefault(name, []).append(_mig_device(gpu, mig, inventory))
+            else:
+                warnings.append(
+                    f"MIG device {gpu.index}:{mig.index} of profile {mig.profile or 'unknown'} is "
+                    "left out: it is no whole GPU instance, and no pattern names it"
+                )
+    return devices
+
+
+def _mig_name(mig: MigDevice, settings: Settings) -> str:
+    """Return the resource of a MIG device, "" if it has none."""
+    name = _name(mig.profile, settings.mig_names)
+    if name or settings.mig_strategy == "single":
+        return name or GPU
+    if not mig.profile or PART.match(mig.profile):
+        return ""
+    return f"{PREFIX}mig-{mig.profile.replace('+', '.')}"
+
+
+def _name(text: str, patterns: Sequence[NamePattern]) -> str:
+    """Return the name of the first pattern that a model or profile matches, or ""."""
+    for pattern in patterns:
+        parts = (re.escape(part) for part in pattern.pattern.split("*"))
+        if re.fullmatch(".*".join(parts), text):
+            return pattern.name
+    return ""
+
+
+def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_mig: bool) -> None:
+    """Refuse what strategy single does not allow; the sentences are the incumbent's."""
+    if settings.mig_strategy != "single":
+        return
+    for gpu in inventory.gpus:
+        if gpu.mig_enabled and not gpu.mig:
+            raise HostError(
+                "invalid MIG configuration: at least one device with migEnabled=true was not "
+                f"configured correctly: device {gpu.index} has no MIG devices configured",
+                hint="make some, or use --mig-strategy=mixed",
+            )
+    if len({mig.profile for gpu in inventory.gpus for mig in gpu.mig}) > 1:
+        raise HostError(
+            "invalid MIG configuration: more than one MIG device type present on node",
+            hint="use --mig-strategy=mixed",
+        )
+    if has_gpus and has_mig:
+        raise HostError(
+            "all devices on the node must be configured with the same migEnabled value",
+            hint="use --mig-strategy=mixed",
+        )
+
+
+def _shared(
+    devices: Mapping[str, list[Device]], replicas: Sequence[Replicas]
+) -> dict[str, list[Device]]:
+    """Return the devices by resource after sharing.
+
+    Raises:
+        HostError: a device or number of devices to share does not exist.
+    """
+    shared = {name: list(of_name) for name, of_name in devices.items()}
+    for rule in replicas:
+        for device in _selected(devices.get(rule.name, []), rule):
+            shared[rule.name].remove(device)
+            shared.setdefault(rule.rename or rule.name, []).extend(
+                replace(device, id=f"{device.id}{SEPARATOR}{number}", is_replica=True)
+                for number in range(rule.replicas)
+            )
+    return {name: of_name for name, of_name in shared.items() if of_name}
+
+
+def _selected(devices: Sequence[Device], rule: Replicas) -> list[Device]:
+    if rule.devices == "all" or not devices:
+        return list(devices)
+    if isinstance(rule.devices, int):
+        if rule.devices > len(devices):
+            raise HostError(
+                f"requested {rule.devices} devices to be replicated, but only {len(devices)} "
+                f"devices available of {rule.name}"
+            )
+        return list(devices[: rule.devices])
+    selected = []
+    for word in rule.devices:
+        matches = [device for device in devices if word in (device.index, device.uuid)]
+        if not matches:
+            raise HostError(f"{rule.name} has no device {word!r} to be shared")
+        selected += [device for device in matches if device not in selected]
+    return selected

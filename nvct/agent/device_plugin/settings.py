@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the device plugin, after command line, environment and config file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
+CDI = frozenset({"cdi-annotations", "cdi-cri"})
+MIG_STRATEGIES = ("none", "single", "mixed")
+ID_STRATEGIES = ("uuid", "index")
+POLICIES = ("distributed", "packed")
+DISCOVERY = ("auto", "nvml", "tegra")
+FOLDER = "/var/lib/kubelet/device-plugins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamePattern:
+    """A resource's name for GPU models or MIG profiles that match a pattern with asterisks."""
+
+    pattern: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """A resource whose devices are shared.
+
+    Attributes:
+        name: of the resource.
+        replicas: of each device.
+        rename: the name of the shared resource, "" for the same one.
+        devices: "all", how many, or their indices and UUIDs.
+    """
+
+    name: str
+    replicas: int
+    rename: str = ""
+    devices: str | int | tuple[str, ...] = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings; the names and defaults are those of the options.
+
+    Attributes:
+        driver_root: on the host, as dev_root.
+        container_driver_root: where the driver root is mounted here.
+        one_each: refuse a container that asks for more than one replica.
+    """
+
+    mig_strategy: str = "none"
+    fail_on_init_error: bool = True
+    driver_root: str = "/"
+    dev_root: str = "/"
+    container_driver_root: str = "/driver-root"
+    pass_device_specs: bool = False
+    device_list_strategy: tuple[str, ...] = ("envvar",)
+    device_id_strategy: str = "uuid"
+    gdrcopy_enabled: bool = False
+    gds_enabled: bool = False
+    mofed_enabled: bool = False
+    cdi_annotation_prefix: str = "cdi.k8s.io/"
+    hook_path: str = "/usr/bin/nvidia-ctk"
+    shared_devices_allocation_policy: str = "distributed"
+    device_discovery_strategy: str = "auto"
+    imex_channel_ids: tuple[int, ...] = ()
+    imex_required: bool = False
+    kubelet_socket: str = f"{FOLDER}/kubelet.sock"
+    cdi_feature_flags: tuple[str, ...] = ()
+    cdi_disable_hooks: tuple[str, ...] = ()
+    gpu_names: tuple[NamePattern, ...] = ()
+    mig_names: tuple[NamePattern, ...] = ()
+    replicas: tuple[Replicas, ...] = ()
+    one_each: bool = False
+
+    @property
+    def uses_cdi(self) -> bool:
+        """Return whether containers get devices by CDI."""
+        return bool(CDI & set(self.device_list_strategy))
+
+    @property
+    def features(self) -> Mapping[str, bool]:
+        """Return which features beside GPUs containers get, by the CDI class of each."""
+        return {
+            "gdrcopy": self.gdrcopy_enabled,
+            "gds": self.gds_enabled,
+            "mofed": self.mofed_enabled,
+        }

@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin: offers the resources of this machine to the kubelet, as they are now.
+
+Level-triggered: after each change of the driver, of MIG devices or of the settings, the resources
+are computed again, and each registration gets its new content. Nothing is offered before the
+driver answers and, with CDI, before the specifications are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import dataclass, replace
+
+from nvct.agent.device_plugin import allocate, health, preferred
+from nvct.agent.device_plugin.endpoint import Content
+from nvct.agent.device_plugin.registration import Registration
+from nvct.agent.device_plugin.resources import resources
+from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.discovery import Reported
+from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.errors import DriverNotFoundError, HostError, NvctError, NvmlError, UsageError
+from nvct.host.gpu import imex
+from nvct.host.model import Findings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nvct.agent.device_plugin.health import Checks
+    from nvct.agent.device_plugin.resources import Resource
+    from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.discovery import Discovery, Signature
+    from nvct.agent.inventory import Inventory
+    from nvct.agent.logs import Log
+
+SOCKETS_S = 0.1
+"""How often the sockets are looked at: a stat for each."""
+MACHINE_S = 1.0
+"""How often the machine is looked at: a few folders of procfs."""
+EVENTS_S = 1.0
+SETTLE_S = 2.0
+"""Until the next look after a change: procfs may show it before NVML does."""
+PERIOD_S = 30.0
+"""Until the next look if nothing seems to have changed."""
+RETRY_S = 10.0
+"""Until the next attempt if the driver does not answer."""
+
+
+@dataclass
+class Served:
+    """A registration and the asyncio task that runs it."""
+
+    registration: Registration
+    task: asyncio.Task[None]
+
+
+class DevicePlugin:
+    """The task of the agent that serves the kubelet's device plugin API.
+
+    Attributes:
+        reload: set it to have the settings read again and every device considered healthy.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Settings],
+        discovery: Callable[[Settings], Discovery],
+        checks: Checks,
+        log: Log,
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            load: returns the settings.
+            discovery: returns the discovery of this machine for settings.
+            checks: which XIDs count.
+            log: for what happens.
+        """
+        self.reload = asyncio.Event()
+        self._load = load
+        self._make_discovery = discovery
+        self._checks = checks
+        self._log = log
+        self._settings = load()
+        self._discovery = discovery(self._settings)
+        self._served: dict[str, Served] = {}
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._sick: dict[str, str] = {}
+        self._has_nvml = False
+        self._offered: Inventory | None = None
+        self._nvml_problem = ""
+        self._last_error = ""
+
+    @property
+    def registrations(self) -> Mapping[str, Registration]:
+        """Return the registrations by resource name."""
+        return {name: served.registration for name, served in self._served.items()}
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return the state of each resource, as JSON data."""
+        return [
+            {
+                "resource": registration.name,
+                "state": registration.state,
+                "reason": registration.reason,
+                "devices": len(registration.endpoint.content.resource.devices),
+                "unhealthy": dict(registration.endpoint.content.unhealthy),
+            }
+            for registration in self.registrations.values()
+        ]
+
+    async def run(self) -> None:
+        """Serve until canceled.
+
+        Raises:
+            NvctError: at the start, the MIG devices do not fit the strategy; or, if the settings
+                say so, the driver does not answer.
+        """
+        tasks = [
+            asyncio.create_task(self._follow()),
+            asyncio.create_task(self._watch_sockets()),
+        ]
+        if not self._checks.are_off:
+            tasks.append(asyncio.create_task(self._watch_events()))
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in ended:
+                task.result()  # none ends without an error
+        finally:
+            await asyncio.gather(*(_canceled(task) for task in tasks))
+            await self._stop()
+
+    async def _follow(self) -> None:
+        """Offer what there is, again after each change."""
+        signature: Signature | None = None
+        is_first, retry_at = True, 0.0
+        while True:
+            if self.reload.is_set():
+                self._reload()
+                signature = self._offered = None
+            current = self._discovery.signature()
+            if current != signature or time.monotonic() > retry_at:
+                is_change, signature = current != signature, current
+                delay_s = SETTLE_S if is_change else PERIOD_S
+                try:
+                    await self._offer()
+                    self._last_error = ""
+                except SupervisorEndedError:
+                    raise
+                except NvctError as error:
+                    if is_first and (self._settings.fail_on_init_error or not _may_come(error)):
+                        raise
+                    self._fail(error)
+                    delay_s = RETRY_S
+                retry_at = time.monotonic() + delay_s
+                is_first = False
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self.reload.wait(), MACHINE_S)
+
+    def _reload(self) -> None:
+        self.reload.clear()
+        self._log.info("Received SIGHUP, reading the settings again")
+        try:
+            self._settings = self._load()
+        except NvctError as error:
+            self._log.error(f"the settings stay as they were: {error.message}")
+        self._discovery = self._make_discovery(self._settings)
+        self._sick.clear()
+
+    async def _offer(self) -> None:
+        inventory = await self._discovery.inventory()
+        if inventory == self._offered:
+            return
+        self._has_nvml = inventory.mode == "nvml"
+        if self._settings.uses_cdi and not self._has_nvml:
+            raise UsageError("CDI device list strategies are only for machines with NVML")
+        found, warnings = resources(inventory, self._settings)
+        for warning in (*inventory.warnings, *warnings):
+            self._log.warning(warning)
+        node = await self._node(inventory)
+        scores = preferred.scores(inventory.links)
+        if not found:
+            self._log.info("No devices found. Waiting indefinitely.")
+        for name in self._served.keys() - found.keys():
+            self._withdraw(name)
+        for resource in found.values():
+            self._serve(
+                Content(
+                    resource=resource,
+                    settings=self._settings,
+                    node=node,
+                    scores=scores,
+                    unhealthy=self._unhealthy(resource),
+                )
+            )
+        self._offered = inventory
+
+    async def _node(self, inventory: Inventory) -> allocate.Node:
+        """Return what answers need; write the CDI specifications first, if there are any."""
+        channels = self._imex_channels()
+        features: tuple[str, ...] = ()
+        if self._settings.uses_cdi:
+            from nvct.agent.device_plugin import specs  # 3 MB, for CDI alone
+
+            report = Reported(await self._discovery.nvml.report())
+            features, warnings = await asyncio.to_thread(
+                specs.write,
+                self._settings,
+                self._discovery.roots,
+                report,
+                channels,
+                stat_node=self._discovery.stat_node,
+            )
+            for warning in warnings:
+                self._log.warning(warning)
+        return allocate.Node(
+            control_nodes=inventory.control_nodes, imex_channels=channels, features=features
+        )
+
+    def _imex_channels(self) -> tuple[int, ...]:
+        wanted = self._settings.imex_channel_ids
+        if not wanted:
+            return ()
+        there = imex.channels(self._discovery.roots, self._discovery.stat_node, Findings())
+        missing = [channel for channel in wanted if channel not in there]
+        if missing and self._settings.imex_required:
+            raise HostError(f"requested IMEX channel channel{missing[0]} does not exist")
+        for channel in missing:
+            self._log.warning(f"IMEX channel channel{channel} does not exist: left out")
+        return tuple(channel for channel in wanted if channel in there)
+
+    def _serve(self, content: Content) -> None:
+        name = content.resource.name
+        if name in self._served:
+            self._served[name].registration.endpoint.update(content)
+            return
+        if name in self._leaving:
+            self._leaving.pop(name).cancel()
+        kubelet = self._settings.kubelet_socket
+        folder = os.path.dirname(kubelet) if kubelet else FOLDER
+        registration = Registration(content, kubelet, folder, self._log)
+        task = asyncio.create_task(registration.run(), name=name)
+        self._served[name] = Served(registration, task)
+
+    def _withdraw(self, name: str) -> None:
+        served = self._served.pop(name)
+
+        async def leave() -> None:
+            try:
+                await served.registration.withdraw()
+            finally:
+                await _canceled(served.task)
+
+        self._leaving[name] = asyncio.create_task(leave(), name=f"{name} leaves")
+
+    def _fail(self, error: NvctError) -> None:
+        """Offer nothing any more, unless it is only NVML that does not answer for a while."""
+        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
+        if text != self._last_error:
+            self._log.error(text)
+            self._last_error = text
+        if isinstance(error, NvmlError) and self._discovery.has_driver():
+            return  # `_watch_events` sees to the devices
+        self._offered = None
+        for name in list(self._served):
+            self._withdraw(name)
+
+    async def _stop(self) -> None:
+        tasks = [*self._leaving.values(), *(served.task for served in self._served.values())]
+        await asyncio.gather(*(_canceled(task) for task in tasks))
+
+    async def _watch_sockets(self) -> None:
+        while True:
+            for served in self._served.values():
+                served.registration.look()
+                if served.task.done():
+                    served.task.result()  # it has yielded, unless this raises
+            await asyncio.sleep(SOCKETS_S)
+
+    async def _watch_events(self) -> None:
+        """Ask for XID errors; what they concern becomes unhealthy."""
+        watch = 0
+        while True:
+            await asyncio.sleep(EVENTS_S)
+            if not self._served or not self._has_nvml:
+                continue
+            try:
+                events = await self._discovery.nvml.events()
+            except SupervisorEndedError:
+                raise
+            except NvmlError as error:
+                self._set_nvml_problem(error.message)
+                continue
+            self._set_nvml_problem("")
+            if events.watch != watch:
+                watch = events.watch
+                for uuid, reason in events.unwatched.items():
+                    self._log.warning(f"XID errors of {uuid} are not reported: {reason}")
+            for event in events.events:
+                if not self._checks.counts(event.xid):
+                    self._log.info(f"XID {event.xid} of {event.uuid} is ignored")
+                    continue
+                for served in self._served.values():
+                    devices = served.registration.endpoint.content.resource.devices.values()
+                    for id_ in health.affected(devices, event):
+                        self._sick.setdefault(id_, f"XID {event.xid}")
+                        self._log.warning(f"'{id_}' is unhealthy: XID {event.xid}")
+            if events.events:
+                self._show_health()
+
+    def _set_nvml_problem(self, problem: str) -> None:
+        """Make all devices unhealthy while NVML does not answer."""
+        if problem == self._nvml_problem:
+            return
+        self._nvml_problem = problem
+        self._log.warning(
+            f"all devices are unhealthy: {problem}" if problem else "NVML answers again"
+        )
+        self._show_health()
+
+    def _unhealthy(self, resource: Resource) -> dict[str, str]:
+        if self._nvml_problem:
+            return dict.fromkeys(resource.devices, self._nvml_problem)
+        return {id_: reason for id_, reason in self._sick.items() if id_ in resource.devices}
+
+    def _show_health(self) -> None:
+        for served in self._served.values():
+            content = served.registration.endpoint.content
+            served.registration.endpoint.update(
+                replace(content, unhealthy=self._unhealthy(content.resource))
+            )
+
+
+def _may_come(error: NvctError) -> bool:
+    """Return whether waiting may help: for a driver, not for other MIG devices."""
+    return isinstance(error, (NvmlError, DriverNotFoundError))
+
+
+async def _canceled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the agent's inventory from procfs, sysfs and NVML, and notices when it is out of date."""
+
+from __future__ import annotations
+
+import os
+import posix
+from dataclasses import dataclass, replace
+
+from nvct.agent.inventory import Inventory
+from nvct.errors import DriverNotFoundError, HostError, NvmlError
+from nvct.host import platform, procfs
+from nvct.host.driver import libraries
+from nvct.host.driver.tree import Tree
+from nvct.host.gpu import gpus, mig, nodes, pci
+from nvct.host.model import Findings
+from nvct.linux import device_nodes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from nvct.agent.nvml_client import NvmlClient
+    from nvct.host.gpu.nodes import NodeStat, StatNode
+    from nvct.host.model import Mode
+    from nvct.host.nvml.model import GpuLink, NvmlReport
+    from nvct.host.roots import Roots
+
+    Signature: TypeAlias = tuple[object, ...]
+
+NVML = "libnvidia-ml.so.1"
+HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
+"""Numbers of a node that this container cannot see; the agent does not use them."""
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A report that was made already, for a discovery that asks for it."""
+
+    value: NvmlReport
+
+    def report(self) -> NvmlReport:
+        """Return the report."""
+        return self.value
+
+
+class Discovery:
+    """The machine below some roots; each call of `inventory` looks again."""
+
+    def __init__(
+        self,
+        roots: Roots,
+        nvml: NvmlClient,
+        stat_node: StatNode = device_nodes.node,
+        mode: Mode | None = None,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            roots: the directories of the machine.
+            nvml: used for what only NVML has.
+            stat_node: for trees that have plain files as device nodes.
+            mode: of the discovery; None is the machine's own.
+        """
+        self.roots = roots
+        self.nvml = nvml
+        self.stat_node = stat_node
+        self._mode = mode
+        self._last = Inventory()
+
+    def signature(self) -> Signature:
+        """Return a value that changes when the driver or its GPUs and MIG instances change.
+
+        No GPU is woken, and no library is loaded.
+        """
+        roots = self.roots
+        names = procfs.list_directory(f"{roots.proc}/driver/nvidia/capabilities")
+        minors = [int(n[3:]) for n in names if n.startswith("gpu") and n[3:].isdigit()]
+        return (
+            procfs.driver_version(roots),
+            *procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus"),
+            *(str(mig.instances(roots, minor)) for minor in minors),
+            *(name for name in procfs.list_directory(roots.dev) if name.startswith("nvidia")),
+        )
+
+    def has_driver(self) -> bool:
+        """Return whether the driver's kernel module is loaded."""
+        return bool(procfs.driver_version(self.roots))
+
+    async def inventory(self) -> Inventory:
+        """Return the inventory; one that equals the last one has the same generation.
+
+        Raises:
+            DriverNotFoundError: no driver is loaded or installed.
+            NvmlError: NVML does not work.
+        """
+        found = await self._look()
+        if replace(found, generation=self._last.generation) != self._last:
+            self._last = replace(found, generation=self._last.generation + 1)
+        return self._last
+
+    async def _look(self) -> Inventory:
+        roots, findings = self.roots, Findings()
+        mode = self._mode or platform.detect(roots)[0]
+        if mode != "nvml":
+            return Inventory(mode=mode)
+        self.nvml.library = nvml_library(roots)
+        report = await self.nvml.report()
+        search = gpus.GpuSearch(roots, visible_nodes(roots, self.stat_node), findings)
+        # The flag makes it ask for the report, which alone shows MIG mode without an instance.
+        listed, _ = gpus.find_gpus(search, Reported(report), coherent=True)
+        usable = tuple(gpu for gpu in listed if gpu.node and not gpu.is_display_only)
+        numa = {gpu.uuid: pci.numa_node(roots, gpu.bus_id) for gpu in usable}
+        control_nodes = nodes.control_nodes(roots, self.stat_node, Findings())
+        return Inventory(
+            driver_version=report.driver_version,
+            gpus=usable,
+            numa={uuid: node for uuid, node in numa.items() if node is not None},
+            links=await self._links(findings) if len(usable) > 1 else (),
+            control_nodes=tuple(node.path for node in control_nodes),
+            warnings=tuple(findings.warnings),
+        )
+
+    async def _links(self, findings: Findings) -> tuple[GpuLink, ...]:
+        try:
+            return (await self.nvml.topology()).links
+        except NvmlError as error:
+            findings.warn(f"it is not known how GPUs are connected: {error.message}")
+            return ()
+
+
+def nvml_library(roots: Roots) -> str:
+    """Return the path of the driver's NVML, in the driver root or as this container has it.
+
+    Raises:
+        DriverNotFoundError: there is none.
+    """
+    for root in dict.fromkeys((roots.driver_root, "/")):
+        try:
+            with Tree(root) as tree:
+                at_root = replace(roots, driver_root=root)
+                machine = posix.uname().machine
+                search = libraries.Search(tree, at_root, machine, Findings())
+                path = libraries.find_one(search, NVML)
+        except HostError:  # no such folder
+            continue
+        if path is not None:
+            return path
+    raise DriverNotFoundError(
+        f"no {NVML} in {roots.driver_root} or /",
+        hint="install NVIDIA's driver, or mount its root and name it: --driver-root-ctr-path",
+    )
+
+
+def visible_nodes(roots: Roots, stat_node: StatNode) -> StatNode:
+    """Return a function that reads device nodes, and believes in those that cannot be seen.
+
+    A container that does not have the host's /dev may see no node at all, or none of those of MIG
+    devices. So a node of /dev counts as missing only beside nvidiactl, and another one only if
+    its folder is there.
+    """
+
+    def stat_visible(path: str) -> NodeStat | None:
+        node = stat_node(path)
+        folder = os.path.dirname(path)
+        witness = f"{folder}/nvidiactl" if folder == roots.dev else folder
+        return HIDDEN if node is None and not os.path.lexists(witness) else node
+
+    return stat_visible

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kubelet's device plugin API over gRPC: the methods that a plugin serves, and registration.
+
+The method tables are written here instead of generated: a generated one refuses every gRPC that
+is older than the generator.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+import grpc.aio
+
+from nvct.agent.kubelet import deviceplugin_pb2 as api
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from typing import Any, TypeAlias
+
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+VERSION = "v1beta1"
+SERVICE = f"{VERSION}.DevicePlugin"
+REGISTER = f"/{VERSION}.Registration/Register"
+HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
+DIAL_S = 5.0
+OPTIONS = (("grpc.so_reuseport", 0), ("grpc.use_local_subchannel_pool", 1))
+
+
+class Plugin(Protocol):
+    """What a plugin serves for one resource; each method is as the API's."""
+
+    async def options(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
+        """Answer GetDevicePluginOptions."""
+        ...
+
+    def list_and_watch(
+        self, request: api.Empty, context: Context
+    ) -> AsyncIterator[api.ListAndWatchResponse]:
+        """Answer ListAndWatch: all devices at once, and again after each change."""
+        ...
+
+    async def preferred(
+        self, request: api.PreferredAllocationRequest, context: Context
+    ) -> api.PreferredAllocationResponse:
+        """Answer GetPreferredAllocation."""
+        ...
+
+    async def allocate(
+        self, request: api.AllocateRequest, context: Context
+    ) -> api.AllocateResponse:
+        """Answer Allocate."""
+        ...
+
+
+def server(plugin: Plugin, path: str) -> grpc.aio.Server:
+    """Return a server of a plugin that is bound to a socket, and not started."""
+    unary = grpc.unary_unary_rpc_method_handler
+    methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+        "GetDevicePluginOptions": unary(
+            plugin.options, api.Empty.FromString, api.DevicePluginOptions.SerializeToString
+        ),
+        "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+            plugin.list_and_watch,
+            api.Empty.FromString,
+            api.ListAndWatchResponse.SerializeToString,
+        ),
+        "GetPreferredAllocation": unary(
+            plugin.preferred,
+            api.PreferredAllocationRequest.FromString,
+            api.PreferredAllocationResponse.SerializeToString,
+        ),
+        "Allocate": unary(
+            plugin.allocate,
+            api.AllocateRequest.FromString,
+            api.AllocateResponse.SerializeToString,
+        ),
+        "PreStartContainer": unary(
+            _pre_start,
+            api.PreStartContainerRequest.FromString,
+            api.PreStartContainerResponse.SerializeToString,
+        ),
+    }
+    made = grpc.aio.server(options=OPTIONS)
+    made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    made.add_insecure_port(f"unix:{path}")
+    return made
+
+
+async def register(socket: str, resource: str, endpoint: str) -> None:
+    """Register a resource with the kubelet.
+
+    Args:
+        socket: of the kubelet.
+        resource: its name.
+        endpoint: the name of the plugin's socket, in the folder of the kubelet's.
+
+    Raises:
+        grpc.RpcError: the kubelet does not answer, or refuses.
+    """
+    request = api.RegisterRequest(
+        version=VERSION,
+        endpoint=endpoint,
+        resource_name=resource,
+        options=api.DevicePluginOptions(get_preferred_allocation_available=True),
+    )
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
+        call = channel.unary_unary(
+            REGISTER, api.RegisterRequest.SerializeToString, api.Empty.FromString
+        )
+        await call(request, timeout=DIAL_S, wait_for_ready=False)
+
+
+async def _pre_start(
+    _request: api.PreStartContainerRequest, _context: Context
+) -> api.PreStartContainerResponse:
+    return api.PreStartContainerResponse()

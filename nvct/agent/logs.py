@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's log on stderr: a line of text or of JSON for each event."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from nvct.errors import UsageError
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
+LEVEL_ENV, FORMAT_ENV = "NVCT_LOG_LEVEL", "NVCT_LOG_FORMAT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Log:
+    """Writes lines of a level and above.
+
+    Attributes:
+        level: the lowest one that is written.
+        form: text or json.
+        target: None is stderr.
+    """
+
+    level: str = "info"
+    form: str = "text"
+    target: TextIO | None = field(default=None, repr=False)
+
+    def debug(self, text: str) -> None:
+        """Write what only a developer needs."""
+        self._write("debug", text)
+
+    def info(self, text: str) -> None:
+        """Write what happened."""
+        self._write("info", text)
+
+    def warning(self, text: str) -> None:
+        """Write what works less well than it should."""
+        self._write("warning", text)
+
+    def error(self, text: str) -> None:
+        """Write what does not work."""
+        self._write("error", text)
+
+    def _write(self, level: str, text: str) -> None:
+        if LEVELS.index(level) < LEVELS.index(self.level):
+            return
+        seconds = time.time()
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+        stamp = f"{moment}.{int(seconds * 1000) % 1000:03}Z"
+        text = " ".join(text.splitlines())
+        line = (
+            jsontext.dumps({"time": stamp, "level": level, "message": text})
+            if self.form == "json"
+            else f"{stamp} {level}: {text}"
+        )
+        target = self.target or sys.stderr
+        target.write(f"{line}\n")
+        target.flush()
+
+
+def from_environment(env: Mapping[str, str]) -> Log:
+    """Return the log that NVCT_LOG_LEVEL and NVCT_LOG_FORMAT describe.
+
+    Raises:
+        UsageError: a value is unknown.
+    """
+    for name, choices in ((LEVEL_ENV, LEVELS), (FORMAT_ENV, FORMATS)):
+        if env.get(name, choices[0]) not in choices:
+            raise UsageError(f"{name}={env[name]!r}", hint=f"it is one of {', '.join(choices)}")
+    return Log(level=env.get(LEVEL_ENV, "info"), form=env.get(FORMAT_ENV, "text"))

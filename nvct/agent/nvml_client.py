@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML for the agent's tasks: requests to the supervisor that do not block the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from nvct.agent.nvml_supervisor import CLOSE
+from nvct.errors import NvmlError
+from nvct.host.nvml import answers, messages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    from nvct.host.nvml.model import NvmlEvents, NvmlReport, NvmlTopology
+    from nvct.oci.jsontext import Json
+
+    T = TypeVar("T")
+
+START_S = 60
+"""Eight GPUs that nothing else uses take some twenty seconds to start."""
+CALL_S = 5
+"""Of a worker that has answered before: a longer wait is a hang."""
+
+
+class SupervisorEndedError(NvmlError):
+    """The supervisor has ended, and only a new process can start another one."""
+
+
+class NvmlClient:
+    """One library of NVML; one request at a time.
+
+    Attributes:
+        library: its path.
+    """
+
+    def __init__(self, connection: _socket.socket, library: str = "") -> None:
+        """Use a supervisor by the connection to it, which is this client's own from now on."""
+        self.library = library
+        self._socket = socket.socket(fileno=connection.detach())
+        self._socket.settimeout(0)
+        self._lock = asyncio.Lock()
+        self._requests = 0
+        self._has_answered = False
+
+    async def report(self) -> NvmlReport:
+        """Return what NVML reports about this machine.
+
+        Raises:
+            NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
+        """
+        return await self._ask("report", answers.report)
+
+    async def topology(self) -> NvmlTopology:
+        """Return how the GPUs are connected.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return await self._ask("topology", answers.topology)
+
+    async def events(self) -> NvmlEvents:
+        """Return the XID errors since the last call.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return await self._ask("events", answers.events)
+
+    async def close(self) -> None:
+        """End the worker, and with it NVML's handles; the next call starts another one.
+
+        Raises:
+            NvmlError: the worker does not end.
+        """
+        await self._ask(CLOSE, answers.nothing)
+
+    def disconnect(self) -> None:
+        """End the supervisor."""
+        self._socket.close()
+
+    async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
+        # A canceled request would leave its answer to the next one.
+        return parse(await asyncio.shield(self._exchange(verb)))
+
+    async def _exchange(self, verb: str) -> Json:
+        async with self._lock:
+            self._requests += 1
+            limit_s = CALL_S if self._has_answered else START_S
+            arguments: Json = {"library": self.library, "limit_s": limit_s}
+            request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.sock_sendall(self._socket, messages.encode(request))
+                header = await self._read(messages.HEADER)
+                message = messages.decode(await self._read(messages.length_of(header)))
+                self._has_answered = False
+                value = messages.value_of(message, self._requests)
+                self._has_answered = verb != CLOSE
+                return value
+            except (OSError, EOFError, messages.MalformedMessageError) as error:
+                raise SupervisorEndedError(
+                    f"NVML's supervisor has ended: {str(error) or 'no answer'}"
+                ) from error
+
+    async def _read(self, size: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        data = b""
+        while len(data) < size:
+            chunk = await loop.sock_recv(self._socket, size - len(data))
+            if not chunk:
+                raise EOFError
+            data += chunk
+        return data

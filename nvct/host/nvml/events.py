@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verb events: the XID errors since the last question. Runs in the worker.
+
+A thread of its own waits for NVML's events, in slices, and the verb empties its list: an event is
+never missed while other verbs run, and no verb waits for an event.
+"""
+
+from __future__ import annotations
+
+import threading
+from ctypes import c_void_p, cast
+from itertools import count
+
+from nvct.errors import NvmlError
+from nvct.host.nvml.calls import Calls, reason, string
+from nvct.host.nvml.model import NvmlEvents, XidEvent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvct.host.nvml.calls import Handle
+
+SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8
+"""Types of events, from nvml.h."""
+WANTED = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID
+"""As NVIDIA's device plugin; only XID errors are reported."""
+SLICE_MS = 1000
+WHOLE_GPU = 0xFFFFFFFF
+"""In place of the id of an instance (nvml.h, nvmlEventData_t)."""
+LIMIT = 1000
+"""Events that are kept; a GPU that fails reports the same XID many times."""
+NUMBERS = count(1)
+
+
+class Watch:
+    """A started watch of all GPUs.
+
+    Attributes:
+        number: of this watch.
+        unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
+        failure: why the watch has ended, "" while it runs.
+    """
+
+    def __init__(self, nvml: Calls) -> None:
+        """Register all GPUs, and start the thread.
+
+        Raises:
+            NVMLError: NVML cannot make a set of events.
+        """
+        self.number = next(NUMBERS)
+        self.unwatched: dict[str, str] = {}
+        self.failure = ""
+        self._nvml = Calls(nvml.module)  # its `last` is the thread's own
+        self._uuids: dict[int | None, str] = {}  # a lost GPU does not tell its UUID any more
+        self._events: list[XidEvent] = []
+        self._lock = threading.Lock()
+        self._set = self._nvml.nvmlEventSetCreate()
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            self._register(index)
+        threading.Thread(target=self._run, name="events", daemon=True).start()
+
+    def take(self) -> tuple[XidEvent, ...]:
+        """Return the events since the last call."""
+        with self._lock:
+            taken, self._events = tuple(self._events), []
+        return taken
+
+    def _register(self, index: int) -> None:
+        nvml, uuid = self._nvml, ""
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = self._uuids[_address(handle)] = string(nvml.nvmlDeviceGetUUID(handle))
+            types = WANTED & int(nvml.nvmlDeviceGetSupportedEventTypes(handle))
+            nvml.nvmlDeviceRegisterEvents(handle, types, self._set)
+        except nvml.NVMLError as error:
+            if uuid:
+                self.unwatched[uuid] = f"{nvml.last}: {reason(error)}"
+
+    def _run(self) -> None:
+        nvml = self._nvml
+        try:
+            while True:
+                try:
+                    data = nvml.nvmlEventSetWait_v2(self._set, SLICE_MS)
+                except nvml.NVMLError_Timeout:
+                    continue
+                if data.eventType == XID:
+                    self._add(data)
+        except nvml.NVMLError as error:
+            self.failure = f"{nvml.last} failed: {reason(error)}"
+
+    def _add(self, data: Any) -> None:  # noqa: ANN401 - NVML's own type
+        event = XidEvent(
+            uuid=self._uuids.get(_address(data.device), ""),
+            xid=int(data.eventData),
+            gi=_instance(data.gpuInstanceId),
+            ci=_instance(data.computeInstanceId),
+        )
+        with self._lock:
+            if event not in self._events[-1:] and len(self._events) < LIMIT:
+                self._events.append(event)
+
+
+_watch: Watch | None = None
+
+
+def events(nvml: Calls) -> NvmlEvents:
+    """Return the events since the last question; the first question starts the watch.
+
+    Raises:
+        NvmlError: the watch has ended; the next question starts another one.
+    """
+    global _watch  # noqa: PLW0603 - one for each worker process, whose memory this is
+    if _watch is None:
+        _watch = Watch(nvml)
+    watch = _watch
+    if watch.failure:
+        _watch = None
+        raise NvmlError(f"the watch for XID errors ended: {watch.failure}")
+    return NvmlEvents(watch=watch.number, events=watch.take(), unwatched=watch.unwatched)
+
+
+def _address(handle: Handle) -> int | None:
+    """Return what identifies a GPU in a session with NVML."""
+    return cast(handle, c_void_p).value
+
+
+def _instance(number: int) -> int:
+    return -1 if number in (WHOLE_GPU, -1) else int(number)

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options, variables and config file of the device plugin: precedence, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.agent.device_plugin import config_file, options
+from nvct.agent.device_plugin.settings import NamePattern, Replicas, Settings
+from nvct.errors import NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+SHARED = """
+version: v1
+sharing:
+  timeSlicing:
+    renameByDefault: true
+    failRequestsGreaterThanOne: true
+    resources:
+    - {name: nvidia.com/gpu, replicas: 4, devices: [0, "1:0"]}
+    - {name: mig-1g.10gb, replicas: 2, rename: small}
+resources:
+  gpus: [{pattern: "*A100*", name: a100}]
+  mig: [{pattern: 1g.*, name: nvidia.com/tiny}]
+"""
+
+
+def resolve(
+    tmp_path: Path, *words: str, env: Mapping[str, str] | None = None, config: str = ""
+) -> tuple[Settings, tuple[str, ...]]:
+    path = tmp_path / "config.yaml"
+    path.write_text(config)
+    more = [f"--config-file={path}"] if config else []
+    return config_file.resolve([*words, *more], env or {})
+
+
+def test_without_anything_the_defaults_are_the_incumbents() -> None:
+    settings, warnings = config_file.resolve([], {})
+
+    assert settings == Settings()
+    assert warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "config", "expected"),
+    [
+        (["--mig-strategy=single"], "mixed", "none", "single"),
+        ([], "mixed", "single", "mixed"),
+        ([], None, "single", "single"),
+        ([], None, None, "none"),
+    ],
+)
+def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
+    words: list[str], env: str | None, config: str | None, expected: str, tmp_path: Path
+) -> None:
+    text = f"flags: {{migStrategy: {config}}}" if config else "version: v1"
+    variables = {"MIG_STRATEGY": env} if env else {}
+
+    assert resolve(tmp_path, *words, env=variables, config=text)[0].mig_strategy == expected
+
+
+@pytest.mark.parametrize(
+    "option", [o for o in options.OPTIONS if o.field], ids=lambda option: option.flags[0]
+)
+def test_every_name_of_an_option_sets_it(option: options.Option, tmp_path: Path) -> None:
+    value = {"switch": "true", "numbers": "0"}.get(option.kind) or (option.choices or ("/x",))[-1]
+    values = [
+        getattr(resolve(tmp_path, f"{dashes}{flag}", value)[0], option.field)
+        if option.kind != "switch"
+        else getattr(resolve(tmp_path, f"{dashes}{flag}={value}")[0], option.field)
+        for flag in option.flags
+        for dashes in ("-", "--")
+    ]
+    values += [
+        getattr(resolve(tmp_path, env={name: value})[0], option.field) for name in option.env
+    ]
+
+    assert len({str(one) for one in values}) == 1
+    assert str(value).lower() in str(values[0]).lower()
+
+
+def test_lists_are_repeated_or_separated_by_commas(tmp_path: Path) -> None:
+    name = "--device-list-strategy"
+    for words in ([f"{name}=envvar,cdi-cri"], [name, "envvar", f"{name}=cdi-cri"]):
+        settings, _ = resolve(tmp_path, *words)
+        assert settings.device_list_strategy == ("envvar", "cdi-cri")
+    for value in ("cdi-cri", "[cdi-cri]"):
+        settings, _ = resolve(
+            tmp_path, config=f"flags: {{plugin: {{deviceListStrategy: {value}}}}}"
+        )
+        assert settings.device_list_strategy == ("cdi-cri",)
+
+
+def test_the_root_of_dev_is_the_drivers_unless_given(tmp_path: Path) -> None:
+    assert (
+        resolve(tmp_path, "--driver-root=/run/nvidia/driver")[0].dev_root == "/run/nvidia/driver"
+    )
+    assert resolve(tmp_path, "--driver-root=/a", "--dev-root=/")[0].dev_root == "/"
+
+
+def test_an_empty_kubelet_socket_is_a_value(tmp_path: Path) -> None:
+    assert resolve(tmp_path, env={"KUBELET_SOCKET": ""})[0].kubelet_socket == ""
+
+
+def test_the_options_of_the_readme_of_0_9_0_work(tmp_path: Path) -> None:
+    settings, _ = resolve(
+        tmp_path, "--mig-strategy=mixed", "--fail-on-init-error=false",
+        "--nvidia-driver-root=/run/nvidia/driver", "--pass-device-specs=true",
+        "--device-list-strategy=volume-mounts", "--device-id-strategy=index",
+    )  # fmt: skip
+
+    assert settings == Settings(
+        mig_strategy="mixed", fail_on_init_error=False, driver_root="/run/nvidia/driver",
+        dev_root="/run/nvidia/driver", pass_device_specs=True,
+        device_list_strategy=("volume-mounts",), device_id_strategy="index",
+    )  # fmt: skip
+
+
+def test_a_config_file_shares_and_names_resources(tmp_path: Path) -> None:
+    settings, warnings = resolve(tmp_path, config=SHARED)
+
+    assert warnings == ()
+    assert settings.one_each
+    assert settings.replicas == (
+        Replicas(
+            name="nvidia.com/gpu", replicas=4, rename="nvidia.com/gpu.shared", devices=("0", "1:0")
+        ),
+        Replicas(name="nvidia.com/mig-1g.10gb", replicas=2, rename="nvidia.com/small"),
+    )
+    assert settings.gpu_names == (NamePattern(pattern="*A100*", name="nvidia.com/a100"),)
+    assert settings.mig_names == (NamePattern(pattern="1g.*", name="nvidia.com/tiny"),)
+
+
+def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
+    _, warnings = resolve(
+        tmp_path,
+        config="flags: {migstrategy: mixed, gfd: {oneshot: true}, plugin: {x: 1}}\nmore: {a: b}",
+    )
+
+    assert [line.split(": ", 1)[1] for line in warnings] == [
+        "unknown key flags.migstrategy has no effect",
+        "unknown key flags.plugin.x has no effect",
+        "unknown key more has no effect",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "sentence"),
+    [
+        (["--nonsense"], "", "'--nonsense' is no option of nvidia-device-plugin"),
+        (["--fail-on-init-error", "false"], "", "'false' is no option of nvidia-device-plugin"),
+        (["--fail-on-init-error=no"], "", "--fail-on-init-error must be true or false, not 'no'"),
+        (["--mig-strategy"], "", "--mig-strategy needs a value"),
+        (["--mig-strategy=both"], "", "invalid --mig-strategy option: 'both'"),
+        (["--imex-channel-ids=1"], "", "the IMEX channels must be none or 0"),
+        (["--imex-channel-ids=a"], "", "--imex-channel-ids must be numbers, not 'a'"),
+        ([], "version: v2", "has the unknown version 'v2', not v1"),
+        ([], "{", "is malformed: while parsing"),
+        ([], "[]", "is no table of settings"),
+        ([], "flags: {failOnInitError: 'yes'}", "flags.failOnInitError in "),
+        ([], "sharing: {mps: {resources: []}}", "sharing.mps is not available"),
+        ([], "sharing: {timeSlicing: {}}", "sharing.timeSlicing: no resources specified"),
+        ([], "sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "no resource name specified"),
+        ([], "sharing: {timeSlicing: {resources: [{name: gpu}]}}", "no replicas specified"),
+        (
+            [],
+            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 1}]}}",
+            "number of replicas must be >= 2",
+        ),
+        (
+            [],
+            "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: some}]}}",
+            "devices must be all, a number or a list, not 'some'",
+        ),
+        (
+            [],
+            "sharing: {timeSlicing: {resources: [{name: GPU, replicas: 2}]}}",
+            "'nvidia.com/GPU' is no resource name",
+        ),
+        ([], "resources: {gpus: [{pattern: x}]}", "each of resources.gpus needs a pattern"),
+        ([], f"resources: {{gpus: [{{pattern: x, name: {'a' * 60}}}]}}", "is no resource name"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(
+    words: list[str], config: str, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(NvctError) as caught:
+        resolve(tmp_path, *words, config=config)
+
+    assert sentence in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+def test_a_config_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(NvctError, match="config file /nowhere: No such file or directory"):
+        config_file.resolve(["--config-file=/nowhere"], {})
+
+
+def test_the_help_names_every_option() -> None:
+    text = options.help_text()
+
+    assert all(f"--{flag}" in text for option in options.OPTIONS for flag in option.flags)
+    assert all(f"[{option.env[0]}]" in text for option in options.OPTIONS)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A resource stays registered, whatever the kubelet and others do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import tempfile
+import time
+
+import grpc
+import pytest
+
+from nvct.agent.device_plugin import allocate
+from nvct.agent.device_plugin.endpoint import Content, identity
+from nvct.agent.device_plugin.registration import Registration
+from nvct.agent.device_plugin.resources import GPU, Device, Resource
+from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.logs import Log
+from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from typing_extensions import Self
+
+SOON_S = 2.0
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # a socket's path is short
+        yield path
+
+
+def content(count: int = 2, **settings: object) -> Content:
+    devices = [
+        Device(id=f"GPU-{n}", uuid=f"GPU-{n}", gpu=f"GPU-{n}", index=str(n)) for n in range(count)
+    ]
+    return Content(
+        resource=Resource(name=GPU, devices={device.id: device for device in devices}),
+        settings=Settings(**settings),  # type: ignore[arg-type]
+        node=allocate.Node(),
+    )
+
+
+class Running:
+    """A registration that runs, and is looked after."""
+
+    def __init__(self, kubelet: str, folder: str, served: Content | None = None) -> None:
+        self.log = io.StringIO()
+        self.registration = Registration(
+            served or content(), kubelet, folder, Log(target=self.log)
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self.task = asyncio.create_task(self.registration.run())
+        self._tasks = [self.task, asyncio.create_task(self._look())]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _look(self) -> None:
+        while True:
+            self.registration.look()
+            await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def started(kubelet: FakeKubelet) -> AsyncIterator[FakeKubelet]:
+    await kubelet.start()
+    try:
+        yield kubelet
+    finally:
+        await kubelet.stop()
+
+
+HEALTHY = {"GPU-0": "Healthy", "GPU-1": "Healthy"}
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize("authority", ["", "localhost", "nvidia-gpu.sock", "a%2Fb"])
+def test_a_resource_is_registered_and_listed(folder: str, authority: str, *, is_old: bool) -> None:
+    async def run() -> None:
+        async with started(FakeKubelet(folder, is_old=is_old, authority=authority)) as kubelet:
+            async with Running(kubelet.socket, folder) as plugin:
+                await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+                await until(lambda: plugin.registration.state == "listed")
+                (request,) = kubelet.registered
+                assert (request.version, request.endpoint) == ("v1beta1", "nvidia-gpu.sock")
+                assert request.options.get_preferred_allocation_available
+                assert sorted(os.listdir(folder)) == ["kubelet.sock", "nvidia-gpu.sock"]
+            assert os.listdir(folder) == ["kubelet.sock"]
+
+    asyncio.run(run())
+
+
+def test_the_kubelet_calls_the_plugin(folder: str) -> None:
+    async def run() -> None:
+        async with (
+            started(FakeKubelet(folder)) as kubelet,
+            Running(kubelet.socket, folder),
+        ):
+            await until(lambda: GPU in kubelet.lists)
+            asked = api.AllocateRequest()
+            asked.container_requests.add(devices_ids=["GPU-1", "GPU-0"])
+            answer = await kubelet.call(GPU, "Allocate", asked, api.AllocateResponse)
+            envs = answer["container_responses"][0]["envs"]
+            assert envs == {"NVIDIA_VISIBLE_DEVICES": "GPU-0,GPU-1"}
+            wish = api.PreferredAllocationRequest()
+            wish.container_requests.add(available_deviceIDs=["GPU-1"], allocation_size=1)
+            answer = await kubelet.call(
+                GPU, "GetPreferredAllocation", wish, api.PreferredAllocationResponse
+            )
+            assert answer["container_responses"] == [{"deviceIDs": ["GPU-1"]}]
+            asked.container_requests.add(devices_ids=["GPU-9"])
+            with pytest.raises(grpc.aio.AioRpcError, match="unknown device: GPU-9"):
+                await kubelet.call(GPU, "Allocate", asked, api.AllocateResponse)
+
+    asyncio.run(run())
+
+
+def test_a_restarted_kubelet_has_the_list_again(folder: str) -> None:
+    async def run() -> None:
+        async with Running(f"{folder}/kubelet.sock", folder) as plugin:
+            for _ in range(3):
+                async with started(FakeKubelet(folder)) as kubelet:
+                    began = time.monotonic()
+                    await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+                    assert time.monotonic() - began < SOON_S
+                    await until(lambda: plugin.registration.state == "listed")
+                await until(lambda: plugin.registration.state == "lost")
+
+    asyncio.run(run())
+
+
+def test_a_plugin_that_the_kubelet_drops_registers_again(folder: str) -> None:
+    async def run() -> None:
+        async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
+            for _ in range(3):
+                await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+                await kubelet.drop(GPU)
+                assert GPU not in kubelet.lists
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+
+    asyncio.run(run())
+
+
+def test_the_end_of_an_older_instance_does_not_take_the_resource_away(folder: str) -> None:
+    """kubernetes#121994: the older stream's end drops the newer plugin."""
+
+    async def run() -> None:
+        async with (
+            started(FakeKubelet(folder)) as kubelet,
+            Running(kubelet.socket, folder) as older,
+        ):
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+            async with Running(kubelet.socket, folder, content(3)):
+                await until(older.task.done)
+                assert older.registration.state == "yielded"
+                # The first registration of the newer one is dropped, the second one stays.
+                await until(lambda: len(kubelet.registered) == 3, SOON_S)
+                await until(lambda: len(kubelet.lists.get(GPU, ())) == 3, SOON_S)
+                await asyncio.sleep(0.5)
+                assert len(kubelet.registered) == 3
+                assert len(kubelet.lists[GPU]) == 3
+
+    asyncio.run(run())
+
+
+def test_a_socket_that_is_removed_is_made_again(folder: str) -> None:
+    async def run() -> None:
+        async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+            kubelet.lists.clear()
+            os.unlink(f"{folder}/nvidia-gpu.sock")
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
+
+    asyncio.run(run())
+
+
+def test_a_socket_of_another_process_is_left_alone(folder: str) -> None:
+    async def run() -> None:
+        async with started(FakeKubelet(folder)) as kubelet:
+            async with Running(kubelet.socket, folder) as plugin:
+                await until(lambda: plugin.registration.state == "listed")
+                os.mkfifo(f"{folder}/other")
+                os.rename(f"{folder}/other", f"{folder}/nvidia-gpu.sock")
+                await until(plugin.task.done)
+                assert "another process serves" in plugin.log.getvalue()
+            assert identity(f"{folder}/nvidia-gpu.sock")
+
+    asyncio.run(run())
+
+
+def test_without_a_kubelets_socket_it_serves_and_does_not_register(folder: str) -> None:
+    async def run() -> None:
+        async with Running("", folder) as plugin:
+            await until(lambda: plugin.registration.state == "serving")
+            channel = grpc.aio.insecure_channel(f"unix:{folder}/nvidia-gpu.sock")
+            call = channel.unary_unary(
+                "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+                api.Empty.SerializeToString,
+                api.DevicePluginOptions.FromString,
+            )
+            assert (await call(api.Empty())).get_preferred_allocation_available
+            await channel.close()
+
+    asyncio.run(run())
+
+
+def test_a_slow_kubelet_is_waited_for(folder: str) -> None:
+    async def run() -> None:
+        async with (
+            started(FakeKubelet(folder, delay_s=1.0)) as kubelet,
+            Running(kubelet.socket, folder) as plugin,
+        ):
+            await until(lambda: plugin.registration.state == "listed")
+            assert len(kubelet.registered) == 1
+
+    asyncio.run(run())
+
+
+def test_six_hundred_and_forty_devices_and_their_health_arrive(folder: str) -> None:
+    async def run() -> None:
+        async with (
+            started(FakeKubelet(folder)) as kubelet,
+            Running(kubelet.socket, folder, content(640)) as plugin,
+        ):
+            await until(lambda: len(kubelet.lists.get(GPU, ())) == 640)
+            served = plugin.registration.endpoint.content
+            plugin.registration.endpoint.update(
+                Content(
+                    resource=served.resource, settings=served.settings, node=served.node,
+                    unhealthy={"GPU-7": "XID 79"},
+                )
+            )  # fmt: skip
+            await until(lambda: kubelet.lists[GPU]["GPU-7"] == "Unhealthy")
+            assert list(kubelet.lists[GPU].values()).count("Healthy") == 639
+
+    asyncio.run(run())
+
+
+def test_a_resource_without_devices_is_emptied_before_it_goes(folder: str) -> None:
+    async def run() -> None:
+        async with (
+            started(FakeKubelet(folder)) as kubelet,
+            Running(kubelet.socket, folder) as plugin,
+        ):
+            await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+            leaving = asyncio.create_task(plugin.registration.withdraw())
+            await until(lambda: kubelet.lists.get(GPU) == {})
+            assert plugin.registration.state == "withdrawn"
+            leaving.cancel()
+
+    asyncio.run(run())

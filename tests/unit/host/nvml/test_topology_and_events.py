@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs topology and events, with the real nvidia-ml-py and a library with the real NVML ABI."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from nvct.host.nvml import answers
+from nvct.host.nvml.model import NvmlEvents, XidEvent
+from nvct.host.nvml.session import NvmlSession
+from nvct.sim import node_changes, tree
+from tests.support.memory import in_memory
+from tests.support.nvml_node import CACHE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMEOUT_S = 10.0
+
+
+@pytest.fixture
+def node(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tree.Node]:
+    """A node whose GPUs are connected by NVLinks without a switch."""
+    try:
+        with in_memory(tmp_path_factory.mktemp("nodes")) as folder:
+            created = tree.create("v100-8", "v100-8", folder, native_cache=CACHE)
+            monkeypatch.setenv("NVCT_SIM_DEV", str(created.dev))
+            yield created
+            tree.destroy(created)
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+
+
+@pytest.fixture
+def session(node: tree.Node) -> Iterator[NvmlSession]:
+    library = f"{node.library_dir}/libnvidia-ml.so.{node.installed}"
+    with contextlib.closing(NvmlSession(library)) as opened:
+        yield opened
+
+
+def test_the_links_of_each_pair_are_those_of_the_profile(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    uuids = [tree.gpu_uuid(node.name, index) for index in range(8)]
+
+    topology = answers.topology(session.call("topology"))
+
+    links = {link.gpus: (link.ancestor, link.nvlinks) for link in topology.links}
+    assert len(links) == 8 * 7 / 2
+    assert links[uuids[0], uuids[3]] == (30, 2)  # one host bridge; two NVLinks
+    assert links[uuids[0], uuids[1]] == (10, 1)  # one switch; one NVLink
+    assert links[uuids[0], uuids[7]] == (50, 0)  # another processor; none
+
+
+def test_an_xid_is_reported_once_and_after_the_start_of_the_watch(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    node_changes.add_event(node, 1, data=48)
+    first = answers.events(session.call("events"))
+    assert (first.events, first.unwatched) == ((), {})
+
+    node_changes.add_event(node, 2, data=79)
+
+    assert wait_for_events(session).events == (XidEvent(uuid=tree.gpu_uuid(node.name, 2), xid=79),)
+    time.sleep(0.1)
+    assert answers.events(session.call("events")).events == ()
+
+
+def test_a_gpu_that_is_lost_is_still_named(node: tree.Node, session: NvmlSession) -> None:
+    session.call("events")
+
+    node_changes.lose_gpu(node, 3)
+
+    assert wait_for_events(session).events == (XidEvent(uuid=tree.gpu_uuid(node.name, 3), xid=79),)
+
+
+def wait_for_events(session: NvmlSession) -> NvmlEvents:
+    end = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < end:
+        found = answers.events(session.call("events"))
+        if found.events:
+            return found
+        time.sleep(0.02)
+    pytest.fail("there is no event")
