@@ -198,5 +198,5 @@ def _write(folder: str, rules: list[Rule]) -> None:
     except OSError as error:
         raise HostError(
             f"cannot allow a device in {path}: {error.strerror}",
-            hint="set no-cgroups = true in config.toml where a hook may not",
+            hint="set no-cgroups = true in config.toml if hooks must not change cgroups",
         ) from error
