@@ -96,7 +96,7 @@ def parse(data: bytes, *, source: str) -> object:
 
 
 def _parse_json(text: str, source: str) -> object:
-    import json  # only here: where there is no spec, `cdi list` is done without it
+    import json  # imported here: without spec files, `cdi list` does not need it
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         table = dict(pairs)

@@ -41,8 +41,8 @@ def config(
 ) -> None:
     """Print config.toml, or change keys of it; comments and order stay.
 
-    A file that does not exist is taken to be the default one; of a file that lacks keys, the
-    default one is printed with what it sets.
+    Without a file, the default config.toml is used. If the file lacks keys, the default
+    config.toml is printed, with the values that the file sets.
 
     Example: nvidia-ctk config --set nvidia-container-runtime.mode=cdi --in-place
     """
@@ -83,10 +83,10 @@ config.aliases = {"create-default": "default", "generate-default": "default"}
 
 
 @config.command("show", cls=GoStyle)
-@click.option("--origin", is_flag=True, help="Say where each value is from.")
+@click.option("--origin", is_flag=True, help="Show where each value comes from.")
 @click.pass_context
 def show(ctx: click.Context, *, origin: bool) -> None:
-    """Print every key with the value that holds, and warnings about values that do not."""
+    """Print every key with the value in force, and warnings about values without effect."""
     from nvct.config import load, unread
 
     path = ctx.meta.get("nvct.config-file") or _config_path()

@@ -53,11 +53,11 @@ def explain(
     everything: bool,
     form: str,
 ) -> None:
-    """Print what a create of a container would come to, and why; change nothing.
+    """Print what a container would get, and why; change nothing.
 
-    CONFIG_JSON is an OCI bundle's config.json, or - for stdin. The exit status is 1 where the
-    create would fail. Run it as the user whose engine it is: that one's config.toml, plans and
-    uid count.
+    CONFIG_JSON is an OCI bundle's config.json, or - for stdin. The exit status is 1 if the
+    container could not be created. Run it as the user of the engine: it reads the config.toml and
+    the plans of the user who runs it, and policy rules test the uid.
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """

@@ -30,9 +30,9 @@ NO_VIEWS = "no views: nvct farm build makes one"
 def farm() -> None:
     """Keep the driver's files as views, which containers get by one mount.
 
-    A view holds the user space of one driver version, and stays what it is when a package upgrade
-    replaces the driver on the disk. The shim uses it where it can be made of links. In config.toml
-    layout = "farm" makes it use one of bind mounts too, and "classic" none.
+    A view holds the user space of one driver version; an upgrade of the driver on the disk does
+    not change it. By default nvct uses a view that can be made of links. In config.toml, layout =
+    "farm" also allows a view of bind mounts, and layout = "classic" allows no view.
     """
 
 
@@ -77,7 +77,8 @@ def list_(*, form: str) -> None:
 def gc(*, dry_run: bool) -> None:
     """Remove the views that nobody needs any more.
 
-    The view of the loaded driver stays, and any that a process has mounted or a plan names.
+    The view of the loaded driver stays, and so does a view that a process has mounted or that a
+    plan or a CDI specification names.
 
     Example: nvct farm gc --dry-run
     """
@@ -95,9 +96,9 @@ def gc(*, dry_run: bool) -> None:
 @farm.command()
 @click.argument("names", nargs=-1)
 def verify(*, names: tuple[str, ...]) -> None:
-    """Compare the content of views with what was put there; exit with 1 if any differs.
+    """Compare the content of views with their records; exit with 1 if any differs.
 
-    What has not been read before is read now, and is what later runs compare with.
+    The first run records a hash of each file; later runs compare with that hash.
 
     Example: nvct farm verify
     """

@@ -28,7 +28,7 @@ def format_option(*names: str) -> Callable[[Command], Command]:
         )(function)  # fmt: skip
         return click.option(
             "--format", "form", type=click.Choice(choices), default=choices[0],
-            show_default=True, callback=_choose, help="Of what is printed.",
+            show_default=True, callback=_choose, help="Format of the output.",
         )(function)  # fmt: skip
 
     return add

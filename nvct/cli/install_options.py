@@ -134,7 +134,7 @@ _ENGINE: list[Adds] = [
     _value("--socket", "socket", env=["RUNTIME_SOCKET", "CONTAINERD_SOCKET", "DOCKER_SOCKET"],
            default=SUITS_ENGINE, text="The engine's socket.  [default: its usual one]"),
     _value("--restart-mode", "restart", env="RUNTIME_RESTART_MODE", default=SUITS_ENGINE,
-           text="How the engine is told: signal, systemd or none.  "
+           text="How the engine is reloaded: signal, systemd or none.  "
            "[default: signal; systemd for crio]"),
     _switch("--enable-cdi-in-runtime", "cdi", env="RUNTIME_ENABLE_CDI", default=None,
             text="Switch the engine's own CDI on.  [default: as --cdi-enabled]"),

@@ -23,7 +23,8 @@ PACKAGES = click.option("--packages", help="Folder that holds nvct.  [default: t
 
 
 @launchers.command()
-@click.option("--bin-dir", type=click.Path(path_type=Path), required=True, help="Where they go.")
+@click.option("--bin-dir", type=click.Path(path_type=Path), required=True,
+              help="Folder for the programs.")  # fmt: skip
 @click.option("--form", type=click.Choice(launch.FORMS), default="auto", show_default=True,
               help="A static C program, a shell script (runtimes only), or nvct-hot.")  # fmt: skip
 @PYTHON
@@ -72,7 +73,7 @@ def install(
 @PACKAGES
 @click.option("--archive", default="", help="The file.  [default: in __pycache__]")
 def make_archive(*, python: str | None, packages: str | None, archive: str) -> None:
-    """Compile the hot side into its archive, as is done after each change of the interpreter.
+    """Compile the hot side into its archive: needed after each change of the interpreter.
 
     Example: nvct launchers archive --python /usr/bin/python3 --archive /usr/lib/nvct/hot.bin
     """

@@ -44,7 +44,7 @@ def inventory(
 
     Format bind is one SRC:DST:OPTIONS a line: ro for a file, rw for a socket, rwm for a device
     node. docker --volume, podman --volume and apptainer --bind take the lines of files and
-    sockets, docker --device and podman --device those of nodes. A link is its file once more.
+    sockets, docker --device and podman --device those of nodes. A link becomes its file.
 
     Format json is described by inventory.schema.json beside nvct/host/listing.py.
 

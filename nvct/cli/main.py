@@ -36,7 +36,7 @@ NVCT_COMMANDS = {
     "publish": ("nvct.cli.publish", "publish", "Keep the specification that engines read."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
-    "status": ("nvct.cli.status", "status", "Say how this node stands."),
+    "status": ("nvct.cli.status", "status", "Show the health of this node."),
     "snapshot": ("nvct.cli.snapshot", "snapshot", "Record this host, for a bug report or a test."),
     "validate": ("nvct.cli.validate", "validate", "Write the status files of operators."),
 }

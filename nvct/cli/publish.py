@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command: nvct publish, which keeps the spec that engines read as the host is."""
+"""Command: nvct publish, which keeps the spec that engines read up to date."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ TRIES, PAUSE_S = 20, 1.0  # discovery is repeated if the driver changes during i
 def publish(ctx: click.Context, *, output: str, withdraw: bool) -> None:
     """Write the CDI specification of this host where engines read it, or remove it.
 
-    What nvidia-cdi-refresh.service runs: after an installation, whenever the driver or a GPU
-    comes or goes. Without a driver there is nothing to publish, and an older specification is
-    removed. The variables of nvidia-ctk cdi generate hold; a file that says the same already is
-    left alone, and so is one of somebody else.
+    nvidia-cdi-refresh.service runs this command after an installation and when the driver or a
+    GPU appears or disappears. Without a driver, an older specification is removed. The variables
+    of nvidia-ctk cdi generate apply. A file with the same content is not written again; a file
+    that describes no NVIDIA devices of this host is never changed.
 
     Example: nvct publish --output /etc/cdi/nvidia.yaml
     """

@@ -81,8 +81,9 @@ def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) 
 
 
 DRIVER_ROOT = click.option(
-    "--driver-root", default="/", show_default=True, help=f"Or {attach.DRIVER_ROOT}, as operators."
-)
+    "--driver-root", default="/", show_default=True,
+    help=f"Where the driver is: / or {attach.DRIVER_ROOT}.",
+)  # fmt: skip
 
 
 @sim.command("exec", context_settings={"allow_interspersed_args": False})
@@ -127,12 +128,13 @@ def shell(base: Path, name: str, driver_root: str) -> None:
 @sim.command("replay", context_settings={"allow_interspersed_args": False})
 @click.argument("snapshot", type=click.Path(exists=True))
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND...]")
-@click.option("--mode", default="auto", show_default=True, help="As of nvidia-ctk cdi generate.")
+@click.option("--mode", default="auto", show_default=True,
+              help="How to look, as for nvidia-ctk cdi generate.")  # fmt: skip
 def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
     """Print the CDI specification of a host that `nvct snapshot` recorded.
 
-    With a COMMAND, run that instead, with a config.toml by which nvct's programs look at the
-    recorded host; NVML's answers and the host's paths are not there then.
+    With a COMMAND, run it instead, with a config.toml that leads nvct's programs to the recorded
+    host. Such a program gets no answers of NVML, and prints paths of a temporary folder.
 
     Example: nvct sim replay bug.tar.gz nvidia-ctk cdi generate
     """

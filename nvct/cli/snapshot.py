@@ -36,10 +36,10 @@ def snapshot(
 ) -> None:
     """Record what nvct can see of this host, for a bug report or a test.
 
-    It holds names, sizes and links of the driver's files, headers of its libraries, numbers of
-    its device nodes, what the kernel and NVML tell of the GPUs, and small configuration files of
-    the driver. Made-up UUIDs stand for the real ones; serial numbers and the host's name are not
-    in it. Look at it before you send it: it is text. `nvct sim replay` works on it.
+    The record has names, sizes and links of the driver's files, headers of its libraries, numbers
+    of its device nodes, what the kernel and NVML report about the GPUs, and small configuration
+    files of the driver. Invented UUIDs replace the real ones; serial numbers and the host's name
+    are left out. The record is text: read it before you send it. `nvct sim replay` works on it.
 
     Example: nvct snapshot -o bug.tar.gz
     """

@@ -26,10 +26,11 @@ MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
 @click.command(cls=GoStyle)
 @format_option("text")
 def status(*, form: str) -> None:
-    """Say how this node stands; exit with 1 if something needs to be looked at.
+    """Show the health of this node; exit with 1 if something is wrong.
 
-    The configuration, the driver, the CDI specifications in force, the plans and views that
-    containers use, what the engines are told, and the units that keep it all as the host is.
+    Checks the configuration, the driver, the CDI specifications in force, the plans and views that
+    containers use, the configuration of the engines, and the systemd units that keep the
+    specification up to date.
 
     Example: sudo nvct status
     """

@@ -56,7 +56,7 @@ def create_device_nodes(
     """Make or correct the driver's device nodes.
 
     Majors are the kernel's (/proc/devices); modes and owners are what the driver's parameters
-    say. A node with other numbers is replaced, and so is what is no node.
+    say. A node with wrong numbers is replaced, and so is a file that is not a device node.
 
     Example: nvidia-ctk system create-device-nodes --all --dry-run
     """
@@ -78,7 +78,7 @@ def create_device_nodes(
 @click.option("--dev-root", envvar=["NVIDIA_DEV_ROOT", "DEV_ROOT"],
               help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
 @click.option("--create-all", is_flag=True, envvar="CREATE_ALL",
-              help="Also for nodes to come: every GPU and MIG instance.")  # fmt: skip
+              help="Also for nodes that may come later: every GPU and MIG instance.")  # fmt: skip
 @click.option("--load-kernel-modules", is_flag=True, envvar="LOAD_KERNEL_MODULES",
               help="With --create-all: first load the modules.")  # fmt: skip
 @click.option("--create-device-nodes", "nodes", is_flag=True, envvar="CREATE_DEVICE_NODES",

@@ -31,10 +31,10 @@ def _shared(function: Command) -> Command:
         click.option("--output-dir", "-o", default=FOLDER, show_default=True, envvar="OUTPUT_DIR",
                      help="Folder of the status files."),
         click.option("--with-wait", "-w", is_flag=True, envvar="WITH_WAIT",
-                     help="Try until it is well."),
+                     help="Repeat until the check succeeds."),
         click.option("--sleep-interval-seconds", "-s", "pause_s", type=click.FloatRange(min=0.01),
                      default=5, show_default=True, envvar="SLEEP_INTERVAL_SECONDS",
-                     help="Between two tries."),
+                     help="Time between two tries."),
     ):  # fmt: skip
         function = add(function)
     return function
@@ -81,7 +81,7 @@ def driver(
 ) -> None:
     """Check that the driver works, and write driver-ready.
 
-    It holds where the driver and its nodes are, for a shell or nvct install to read.
+    driver-ready names the folders of the driver and of its nodes, for a shell or nvct install.
 
     Example: nvct validate driver --with-wait
     """
@@ -120,7 +120,7 @@ def driver(
 def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s: float) -> None:
     """Check that this container was given GPUs, and write toolkit-ready.
 
-    To be run in a container that the installed runtime has started.
+    Run it in a container that the installed runtime has started.
 
     Example: nvct validate toolkit --with-wait
     """

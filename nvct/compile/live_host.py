@@ -91,7 +91,7 @@ def discover(
 def discover_or_view(
     settings: Config, options: DiscoveryOptions, mode: str = "auto", *, elsewhere: bool = False
 ) -> Inventory:
-    """Return what containers get: as `look`, or the loaded driver's view after an upgrade.
+    """Return what containers get: as `discover`, or the loaded driver's view after an upgrade.
 
     Args:
         settings: config.toml.
@@ -100,7 +100,7 @@ def discover_or_view(
         elsewhere: the command's options name the files' directories, so no view is used.
 
     Raises:
-        DriverNotFoundError, UsageError: as in `look`.
+        DriverNotFoundError, UsageError: as `discover`.
     """
 
     def find() -> Inventory:
@@ -160,9 +160,9 @@ def own_options(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
 
 
 def own_fingerprints(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fingerprint]:
-    """Return the fingerprints of an inventory that procfs does not show: CSV lists, WSL.
+    """Return fingerprints of what procfs does not show: CSV lists, WSL's driver.
 
-    They must be taken before the inventory.
+    Take them before the discovery whose inventory they belong to.
     """
     roots = roots_of(settings)
     if mode == "auto":

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def in_parts(inventory: Inventory, options: Options) -> Own:
-    """Return the edits without a capability, under "", and those that each capability adds.
+    """Return the edits by capability: key "" has those of every container.
+
+    Each other key has the edits that its capability adds.
 
     Raises:
         UsageError, UnknownDeviceError, HostError: as `generate`.

@@ -49,8 +49,9 @@ class Own(NamedTuple):
 
     Attributes:
         kind: of its devices.
-        common: the part of every container, under "", and those that each capability adds.
-        devices: names of a device, and the device's parts.
+        common: parts by capability: key "" has the part of every container, each other key the
+            part that its capability adds.
+        devices: names of a device, and the device's parts by capability.
         hook: the program that does the work.
     """
 

@@ -98,7 +98,7 @@ def withdraw(path: str) -> bool:
     """Remove the spec; return whether it existed.
 
     Raises:
-        HostError: as in `check`, or the removal failed.
+        HostError: as `check_replaceable`, or the removal failed.
     """
     check_replaceable(path)
     try:

@@ -153,7 +153,7 @@ def _no_driver(host: DockerHost) -> Finding:
         seen += f"; {host.elsewhere} has the GPU"
     return Finding(
         reason=Reason.DriverNotLoaded,
-        # Docker's message is another then: the container's own start fails.
+        # Docker prints another message for this reason: the container's own start fails.
         severity="error" if host.gpus else "note",
         evidence=seen,
         remedy="install the driver and load it: modprobe nvidia",

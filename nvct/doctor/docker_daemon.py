@@ -40,7 +40,7 @@ def findings(host: DockerHost, daemon: Daemon) -> list[Finding]:
 
 
 def _needed(daemon: Daemon) -> tuple[str, ...]:
-    """Return the programs of which one is enough."""
+    """Return the programs for `--gpus`; one of them is enough."""
     numbers = daemon.engine.numbers
     return HOOKS if numbers and numbers >= GPUS_BY_CDI else (RUNTIME_HOOK,)
 
@@ -82,7 +82,7 @@ def _not_installed(host: DockerHost, daemon: Daemon) -> Finding:
     if daemon.engine.numbers >= ASKS_AMD:
         seen += "; dockerd then asks for AMD's: no known GPU vendor found"
     if CDI_HOOK in host.programs:
-        # The package nvidia-container-toolkit-base has the one, nvidia-container-toolkit both.
+        # The package nvidia-container-toolkit-base has the CDI hook alone.
         seen = f"half of it is installed: {host.programs[CDI_HOOK].path}, but no {RUNTIME_HOOK}"
     return Finding(
         reason=Reason.HookNotInstalled,

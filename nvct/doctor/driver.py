@@ -46,9 +46,11 @@ class Places:
     """Where to look.
 
     Attributes:
-        host: the host's root on the host, and host_here where it is for this process.
-        driver: the root of a driver container on the host; driver_here is the same here.
-        sys: where sysfs is.
+        host: the host's root, as a path of the host.
+        host_here: the same root, as a path of this process.
+        driver: the root of a driver container, as a path of the host.
+        driver_here: the same root, as a path of this process.
+        sys: the mount point of sysfs.
         init: whether nvidia-smi may initialize the GPUs; else it only prints its version.
     """
 

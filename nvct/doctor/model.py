@@ -62,7 +62,7 @@ class Part:
         name: config, driver, specs, plans, farm, engines or units.
         health: "absent" if the part does not exist, which is not a fault.
         lines: sentences, the first one a summary.
-        findings: what the lines tell, as values.
+        findings: the content of the lines, as values.
     """
 
     name: str

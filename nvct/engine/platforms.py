@@ -31,7 +31,10 @@ if TYPE_CHECKING:
 
     Rule: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], "Engine | None"]
 
-MERGES_DEEPLY = (2, 0)  # from this containerd on, a drop-in adds to the root file's tables
+MERGES_DEEPLY = (
+    2,
+    0,
+)  # from this release of containerd on, a drop-in adds to the root file's tables
 K0S_MANAGED = "# k0s_managed=true"
 RANCHER_CONFIG = "/agent/etc/containerd/config.toml"
 K0S_DROP_INS = "/etc/k0s/containerd.d"

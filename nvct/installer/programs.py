@@ -69,7 +69,7 @@ def source_root(option: str, package: str) -> str:
         package: a file of the package nvct.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such tree.
     """
     if option:
         if not _folder(option):

@@ -87,14 +87,14 @@ def peer(engine: str, path: str) -> int:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid: int = UCRED.unpack(data[: UCRED.size])[0]
             return pid
-    raise OSError(0, "it does not say who it is")
+    raise OSError(0, "the kernel does not report its process")
 
 
 def _hang_up(engine: str, path: str, patience: Patience, proc: str) -> None:
     pid = peer(engine, path)
     if pid <= 0:
         raise EngineError(
-            f"{engine} answers on {path}, but its process is not to be seen from here",
+            f"{engine} answers on {path}, but its process is not visible here",
             hint="share the host's process IDs: hostPID in a pod, --pid=host with docker",
         )
     process = os.pidfd_open(pid)

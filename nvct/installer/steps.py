@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
-    """Install and configure the engine; as a daemon, wait for a signal, then undo the latter.
+    """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
     An earlier signal ends the installation and restores the engine, too.
 

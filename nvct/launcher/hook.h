@@ -20,7 +20,7 @@ static const char OUR_PROGRAMS[] =
 	"nvidia-container-runtime\0nvidia-container-runtime.cdi\0nvidia-container-runtime.legacy\0"
 	"nvidia-container-cli\0nvct-python\0";
 
-/* Whether a name is in a list of strings, the last of which is empty. */
+/* Whether a name is in a list of strings; an empty string ends the list. */
 static inline int listed(const char *list, const char *name, size_t size)
 {
 	for (const char *p = list; *p; p += strlen(p) + 1)
@@ -35,8 +35,8 @@ static inline const char *base_name(const char *path)
 	return slash ? slash + 1 : path;
 }
 
-/* Return the one of our programs that a name is, NULL if none. Somebody may have put a copy aside:
- * nvidia-ctk.real, as the incumbent's installer names it, is nvidia-ctk. */
+/* Return the program of ours that a file name stands for, NULL if none. A suffix does not count:
+ * nvidia-ctk.real is nvidia-ctk, because the incumbent's installer renames programs so. */
 static inline const char *our_program(const char *name)
 {
 	const char *found = NULL;
@@ -62,7 +62,7 @@ static inline const char *program_name(int argc, char **argv)
 	return found ? found : name;
 }
 
-/* Open what is closed of stdin, stdout and stderr: the next file would take its place, and be written to. */
+/* Open /dev/null for each closed standard stream: else the next file would get its number, and be written to. */
 static inline void open_standard_streams(void)
 {
 	for (int fd = 0; fd < 3; fd++)
@@ -80,8 +80,8 @@ static inline int is_command_line(const char *name)
 	return !strcmp(name, "nvidia-ctk") || !strcmp(name, "nvct");
 }
 
-/* Return the index of the command `hook` of nvidia-ctk and nvct, 0 where it is another command. Behind an
- * option that is not known here nobody can say which word is the command: any `hook` counts. */
+/* Return the index of the command `hook` of nvidia-ctk and nvct, 0 if the command is another one. After an
+ * unknown option, which may take a value, the command's position is unknown: any word `hook` counts. */
 static inline int hook_command(const char *program, int argc, char **argv)
 {
 	static const char SWITCHES[] = "debug\0d\0quiet\0q\0help\0h\0version\0v\0";
@@ -139,7 +139,7 @@ static inline void keep_only(const char *names)
 /* A hook of a CDI spec has two switches. */
 #define CDI_HOOK_KEEPS "NVIDIA_CTK_DEBUG=\0NVIDIA_CTK_QUIET=\0"
 
-/* The prestart hook runs in the engine's environment; where somebody makes it a createContainer hook,
- * nvct/container/prestart looks at none of these. */
+/* The prestart hook runs in the engine's environment. As a createContainer hook it may have the image's:
+ * nvct/container/prestart then reads none of these. */
 #define PRESTART_KEEPS \
 	"NVIDIA_CTK_\0NVCT_\0PATH=\0HOME=\0XDG_CONFIG_HOME=\0XDG_DATA_DIRS=\0XDG_RUNTIME_DIR=\0"

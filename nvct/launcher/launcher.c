@@ -47,7 +47,7 @@ static char conf[CONF_LIMIT + 1];
 
 #ifdef NVCT_HOT
 #ifdef NVCT_HOT_DIGEST
-/* Whether it was built from the sources that this launcher is of: its last bytes say so. */
+/* Whether nvct-hot was built from the sources of this launcher: its last bytes are their digest. */
 static int is_of_our_sources(void)
 {
 	char said[sizeof NVCT_HOT_DIGEST - 1];
@@ -63,8 +63,8 @@ static int is_of_our_sources(void)
 #define is_of_our_sources() 1
 #endif
 
-/* It reads no file but the job's and needs no Python; where it is not, or not for this machine, or
- * another nvct's, the interpreter has the same modules. */
+/* Become nvct-hot, which needs no other Python. Return if it is missing, for another machine or of another
+ * nvct: the interpreter then imports the same modules. */
 static void try_hot(const char *name, char **args, int count, char **env)
 {
 	char **argv = calloc((size_t)count + 5, sizeof *argv);
@@ -106,7 +106,7 @@ static _Noreturn void start_python(const char *boot, const char *name, char **ar
 }
 #endif
 
-/* Become the command line nvct or nvidia-ctk, for which nothing has to be fast. */
+/* Become the command line nvct or nvidia-ctk, in the interpreter of the cold side. */
 static _Noreturn void start_cold(const char *name, int argc, char **argv)
 {
 	char **args = calloc((size_t)argc + 5, sizeof *args);
@@ -126,7 +126,7 @@ static _Noreturn void start_cold(const char *name, int argc, char **argv)
 	_exit(1);
 }
 
-/* --- the command line: nvct/oci/argv.py says why ------------------------------------------------- */
+/* --- the command line: see nvct/oci/argv.py ---------------------------------------------------- */
 
 struct invocation {
 	const char *command, *bundle, *config;
@@ -254,7 +254,7 @@ static int read_conf(void)
 	int fd, conf_fd;
 	if (!dir || !*dir) {
 		dir = "/run/nvct";
-		/* Who does not own /, as the root of a rootless engine's user namespace. */
+		/* A user who does not own /, such as root in the user namespace of a rootless engine. */
 		if (xdg && *xdg && !stat("/", &s) && s.st_uid != geteuid()) {
 			if ((size_t)snprintf(path, sizeof path, "%s/nvct", xdg) >= sizeof path)
 				return 0;
@@ -411,7 +411,7 @@ static int file_may_request(const struct invocation *said)
 		return 1;
 	if (fstat(fd, &s) || !S_ISREG(s.st_mode) || s.st_size <= 0 || s.st_size > (64 << 20))
 		return 1;
-	/* read: cheaper than a mapping, and a file that is cut short meanwhile raises no SIGBUS */
+	/* read: cheaper than a mapping, and no SIGBUS if another process truncates the file */
 	text = malloc((size_t)s.st_size);
 	while (text && size < s.st_size && (part = read(fd, text + size, (size_t)(s.st_size - size))) > 0)
 		size += part;
@@ -429,7 +429,7 @@ int main(int argc, char **argv)
 	const char *name = program_name(argc, argv);
 	int command;
 	open_standard_streams();
-	/* Whoever started us may ignore them, as Python does; the container must not inherit that. */
+	/* The parent may ignore these signals, as Python does; the container must not inherit that. */
 	signal(SIGPIPE, SIG_DFL);
 	signal(SIGXFSZ, SIG_DFL);
 	command = hook_command(name, argc, argv);

@@ -57,7 +57,10 @@ def _info(program_fd: int, code: bytes) -> bytes:
 
 
 def load(instructions: bytes, name: str) -> int:
-    """Load a device program and return its descriptor; the verifier fails by EINVAL or EACCES."""
+    """Load a device program and return its descriptor.
+
+    If the verifier refuses the program, the error is EINVAL or EACCES.
+    """
     license_ = b"Apache-2.0\0"
     attr = pack(
         "IIQQIIQII16s", TYPE_CGROUP_DEVICE, len(instructions) // INSTRUCTION,

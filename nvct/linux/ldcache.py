@@ -132,7 +132,7 @@ def parse(data: bytes) -> Cache:
     base = HEADER + count * ENTRY
     end = extension or len(data)
     if start + base > end or end > len(data) or count > RECORD_LIMIT:
-        raise LdCacheError(f"ld.so.cache has no room for its {count} libraries")
+        raise LdCacheError(f"ld.so.cache is too short for its {count} libraries")
     records = list(iter_unpack("<" + ENTRY_LAYOUT, data[first : start + base]))
     cache = Cache(base, records, data[start + base : end])
     _check_offsets(cache, [r[1] for r in records])

@@ -59,7 +59,7 @@ class _DuplicateError(Exception):
 
 
 def _unique(pairs: list[tuple[str, Json]]) -> Json:
-    """Return an object; refuse duplicate names, of which Go uses the last, others the first."""
+    """Return an object; refuse duplicate names: Go uses the last one, other parsers the first."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names: set[str] = set()

@@ -39,7 +39,7 @@ def make_bundle(
     mounts: Sequence[Mapping[str, Any]] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write folder/config.json and give it a rootfs; return the folder."""
+    """Make a bundle in a folder: config.json and a root file system; return the folder."""
     folder.mkdir(parents=True)
     clone_rootfs(rootfs, folder / "rootfs")
     document = config(args, env=env, mounts=mounts, annotations=annotations)

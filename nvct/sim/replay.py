@@ -221,7 +221,7 @@ def _files(snapshot: Snapshot, tree: str) -> Iterator[tuple[str, bytes, int]]:
 def _library(machine: str, soname: str | None, needed: list[str]) -> bytes:
     if machine in MACHINES:
         return shared_object(machine, soname=soname, needed=needed)
-    # Of other machines only the machine number matters: a header without segments.
+    # Discovery reads only the machine number of a library for another machine.
     number = NUMBER_OF.get(machine, 0)
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
     return head + struct.pack("<HHIQQQIHHHHHH", 3, number, 1, 0, 0, 0, 0, 64, 56, 0, 64, 0, 0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of a simulated node: one small file that the NVML stub reads, also during changes.
+"""The state of a simulated node: one small file that the simulated NVML library reads.
 
 The file is also a library, ``libnvidia-simstate.so.<driver version>``. Discovery finds it by the
-rule for driver libraries, so it is mounted into containers beside the stub. Hence its format:
+rule for driver libraries, so it is mounted into containers beside that. Hence its format:
 
 - bytes 0 to 8191: a shared object, padded with NUL;
 - then text, padded with NUL so that the file has exactly 262144 bytes. One record a line, fields

@@ -84,7 +84,7 @@ class Node:
 
     @property
     def state_file(self) -> Path:
-        """Return the file that the NVML stub reads."""
+        """Return the file that the simulated NVML library reads."""
         return self.tree / "state"
 
     @property

@@ -35,8 +35,8 @@ NAMES: tuple[Capability, ...] = (
 DEFAULT: frozenset[Capability] = frozenset(NAMES) - {"compat32"}
 # As libnvidia-container: CUDA's libraries decode video, and a display shows graphics.
 IMPLIED: dict[Capability, Capability] = {"video": "compute", "display": "graphics"}
-# A file of these kinds needs its own capability; an implied one is not enough. Implied are the
-# files that programs of the container load or open.
+# An implied capability adds libraries and data, which programs load or open, but no files of these
+# kinds: a container gets those only if it requests their capability itself.
 EXPLICIT_KINDS = ("binary", "socket")
 
 
@@ -69,7 +69,7 @@ def parse(words: Iterable[str]) -> frozenset[Capability]:
 
 
 def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory:
-    """Return an inventory with the files and nodes of these capabilities, or of none at all."""
+    """Return an inventory with the files and nodes of these capabilities, or of no capability."""
     rule = _rule(requested)
     removed: dict[str, LeftOut] = {}
     files = _files(inventory.files, rule, removed)

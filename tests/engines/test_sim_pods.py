@@ -36,7 +36,7 @@ SEEN = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=CASES)
+@pytest.fixture(params=CASES)  # for each test: a dockerd would use one that runs
 def containerd(
     request: pytest.FixtureRequest, machine_of: Callable[[str], Box]
 ) -> Iterator[Containerd]:

@@ -52,6 +52,8 @@ NETWORK = {
 PREPARE = """
 set -eu
 mount --make-rshared / # as systemd has it, or no pod can have a mount with propagation
+# A kubelet removes the logs of pods that it does not know: those of another cluster on this host.
+[ -e /var/log/.private ] || {{ mount -t tmpfs -o mode=755 logs /var/log; touch /var/log/.private; }}
 ip address replace {address}/32 dev lo
 mkdir -p {folder}/manifests /etc/cni/net.d /opt/cni
 ln -sfn /usr/lib/cni /opt/cni/bin

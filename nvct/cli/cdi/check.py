@@ -37,9 +37,9 @@ def check(
 ) -> None:
     """Compare the CDI specifications in force with this host; exit with 1 if they differ.
 
-    Each cause is one line: another driver, files, device nodes, hooks and GPUs that are gone, new
-    or others. --format json has each difference. Specifications of other vendors are checked too,
-    and files that engines do not use, since a folder of higher priority has another of that name.
+    Prints one line per cause: another driver; files, device nodes, hooks or GPUs that are missing,
+    new or changed; a file that engines do not use, because a folder of higher priority defines the
+    same devices. --format json has each difference. Specifications of any vendor are checked.
 
     Example: nvidia-ctk cdi check --format json
     """

@@ -22,9 +22,10 @@ STDIN = "-"
 @click.argument("old")
 @click.argument("new")
 @click.option("--mode", envvar="NVIDIA_CTK_CDI_GENERATE_MODE", default="auto",
-              help="Of live, as in cdi generate.  [default: auto]")  # fmt: skip
-@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT", help="Of live.")
-@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT", help="Of live.")
+              help="For live: how to look, as for cdi generate.  [default: auto]")  # fmt: skip
+@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
+              help="For live: where the driver's files are.")  # fmt: skip
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT", help="For live: where dev/ is.")
 def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str | None) -> None:
     """Show by device what two CDI specifications do differently; exit with 1 if they do.
 

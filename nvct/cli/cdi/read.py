@@ -43,7 +43,8 @@ def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
 def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> None:
     """Check CDI specification files, and which engines can read them.
 
-    A - is stdin. Exits with 1 if a file is not right, or is refused by an engine that is named.
+    A - is stdin. Exits with 1 if a file is not valid, or if an engine that --engine names refuses
+    it.
 
     Example: nvidia-ctk cdi validate --engine docker=26.0 /etc/cdi/*.yaml
     """

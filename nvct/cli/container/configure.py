@@ -231,7 +231,7 @@ def request_of(options: Parsed, roots: Roots) -> Request:
         names = ["all"]  # the other words are not read
     ids = visible_devices.evaluate(names, DEVICES) if names else []
     if ids is None:
-        raise RequestError(f"{DEVICES} is void", hint="leave it away for none")
+        raise RequestError(f"{DEVICES} is void", hint="leave the option out to select no device")
     request = Request(ids, "--device")
     if request.qualified:
         raise RequestError(f"{DEVICES}: {ids[0]} is a CDI device", hint="name a GPU")
@@ -275,7 +275,7 @@ def _channels(options: Parsed) -> list[int]:
 def _is_all(options: Parsed, name: str) -> bool:
     values = {word.lower() for word in (options.joined(name) or "").split(",") if word}
     if values - {"all"}:
-        raise RequestError(f"--{name} knows 'all' alone", hint=f"write --{name}=all")
+        raise RequestError(f"--{name} accepts only 'all'", hint=f"write --{name}=all")
     return bool(values)
 
 

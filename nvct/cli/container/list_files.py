@@ -83,7 +83,7 @@ class Lister:
         stat_node: StatNode,
         mps: str = "",
     ) -> None:
-        """Complete the command line: no options, or only --imex-channel, select everything."""
+        """Store the command line; without options other than --imex-channel, list everything."""
         self.inventory = inventory
         self.roots = roots
         self.stat_node = stat_node

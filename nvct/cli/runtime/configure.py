@@ -35,8 +35,8 @@ DRY_RUN = click.option(
 def configure_ctk(**values: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Register the runtime nvidia with a container engine.
 
-    Only what is asked for is touched: comments, order and everything else in the engine's files
-    stay. nvct runtime undo gives them their bytes back.
+    Only the requested settings change: comments, order and everything else in the engine's files
+    stay. nvct runtime undo restores the files.
 
     Example: nvidia-ctk runtime configure --runtime=containerd --set-as-default
     """

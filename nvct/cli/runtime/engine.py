@@ -67,7 +67,7 @@ def selected(engine: str, config: str | None) -> Engine | None:
 
 
 def choose(host_engines: Sequence[Engine], engine: str, config: str | None) -> Engine | None:
-    """Return the engine that a command line selects among those of this host; see `meant`."""
+    """Return the engine that a command line selects among those of this host; see `selected`."""
     every = [each for each in host_engines if each.engine == engine and _has_host_paths(each)]
     every.sort(key=lambda each: each.foreign)  # a foreign engine is only reported, never edited
     if config is not None:

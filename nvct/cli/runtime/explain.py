@@ -29,10 +29,11 @@ def explain(*, form: str) -> None:
     """Explain why docker run --gpus fails here.
 
     The message 'could not select device driver "" with capabilities: [[gpu]]' has seven usual
-    causes. Each is checked against the dockerd that runs: its PATH, its start, its files, and
-    what docker talks to. Run as root it sees all; with sudo it judges the user's own docker.
+    causes. Each is checked against the running dockerd: its PATH, its start, its files, and the
+    daemon that docker talks to. Only root sees all of that; under sudo, the docker of the calling
+    user is checked.
 
-    The exit status is 1 where a cause is found.
+    The exit status is 1 if a cause is found.
 
     Example: sudo nvct runtime explain
     """

@@ -26,7 +26,7 @@ class FarmEntries:
     __slots__ = ("_capabilities", "table")
 
     def __init__(self, table: Farm, capabilities: list[str] | None) -> None:
-        """Keep both; capabilities are as for `nvct.container.plan.model.collect`."""
+        """Keep the arguments; capabilities as for `nvct.container.plan.model.collect`."""
         self.table = table
         self._capabilities = capabilities
 

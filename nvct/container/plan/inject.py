@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nvct.oci.bundle import Bundle
 
 ONCE = ("NVIDIA_VISIBLE_DEVICES",)
-"""Variables of which duplicates are removed, even if no edit sets them."""
+"""Variables whose duplicates are removed, even if no edit sets them."""
 NVIDIA_HOOKS = (RUNTIME_HOOK_PROGRAM, RUNTIME_HOOK_ALIAS)
 
 

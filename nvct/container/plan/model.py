@@ -213,7 +213,7 @@ def _match(part: object) -> bool:
 class StalePlanError(HostError):
     """A plan no longer describes the host: it must be compiled again.
 
-    Where it has just been compiled, the message is the user's.
+    If the plan has just been compiled, the user gets this error.
     """
 
 

@@ -159,7 +159,7 @@ def rootfs_of(bundle: Bundle, folder: str) -> str:
 
 
 def is_rootless(proc: str = "/proc") -> bool:
-    """Report whether our user namespace lacks users of the host: no cgroup can be changed then."""
+    """Report whether this user namespace lacks users of the host and so can change no cgroup."""
     from nvct.linux.files import read_bytes
 
     try:

@@ -143,7 +143,7 @@ def _replace_all(folders: list[str], program_for: Callable[[int], bytes]) -> Non
         except OSError as error:
             raise HostError(
                 f"cannot change the device rules of {folder}: {error.strerror}",
-                hint="set no-cgroups = true in config.toml where a hook may not",
+                hint="set no-cgroups = true in config.toml if hooks must not change cgroups",
             ) from error
 
 

@@ -148,7 +148,9 @@ class Tree:
                     f"{self.destination} in the container changed while it was mounted over"
                 )
             if self.restrictions & ~posix.fstatvfs(fd).f_flag:
-                raise HostError(f"the mount over {self.destination} is not restricted as it must")
+                raise HostError(
+                    f"the mount over {self.destination} lacks options such as read-only"
+                )
         finally:
             posix.close(fd)
 

@@ -53,7 +53,7 @@ class Node:
         self.path: str = entry["path"]
         self.host = host
         if entry["type"] not in ("c", "u"):
-            raise RequestError(f"{self.path} is no character device, as a hook makes them")
+            raise RequestError(f"{self.path} is no character device; a hook makes no other node")
         self.device = posix.makedev(entry["major"], entry["minor"])
         self.mode: int = entry.get("fileMode", DEFAULT_MODE) & 0o777
         self.uid: int = entry.get("uid", uid)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds device rules to the cgroup of a live container.
 
-The order is that of design section 6. If the container's cgroup is part of a systemd unit, systemd
-gets the rules first, because a daemon-reload sets the unit's own rules again. Then devices.allow
-of cgroup v1 or the device programs of cgroup v2 change. A rootless engine has no device rules, so
-there is nothing to do.
+If the container's cgroup is part of a systemd unit, systemd gets the rules first, because a
+daemon-reload sets the unit's own rules again. Then devices.allow of cgroup v1 or the device
+programs of cgroup v2 change. A rootless engine has no device rules, so there is nothing to do.
 """
 
 from __future__ import annotations
@@ -199,5 +198,5 @@ def _write(folder: str, rules: list[Rule]) -> None:
     except OSError as error:
         raise HostError(
             f"cannot allow a device in {path}: {error.strerror}",
-            hint="set no-cgroups = true in config.toml where a hook may not",
+            hint="set no-cgroups = true in config.toml if hooks must not change cgroups",
         ) from error

@@ -112,7 +112,7 @@ class Device:
 
     @property
     def nodes(self) -> Nodes:
-        """Its own nodes; without any, those of its spec."""
+        """The nodes of the device; those of the spec if the device has none."""
         if self._nodes is None:
             nodes: Nodes = {}
             common = self.plan["specs"][self._spec]["edits"]

@@ -70,8 +70,8 @@ class Changes:
     def link_all(self, links: Iterable[tuple[str, str]]) -> tuple[list[str], bool]:
         """Add links, (target, path) each.
 
-        Links replace links of the image and empty files, which `commit` leaves behind where a
-        runtime had a mount, but no other files. Each directory is opened once.
+        Links replace links of the image and empty files, but no other files: `docker commit`
+        leaves an empty file where a runtime had a mount. Each directory is opened once.
 
         Returns:
             The paths of links that exist or can be made, and whether one exists.

@@ -32,10 +32,10 @@ class LinkerState:
     __slots__ = ("_cache", "_root", "data", "earlier", "problem")
 
     def __init__(self, root: Root) -> None:
-        """Read both.
+        """Read the cache and the drop-in.
 
         Raises:
-            UnsafePathError: one of them is not a regular file, or too large.
+            UnsafePathError: the cache or the drop-in is not a regular file, or too large.
         """
         self._root = root
         self.earlier = linker_conf.read(root)
@@ -87,7 +87,8 @@ class LinkerState:
 
         Args:
             libraries: libraries to add, by machine.
-            conf: the new drop-in; entries of folders that only the old one has are removed.
+            conf: the new drop-in. Cache entries of folders that only the earlier drop-in has are
+                removed.
 
         Raises:
             LdCacheError: a name is not valid in a cache.

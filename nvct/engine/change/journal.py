@@ -257,7 +257,10 @@ def options_to_undo(options: EngineOptions, state: State, old: Record | None) ->
 def _check_file(path: str, status: os.stat_result) -> None:
     """Refuse a page that others could have written: undo writes files with its content."""
     if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
-        raise DocumentError(f"{path} can be written to by others", hint="see who did, and why")
+        raise DocumentError(
+            f"{path} can be written to by others",
+            hint="check its content, then make it yours, with mode 600",
+        )
 
 
 def _document(page: Page) -> dict[str, Any]:

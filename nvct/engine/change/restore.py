@@ -62,8 +62,8 @@ class _Work:
     configured: Table
     current: Table
     result: Table
-    removable: frozenset[str]  # names of the new runtimes with the program that we gave them
-    handlers: frozenset[str]  # of these, or changed: that configure was asked for
+    removable: frozenset[str]  # new runtimes that still have the program that we named
+    handlers: frozenset[str]  # runtimes, new or changed, that the user asked for
     edits: list[KeyEdit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -133,18 +133,18 @@ def _decide(work: _Work, remaining: Sequence[str]) -> None:
         if path == ("version",) and isinstance(before, Absent):
             version = True
         elif _is_runtime(path) and isinstance(before, Absent) and path[-1] not in work.handlers:
-            helpers.append(path)  # such as runc, which containerd 1.x forgets beside others
+            helpers.append(path)  # such as runc: containerd 1.x drops its own if a file names one
         else:
             _revert(work, path, before, configured, remaining)
     for path in helpers:
         siblings, before = (find(document, path[:-1]) for document in (work.result, work.before))
         expected = {helper[-1] for helper in helpers}
         expected.update(before if isinstance(before, dict) else ())
-        # Unless others have registered a runtime since.
+        # The helpers stay if others have registered a runtime since.
         if isinstance(siblings, dict) and set(siblings) <= expected:
             _revert(work, path, ABSENT, find(work.configured, path), remaining)
     _drop_empty_tables(work)
-    # What others wrote beside it may be read by that version only.
+    # Settings that others added may need this version, so it stays beside them.
     if version and not _has_values({k: v for k, v in work.result.items() if k != "version"}):
         _revert(work, ("version",), ABSENT, work.configured["version"], remaining)
 

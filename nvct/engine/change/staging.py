@@ -89,7 +89,7 @@ def sweep(path: str, kernel: Kernel) -> None:
             for name in names:
                 kernel.unlink(f"{directory}/{name}")
         except OSError:
-            pass  # who may not read or remove here has not written here either
+            pass  # without the right to read or remove files here, this user has written none
 
 
 def _is_left_over(folder: str, name: str, owners: set[int]) -> bool:

@@ -344,7 +344,7 @@ class Transaction:
             try:
                 page = self.journal.load(path)
             except DamagedJournalError:
-                continue  # of another engine: its own next command reports it
+                continue  # another engine's page: the next command for that engine reports it
             for record in filter(None, (page.done, page.pending)):
                 for entry in record.entries:
                     shared = changed.get(os.path.realpath(self.files.at(entry.path)))

@@ -213,7 +213,7 @@ def _changed_runtime(
         change["runtime_type"] = template.get("runtime_type") or options.runtime_type
     if loading.binary(old) == program["BinaryName"]:
         return change
-    # Options replace those that the CRI makes up.
+    # Any options replace the CRI's default ones, which have the cgroup driver.
     cgroup_options = {} if "options" in old or not loading.systemd_cgroup(cri, old) else SYSTEMD
     return {**change, "options": {**program, **cgroup_options}}
 

@@ -139,7 +139,7 @@ class Config:
         return all(self.cri(loaded) is None for loaded in self.files) and not self.unread()
 
     def winner(self) -> Loaded:
-        """Return the file whose CRI table is in force: the last that has one, or the root."""
+        """Return the file whose CRI table is in force: the last with one, else the root file."""
         with_cri = [loaded for loaded in self.files if self.cri(loaded) is not None]
         return with_cri[-1] if with_cri else self.root
 

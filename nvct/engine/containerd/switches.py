@@ -97,7 +97,7 @@ def _without_legacy(cri: Table, notes: list[str]) -> list[Setting]:
         f"default_runtime, which overrides default_runtime_name, is now the runtime {LEGACY_NAME}"
     )
     legacy = loading.legacy_default(cri)
-    # Empty options are not none: without them, the old shim has the cgroup driver of the CRI.
+    # An empty table must stay: without options, the old shim takes the CRI's cgroup driver.
     empty_options: Table = {"options": {}} if legacy.get("options") == {} else {}
     renamed: Setting = (RUNTIMES, LEGACY_NAME, {**empty_options, **loading.set_only(legacy)})
     return [renamed, (RUNTIMES[:1], loading.LEGACY_TABLE, DELETE)]

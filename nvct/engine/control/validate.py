@@ -65,7 +65,7 @@ def check(
     """Let the engine read the files as they will be; return notes.
 
     Args:
-        options: what it is to be told.
+        options: what its files are to configure.
         program: the engine's.
         edits: of its files.
         run: runs a program.

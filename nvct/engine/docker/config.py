@@ -96,8 +96,8 @@ def removal(options: EngineOptions, files: Files) -> Change:
     document = json_file.parse(data, path)
     names = {handler.name for handler in options.handlers}
     edits: list[Edit] = [((RUNTIMES, handler.name), DELETE) for handler in options.handlers]
-    # Docker keeps a default that its file no longer names over a SIGHUP, and from 25.0 refuses
-    # the whole file where that runtime goes (daemon/reload_unix.go).
+    # If the file names no default any more, dockerd keeps its old one at a SIGHUP. From 25.0 on it
+    # then refuses a file that no longer registers that runtime (daemon/reload_unix.go).
     keeps_default = document.get((DEFAULT,), str) in names
     if keeps_default:
         edits.append(((DEFAULT,), DELETE))

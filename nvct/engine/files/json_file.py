@@ -116,7 +116,7 @@ class Document:
         """Return the data at a path, None if there is none or null.
 
         Raises:
-            EngineConfigError: it is of another kind, or `find` refuses.
+            EngineConfigError: the data is of another kind, or as `find`.
         """
         value = self.find(path)
         if value is None or value.data is None:

@@ -109,7 +109,7 @@ class Tree:
         return real if status is not None and status.st_mode & S_IFMT == 0o040000 else None
 
     def file_in(self, directory: str, name: str) -> TreeFile | None:
-        """Return the result of `file` for a name in a real directory; one call for most files."""
+        """Return what `file` returns, by one stat(2) for most files; `directory` has no links."""
         path = join(directory, name)
         folder = self._folder(directory)
         try:

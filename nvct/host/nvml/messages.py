@@ -133,7 +133,7 @@ def value_of(message: Json, number: int) -> Json:
     if not isinstance(message, dict) or type(message.get("id")) is not int:
         raise MalformedMessageError("a message is not an answer")
     if message["id"] != number:
-        raise MalformedMessageError(f"the answer to request {message['id']}, not to {number}")
+        raise MalformedMessageError(f"it answers request {message['id']}, not request {number}")
     if message.keys() == {"id", "value"}:
         return message["value"]
     error = message.get("error")

@@ -236,7 +236,7 @@ API nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned l
     return finish(NVML_SUCCESS);
 }
 
-/* By NVLink: directly, or both to switches. */
+/* Whether NVLinks connect two GPUs: a direct one, or one from each GPU to a switch. */
 static bool are_linked(struct snapshot *s, const struct gpu *a, const struct gpu *b)
 {
     for (unsigned i = 0; i < a->n_links; i++) {

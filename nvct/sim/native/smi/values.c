@@ -9,8 +9,8 @@
 
 #include "smi.h"
 
-/* How NVML is asked: a function with one result, with a kind as argument, with two results of
- * which `argument` selects one, with a text, or by a function of this file. */
+/* How a value is read. NVML's function returns NUMBER: one number; KIND: one number, for the kind in
+ * `argument`; PAIR: two numbers, `argument` selects one; TEXT: a text. CUSTOM: see `write`. */
 enum call { NUMBER, KIND, PAIR, TEXT, CUSTOM };
 enum print { DECIMAL, HEX, STATE, MILLIWATTS };
 

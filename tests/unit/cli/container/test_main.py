@@ -556,7 +556,7 @@ def test_all_ends_the_list_and_bus_ids_are_looked_up(lab: Lab) -> None:
         (["--device=what"], "asks for 'what', which names no device"),
         (["--device=void"], "is void"),
         (["--device=nvidia.com/gpu=0"], "is a CDI device"),
-        (["--mig-config=0"], "--mig-config knows 'all' alone"),
+        (["--mig-config=0"], "--mig-config accepts only 'all'"),
         (["--imex-channel=x"], "'x' is no number of a channel"),
         (["--cuda-compat-mode=fast"], "'fast' is none of disabled, ldconfig, mount"),
     ],

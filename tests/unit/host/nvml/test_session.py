@@ -142,7 +142,7 @@ def answer_without_gpus(connection: socket, path: str) -> None:
     ("serve", "reason"),
     [
         (say_garbage, "a message of 1399154541 bytes, more than 16777216"),
-        (answer_another_request, "the answer to request 0, not to 1"),
+        (answer_another_request, "it answers request 0, not request 1"),
         (answer_without_gpus, "the report lacks or has in excess: cuda_version, gpus, warnings"),
     ],
 )
