@@ -3,20 +3,22 @@
 
 What differs on purpose is undone before the comparison: the devices of a container are in the
 order of the machine; a node that two MIG devices share is named once; MPS is refused with another
-sentence; a GPU in a PCI domain of more than 16 bits has its NUMA node, which the incumbent looks
-for in a folder that does not exist.
+sentence; a GPU in a PCI domain of more than 16 bits has its NUMA node and DRM nodes, which the
+incumbent looks for in a folder that does not exist.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 from google.protobuf import json_format
 
-from nvct.agent.device_plugin import allocate, config_file, preferred
+from nvct.agent.device_plugin import allocate, config_file, preferred, specs
 from nvct.agent.device_plugin.resources import resources
+from nvct.agent.discovery import Reported
 from nvct.errors import ContainerNotPossibleError, NvctError
 from nvct.sim import node_changes, tree
 from tests.peer import cases
@@ -32,7 +34,9 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.discovery import Discovery
     from nvct.agent.inventory import Inventory
+    from nvct.host.nvml.model import NvmlReport
 
     Answers = dict[str, Any]
 
@@ -51,9 +55,9 @@ GPUS_BY_SCORE = 8
 
 
 @pytest.fixture(scope="module", params=cases.NODES)
-def machine(
+def node(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, Inventory]]:
+) -> Iterator[tree.Node]:
     name = request.param
     case = cases.NODES[name]
     try:
@@ -63,10 +67,15 @@ def machine(
                 node_changes.set_mig_mode(node, index, on=True)
                 for profile in PROFILES[case.mig]:
                     node_changes.create_instance(node, index, profile)
-            yield name, machines.inventory_of(node)
+            yield node
             tree.destroy(node)
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
+
+
+@pytest.fixture(scope="module")
+def machine(node: tree.Node) -> tuple[str, Inventory]:
+    return node.name, machines.inventory_of(node)
 
 
 def recorded(node: str) -> dict[str, Answers]:
@@ -110,14 +119,19 @@ def test_the_resources_and_their_devices_are_the_incumbents(
 
 def listed(resource: Resource, inventory: Inventory) -> list[Answers]:
     """Return the devices as recorded: sorted, without zeros, and without the node of far GPUs."""
-    far = {gpu.uuid for gpu in inventory.gpus if len(gpu.bus_id) > len("0000:00:00.0")}
+    without = far(inventory)
     devices: list[Answers] = []
     for device in sorted(resource.devices.values(), key=lambda device: device.id):
         entry: Answers = {"ID": device.id, "health": "Healthy"}
-        if device.numa is not None and device.gpu not in far:
+        if device.numa is not None and device.gpu not in without:
             entry["topology"] = {"nodes": [{"ID": str(device.numa)} if device.numa else {}]}
         devices.append(entry)
     return devices
+
+
+def far(inventory: Inventory) -> set[str]:
+    """Return the UUIDs of GPUs in PCI domains of more than 16 bits."""
+    return {gpu.uuid for gpu in inventory.gpus if len(gpu.bus_id) > len("0000:00:00.0")}
 
 
 def test_the_answers_to_allocate_are_the_incumbents(
@@ -192,6 +206,53 @@ def test_the_preferred_devices_are_the_incumbents(machine: tuple[str, Inventory]
                 else:
                     ours_score = score(chosen, table)
                     assert ours_score >= score([uuids[i] for i in asked["answer"]], table)
+
+
+def test_the_cdi_specifications_have_the_incumbents_devices_with_their_nodes(
+    machine: tuple[str, Inventory], node: tree.Node, tmp_path: Path
+) -> None:
+    """Mounts and hooks are those of `nvidia-ctk cdi generate`, which has tests of its own."""
+    name, inventory = machine
+    for case, theirs in recorded(name).items():
+        files = sorted((RECORDED / name / "device-plugin").glob(f"{case}.cdi-*.json"))
+        if not files:
+            continue
+        settings = settings_of(theirs, tmp_path)
+        with machines.discovery(node) as discovery:
+            report = Reported(asyncio.run(reported(discovery)))
+        specs.write(
+            settings, discovery.roots, report, settings.imex_channel_ids,
+            stat_node=discovery.stat_node, folder=str(tmp_path / case),
+        )  # fmt: skip
+        for file in files:
+            kind = file.suffixes[-2].removeprefix(".cdi-")
+            ours = tmp_path / case / f"{allocate.VENDOR}-{kind}.json"
+            expected = nodes_of(file)
+            for uuid in far(inventory) & expected.keys():
+                expected[uuid] = nodes_of(ours)[uuid]
+            assert nodes_of(ours) == expected, (case, kind)
+
+
+async def reported(discovery: Discovery) -> NvmlReport:
+    await discovery.inventory()
+    return await discovery.nvml.report()
+
+
+def nodes_of(path: Path) -> dict[str, list[str]]:
+    """Return the paths of each device's nodes by its name, and those of all containers by "".
+
+    Nodes by path are left out: in the incumbent's specification a hook makes links of that name.
+    """
+    spec = json.loads(path.read_text("utf-8"))
+    common = {"name": "", "containerEdits": spec.get("containerEdits", {})}
+    return {
+        device["name"]: sorted(
+            node["path"]
+            for node in device["containerEdits"].get("deviceNodes", ())
+            if "/by-path/" not in node["path"]
+        )
+        for device in (*spec["devices"], common)
+    }
 
 
 def score(ids: list[str], table: preferred.Scores) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 
-from nvct.errors import NvctError, line
+from nvct.errors import HostError, NvctError, line
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -43,6 +43,10 @@ def main() -> NoReturn:
         run(words, os.environ, supervisor)
     except NvctError as error:
         sys.stderr.write(f"{line(PROGRAM, error)}\n")
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        lacking = HostError(f"no module {error.name}", hint="pip install 'nvct[agent]'")
+        sys.stderr.write(f"{line(PROGRAM, lacking)}\n")
         sys.exit(1)
     sys.exit(0)
 

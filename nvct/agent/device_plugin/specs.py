@@ -15,6 +15,7 @@ from nvct.errors import HostError
 from nvct.host import flags, modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.roots import join
+from nvct.linux import device_nodes
 from nvct.spec.generate import Options, generate
 
 TYPE_CHECKING = False
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvct.agent.device_plugin.settings import Settings
+    from nvct.host.gpu.nodes import StatNode
     from nvct.host.nvml.model import Nvml
     from nvct.host.roots import Roots
 
@@ -33,6 +35,8 @@ def write(
     roots: Roots,
     nvml: Nvml,
     imex_channels: Sequence[int],
+    *,
+    stat_node: StatNode = device_nodes.node,
     folder: str = FOLDER,
 ) -> tuple[tuple[str, ...], list[str]]:
     """Write the specifications of GPUs, IMEX channels and features.
@@ -42,6 +46,7 @@ def write(
         roots: of this container.
         nvml: what NVML reports.
         imex_channels: numbers of the channels that containers get.
+        stat_node: as that of `DiscoveryOptions`.
         folder: for the files.
 
     Returns:
@@ -51,7 +56,7 @@ def write(
         NvctError: there is no specification of the GPUs or channels.
     """
     known, warnings = flags.parse(settings.cdi_feature_flags)
-    discovery = DiscoveryOptions(nvml=nvml, flags=known)
+    discovery = DiscoveryOptions(nvml=nvml, flags=known, stat_node=stat_node)
     moved = _host_roots(settings, roots)
     options = Options(
         vendor=VENDOR,

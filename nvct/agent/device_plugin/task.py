@@ -179,7 +179,12 @@ class DevicePlugin:
 
             report = Reported(await self._discovery.nvml.report())
             features, warnings = await asyncio.to_thread(
-                specs.write, self._settings, self._discovery.roots, report, channels
+                specs.write,
+                self._settings,
+                self._discovery.roots,
+                report,
+                channels,
+                stat_node=self._discovery.stat_node,
             )
             for warning in warnings:
                 self._log.warning(warning)

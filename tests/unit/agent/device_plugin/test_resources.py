@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resources where nvct's plugin does more than the recorded one, and where it leaves devices out."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.agent.device_plugin.resources import GPU, Resource, resources
+from nvct.agent.device_plugin.settings import NamePattern, Replicas, Settings
+from nvct.agent.inventory import Inventory
+from nvct.errors import HostError
+from nvct.host.model import Gpu, MigDevice
+
+A100, T4 = "NVIDIA A100-SXM4-80GB", "Tesla T4"
+
+
+def gpu(index: int, model: str = A100, *profiles: str, mig_enabled: bool = False) -> Gpu:
+    return Gpu(
+        index=index, minor=index, uuid=f"GPU-{index}", bus_id="", model=model, node=None,
+        mig_enabled=mig_enabled or bool(profiles),
+        mig=tuple(
+            MigDevice(index=n, uuid=f"MIG-{index}-{n}", gi=n + 1, ci=0, profile=p, cap_minors=(n, n))
+            for n, p in enumerate(profiles)
+        ),
+    )  # fmt: skip
+
+
+def ids(found: dict[str, Resource]) -> dict[str, list[str]]:
+    return {name: list(resource.devices) for name, resource in found.items()}
+
+
+def of(*gpus: Gpu, **settings: object) -> dict[str, list[str]]:
+    chosen = Settings(**settings)  # type: ignore[arg-type]
+    return ids(resources(Inventory(gpus=gpus), chosen)[0])
+
+
+def test_patterns_name_gpus_by_model_and_mig_devices_by_profile() -> None:
+    found = of(
+        gpu(0), gpu(1, T4), gpu(2, A100, "1g.10gb", "2g.20gb"),
+        mig_strategy="mixed",
+        gpu_names=(NamePattern(pattern="*A100*", name="nvidia.com/a100"),),
+        mig_names=(NamePattern(pattern="1g.*", name="nvidia.com/tiny"),),
+    )  # fmt: skip
+
+    assert found == {
+        "nvidia.com/a100": ["GPU-0"],
+        GPU: ["GPU-1"],
+        "nvidia.com/tiny": ["MIG-2-0"],
+        "nvidia.com/mig-2g.20gb": ["MIG-2-1"],
+    }
+
+
+def test_a_pattern_has_no_other_special_characters() -> None:
+    names = (NamePattern(pattern="Tesla.T4", name="nvidia.com/x"),)
+
+    assert of(gpu(0, T4), gpu_names=names) == {GPU: ["GPU-0"]}
+
+
+def test_devices_in_the_order_of_the_machine_not_of_text() -> None:
+    assert of(*(gpu(n) for n in range(12)))[GPU][-3:] == ["GPU-9", "GPU-10", "GPU-11"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("all", {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1::0", "GPU-1::1"]}),
+        (1, {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1"]}),
+        (("1",), {GPU: ["GPU-0", "GPU-1::0", "GPU-1::1"]}),
+        (("GPU-0", "0"), {GPU: ["GPU-0::0", "GPU-0::1", "GPU-1"]}),
+    ],
+)
+def test_all_or_some_devices_are_shared(
+    devices: str | int | tuple[str, ...], expected: dict[str, list[str]]
+) -> None:
+    rule = Replicas(name=GPU, replicas=2, devices=devices)
+
+    assert of(gpu(0), gpu(1), replicas=(rule,)) == expected
+
+
+def test_a_renamed_resource_is_beside_the_devices_that_are_not_shared() -> None:
+    rule = Replicas(name=GPU, replicas=2, rename=f"{GPU}.shared", devices=("0",))
+
+    assert of(gpu(0), gpu(1), replicas=(rule,)) == {
+        GPU: ["GPU-1"],
+        f"{GPU}.shared": ["GPU-0::0", "GPU-0::1"],
+    }
+
+
+@pytest.mark.parametrize("devices", [3, ("7",)])
+def test_sharing_of_what_is_not_there_is_refused(devices: int | tuple[str, ...]) -> None:
+    rule = Replicas(name=GPU, replicas=2, devices=devices)
+
+    with pytest.raises(HostError):
+        of(gpu(0), replicas=(rule,))
+
+
+def test_a_rule_for_a_resource_that_this_node_does_not_have_has_no_effect() -> None:
+    assert of(gpu(0), replicas=(Replicas(name="nvidia.com/x", replicas=2),)) == {GPU: ["GPU-0"]}
+
+
+def test_a_part_of_a_gpu_instance_is_left_out_with_a_warning() -> None:
+    """NVIDIA's plugin ends: no pattern of its own matches such a profile."""
+    inventory = Inventory(gpus=(gpu(0, A100, "1c.3g.40gb", "3g.40gb"),))
+
+    found, warnings = resources(inventory, Settings(mig_strategy="mixed"))
+
+    assert ids(found) == {"nvidia.com/mig-3g.40gb": ["MIG-0-1"]}
+    (warning,) = warnings
+    assert "MIG device 0:0 of profile 1c.3g.40gb is left out" in warning
+
+
+def test_single_offers_mig_devices_as_gpus() -> None:
+    found = of(gpu(0, A100, "1g.10gb"), gpu(1, A100, "1g.10gb"), mig_strategy="single")
+
+    assert found == {GPU: ["MIG-0-0", "MIG-1-0"]}
+
+
+def test_without_devices_there_is_no_resource() -> None:
+    assert of() == {}
+    assert of(gpu(0, mig_enabled=True), mig_strategy="mixed") == {}

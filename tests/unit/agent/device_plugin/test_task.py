@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin follows its machine: a simulated node that changes, and a fake kubelet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nvct.agent.device_plugin import config_file, health, task
+from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.logs import Log
+from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
+from nvct.sim import node_changes, tree
+from tests.support.memory import in_memory
+from tests.support.nvml_node import CACHE
+from tests.unit.agent import machines
+from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.discovery import Discovery
+
+SMALL = "nvidia.com/mig-1g.10gb"
+
+
+class Lab:
+    """A node, a kubelet and the plugin's settings; the plugin runs while `running` does."""
+
+    def __init__(self, node: tree.Node, folder: str, discovery: Discovery) -> None:
+        self.node = node
+        self.kubelet = FakeKubelet(folder)
+        self.discovery = discovery
+        self.log = io.StringIO()
+        self.words = [f"--kubelet-socket={self.kubelet.socket}"]
+        self.config: dict[str, object] = {}
+        self.checks = health.checks({})
+        self._config_file = Path(folder).parent / f"{Path(folder).name}.json"
+
+    def settings(self) -> Settings:
+        self._config_file.write_text(json.dumps(self.config))
+        words = [*self.words, f"--config-file={self._config_file}"]
+        return config_file.resolve(words, {})[0]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[task.DevicePlugin]:
+        await self.kubelet.start()
+        log = Log(target=self.log)
+        plugin = task.DevicePlugin(self.settings, lambda _: self.discovery, self.checks, log)
+        runs = asyncio.create_task(plugin.run())
+        try:
+            yield plugin
+        finally:
+            runs.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await runs
+            await self.kubelet.stop()
+
+    def uuid(self, index: int) -> str:
+        return tree.gpu_uuid(self.node.name, index)
+
+    def unhealthy(self) -> set[str]:
+        listed = self.kubelet.lists.get(GPU, {})
+        return {id_ for id_, state in listed.items() if state != "Healthy"}
+
+
+@pytest.fixture
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    try:
+        with (
+            in_memory(tmp_path_factory.mktemp("nodes")) as nodes,
+            tempfile.TemporaryDirectory(dir="/tmp") as folder,
+        ):
+            node = tree.create("h100", "h100-mig", nodes, native_cache=CACHE)
+            kubelet = Path(folder, "k")
+            kubelet.mkdir()
+            with machines.discovery(node) as discovery:
+                yield Lab(node, str(kubelet), discovery)
+            tree.destroy(node)
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+
+
+def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: Lab) -> None:
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            await asyncio.sleep(1.5)  # the watch has begun
+            node_changes.add_event(lab.node, 1, data=31)
+            node_changes.add_event(lab.node, 2, data=79)
+            await until(lambda: lab.unhealthy() == {lab.uuid(2)})
+            await until(lambda: "XID 31 of" in lab.log.getvalue())
+            plugin.reload.set()  # as after a repair
+            await until(lambda: not lab.unhealthy())
+
+    asyncio.run(run())
+
+
+def test_all_devices_are_unhealthy_while_nvml_hangs(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.nvml_client.EVENTS_S", 1)
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            node_changes.set_fault(lab.node, "hang", 60)
+            await until(lambda: len(lab.unhealthy()) == 8)
+            node_changes.set_fault(lab.node, "hang", 0)
+            await until(lambda: not lab.unhealthy())
+            assert "NVML answers again" in lab.log.getvalue()
+
+    asyncio.run(run())
+
+
+def test_mig_devices_come_and_go_without_a_restart(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
+    lab.words.append("--mig-strategy=mixed")
+
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
+            assert len(lab.kubelet.lists[GPU]) == 7
+            node_changes.set_mig_mode(lab.node, 0, on=True)
+            node_changes.create_instance(lab.node, 0, "3g.40gb")
+            await until(lambda: len(lab.kubelet.lists.get("nvidia.com/mig-3g.40gb", ())) == 1)
+            await until(lambda: len(lab.kubelet.lists[GPU]) == 6)
+            node_changes.set_mig_mode(lab.node, 0, on=False)
+            await until(lambda: lab.kubelet.lists.get("nvidia.com/mig-3g.40gb") == {})
+            await until(lambda: len(lab.kubelet.lists[GPU]) == 7)
+            assert set(plugin.registrations) == {GPU, SMALL}
+            await until(lambda: "nvidia.com/mig-3g.40gb" not in lab.kubelet.lists)
+
+    asyncio.run(run())
+
+
+def test_a_signal_has_the_settings_read_again(lab: Lab) -> None:
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            rule = {"name": GPU, "replicas": 3}
+            lab.config = {"sharing": {"timeSlicing": {"resources": [rule]}}}
+            plugin.reload.set()
+            await until(lambda: len(lab.kubelet.lists[GPU]) == 24)
+            lab.config = {"version": "v2"}
+            plugin.reload.set()
+            await until(lambda: "the settings stay as they were" in lab.log.getvalue())
+            assert len(lab.kubelet.lists[GPU]) == 24
+
+    asyncio.run(run())
+
+
+def test_without_a_driver_the_program_ends(lab: Lab) -> None:
+    hide(lab)
+    plugin = task.DevicePlugin(
+        lab.settings, lambda _: lab.discovery, lab.checks, Log(target=lab.log)
+    )
+    with pytest.raises(DriverNotFoundError, match=r"no libnvidia-ml\.so\.1 in"):
+        asyncio.run(plugin.run())
+
+
+def test_a_driver_that_comes_and_goes_is_followed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.device_plugin.registration.WITHDRAWN_S", 1.0)
+    lab.words.append("--fail-on-init-error=false")
+    hide(lab)
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: "no libnvidia-ml.so.1 in" in lab.log.getvalue())
+            show(lab)
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
+            hide(lab)
+            await until(lambda: lab.kubelet.lists.get(GPU) == {}, 5.0)
+            show(lab)
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
+
+    asyncio.run(run())
+
+
+def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> None:
+    lab.words += ["--mig-strategy=single", "--fail-on-init-error=false"]
+    plugin = task.DevicePlugin(
+        lab.settings, lambda _: lab.discovery, lab.checks, Log(target=lab.log)
+    )
+
+    with pytest.raises(HostError, match="the same migEnabled value"):
+        asyncio.run(plugin.run())
+
+
+def hide(lab: Lab) -> None:
+    """Take the driver away, as its removal does."""
+    for path in (lab.node.driver_root, lab.node.proc / "driver/nvidia"):
+        path.rename(path.with_name("hidden"))
+
+
+def show(lab: Lab) -> None:
+    for path in (lab.node.driver_root, lab.node.proc / "driver/nvidia"):
+        path.with_name("hidden").rename(path)
