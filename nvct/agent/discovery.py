@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from nvct.agent.inventory import Inventory
 from nvct.errors import DriverNotFoundError, HostError, NvmlError
-from nvct.host import procfs
+from nvct.host import platform, procfs
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import gpus, mig, nodes, pci
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.nvml_client import NvmlClient
     from nvct.host.gpu.nodes import NodeStat, StatNode
+    from nvct.host.model import Mode
     from nvct.host.nvml.model import GpuLink, NvmlReport
     from nvct.host.roots import Roots
 
@@ -47,7 +48,11 @@ class Discovery:
     """The machine below some roots; each call of `inventory` looks again."""
 
     def __init__(
-        self, roots: Roots, nvml: NvmlClient, stat_node: StatNode = device_nodes.node
+        self,
+        roots: Roots,
+        nvml: NvmlClient,
+        stat_node: StatNode = device_nodes.node,
+        mode: Mode | None = None,
     ) -> None:
         """Keep the arguments.
 
@@ -55,10 +60,12 @@ class Discovery:
             roots: the directories of the machine.
             nvml: used for what only NVML has.
             stat_node: for trees that have plain files as device nodes.
+            mode: of the discovery; None is the machine's own.
         """
         self.roots = roots
         self.nvml = nvml
         self.stat_node = stat_node
+        self._mode = mode
         self._last = Inventory()
 
     def signature(self) -> Signature:
@@ -94,6 +101,9 @@ class Discovery:
 
     async def _look(self) -> Inventory:
         roots, findings = self.roots, Findings()
+        mode = self._mode or platform.detect(roots)[0]
+        if mode != "nvml":
+            return Inventory(mode=mode)
         self.nvml.library = nvml_library(roots)
         report = await self.nvml.report()
         search = gpus.GpuSearch(roots, visible_nodes(roots, self.stat_node), findings)

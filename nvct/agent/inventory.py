@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvct.host.model import Gpu
+    from nvct.host.model import Gpu, Mode
     from nvct.host.nvml.model import GpuLink
 
 
@@ -22,6 +22,8 @@ class Inventory:
 
     Attributes:
         generation: increases with each change.
+        mode: nvml; csv on a Tegra, wsl where Windows has the GPUs: these have one device and no
+            GPUs here.
         gpus: those that a container can get, in NVML's order.
         numa: the NUMA node of each GPU by its UUID; a GPU without one is missing.
         links: how each pair of GPUs is connected; empty if that is unknown.
@@ -30,6 +32,7 @@ class Inventory:
     """
 
     generation: int = 0
+    mode: Mode = "nvml"
     driver_version: str = ""
     gpus: tuple[Gpu, ...] = ()
     numa: Mapping[str, int] = field(default_factory=dict)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.logs import Log
+    from nvct.host.model import Mode
     from nvct.host.nvml.process import WorkerProcess
 
 PROGRAM = "nvidia-device-plugin"
@@ -91,7 +92,8 @@ async def _serve(
     def discovery(settings: Settings) -> Discovery:
         root = settings.container_driver_root
         roots = Roots(driver_root=root if os.path.isdir(root) else "/", proc=PROC, sys=SYS)
-        return Discovery(roots, client)
+        modes: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
+        return Discovery(roots, client, mode=modes.get(settings.device_discovery_strategy))
 
     journal.info(f"Starting {PROGRAM} {__version__}")
     checks = health.checks(env)

@@ -60,6 +60,13 @@ class Device:
         return tuple(int(number) if number.isdigit() else 0 for number in numbers)
 
 
+ONLY = {
+    "csv": Device(id="tegra", uuid="tegra", gpu="tegra", index="0"),
+    "wsl": Device(id="all", uuid="all", gpu="all", index="all", paths=("/dev/dxg",)),
+}
+"""The one device of a machine without NVML's GPUs, by mode."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
     """A resource that the kubelet offers to pods.
@@ -87,6 +94,9 @@ def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resou
     """
     warnings: list[str] = []
     devices: dict[str, list[Device]] = {}
+    if inventory.mode != "nvml":
+        only = ONLY[inventory.mode]
+        devices[_name(only.uuid, settings.gpu_names) or GPU] = [only]
     for gpu in inventory.gpus:
         if gpu.mig_enabled and settings.mig_strategy != "none":
             continue

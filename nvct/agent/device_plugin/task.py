@@ -21,7 +21,7 @@ from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.discovery import Reported
 from nvct.agent.nvml_client import SupervisorEndedError
-from nvct.errors import DriverNotFoundError, HostError, NvctError, NvmlError
+from nvct.errors import DriverNotFoundError, HostError, NvctError, NvmlError, UsageError
 from nvct.host.gpu import imex
 from nvct.host.model import Findings
 
@@ -85,6 +85,7 @@ class DevicePlugin:
         self._served: dict[str, Served] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self._sick: dict[str, str] = {}
+        self._has_nvml = False
         self._nvml_problem = ""
         self._last_error = ""
 
@@ -150,6 +151,9 @@ class DevicePlugin:
 
     async def _offer(self) -> None:
         inventory = await self._discovery.inventory()
+        self._has_nvml = inventory.mode == "nvml"
+        if self._settings.uses_cdi and not self._has_nvml:
+            raise UsageError("CDI device list strategies are only for machines with NVML")
         found, warnings = resources(inventory, self._settings)
         for warning in (*inventory.warnings, *warnings):
             self._log.warning(warning)
@@ -254,7 +258,7 @@ class DevicePlugin:
         watch = 0
         while True:
             await asyncio.sleep(EVENTS_S)
-            if not self._served:
+            if not self._served or not self._has_nvml:
                 continue
             try:
                 events = await self._discovery.nvml.events()

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU, Resource, resources
@@ -113,6 +115,15 @@ def test_single_offers_mig_devices_as_gpus() -> None:
     found = of(gpu(0, A100, "1g.10gb"), gpu(1, A100, "1g.10gb"), mig_strategy="single")
 
     assert found == {GPU: ["MIG-0-0", "MIG-1-0"]}
+
+
+@pytest.mark.parametrize(("mode", "device"), [("csv", "tegra"), ("wsl", "all")])
+def test_machines_without_nvmls_gpus_have_one_device(
+    mode: Literal["csv", "wsl"], device: str
+) -> None:
+    found, _ = resources(Inventory(mode=mode), Settings(mig_strategy="mixed"))
+
+    assert ids(found) == {GPU: [device]}
 
 
 def test_without_devices_there_is_no_resource() -> None:
