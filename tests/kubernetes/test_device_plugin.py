@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import os
+import random
+import re
 import time
 from pathlib import Path
 
@@ -35,6 +39,11 @@ STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 GPUS = 8
 TIMEOUT_S = 60.0
 LIST = "nvidia-smi -L"
+REGISTERED = "Registered device plugin for 'nvidia.com/"
+SMALL = "nvidia.com/mig-1g.10gb"
+MIG_UUID = re.compile(r"UUID: (MIG-[0-9a-f-]+)")
+CROWD = 100 if os.environ.get("NVCT_TESTS_PROFILE") == "full" else 16
+"""Pods."""
 ENGINE_CONFIG = "/etc/containerd/config.toml"
 DEFAULT_RUNC = "SystemdCgroup = false"
 MOUNTS = {
@@ -46,8 +55,10 @@ MOUNTS = {
     FOLDER: FOLDER,
     "/var/run/cdi": "/var/run/cdi",
     "/driver-root": DRIVER_ROOT,
+    "/dev": "/dev",
 }
-"""Of the plugin's container: the host's Python and this checkout stand in for an image."""
+"""Of the plugin's container: the host's Python and this checkout stand in for an image. NVML shows
+MIG devices whose nodes are there, so new ones need the host's own /dev."""
 SETTINGS = "accept-nvidia-visible-devices-as-volume-mounts = true\n"
 
 
@@ -69,9 +80,11 @@ def node(cluster: Cluster) -> Cluster:
 
 
 @contextlib.contextmanager
-def plugin(cluster: Cluster, *flags: str) -> Iterator[str]:
-    """Run the plugin in a pod until its resources are allocatable; yield the pod's name."""
-    name = "plugin"
+def plugin(cluster: Cluster, *flags: str, name: str = "plugin", config: str = "") -> Iterator[str]:
+    """Run the plugin in a pod until it has registered; yield the pod's name."""
+    if config:
+        cluster.box.write(f"{FOLDER}/{name}.yaml", config)
+        flags = (*flags, f"--config-file={FOLDER}/{name}.yaml")
     words = [
         f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.device_plugin.main",
         f"--nvidia-driver-root={DRIVER_ROOT}", f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk", *flags,
@@ -84,16 +97,16 @@ def plugin(cluster: Cluster, *flags: str) -> Iterator[str]:
             "volumeMounts": [{"name": names[path], "mountPath": path} for path in MOUNTS],
         },
         spec={
+            "restartPolicy": "Always",
             "volumes": [
                 {"name": names[path], "hostPath": {"path": source}}
                 for path, source in MOUNTS.items()
-            ]
+            ],
         },
     )
     cluster.api.create(PODS, pod.manifest(name))
     try:
-        registered = f"Registered device plugin for '{GPU}'"
-        assert wait(lambda: registered in _log(cluster, name), TIMEOUT_S), _state(cluster, name)
+        assert wait(lambda: REGISTERED in _log(cluster, name), TIMEOUT_S), _state(cluster, name)
         yield name
     finally:
         cluster.api.delete(f"{PODS}/{name}")
@@ -147,15 +160,103 @@ def test_a_restarted_kubelet_has_the_resource_again_and_pods_keep_theirs(node: C
             node.api.delete(path)
 
 
-def _asks(count: int, script: str = LIST) -> Pod:
-    limits = {"resources": {"limits": {GPU: count}}}
+def test_mig_devices_are_offered_when_they_are_made(node: Cluster) -> None:
+    with plugin(node, "--mig-strategy=mixed"):
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S)
+        try:
+            _smi(node, "-i", "0", "-mig", "1")
+            _smi(node, "mig", "-i", "0", "-cgi", "1g.10gb,1g.10gb", "-C")
+            assert wait(lambda: _allocatable(node, SMALL) == 2, TIMEOUT_S), _state(node, "plugin")
+            asked = {"two": _asks(2, name=SMALL), "rest": _asks(GPUS - 1)}
+            results = run_all(node.api, asked)
+        finally:
+            _smi(node, "mig", "-i", "0", "-dci")
+            _smi(node, "mig", "-i", "0", "-dgi")
+            _smi(node, "-i", "0", "-mig", "0")
+        assert len(MIG_UUID.findall(results["two"].log)) == 2, results
+        assert len(UUID.findall(results["rest"].log)) == GPUS - 1, results
+        assert wait(lambda: _allocatable(node, SMALL) == 0, TIMEOUT_S)
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S)
+
+
+def test_shared_gpus_are_distributed(node: Cluster) -> None:
+    rule = "{name: nvidia.com/gpu, replicas: 2}"
+    config = f"sharing: {{timeSlicing: {{renameByDefault: true, resources: [{rule}]}}}}"
+    shared = f"{GPU}.shared"
+    with plugin(node, config=config):
+        assert wait(lambda: _allocatable(node, shared) == 2 * GPUS, TIMEOUT_S)
+        script = f"{LIST}; sleep 3"
+        asked = {f"share-{n}": _asks(1, script, shared) for n in range(3)}
+        results = run_all(node.api, asked)
+        seen = [UUID.findall(result.log) for result in results.values()]
+        assert sorted(map(len, seen)) == [1, 1, 1], results
+        assert len({uuids[0] for uuids in seen}) == 3, results
+
+
+def test_a_killed_plugin_and_one_that_is_replaced_do_not_take_the_resource_away(
+    node: Cluster,
+) -> None:
+    with contextlib.ExitStack() as stack:
+        older = stack.enter_context(plugin(node, name="older"))
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S)
+        node.box.call("pkill", "-KILL", "-f", "nvct.agent.device_plugin.main")
+        began = time.monotonic()
+        assert wait(lambda: _restarts(node, older) == 1 and REGISTERED in _log(node, older))
+        print(f"registered again {time.monotonic() - began:.1f} s after SIGKILL")
+        stack.enter_context(plugin(node, name="newer"))
+        assert wait(lambda: "another process serves" in _log(node, older), TIMEOUT_S)
+        node.api.delete(f"{PODS}/{older}")
+        assert wait(lambda: node.api.find(f"{PODS}/{older}") is None, TIMEOUT_S)
+        every = run(node.api, "asks-8", _asks(GPUS))
+        assert len(UUID.findall(every.log)) == GPUS, (every, _state(node, "newer"))
+        assert _allocatable(node) == GPUS
+
+
+def test_no_gpu_is_given_twice(node: Cluster) -> None:
+    """Many pods of several sizes, in no order: no two see the same GPU at one time."""
+    chance = random.Random(1)
+    moment = "cut -d' ' -f1 /proc/uptime"
+    script = f"{moment}; {LIST}; sleep {{}}; {moment}"
+    asked = {
+        f"crowd-{n}": _asks(chance.randint(1, 5), script.format(chance.choice("012")))
+        for n in range(CROWD)
+    }
+    with plugin(node):
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S)
+        results = run_all(node.api, asked)
+    spans: dict[str, list[tuple[float, float]]] = {}
+    for name, result in results.items():
+        wanted = asked[name].container["resources"]["limits"][GPU]
+        uuids = UUID.findall(result.log)
+        assert len(set(uuids)) == wanted, result
+        for uuid in uuids:
+            spans.setdefault(uuid, []).append((float(result.lines[0]), float(result.lines[-1])))
+    for ordered in (sorted(each) for each in spans.values()):
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(ordered)), ordered
+    assert sum(map(len, spans.values())) > CROWD
+
+
+def _smi(cluster: Cluster, *words: str) -> None:
+    libraries = {"LD_LIBRARY_PATH": f"{DRIVER_ROOT}/usr/lib/x86_64-linux-gnu"}
+    done = cluster.box.call(f"{DRIVER_ROOT}/usr/bin/nvidia-smi", *words, env=libraries)
+    assert done.returncode == 0, done
+
+
+def _restarts(cluster: Cluster, pod: str) -> int:
+    found = cluster.api.find(f"{PODS}/{pod}")
+    statuses = found["status"].get("containerStatuses", ()) if found else ()
+    return sum(status["restartCount"] for status in statuses)
+
+
+def _asks(count: int, script: str = LIST, name: str = GPU) -> Pod:
+    limits = {"resources": {"limits": {name: count}}}
     return Pod(script=script, runtime_class="nvidia", container=limits)
 
 
-def _allocatable(cluster: Cluster) -> int:
+def _allocatable(cluster: Cluster, name: str = GPU) -> int:
     node = cluster.api.find(f"/api/v1/nodes/{NODE}")
     assert node is not None
-    return int(node["status"]["allocatable"].get(GPU, 0))
+    return int(node["status"]["allocatable"].get(name, 0))
 
 
 def _log(cluster: Cluster, pod: str) -> str:

@@ -41,8 +41,12 @@ SOCKETS_S = 0.1
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs."""
 EVENTS_S = 1.0
+SETTLE_S = 2.0
+"""Until the next look after a change: procfs may show it before NVML does."""
+PERIOD_S = 30.0
+"""Until the next look if nothing seems to have changed."""
 RETRY_S = 10.0
-"""Until the next attempt if the driver does not answer and nothing has changed."""
+"""Until the next attempt if the driver does not answer."""
 
 
 @dataclass
@@ -86,6 +90,7 @@ class DevicePlugin:
         self._leaving: set[asyncio.Task[None]] = set()
         self._sick: dict[str, str] = {}
         self._has_nvml = False
+        self._offered: Inventory | None = None
         self._nvml_problem = ""
         self._last_error = ""
 
@@ -122,19 +127,22 @@ class DevicePlugin:
         while True:
             if self.reload.is_set():
                 self._reload()
-                signature = None
+                signature = self._offered = None
             current = self._discovery.signature()
             if current != signature or time.monotonic() > retry_at:
-                signature, retry_at = current, time.monotonic() + RETRY_S
+                is_change, signature = current != signature, current
+                delay_s = SETTLE_S if is_change else PERIOD_S
                 try:
                     await self._offer()
-                    retry_at, self._last_error = float("inf"), ""
+                    self._last_error = ""
                 except SupervisorEndedError:
                     raise
                 except NvctError as error:
                     if is_first and (self._settings.fail_on_init_error or not _may_come(error)):
                         raise
                     self._fail(error)
+                    delay_s = RETRY_S
+                retry_at = time.monotonic() + delay_s
                 is_first = False
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self.reload.wait(), MACHINE_S)
@@ -151,6 +159,8 @@ class DevicePlugin:
 
     async def _offer(self) -> None:
         inventory = await self._discovery.inventory()
+        if inventory == self._offered:
+            return
         self._has_nvml = inventory.mode == "nvml"
         if self._settings.uses_cdi and not self._has_nvml:
             raise UsageError("CDI device list strategies are only for machines with NVML")
@@ -173,6 +183,7 @@ class DevicePlugin:
                     unhealthy=self._unhealthy(resource),
                 )
             )
+        self._offered = inventory
 
     async def _node(self, inventory: Inventory) -> allocate.Node:
         """Return what answers need; write the CDI specifications first, if there are any."""
@@ -238,6 +249,7 @@ class DevicePlugin:
             self._last_error = text
         if isinstance(error, NvmlError) and self._discovery.has_driver():
             return  # `_watch_events` sees to the devices
+        self._offered = None
         for name in list(self._served):
             self._withdraw(name)
 
