@@ -12,11 +12,11 @@ from nvct.host.nvml import answers, messages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import _socket
     from collections.abc import Callable
     from typing import TypeVar
 
     from nvct.host.nvml.model import NvmlEvents, NvmlReport, NvmlTopology
-    from nvct.host.nvml.process import WorkerProcess
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
@@ -38,10 +38,10 @@ class NvmlClient:
         library: its path.
     """
 
-    def __init__(self, supervisor: WorkerProcess, library: str = "") -> None:
-        """Use a supervisor, which has one client."""
+    def __init__(self, connection: _socket.socket, library: str = "") -> None:
+        """Use a supervisor by the connection to it, which is this client's own from now on."""
         self.library = library
-        self._socket = socket.socket(fileno=supervisor.connection.detach())
+        self._socket = socket.socket(fileno=connection.detach())
         self._socket.settimeout(0)
         self._lock = asyncio.Lock()
         self._requests = 0

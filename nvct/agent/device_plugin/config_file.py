@@ -18,7 +18,7 @@ from nvct.errors import DocumentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from nvct.agent.device_plugin.settings import Settings
 
@@ -89,7 +89,7 @@ def parse(document: object, path: str) -> Document:
     return Document(values=options.from_file(document, path), fields=fields, warnings=unknown)
 
 
-def resolve(words: list[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
+def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings from command line, environment and config file, and warnings.
 
     The command line takes precedence over the environment, and that over the config file.

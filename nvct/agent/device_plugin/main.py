@@ -11,11 +11,14 @@ from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
     from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.device_plugin.task import DevicePlugin
+    from nvct.agent.discovery import Discovery
     from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
     from nvct.host.model import Mode
     from nvct.host.nvml.process import WorkerProcess
 
@@ -23,6 +26,8 @@ PROGRAM = "nvidia-device-plugin"
 INCUMBENT = "0.20.0"
 """The version of NVIDIA's program whose options this one takes."""
 PROC, SYS = "/proc", "/sys"
+MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
+"""By --device-discovery-strategy; auto is the machine's own."""
 
 
 def main() -> NoReturn:
@@ -62,44 +67,54 @@ def run(words: Sequence[str], env: Mapping[str, str], supervisor: WorkerProcess)
     from nvct.agent.device_plugin import config_file
 
     journal = logs.from_environment(env)
+    config_file.resolve(words, env)  # before gRPC is loaded, which takes longer
+    import asyncio
+
+    asyncio.run(_serve(words, env, supervisor, journal))
+
+
+def make(
+    words: Sequence[str], env: Mapping[str, str], client: NvmlClient, journal: Log
+) -> DevicePlugin:
+    """Return the task, with the settings of a command line and environment.
+
+    Raises:
+        UsageError, DocumentError: a setting is wrong.
+    """
+    from nvct.agent.device_plugin import config_file, health
+    from nvct.agent.device_plugin.task import DevicePlugin
+    from nvct.agent.discovery import Discovery
+    from nvct.host.roots import Roots
 
     def load() -> Settings:
-        settings, warnings = config_file.resolve(list(words), env)
+        settings, warnings = config_file.resolve(words, env)
         for warning in warnings:
             journal.warning(warning)
         return settings
 
-    load()  # a wrong setting is refused before gRPC is loaded, which takes longer
-    import asyncio
+    def discovery(settings: Settings) -> Discovery:
+        root = settings.container_driver_root
+        roots = Roots(driver_root=root if os.path.isdir(root) else "/", proc=PROC, sys=SYS)
+        mode = MODES.get(settings.device_discovery_strategy)
+        return Discovery(roots, client, mode=mode)
 
-    asyncio.run(_serve(load, env, supervisor, journal))
+    checks = health.checks(env)
+    for word in checks.malformed:
+        journal.warning(f"{word!r} is no XID: it has no effect")
+    return DevicePlugin(load, discovery, checks, journal)
 
 
 async def _serve(
-    load: Callable[[], Settings], env: Mapping[str, str], supervisor: WorkerProcess, journal: Log
+    words: Sequence[str], env: Mapping[str, str], supervisor: WorkerProcess, journal: Log
 ) -> None:
     import asyncio
     import signal
 
-    from nvct.agent.device_plugin import health
-    from nvct.agent.device_plugin.task import DevicePlugin
-    from nvct.agent.discovery import Discovery
     from nvct.agent.nvml_client import NvmlClient
-    from nvct.host.roots import Roots
-
-    client = NvmlClient(supervisor)
-
-    def discovery(settings: Settings) -> Discovery:
-        root = settings.container_driver_root
-        roots = Roots(driver_root=root if os.path.isdir(root) else "/", proc=PROC, sys=SYS)
-        modes: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
-        return Discovery(roots, client, mode=modes.get(settings.device_discovery_strategy))
 
     journal.info(f"Starting {PROGRAM} {__version__}")
-    checks = health.checks(env)
-    for word in checks.malformed:
-        journal.warning(f"{word!r} is no XID: it has no effect")
-    plugin = DevicePlugin(load, discovery, checks, journal)
+    client = NvmlClient(supervisor.connection)
+    plugin = make(words, env, client, journal)
     task = asyncio.create_task(plugin.run())
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, plugin.reload.set)

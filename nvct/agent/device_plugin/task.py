@@ -99,6 +99,19 @@ class DevicePlugin:
         """Return the registrations by resource name."""
         return {name: served.registration for name, served in self._served.items()}
 
+    def describe(self) -> list[dict[str, object]]:
+        """Return the state of each resource, as JSON data."""
+        return [
+            {
+                "resource": registration.name,
+                "state": registration.state,
+                "reason": registration.reason,
+                "devices": len(registration.endpoint.content.resource.devices),
+                "unhealthy": dict(registration.endpoint.content.unhealthy),
+            }
+            for registration in self.registrations.values()
+        ]
+
     async def run(self) -> None:
         """Serve until canceled.
 

@@ -6,8 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
 
-from nvct.agent import nvml_supervisor
 from nvct.agent.discovery import Discovery
 from nvct.agent.nvml_client import NvmlClient
 from nvct.host.gpu.nodes import named_nodes
@@ -20,7 +23,13 @@ if TYPE_CHECKING:
     from nvct.agent.inventory import Inventory
     from nvct.sim.tree import Node
 
-SIM_DEV = "NVCT_SIM_DEV"
+REPOSITORY = Path(__file__).parents[3]
+SERVE = """
+import socket
+from nvct.agent import nvml_supervisor
+nvml_supervisor.serve(socket.socket(fileno={fd}))
+"""
+TIMEOUT_S = 20.0
 
 
 def roots_of(node: Node) -> Roots:
@@ -32,25 +41,33 @@ def roots_of(node: Node) -> Roots:
     )
 
 
+class Supervisor:
+    """A supervisor in a process of its own: a test with gRPC has threads, and must not fork."""
+
+    def __init__(self, **env: str) -> None:
+        self.connection, theirs = socket.socketpair()
+        words = [sys.executable, "-c", SERVE.format(fd=theirs.fileno())]
+        self.process = subprocess.Popen(
+            words, pass_fds=[theirs.fileno()], env={**os.environ, **env}, cwd=REPOSITORY
+        )
+        theirs.close()
+
+    def ended(self) -> int:
+        """Wait for its end, and return its exit status."""
+        return self.process.wait(TIMEOUT_S)
+
+
 @contextlib.contextmanager
 def discovery(node: Node) -> Iterator[Discovery]:
-    """Yield the discovery of a node, whose NVML runs in a process of its own."""
-    before = os.environ.get(SIM_DEV)
-    os.environ[SIM_DEV] = str(node.dev)
-    try:
-        supervisor = nvml_supervisor.start()
-    finally:
-        if before is None:
-            del os.environ[SIM_DEV]
-        else:
-            os.environ[SIM_DEV] = before
-    client = NvmlClient(supervisor)
+    """Yield the discovery of a node, whose NVML runs in another process."""
+    supervisor = Supervisor(NVCT_SIM_DEV=str(node.dev))
+    client = NvmlClient(supervisor.connection)
     roots = roots_of(node)
     try:
         yield Discovery(roots, client, named_nodes(roots))
     finally:
         client.disconnect()
-        assert supervisor.wait(10)
+        assert supervisor.ended() == 0
 
 
 def inventory_of(node: Node) -> Inventory:

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent: one serves a node, a failed task is started again, /status says why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import tempfile
+
+import pytest
+
+from nvct.agent import status, tasks
+from nvct.agent.instance import Instance
+from nvct.agent.logs import Log, from_environment
+from nvct.agent.main import Agent, run
+from nvct.agent.status import Status
+from nvct.agent.tasks import Task
+from nvct.errors import HostError, UsageError
+from tests.unit.agent.device_plugin.fake_kubelet import until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+
+@pytest.fixture
+def folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # a socket's path is short
+        yield path
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def agent(*run: Callable[[], Awaitable[None]], has_gpu: bool = True) -> Agent:
+    """An agent without a task of its own; it gets these instead."""
+    made = Agent((), {}, None, Log(target=io.StringIO()), lambda: has_gpu)  # type: ignore[arg-type]
+    made.tasks = [Task(f"task-{n}", one) for n, one in enumerate(run)]
+    return made
+
+
+@contextlib.asynccontextmanager
+async def serving(made: Agent, folder: str) -> AsyncIterator[None]:
+    stopped = asyncio.Event()
+    runs = asyncio.create_task(made.serve(Instance(folder), stopped))
+    try:
+        yield
+    finally:
+        stopped.set()
+        await runs
+
+
+def test_a_task_that_fails_is_started_again_and_the_others_run_on(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "DELAYS_S", (0.3,))
+    starts: list[int] = []
+
+    async def fails() -> None:
+        starts.append(1)
+        if len(starts) < 3:
+            raise HostError("it is out of order")
+        await forever()
+
+    async def test() -> None:
+        made = agent(fails, forever)
+        async with serving(made, folder):
+            await until(lambda: made.tasks[0].state == "failed")
+            number, body = await status.ask(f"{folder}/agent.sock", "GET", "/healthz")
+            assert (number, body) == (503, "failed: task-0\n")
+            _, body = await status.ask(f"{folder}/agent.sock", "GET", "/status")
+            first, second = json.loads(body)["tasks"]
+            assert (first["state"], first["reason"]) == ("failed", "it is out of order")
+            assert (second["state"], second["reason"]) == ("running", "")
+            await until(lambda: made.tasks[0].restarts == 2)
+            assert (await status.ask(f"{folder}/agent.sock", "GET", "/healthz"))[0] == 200
+
+    asyncio.run(test())
+
+
+def test_a_newer_agent_takes_over_and_the_older_one_stays_without_tasks(folder: str) -> None:
+    async def test() -> None:
+        older, newer = agent(forever), agent(forever)
+        async with serving(older, folder):
+            await until(lambda: older.tasks[0].state == "running")
+            async with serving(newer, folder):
+                await until(lambda: newer.tasks[0].state == "running")
+                assert older.tasks[0].state == "stopped"
+                assert (await status.ask(f"{folder}/agent.sock", "GET", "/healthz"))[0] == 200
+            await asyncio.sleep(0.2)
+            assert older.tasks[0].state == "stopped"
+
+    asyncio.run(test())
+
+
+def test_an_agent_that_does_not_yield_is_named(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nvct.agent.instance.YIELD_S", 0.2)
+
+    async def test() -> None:
+        older, newer = Instance(folder), Instance(folder)
+        await older.take()
+        with pytest.raises(HostError, match=f"another agent holds {folder}/agent.lock"):
+            await newer.take()
+        older.release()
+        await newer.take()
+        newer.release()
+
+    asyncio.run(test())
+
+
+def test_without_a_gpu_no_task_is_started(folder: str) -> None:
+    async def test() -> None:
+        made = agent(forever, has_gpu=False)
+        async with serving(made, folder):
+            await until(lambda: "no NVIDIA GPU" in str(made.journal.target.getvalue()))  # type: ignore[union-attr]
+            assert made.tasks[0].state == "waiting"
+
+    asyncio.run(test())
+
+
+def test_an_unknown_request_is_answered_with_what_there_is() -> None:
+    number, body = Status((), lambda: None).answer("GET", "/")
+
+    assert number == 404
+    assert "GET /status" in body
+
+
+def test_an_unknown_task_or_level_is_refused() -> None:
+    with pytest.raises(UsageError, match="task 'x' is unknown"):
+        run(("x",), {}, None)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="NVCT_LOG_LEVEL='loud'"):
+        from_environment({"NVCT_LOG_LEVEL": "loud"})
+
+
+def test_the_log_has_a_level_and_a_form() -> None:
+    target = io.StringIO()
+    log = Log(level="warning", form="json", target=target)
+
+    log.info("not this")
+    log.warning("two\nlines")
+
+    (line,) = target.getvalue().splitlines()
+    entry = json.loads(line)
+    assert (entry["level"], entry["message"]) == ("warning", "two lines")

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML through the supervisor: errors arrive as they are, and its end is told apart."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nvct.agent.discovery import visible_nodes
+from nvct.agent.nvml_client import NvmlClient, SupervisorEndedError
+from nvct.errors import NvmlError
+from nvct.host.roots import Roots
+from tests.unit.agent.machines import Supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def supervisor() -> Supervisor:
+    return Supervisor()
+
+
+def test_a_library_that_is_not_there_is_named_and_the_next_question_is_answered(
+    supervisor: Supervisor,
+) -> None:
+    async def run() -> None:
+        client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
+        for _ in range(2):
+            with pytest.raises(NvmlError, match=r"/nowhere/libnvidia-ml\.so\.1 cannot be loaded"):
+                await client.report()
+        await client.close()
+        client.disconnect()
+
+    asyncio.run(run())
+    assert supervisor.ended() == 0
+
+
+def test_a_canceled_question_does_not_leave_its_answer_to_the_next(
+    supervisor: Supervisor,
+) -> None:
+    async def run() -> None:
+        client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
+        asked = asyncio.create_task(client.report())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        asked.cancel()
+        await client.close()  # has another kind of answer
+        client.disconnect()
+
+    asyncio.run(run())
+    assert supervisor.ended() == 0
+
+
+def test_the_end_of_the_supervisor_is_an_error_of_its_own(supervisor: Supervisor) -> None:
+    async def run() -> None:
+        client = NvmlClient(supervisor.connection)
+        supervisor.process.kill()
+        with pytest.raises(SupervisorEndedError, match="NVML's supervisor has ended"):
+            await client.report()
+        client.disconnect()
+
+    asyncio.run(run())
+    assert supervisor.ended() < 0
+
+
+def test_a_node_that_this_container_cannot_see_counts_as_there(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+    roots = Roots(dev_root=str(tmp_path))
+    stat_node = visible_nodes(roots, lambda _path: None)
+
+    assert stat_node(f"{roots.dev}/nvidia0")
+    assert stat_node(f"{roots.dev}/nvidia-caps/nvidia-cap1")
+    (tmp_path / "dev/nvidiactl").touch()
+    (tmp_path / "dev/nvidia-caps").mkdir()
+    assert not stat_node(f"{roots.dev}/nvidia0")
+    assert not stat_node(f"{roots.dev}/nvidia-caps/nvidia-cap1")
