@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 START_S = 60
 """Eight GPUs that nothing else uses take some twenty seconds to start."""
-EVENTS_S = 5
-"""The worker has the events already: a longer wait is a hang."""
+CALL_S = 5
+"""Of a worker that has answered before: a longer wait is a hang."""
 
 
 class SupervisorEndedError(NvmlError):
@@ -45,6 +45,7 @@ class NvmlClient:
         self._socket.settimeout(0)
         self._lock = asyncio.Lock()
         self._requests = 0
+        self._has_answered = False
 
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
@@ -68,7 +69,7 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        return await self._ask("events", answers.events, EVENTS_S)
+        return await self._ask("events", answers.events)
 
     async def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.
@@ -82,13 +83,14 @@ class NvmlClient:
         """End the supervisor."""
         self._socket.close()
 
-    async def _ask(self, verb: str, parse: Callable[[Json], T], limit_s: int = START_S) -> T:
+    async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
         # A canceled request would leave its answer to the next one.
-        return parse(await asyncio.shield(self._exchange(verb, limit_s)))
+        return parse(await asyncio.shield(self._exchange(verb)))
 
-    async def _exchange(self, verb: str, limit_s: int) -> Json:
+    async def _exchange(self, verb: str) -> Json:
         async with self._lock:
             self._requests += 1
+            limit_s = CALL_S if self._has_answered else START_S
             arguments: Json = {"library": self.library, "limit_s": limit_s}
             request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
             loop = asyncio.get_running_loop()
@@ -96,7 +98,10 @@ class NvmlClient:
                 await loop.sock_sendall(self._socket, messages.encode(request))
                 header = await self._read(messages.HEADER)
                 message = messages.decode(await self._read(messages.length_of(header)))
-                return messages.value_of(message, self._requests)
+                self._has_answered = False
+                value = messages.value_of(message, self._requests)
+                self._has_answered = verb != CLOSE
+                return value
             except (OSError, EOFError, messages.MalformedMessageError) as error:
                 raise SupervisorEndedError(
                     f"NVML's supervisor has ended: {str(error) or 'no answer'}"

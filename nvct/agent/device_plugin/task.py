@@ -87,7 +87,7 @@ class DevicePlugin:
         self._settings = load()
         self._discovery = discovery(self._settings)
         self._served: dict[str, Served] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._sick: dict[str, str] = {}
         self._has_nvml = False
         self._offered: Inventory | None = None
@@ -237,6 +237,8 @@ class DevicePlugin:
         if name in self._served:
             self._served[name].registration.endpoint.update(content)
             return
+        if name in self._leaving:
+            self._leaving.pop(name).cancel()
         kubelet = self._settings.kubelet_socket
         folder = os.path.dirname(kubelet) if kubelet else FOLDER
         registration = Registration(content, kubelet, folder, self._log)
@@ -247,12 +249,12 @@ class DevicePlugin:
         served = self._served.pop(name)
 
         async def leave() -> None:
-            await served.registration.withdraw()
-            await _canceled(served.task)
+            try:
+                await served.registration.withdraw()
+            finally:
+                await _canceled(served.task)
 
-        task = asyncio.create_task(leave(), name=f"{name} leaves")
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving[name] = asyncio.create_task(leave(), name=f"{name} leaves")
 
     def _fail(self, error: NvctError) -> None:
         """Offer nothing any more, unless it is only NVML that does not answer for a while."""
@@ -267,7 +269,7 @@ class DevicePlugin:
             self._withdraw(name)
 
     async def _stop(self) -> None:
-        tasks = [*self._leaving, *(served.task for served in self._served.values())]
+        tasks = [*self._leaving.values(), *(served.task for served in self._served.values())]
         await asyncio.gather(*(_canceled(task) for task in tasks))
 
     async def _watch_sockets(self) -> None:

@@ -8,16 +8,18 @@ never missed while other verbs run, and no verb waits for an event.
 from __future__ import annotations
 
 import threading
-from functools import partial
+from ctypes import c_void_p, cast
 from itertools import count
 
 from nvct.errors import NvmlError
-from nvct.host.nvml.calls import Calls, optional, reason, string
+from nvct.host.nvml.calls import Calls, reason, string
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from nvct.host.nvml.calls import Handle
 
 SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8
 """Types of events, from nvml.h."""
@@ -50,6 +52,7 @@ class Watch:
         self.unwatched: dict[str, str] = {}
         self.failure = ""
         self._nvml = Calls(nvml.module)  # its `last` is the thread's own
+        self._uuids: dict[int | None, str] = {}  # a lost GPU does not tell its UUID any more
         self._events: list[XidEvent] = []
         self._lock = threading.Lock()
         self._set = self._nvml.nvmlEventSetCreate()
@@ -67,7 +70,7 @@ class Watch:
         nvml, uuid = self._nvml, ""
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            uuid = string(nvml.nvmlDeviceGetUUID(handle))
+            uuid = self._uuids[_address(handle)] = string(nvml.nvmlDeviceGetUUID(handle))
             types = WANTED & int(nvml.nvmlDeviceGetSupportedEventTypes(handle))
             nvml.nvmlDeviceRegisterEvents(handle, types, self._set)
         except nvml.NVMLError as error:
@@ -88,9 +91,8 @@ class Watch:
             self.failure = f"{nvml.last} failed: {reason(error)}"
 
     def _add(self, data: Any) -> None:  # noqa: ANN401 - NVML's own type
-        uuid = optional(self._nvml, partial(self._nvml.nvmlDeviceGetUUID, data.device))
         event = XidEvent(
-            uuid=string(uuid) if uuid else "",
+            uuid=self._uuids.get(_address(data.device), ""),
             xid=int(data.eventData),
             gi=_instance(data.gpuInstanceId),
             ci=_instance(data.computeInstanceId),
@@ -117,6 +119,11 @@ def events(nvml: Calls) -> NvmlEvents:
         _watch = None
         raise NvmlError(f"the watch for XID errors ended: {watch.failure}")
     return NvmlEvents(watch=watch.number, events=watch.take(), unwatched=watch.unwatched)
+
+
+def _address(handle: Handle) -> int | None:
+    """Return what identifies a GPU in a session with NVML."""
+    return cast(handle, c_void_p).value
 
 
 def _instance(number: int) -> int:

@@ -102,7 +102,7 @@ class XidEvent:
     """An XID error that the driver reported.
 
     Attributes:
-        uuid: of the GPU; "" if NVML does not report it.
+        uuid: of the GPU; "" if it is unknown.
         xid: its number.
         gi, ci: the ids of the GPU instance and compute instance, -1 if the whole GPU is concerned.
     """

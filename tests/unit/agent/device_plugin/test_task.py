@@ -107,7 +107,7 @@ def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: 
 def test_all_devices_are_unhealthy_while_nvml_hangs(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvct.agent.nvml_client.EVENTS_S", 1)
+    monkeypatch.setattr("nvct.agent.nvml_client.CALL_S", 1)
 
     async def run() -> None:
         async with lab.running():

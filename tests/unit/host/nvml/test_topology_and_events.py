@@ -73,6 +73,14 @@ def test_an_xid_is_reported_once_and_after_the_start_of_the_watch(
     assert answers.events(session.call("events")).events == ()
 
 
+def test_a_gpu_that_is_lost_is_still_named(node: tree.Node, session: NvmlSession) -> None:
+    session.call("events")
+
+    node_changes.lose_gpu(node, 3)
+
+    assert wait_for_events(session).events == (XidEvent(uuid=tree.gpu_uuid(node.name, 3), xid=79),)
+
+
 def wait_for_events(session: NvmlSession) -> NvmlEvents:
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
