@@ -62,7 +62,7 @@ class Result:
 
     Attributes:
         phase: of the pod, e.g. `Succeeded`; `Pending` if its container cannot be created.
-        log: of its container.
+        log: of its container; the kubelet's message if it does not admit the pod.
         events: messages of its events.
     """
 
@@ -108,7 +108,10 @@ def _result(api: Api, name: str) -> Result:
     found = api.find(f"{PODS}/{name}")
     assert found is not None
     phase = found["status"]["phase"]
-    log = api.logs(name, CONTAINER) if phase in ENDED else ""
+    log = ""
+    if phase in ENDED:  # one that the kubelet does not admit ends without a container
+        is_refused = not found["status"].get("containerStatuses")
+        log = found["status"].get("message", "") if is_refused else api.logs(name, CONTAINER)
     return Result(phase, log, tuple(api.events(name)))
 
 

@@ -33,6 +33,7 @@ exec {python} -I -m nvct.agent.device_plugin.main "$@"
 """
 RECORD = """
 import subprocess, sys
+from pathlib import Path
 from tests.peer import cases, plugin
 from tests.peer.kubelet import FOLDER
 subprocess.run(["mount", "-t", "tmpfs", "nvct-peer", "/var/lib"], check=True)

@@ -57,16 +57,7 @@ def write(
     """
     known, warnings = flags.parse(settings.cdi_feature_flags)
     discovery = DiscoveryOptions(nvml=nvml, flags=known, stat_node=stat_node)
-    moved = _host_roots(settings, roots)
-    options = Options(
-        vendor=VENDOR,
-        all_device=False,
-        device_name_strategies=(settings.device_id_strategy,),
-        hook_path=settings.hook_path,
-        disabled_hooks=settings.cdi_disable_hooks,
-        gid_groups=flags.NO_GIDS not in known,
-        host_roots=moved,
-    )
+    options = _options(settings, roots, known)
     found = [*warnings, *_write("auto", roots, discovery, replace(options, cls="gpu"), folder)]
     if imex_channels:
         ids = tuple(str(channel) for channel in imex_channels)
@@ -83,6 +74,18 @@ def write(
         else:
             features.append(feature)
     return tuple(features), found
+
+
+def _options(settings: Settings, roots: Roots, known: frozenset[str]) -> Options:
+    return Options(
+        vendor=VENDOR,
+        all_device=False,
+        device_name_strategies=(settings.device_id_strategy,),
+        hook_path=settings.hook_path,
+        disabled_hooks=settings.cdi_disable_hooks,
+        gid_groups=flags.NO_GIDS not in known,
+        host_roots=_host_roots(settings, roots),
+    )
 
 
 def _write(

@@ -134,6 +134,10 @@ class FakeKubelet:
         if client:
             await client.channel.close()
 
+    async def end_stream(self, number: int) -> None:
+        """Close the connection of one registration, by its number."""
+        await self._every[number].channel.close()
+
     async def call(self, resource: str, method: str, request: Message, answer: Any) -> Any:
         """Return the answer of a resource's current plugin as JSON data."""
         message = await self._call(self._clients[resource], method, request, answer)

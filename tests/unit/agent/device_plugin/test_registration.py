@@ -177,6 +177,25 @@ def test_the_end_of_an_older_instance_does_not_take_the_resource_away(folder: st
     asyncio.run(run())
 
 
+def test_the_end_of_a_stream_of_an_earlier_registration_does_not_matter(folder: str) -> None:
+    async def run() -> None:
+        async with (
+            started(FakeKubelet(folder, drops=False)) as kubelet,
+            Running(kubelet.socket, folder) as plugin,
+        ):
+            await until(lambda: plugin.registration.state == "listed")
+            os.utime(kubelet.socket)  # looks like another kubelet
+            await until(lambda: kubelet.opened[GPU] == 2)
+            await until(lambda: plugin.registration.state == "listed")
+            await kubelet.end_stream(0)
+            await asyncio.sleep(0.5)
+            assert len(kubelet.registered) == 2
+            await kubelet.end_stream(1)
+            await until(lambda: len(kubelet.registered) == 3)
+
+    asyncio.run(run())
+
+
 def test_a_socket_that_is_removed_is_made_again(folder: str) -> None:
     async def run() -> None:
         async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):
