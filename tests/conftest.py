@@ -29,6 +29,8 @@ settings.load_profile(
     os.environ.get("NVCT_TESTS_PROFILE") or ("ci" if os.environ.get("CI") else "default")
 )
 
+# Tests fork while gRPC has threads; its own handlers of fork(2) would stop these threads for good.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 DEBUG = "NVCT_DEBUG"
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
 GOLDEN = Path(__file__).parent / "golden"
