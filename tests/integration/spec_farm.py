@@ -15,7 +15,15 @@ from pathlib import Path
 
 from nvct.sim import node_changes, tree
 from nvct.sim.attach import farm_dir
-from tests.integration.inside import SPEC, UUID, configure, generate, make, run
+from tests.integration.inside import (
+    SPEC,
+    UUID,
+    configure,
+    generate,
+    leave_hybrid_cgroups,
+    make,
+    run,
+)
 from tests.support import cdi_engine
 
 ASKS = {"cdi.k8s.io/test": "nvidia.com/gpu=0"}
@@ -61,12 +69,19 @@ def publish(*, check: bool = True) -> None:
 def start(work: Path, name: str, script: str) -> subprocess.CompletedProcess[str]:
     """Run a container as an engine does that reads the specification."""
     folder = make(work, name, script)
+    done = engine_run(work, folder)
+    shutil.rmtree(folder)
+    return done
+
+
+def engine_run(
+    work: Path, folder: Path, program: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a bundle as an engine does that reads the specification."""
     path = folder / "config.json"
     document = cdi_engine.inject(json.loads(path.read_text(encoding="utf-8")), SPEC, ["0"])
     path.write_text(json.dumps(document), encoding="utf-8")
-    done = run(work, folder, shutil.which("runc"))
-    shutil.rmtree(folder)
-    return done
+    return run(work, folder, program or shutil.which("runc"))
 
 
 def view() -> str:
@@ -169,3 +184,27 @@ def killed(work: Path) -> None:
     publish()
     names = os.listdir(farm_dir())
     assert not [name for name in names if name.startswith((".build-", ".gone-", ".nvct-"))], names
+
+
+def a_volume_inside_the_view(work: Path) -> None:
+    """A volume whose place leads into the view by a link of the image leaves nothing on the host.
+
+    crun makes the mount point before the view is read-only; the next refresh removes it.
+    """
+    configure(work)
+    publish()
+    before = sorted(Path(view()).rglob("*"))
+    (work / "volume").mkdir()
+    (work / "file").write_text("planted", encoding="utf-8")
+    leave_hybrid_cgroups()
+    for program in filter(None, map(shutil.which, ("runc", "crun"))):
+        for source, place in (("volume", "planted/b"), ("file", "libplanted.so.1")):
+            mount = {"destination": f"/data/lib64/{place}", "type": "bind",
+                     "source": str(work / source), "options": ["rbind"]}  # fmt: skip
+            folder = make(work, "inside", "true", mounts=[mount])
+            (folder / "rootfs/data").symlink_to(MOUNT_POINT)
+            said = engine_run(work, folder, program)
+            assert "runc" not in program or said.returncode, said
+            shutil.rmtree(folder)
+        nvct("refresh")
+        assert sorted(Path(view()).rglob("*")) == before
