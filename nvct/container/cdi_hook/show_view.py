@@ -97,7 +97,7 @@ def run(context: Context, view: View, compat: str) -> None:
     changes = Changes(root)
     _add_search_paths(context, changes, view, compat)
     _add_links(changes, view)
-    _leave_volumes(context, changes)
+    leave_volumes(context, changes)
     changes.write(context.kernel)
 
 
@@ -137,7 +137,7 @@ def _add_links(changes: Changes, view: View) -> None:
         changes.removed += view_links.left_behind(root, sorted(folders), made)
 
 
-def _leave_volumes(context: Context, changes: Changes) -> None:
+def leave_volumes(context: Context, changes: Changes) -> None:
     """Drop the changes at or below a mount, with a warning for each folder: it has other users."""
     root = changes.root
     mounts = MountTargets.read(root, context.proc_root)
@@ -160,5 +160,6 @@ def _leave_volumes(context: Context, changes: Changes) -> None:
     changes.files = [file for file in changes.files if is_own(file[0])]
     changes.links = [link for link in changes.links if is_own(link[1])]
     changes.removed = [path for path in changes.removed if is_own(path)]
+    changes.sealed = [(path, mode) for path, mode in changes.sealed if is_own(f"{path}/")]
     for path in left:
         context.warn(f"{path} is a mount in the container: nothing of the driver is put there")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -99,6 +100,8 @@ def test_a_file_that_is_mounted_stays(image: Container, path: str, content: str)
 @pytest.mark.parametrize("folder", ["/usr/bin", "/usr/lib64", "/etc/vulkan/icd.d", "/etc", "/usr"])
 def test_a_volume_stays_as_it_is(image: Container, folder: str) -> None:
     """Also one in which an earlier container, or a container in a container, has its links."""
+    (image.root / "dev").mkdir()
+    os.mknod(image.root / "dev/nvidia0", stat.S_IFCHR | 0o666, os.makedev(195, 0))
     assert image.hook(*APPLY) == 0
     place = image.root / folder.lstrip("/")
     (place / "nvidia-old").symlink_to(f"{VIEW}/bin/nvidia-old")
@@ -111,7 +114,10 @@ def test_a_volume_stays_as_it_is(image: Container, folder: str) -> None:
             path.unlink()
     before = tree_of(volume)
 
-    mounted(image, folder, lambda: image.hook(*APPLY))
+    def hook() -> None:
+        assert image.hook(*APPLY, "--application-profile") == 0
+
+    mounted(image, folder, hook)
 
     assert tree_of(volume) == before
 
