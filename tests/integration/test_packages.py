@@ -106,7 +106,8 @@ cmp /etc/docker/daemon.json /tmp/daemon.json
 rm -r /etc/docker
 
 echo "== purge, with a view that a container has mounted"
-mkdir -p /srv/views /var/lib/nvct/farm
+mv /var/lib/nvct/farm /srv/views 2> /dev/null || mkdir -p /srv/views
+mkdir -p /var/lib/nvct/farm
 mount --bind /srv/views /var/lib/nvct/farm # mountinfo then names a view by the other path
 mkdir /var/lib/nvct/farm/580.1-used /var/lib/nvct/farm/580.1-unused
 mount --bind /var/lib/nvct/farm/580.1-used /mnt
