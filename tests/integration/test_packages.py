@@ -118,6 +118,7 @@ umount /mnt
 find /var/lib/nvct
 rmdir /var/lib/nvct/farm/580.1-used
 umount /var/lib/nvct/farm
+rmdir /srv/views
 rmdir /var/lib/nvct/farm /var/lib/nvct
 echo "== end"
 """
