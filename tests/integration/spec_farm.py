@@ -28,6 +28,8 @@ from tests.support import cdi_engine
 
 ASKS = {"cdi.k8s.io/test": "nvidia.com/gpu=0"}
 MOUNT_POINT = "/.nvct/driver"
+STDERR = "run.oci.hooks.stderr"
+"""crun's annotation for a file that gets what hooks say."""
 LISTED = "ldconfig -p | grep 'libcuda.so.1 ' | sed 's/.*=> //'"
 OLD, NEW = "580.159.04", "590.48.01"
 VERSIONS = f"ls {MOUNT_POINT}/lib64 | grep -c so.{OLD}; ls {MOUNT_POINT}/lib64 | grep -c so.{NEW}"
@@ -104,6 +106,12 @@ def a_view_that_is_gone(work: Path) -> None:
     assert empty.returncode == 1, empty
     assert f"the view of the driver at {MOUNT_POINT} has no lib64/" in empty.stderr, empty
     assert "started" not in gone.stdout + empty.stdout
+    if crun := shutil.which("crun"):
+        folder = make(work, "by-crun", "echo started", annotations={STDERR: f"{work}/said"})
+        leave_hybrid_cgroups()
+        assert engine_run(work, folder, crun).returncode == 1
+        said = (work / "said").read_text(encoding="utf-8")
+        assert f"the view of the driver at {MOUNT_POINT} has no lib64/" in said
     place.rmdir()
     publish()  # makes it again
     assert start(work, "again", "echo started").stdout == "started\n"
