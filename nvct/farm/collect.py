@@ -12,8 +12,11 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import Literal, TypeAlias
 
 from nvct.errors import DocumentError, HostError
@@ -299,6 +302,8 @@ def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
         removable = [status for status in statuses(farm, need) if not status.keep]
         if dry_run:
             return removable
+        for manifest in farm.manifests():
+            _sweep(farm, manifest)
         removed = [status for status in removable if _remove(farm, status.manifest)]
         for name in os.listdir(farm.path):
             path = f"{farm.path}/{name}"
@@ -307,6 +312,29 @@ def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
             elif name.startswith((folder.BUILDING, folder.GONE)) and not _users(farm, [name]):
                 _discard(farm, path)
         return removed
+
+
+def _sweep(farm: Farm, manifest: Manifest) -> None:
+    """Remove empty files and folders that are not of a view.
+
+    crun makes the mount point of a volume that a link of an image leads into the view: it makes
+    the view's mount read-only after all others.
+    """
+    if manifest.method in {"own", "binds"}:
+        return  # of the driver, or read-only
+    paths = [entry.path for entry in manifest.entries] + [link.path for link in manifest.links]
+    own = {manifest.host_path(path) for path in paths}
+    own |= {str(folder) for path in own for folder in PurePath(path).parents}
+    for top, folders, files in os.walk(manifest.path, topdown=False):
+        for path in (os.path.join(top, name) for name in [*folders, *files]):
+            if path in own:
+                continue
+            with suppress(OSError):
+                status = os.lstat(path)
+                if stat.S_ISDIR(status.st_mode):
+                    farm.kernel.rmdir(path)
+                elif stat.S_ISREG(status.st_mode) and not status.st_size:
+                    farm.kernel.unlink(path)
 
 
 def _remove(farm: Farm, manifest: Manifest) -> bool:

@@ -20,10 +20,31 @@ from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.sim.elf_writer import shared_object
 from tests.hostile.attacks import WITH_HOOK
-from tests.hostile.shapes import LDCACHE, LINKS, LIVE, MANY, SHAPES, VIRUS, Shape, crowd
+from tests.hostile.shapes import (
+    LDCACHE,
+    LINKS,
+    LIVE,
+    MANY,
+    OF_SPEC,
+    SHAPES,
+    SPEC,
+    VIRUS,
+    Shape,
+    crowd,
+)
 from tests.integration.farm import farm
-from tests.integration.inside import DRIVER_ROOT, UUID, configure, make, run, shim
+from tests.integration.inside import (
+    DRIVER_ROOT,
+    UUID,
+    configure,
+    generate,
+    make,
+    run,
+    shim,
+)
+from tests.integration.inside import SPEC as SPEC_PATH
 from tests.integration.prestart import hooked
+from tests.support import cdi_engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,6 +129,16 @@ def cdi(work: Path, name: str, env: tuple[str, ...]) -> Path:
     return folder
 
 
+def spec(work: Path, name: str, env: tuple[str, ...]) -> Path:
+    """An engine that reads CDI specs, and a spec that mounts a view."""
+    folder = make(work, name, SCRIPT, env=list(env))
+    path = folder / "config.json"
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document = cdi_engine.inject(document, SPEC_PATH, ["0"])
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return folder
+
+
 def prestart(work: Path, name: str, env: tuple[str, ...]) -> Path:
     """Docker's --gpus, hooks.d."""
     return hooked(work, name, SCRIPT, env=[*ASKS, *env])
@@ -151,6 +182,8 @@ def _all(
 def _shapes(program_kind: str) -> list[Shape]:
     if program_kind == "cdi":
         return [shape for shape in SHAPES if shape.stands_for in BY_HOOK]
+    if program_kind == "spec":
+        return [*SHAPES, *LIVE, *SPEC]
     return [*SHAPES, *LIVE] if program_kind == "prestart" else list(SHAPES)
 
 
@@ -262,6 +295,15 @@ def by_cdi(work: Path) -> None:
     configure(work, f'[nvidia-container-runtime]\nruntimes = ["{noop}"]\n{WITH_HOOK}')
     _all(work, "cdi", cdi, shutil.which("runc"))
     _raced(work, cdi, shutil.which("runc"))
+
+
+def by_spec(work: Path) -> None:
+    """Every shape by a spec in layout farm, and its hook."""
+    configure(work)
+    mounts = generate()["containerEdits"]["mounts"]
+    assert mounts[0]["containerPath"] == f"/{OF_SPEC}"
+    _all(work, "spec", spec, shutil.which("runc"))
+    _raced(work, spec, shutil.which("runc"))
 
 
 def by_prestart(work: Path) -> None:

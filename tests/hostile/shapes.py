@@ -24,6 +24,8 @@ MACHINE = os.uname().machine
 LIBRARIES = f"usr/lib/{MACHINE}-linux-gnu"
 COMPAT = "usr/local/cuda/compat"
 VIEW = "usr/local/nvidia"
+OF_SPEC = ".nvct/driver"
+ICD = "etc/vulkan/icd.d/nvidia_icd.json"
 CACHE, CONF, CONF_D = "etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d"
 MUSL, MUSL_PATH = f"lib/ld-musl-{MACHINE}.so.1", f"etc/ld-musl-{MACHINE}.path"
 UP = "../" * 20
@@ -49,6 +51,12 @@ class Shape:
     stands_for: str
     puts: tuple[tuple[str, Maker], ...] = ()
     env: tuple[str, ...] = ()
+
+
+def setuid(path: Path, outside: Path) -> None:
+    """Make a setuid file."""
+    path.write_bytes(b"mine")
+    path.chmod(0o4755)
 
 
 def link(target: str) -> Maker:
@@ -201,4 +209,36 @@ LIVE = (
     Shape("live-firmware-to-root", LINKS, (("lib/firmware", link("/")),)),
     Shape("live-conf-d-by-init", LDCACHE, ((CONF_D, link("/proc/1/root@")),)),
     Shape("live-local-by-self", LINKS, (("usr/local", link("/proc/self/root")),)),
+)  # fmt: skip
+
+SPEC = (
+    # What a specification's mount of a view and its hook meet, which look at no image before.
+    Shape("spec-place-to-host", LINKS, ((".nvct", link(f"{UP}@")),)),
+    Shape("spec-view-to-host", LINKS, ((f"{OF_SPEC}", link("@/new")),)),
+    Shape("spec-view-to-etc", LINKS, ((f"{OF_SPEC}", link("/etc")),)),
+    Shape("spec-view-to-proc", LINKS, ((f"{OF_SPEC}", link("/proc")),)),
+    Shape("spec-view-by-fd", LINKS, ((f"{OF_SPEC}", link("/proc/self/fd/../root@")),)),
+    Shape("spec-view-to-itself", LINKS, ((f"{OF_SPEC}", link("driver")),)),
+    Shape("spec-place-file", "S8", ((".nvct", text(b"mine")),)),
+    Shape("spec-place-fifo", "S8", ((".nvct", fifo),)),
+    Shape("spec-view-file", "S8", ((f"{OF_SPEC}", text(b"mine")),)),
+    Shape("spec-view-fifo", "S8", ((f"{OF_SPEC}", fifo),)),
+    Shape("spec-view-full", "S8",
+          ((OF_SPEC, folder), (f"{OF_SPEC}/lib64", link("@")), (f"{OF_SPEC}/x", text(b"mine")))),
+    Shape("spec-icd-to-host", FILES, ((ICD, link("@/ld.so.conf")),)),
+    Shape("spec-icd-fifo", "S4", ((ICD, fifo),)),
+    Shape("spec-icd-device", "S4", ((ICD, device(1, 5)),)),
+    Shape("spec-icd-folder", "S4", ((ICD, folder),)),
+    Shape("spec-icd-setuid", "S8", ((ICD, setuid),)),
+    Shape("spec-icds-to-host", LINKS, (("etc/vulkan/icd.d", link("@")),)),
+    Shape("spec-icds-to-fds", LINKS, (("etc/vulkan/icd.d", link("/proc/self/fd")),)),
+    Shape("spec-icds-to-proc", LINKS, (("etc/vulkan/icd.d", link("/proc/1/root@")),)),
+    Shape("spec-icds-to-view", LINKS, (("etc/vulkan/icd.d", link(f"/{OF_SPEC}/lib64")),)),
+    Shape("spec-icds-loop", LINKS, (("etc/vulkan/icd.d", link("icd.d")),)),
+    Shape("spec-icds-file", "S4", (("etc/vulkan", text(b"mine")),)),
+    Shape("spec-programs-crowd", "S12", (("usr/bin", crowd),)),
+    Shape("spec-programs-to-view", LINKS, (("usr/bin", link(f"/{OF_SPEC}/bin")),)),
+    Shape("spec-libraries-to-view", LINKS, ((LIBRARIES, link(f"/{OF_SPEC}/lib64")),)),
+    Shape("spec-etc-to-view", LINKS, (("etc", link(f"/{OF_SPEC}/lib64")),)),
+    Shape("spec-conf-d-to-view", LINKS, ((CONF_D, link(f"/{OF_SPEC}")),)),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tests.hostile import corpus, verdicts
-from tests.hostile.shapes import LIVE, SHAPES
+from tests.hostile.shapes import LIVE, SHAPES, SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,4 +34,6 @@ def test_every_cve_has_a_shape() -> None:
         "2025-23266", "2025-23267", "2026-24260",
     ):  # fmt: skip
         assert cve in text
-    assert len({shape.name for shape in (*SHAPES, *LIVE)}) == len(SHAPES) + len(LIVE)
+    assert len({shape.name for shape in (*SHAPES, *LIVE, *SPEC)}) == len(SHAPES) + len(LIVE) + len(
+        SPEC
+    )

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import SimulatedNode
 
-WAYS = {"cdi": corpus.by_cdi, "prestart": corpus.by_prestart}
+WAYS = {"cdi": corpus.by_cdi, "spec": corpus.by_spec, "prestart": corpus.by_prestart}
 
 
 @pytest.mark.engine

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 
 from tests.hostile import corpus
-from tests.hostile.shapes import LIVE, SHAPES
+from tests.hostile.shapes import LIVE, SHAPES, SPEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ def check(
     assert {name: wrong for name, (_, wrong, _) in results.items() if wrong} == {}
     for name, (verdict, _, message) in results.items():
         if verdict == corpus.FAILED:
-            codes = ("[unsafe-path]", "[host]", "[bad-")
+            codes = ("[unsafe-path]", "[host]", "[bad-", "cannot use /etc/")
             assert any(code in message for code in codes), (name, message)
-    shapes = {shape.name: shape.stands_for for shape in (*SHAPES, *LIVE)}
+    shapes = {shape.name: shape.stands_for for shape in (*SHAPES, *LIVE, *SPEC)}
     lines = [f"{name:24} {verdict:8} {shapes[name]}" for name, (verdict, _, _) in results.items()]
     program_kind = by.__name__.removeprefix("by_")
     golden(f"hostile/{program_kind}.txt", "".join(f"{line}\n" for line in lines))

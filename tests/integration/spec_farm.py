@@ -15,11 +15,21 @@ from pathlib import Path
 
 from nvct.sim import node_changes, tree
 from nvct.sim.attach import farm_dir
-from tests.integration.inside import SPEC, UUID, configure, generate, make, run
+from tests.integration.inside import (
+    SPEC,
+    UUID,
+    configure,
+    generate,
+    leave_hybrid_cgroups,
+    make,
+    run,
+)
 from tests.support import cdi_engine
 
 ASKS = {"cdi.k8s.io/test": "nvidia.com/gpu=0"}
 MOUNT_POINT = "/.nvct/driver"
+STDERR = "run.oci.hooks.stderr"
+"""crun's annotation for a file that gets what hooks say."""
 LISTED = "ldconfig -p | grep 'libcuda.so.1 ' | sed 's/.*=> //'"
 OLD, NEW = "580.159.04", "590.48.01"
 VERSIONS = f"ls {MOUNT_POINT}/lib64 | grep -c so.{OLD}; ls {MOUNT_POINT}/lib64 | grep -c so.{NEW}"
@@ -61,12 +71,19 @@ def publish(*, check: bool = True) -> None:
 def start(work: Path, name: str, script: str) -> subprocess.CompletedProcess[str]:
     """Run a container as an engine does that reads the specification."""
     folder = make(work, name, script)
+    done = engine_run(work, folder)
+    shutil.rmtree(folder)
+    return done
+
+
+def engine_run(
+    work: Path, folder: Path, program: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a bundle as an engine does that reads the specification."""
     path = folder / "config.json"
     document = cdi_engine.inject(json.loads(path.read_text(encoding="utf-8")), SPEC, ["0"])
     path.write_text(json.dumps(document), encoding="utf-8")
-    done = run(work, folder, shutil.which("runc"))
-    shutil.rmtree(folder)
-    return done
+    return run(work, folder, program or shutil.which("runc"))
 
 
 def view() -> str:
@@ -89,6 +106,12 @@ def a_view_that_is_gone(work: Path) -> None:
     assert empty.returncode == 1, empty
     assert f"the view of the driver at {MOUNT_POINT} has no lib64/" in empty.stderr, empty
     assert "started" not in gone.stdout + empty.stdout
+    if crun := shutil.which("crun"):
+        folder = make(work, "by-crun", "echo started", annotations={STDERR: f"{work}/said"})
+        leave_hybrid_cgroups()
+        assert engine_run(work, folder, crun).returncode == 1
+        said = (work / "said").read_text(encoding="utf-8")
+        assert f"the view of the driver at {MOUNT_POINT} has no lib64/" in said
     place.rmdir()
     publish()  # makes it again
     assert start(work, "again", "echo started").stdout == "started\n"
@@ -169,3 +192,27 @@ def killed(work: Path) -> None:
     publish()
     names = os.listdir(farm_dir())
     assert not [name for name in names if name.startswith((".build-", ".gone-", ".nvct-"))], names
+
+
+def a_volume_inside_the_view(work: Path) -> None:
+    """A volume whose place leads into the view by a link of the image leaves nothing on the host.
+
+    crun makes the mount point before the view is read-only; the next refresh removes it.
+    """
+    configure(work)
+    publish()
+    before = sorted(Path(view()).rglob("*"))
+    (work / "volume").mkdir()
+    (work / "file").write_text("planted", encoding="utf-8")
+    leave_hybrid_cgroups()
+    for program in filter(None, map(shutil.which, ("runc", "crun"))):
+        for source, place in (("volume", "planted/b"), ("file", "libplanted.so.1")):
+            mount = {"destination": f"/data/lib64/{place}", "type": "bind",
+                     "source": str(work / source), "options": ["rbind"]}  # fmt: skip
+            folder = make(work, "inside", "true", mounts=[mount])
+            (folder / "rootfs/data").symlink_to(MOUNT_POINT)
+            said = engine_run(work, folder, program)
+            assert "runc" not in program or said.returncode, said
+            shutil.rmtree(folder)
+        nvct("refresh")
+        assert sorted(Path(view()).rglob("*")) == before

@@ -106,14 +106,20 @@ cmp /etc/docker/daemon.json /tmp/daemon.json
 rm -r /etc/docker
 
 echo "== purge, with a view that a container has mounted"
-mkdir -p /var/lib/nvct/farm/580.1-used /var/lib/nvct/farm/580.1-unused
+mv /var/lib/nvct/farm /srv/views 2> /dev/null || mkdir -p /srv/views
+mkdir -p /var/lib/nvct/farm
+mount --bind /srv/views /var/lib/nvct/farm # mountinfo then names a view by the other path
+mkdir /var/lib/nvct/farm/580.1-used /var/lib/nvct/farm/580.1-unused
 mount --bind /var/lib/nvct/farm/580.1-used /mnt
 dpkg -P nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 grep "'[^']*nv[^']*' not empty" /tmp/dpkg.log && exit 1
 grep "containers use /var/lib/nvct/farm/580.1-used" /tmp/dpkg.log
 umount /mnt
 find /var/lib/nvct
-rmdir /var/lib/nvct/farm/580.1-used /var/lib/nvct/farm /var/lib/nvct
+rmdir /var/lib/nvct/farm/580.1-used
+umount /var/lib/nvct/farm
+rmdir /srv/views
+rmdir /var/lib/nvct/farm /var/lib/nvct
 echo "== end"
 """
 

@@ -33,7 +33,8 @@ dpkg -i /lab/debs/nvct_*.deb /lab/debs/nvct-[bo]*.deb > /lab/dpkg.log 2>&1 || ca
 spec=/run/cdi/nvidia.yaml
 driver() { sed -n 's/.*libcuda.so.\([0-9.]*\).*/\1/p' $spec 2> /dev/null | sort -u | grep -m 1 '[0-9]\.'; }
 until_() { for _ in $(seq 300); do eval "$1" && return; sleep 0.2; done; echo "not: $1"; }
-say() { echo "$1: $(driver), $(systemctl is-active nvidia-cdi-refresh.path), $(systemctl show -p Result --value nvidia-cdi-refresh.service)"; }
+layout() { v=$(sed -n 's/.*hostPath: \(.*farm.*\)/\1/p' $spec 2> /dev/null); [ -d "$v/lib64" ] && echo "farm ${v##*/}" || echo classic; }
+say() { echo "layout $1: $(layout)"; echo "$1: $(driver), $(systemctl is-active nvidia-cdi-refresh.path), $(systemctl show -p Result --value nvidia-cdi-refresh.service)"; }
 
 systemctl is-enabled nvidia-cdi-refresh.path nvidia-cdi-refresh.service
 until_ '[ -n "$(driver)" ]'
@@ -51,12 +52,14 @@ say upgraded
 
 mv /lab/node/driver/usr /lab/node/driver/gone
 mv /lab/node/proc/driver /lab/node/proc/gone
+mv /lab/node/sys/module/nvidia /lab/node/sys/gone
 ldconfig
 until_ '[ ! -e $spec ]'
 [ -e $spec ] || echo "removed: no spec"
 
 mv /lab/node/driver/gone /lab/node/driver/usr
 mv /lab/node/proc/gone /lab/node/proc/driver
+mv /lab/node/sys/gone /lab/node/sys/module/nvidia
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12; do systemctl start nvidia-cdi-refresh.service; done
 say often
 echo "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH='/etc/cdi/nvidia.yaml'" >> /etc/nvidia-container-toolkit/nvidia-cdi-refresh.env
@@ -119,6 +122,8 @@ def test_the_published_spec_follows_the_driver(release: str, debs: Path, tmp_pat
     assert found["installed"] == f"{OLD}, active, success"
     assert found["upgraded"] == f"{NEW}, active, success"
     assert found["removed"] == found["purged"] == "no spec"
+    for when, driver in (("installed", OLD), ("upgraded", NEW), ("often", NEW)):
+        assert found[f"layout {when}"].startswith(f"farm {driver}-"), found
     assert found["often"] == f"{NEW}, active, success"
     assert not [line for line in said if line.startswith("not: ")]
     status = {part["name"]: part for part in json.loads((tmp_path / "status.json").read_text())}
@@ -132,6 +137,8 @@ def _prepare(lab: Path, debs: Path) -> None:
     places = {"driver": "/lab/node/driver", "tree": "/lab/node", "proc": "/lab/node/proc",
               "sys": "/lab/node/sys", "cdi": "/run/cdi"}  # fmt: skip
     text = CONFIG.format(**{name: json.dumps(place) for name, place in places.items()})
+    # A view has links of the driver's files: the sandbox can only read it.
+    text += 'farm-dir = "/lab/farm"\n'
     (lab / "config.toml").write_text(text, encoding="utf-8")
 
 

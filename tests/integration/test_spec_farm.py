@@ -35,3 +35,8 @@ def test_containers_start_while_the_driver_is_upgraded(simulated: SimulatedNode)
 @pytest.mark.engine
 def test_containers_start_wherever_a_refresh_was_killed(simulated: SimulatedNode) -> None:
     simulated.run(spec_farm.killed)
+
+
+@pytest.mark.engine
+def test_a_volume_inside_the_view_leaves_nothing_on_the_host(simulated: SimulatedNode) -> None:
+    simulated.run(spec_farm.a_volume_inside_the_view)

@@ -55,7 +55,7 @@ def do(context: Context, work: Work, view: View | None = None) -> None:
     if work["profile"]:
         from nvct.container.cdi_hook import update_application_profile
 
-        update_application_profile.run(context)
+        update_application_profile.run(context, leave_volumes=view is not None)
 
 
 def _compat_folder(context: Context, work: Work) -> str:

@@ -18,27 +18,29 @@ REMOUNT = c.MS_REMOUNT | c.MS_BIND | c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV
 ATTRIBUTES = c.MOUNT_ATTR_RDONLY | c.MOUNT_ATTR_NOSUID | c.MOUNT_ATTR_NODEV
 
 
-def mount(kernel: Kernel, root: Root, source: str, target: str) -> None:
+def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> None:
     """Mount one file of a container over another.
+
+    Args:
+        kernel: system calls.
+        root: of the container.
+        source: path of the file in the container.
+        target: descriptor of the file to cover.
+        path: of the target in the container.
 
     Raises:
         HostError: mounting failed.
-        UnsafePathError: one of the files vanished.
+        UnsafePathError: the source vanished.
     """
-    fds = [root.path_fd(path) for path in (source, target)]
+    fd = root.path_fd(source)
+    if fd is None:
+        raise UnsafePathError(f"{source} vanished")
     try:
-        source_fd, target_fd = fds
-        if source_fd is None or target_fd is None:
-            raise UnsafePathError(f"{source if source_fd is None else target} vanished")
-        attach(kernel, root, source_fd, target_fd, target)
+        attach(kernel, root, fd, target, path)
     except OSError as error:
-        raise HostError(
-            f"cannot mount over {target} in the container: {error.strerror}"
-        ) from error
+        raise HostError(f"cannot mount over {path} in the container: {error.strerror}") from error
     finally:
-        for fd in fds:
-            if fd is not None:
-                posix.close(fd)
+        posix.close(fd)
 
 
 def attach(

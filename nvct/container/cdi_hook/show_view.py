@@ -8,11 +8,14 @@ file of the image at a fixed path is covered by a mount of the view's file.
 
 from __future__ import annotations
 
+import posix
+
 from nvct.container.rootfs import linker, view_cache, view_links
 from nvct.container.rootfs.changes import Changes
 from nvct.container.rootfs.libraries import MountTargets
 from nvct.errors import HostError, LdCacheError, UnsafePathError
-from nvct.linux.constants import S_IFDIR, S_IFLNK, S_IFMT
+from nvct.linux.constants import S_IFDIR, S_IFMT, S_IFREG
+from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,12 +33,18 @@ def cover_files(context: Context, view: View) -> None:
     """
     root = context.mounts()
     _check(root, view)
-    covered = [pair for pair in view["files"] if _is_file(root, pair[1])]
-    if covered:
-        from nvct.container.cdi_hook import mount_over
+    for path, target in view["files"]:
+        fd = root.path_fd(target, follow=False)
+        if fd is None:
+            continue
+        try:
+            if _is_to_cover(context, fd, target):
+                from nvct.container.cdi_hook import mount_over
 
-        for path, target in covered:
-            mount_over.mount(context.kernel, root, f"{view['mount_point']}/{path}", target)
+                source = f"{view['mount_point']}/{path}"
+                mount_over.mount(context.kernel, root, source, fd, target)
+        finally:
+            posix.close(fd)
 
 
 def _check(root: Root, view: View) -> None:
@@ -52,18 +61,24 @@ def _check(root: Root, view: View) -> None:
             )
 
 
-def _is_file(root: Root, path: str) -> bool:
-    """Report whether the image has a file with content at a path.
+def _is_to_cover(context: Context, fd: int, path: str) -> bool:
+    """Report whether a descriptor is a file with content, and of the image.
+
+    A mount on a file of a volume would show wherever the volume does, on the host, too.
 
     Raises:
-        UnsafePathError: it is a directory.
+        UnsafePathError: the image has a directory there.
     """
-    status = root.lstat(path)
-    if status is None or status.st_mode & S_IFMT == S_IFLNK:
+    status = posix.fstat(fd)
+    kind = status.st_mode & S_IFMT
+    if kind not in (S_IFREG, S_IFDIR) or not status.st_size:
         return False
-    if status.st_mode & S_IFMT == S_IFDIR:
+    if KERNEL.mount_id(fd) != KERNEL.mount_id(context.mounts().fd):
+        context.warn(f"{path} is in a mount of the container: the driver's is not put there")
+        return False
+    if kind == S_IFDIR:
         raise UnsafePathError(f"the image has a directory {path}, where the driver has a file")
-    return bool(status.st_size)
+    return True
 
 
 def run(context: Context, view: View, compat: str) -> None:
@@ -81,7 +96,8 @@ def run(context: Context, view: View, compat: str) -> None:
     root = context.root()
     changes = Changes(root)
     _add_search_paths(context, changes, view, compat)
-    _add_links(context, changes, view)
+    _add_links(changes, view)
+    leave_volumes(context, changes)
     changes.write(context.kernel)
 
 
@@ -104,11 +120,8 @@ def _add_search_paths(context: Context, changes: Changes, view: View, compat: st
         context.warn(f"{error.message}; it is left as it is, run ldconfig in the container")
 
 
-def _add_links(context: Context, changes: Changes, view: View) -> None:
-    """Add the links, and remove those of an earlier start that the container should not have.
-
-    Nothing is written into a volume: it has other users.
-    """
+def _add_links(changes: Changes, view: View) -> None:
+    """Add the links, and remove those of an earlier start that the container should not have."""
     root, mount_point = changes.root, view["mount_point"]
     paths = (*view["libraries"], *view["links"])
     wanted = [[view_links.in_container(path), path] for path in paths]
@@ -116,29 +129,37 @@ def _add_links(context: Context, changes: Changes, view: View) -> None:
     is_usual = linker.has_loader(root) and linker.library_folder(root)
     links = view_links.placed(root, wanted, "" if is_usual else view["folder"])
     links |= {where: path for path, where in view["files"]}
-    volumes = _volumes(context, {where.rpartition("/")[0] for where in links})
     made, is_again = changes.link_all(
-        (f"{mount_point}/{path}", where)
-        for where, path in sorted(links.items())
-        if where.rpartition("/")[0] not in volumes
+        (f"{mount_point}/{path}", where) for where, path in sorted(links.items())
     )
     if is_again:
         folders = {where.rpartition("/")[0] for _, where in view["files"]}
-        changes.removed += view_links.left_behind(root, sorted(folders - volumes), made)
+        changes.removed += view_links.left_behind(root, sorted(folders), made)
 
 
-def _volumes(context: Context, folders: set[str]) -> set[str]:
-    """Return the folders that are at or below a mount, with a warning for each."""
-    root = context.root()
+def leave_volumes(context: Context, changes: Changes) -> None:
+    """Drop the changes at or below a mount, with a warning for each folder: it has other users."""
+    root = changes.root
     mounts = MountTargets.read(root, context.proc_root)
-    volumes = {folder for folder in folders if _is_covered(root, mounts, folder)}
-    for folder in sorted(volumes):
-        context.warn(f"{folder} is a mount in the container: no link to the driver is made there")
-    return volumes
+    left: dict[str, None] = {}
+    real: dict[str, str] = {}
 
+    def is_own(path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        try:
+            if folder not in real:
+                real[folder] = root.real(folder or "/").rstrip("/")
+        except UnsafePathError:
+            return True  # nothing can be written there
+        if mounts.is_covered(real[folder] or "/"):
+            left[folder] = None
+        elif mounts.is_covered(f"{real[folder]}/{name}"):
+            left[path] = None
+        return folder not in left and path not in left
 
-def _is_covered(root: Root, mounts: MountTargets, folder: str) -> bool:
-    try:
-        return mounts.is_covered(root.real(folder or "/"))
-    except UnsafePathError:
-        return False  # no link can be made there
+    changes.files = [file for file in changes.files if is_own(file[0])]
+    changes.links = [link for link in changes.links if is_own(link[1])]
+    changes.removed = [path for path in changes.removed if is_own(path)]
+    changes.sealed = [(path, mode) for path, mode in changes.sealed if is_own(f"{path}/")]
+    for path in left:
+        context.warn(f"{path} is a mount in the container: nothing of the driver is put there")

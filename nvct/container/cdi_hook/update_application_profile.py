@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 DEVICE_LIMIT = 100_000
 
 
-def run(context: Context) -> None:
-    """Write the profile; a container without GPU nodes stays unchanged."""
+def run(context: Context, *, leave_volumes: bool = False) -> None:
+    """Write the profile; a container without GPU nodes stays unchanged.
+
+    Args:
+        context: of the hook.
+        leave_volumes: write nothing if its folder is in a mount.
+    """
     root = context.root()
     minors = gpu_minors(root)
     for minor in minors:
@@ -29,6 +34,10 @@ def run(context: Context) -> None:
             context.warn(f"GPU with minor {minor} is left out of the application profile")
     changes = Changes(root)
     profile.add(changes, minors)
+    if leave_volumes:
+        from nvct.container.cdi_hook import show_view
+
+        show_view.leave_volumes(context, changes)
     changes.write(context.kernel)
 
 

@@ -73,13 +73,22 @@ def _add_glibc(context: Context, changes: Changes, folders: list[str], compat: l
             libraries.setdefault(machine, []).extend(pairs)
         if folder not in compat and resolved not in default:
             kept.append(shown)
-    view = [f for f in state.earlier.view if root.listdir(f)]  # the shim has mounted it
+    view = [f for f in state.earlier.view if _is_mounted(root, mounts, f)]
     state.add_to(changes, libraries, compat or (state.earlier.compat if view else []), kept, view)
 
 
 def _is_folder(root: Root, path: str) -> bool:
     status = root.stat(path)
     return status is not None and status.st_mode & S_IFMT == S_IFDIR
+
+
+def _is_mounted(root: Root, mounts: MountTargets, folder: str) -> bool:
+    """Report whether a folder of a view is mounted: a restarted container may have another layout.
+
+    Mount points of the driver's files, which links of an earlier start led there, do not count.
+    """
+    resolved = root.resolve(folder)
+    return resolved is not None and mounts.is_covered(resolved)
 
 
 def forget(context: Context, changes: Changes, folders: list[str]) -> None:

@@ -9,6 +9,9 @@ import pytest
 
 from nvct.container.rootfs import linker_conf
 from nvct.linux import ldcache
+from nvct.linux.constants import MS_BIND
+from nvct.linux.kernel import KERNEL
+from tests.support.forked import in_mount_namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -237,9 +240,12 @@ def test_the_view_that_the_shim_has_mounted_stays(glibc: Container) -> None:
     glibc.library("/view/libcuda.so.1", "libcuda.so.1")
     glibc.library("/more/libmore.so.1", "libmore.so.1")
 
-    assert glibc.hook("update-ldcache", "--folder", "/more") == 0
-    assert glibc.hook("apply", "--folder", "/more") == 0
+    def mounted() -> None:
+        KERNEL.mount(f"{glibc.root}/view", f"{glibc.root}/view", None, MS_BIND)
+        assert glibc.hook("update-ldcache", "--folder", "/more") == 0
+        assert glibc.hook("apply", "--folder", "/more") == 0
 
+    in_mount_namespace(mounted)
     names = [path for name, path in entries_of(glibc) if name == "libcuda.so.1"]
     assert names == ["/compat/libcuda.so.1", "/view/libcuda.so.1"]
     assert ("libmore.so.1", "/more/libmore.so.1") in entries_of(glibc)
@@ -250,8 +256,14 @@ def test_the_view_that_the_shim_has_mounted_stays(glibc: Container) -> None:
     )
 
 
-def test_a_view_of_an_earlier_start_that_is_not_mounted_is_removed(glibc: Container) -> None:
+@pytest.mark.parametrize("left", [False, True])
+def test_a_view_of_an_earlier_start_that_is_not_mounted_is_removed(
+    glibc: Container, *, left: bool
+) -> None:
+    """Also if links of that start led mount points of the driver's files there."""
     viewed(glibc)
+    if left:
+        glibc.file("/view/libcuda.so.580.1", "")
     glibc.library("/more/libmore.so.1", "libmore.so.1")
 
     assert glibc.hook("apply", "--folder", "/more") == 0
