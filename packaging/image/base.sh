@@ -3,8 +3,8 @@
 # Make the image's base, a tar of a small Debian: base.sh FILE [MIRROR]. Needs mmdebstrap and network.
 #
 # bash and busybox, because scripts of GPU operators expect a shell with the usual programs; dpkg,
-# because scanners read its status; libstdc++6, which gRPC is linked with. No Python: the bundle has its own.
-# bookworm, because libraries of a newer release may need a newer C library than the bundle has.
+# because scanners read its status; libstdc++6, which gRPC is linked with. No Python: the bundle has
+# its own. bookworm: libraries of a newer release may need a newer C library than the bundle has.
 set -eu
 : "${1:?base.sh FILE names the tar to write}"
 export SOURCE_DATE_EPOCH=0

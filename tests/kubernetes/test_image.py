@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.support import program_image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 pytestmark = [
@@ -67,15 +69,28 @@ def test_the_api_server_accepts_the_manifests(node: Cluster) -> None:
 @pytest.mark.parametrize("selector", SELECTORS, ids=["none", "gpus", "hardware-type"])
 def test_pods_get_gpus_of_the_device_plugin(selector: dict[str, str], node: Cluster) -> None:
     """In the shape of NVIDIA's manifest, on nodes that a selector chooses."""
-    _serves(node, "device-plugin.yaml", selector)
+    name = "device-plugin.yaml"
+    with _applied(node, name, selector):
+        _gives(node, name, 2)
 
 
-def test_pods_get_gpus_of_the_agent(node: Cluster) -> None:
-    _serves(node, "agent.yaml", {})
+def test_pods_get_gpus_of_the_agent_and_of_a_newer_one(node: Cluster) -> None:
+    name = "agent.yaml"
+    with _applied(node, name, {}):
+        _gives(node, name, 2)
+        namespace, daemon_set = DAEMON_SETS[name]
+        for verb in (("restart",), ("status", "--timeout=90s")):
+            node.kubectl("rollout", *verb, f"--namespace={namespace}", f"daemonset/{daemon_set}")
+        # Without a probe, the newer pod is ready before it has taken over: the kubelet refuses
+        # pods that ask for GPUs in between.
+        assert wait(lambda: _has_registered(node), TIMEOUT_S), _state(node, name)
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node, name)
+        _gives(node, name, GPUS)
 
 
-def _serves(node: Cluster, name: str, selector: dict[str, str]) -> None:
-    """Assert that a manifest's DaemonSet serves pods, with no rights but those of the manifest."""
+@contextlib.contextmanager
+def _applied(node: Cluster, name: str, selector: dict[str, str]) -> Iterator[None]:
+    """Apply a manifest with a node selector, and wait until the node has its GPUs."""
     documents: list[dict[str, Any]] = list(yaml.safe_load_all((MANIFESTS / name).read_text()))
     documents[-1]["spec"]["template"]["spec"]["nodeSelector"] = selector
     file = node.box.work / name
@@ -83,13 +98,26 @@ def _serves(node: Cluster, name: str, selector: dict[str, str]) -> None:
     try:
         node.kubectl("apply", f"--filename={file}")
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node, name)
-        limits = {"resources": {"limits": {GPU: 2}}}
-        pod = Pod(script="nvidia-smi -L", runtime_class="nvidia", container=limits)
-        result = run(node.api, "asks-2", pod)
-        assert len(set(UUID.findall(result.log))) == 2, (result, _state(node, name))
+        yield
     finally:
         node.kubectl("delete", "--timeout=120s", "--ignore-not-found", f"--filename={file}")
     assert wait(lambda: _allocatable(node) == 0, TIMEOUT_S)
+
+
+def _gives(node: Cluster, name: str, count: int) -> None:
+    """Assert that a pod sees exactly the GPUs that it asks for."""
+    limits = {"resources": {"limits": {GPU: count}}}
+    pod = Pod(script="nvidia-smi -L", runtime_class="nvidia", container=limits)
+    result = run(node.api, "asks", pod)
+    assert len(set(UUID.findall(result.log))) == count, (result, _state(node, name))
+
+
+def _has_registered(node: Cluster) -> bool:
+    """Report whether there is one agent only, and whether it has registered."""
+    found = node.api.find("/api/v1/namespaces/nvct/pods")
+    if found is None or len(found["items"]) != 1:
+        return False
+    return "Registered device plugin" in node.kubectl("logs", "-n=nvct", "daemonset/nvct-agent")
 
 
 def _allocatable(cluster: Cluster) -> int:
