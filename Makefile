@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test kubernetes crio record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle ci ci-full clean
+.PHONY: help setup demo test kubernetes crio record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle image ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -121,6 +121,28 @@ rpm: setup ## build the rpm packages into dist/
 bundle: setup ## build the bundle, which needs no Python on its host, into dist/
 	@$(STATIC_IF_POSSIBLE)
 	@$(BIN)/python packaging/bundle/build.py --out dist
+
+# Only these two need the network, once: copy build/image to a machine without it.
+build/image/base.tar: packaging/image/base.sh
+	@bash tests/support/packages.sh mmdebstrap uidmap
+	@mkdir -p build/image
+	@sh packaging/image/base.sh $@
+
+WHEELS := packaging/bundle/requirements.txt packaging/image/requirements.txt
+build/image/wheels/.ready: $(WHEELS) | setup
+	@mkdir -p build/image/wheels
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+	  --require-hashes --dest build/image/wheels $(addprefix --requirement ,$(WHEELS))
+	@touch $@
+
+image: setup build/image/base.tar build/image/wheels/.ready ## build the image of all programs, an OCI archive, into dist/
+	@$(STATIC_IF_POSSIBLE)
+	@rm -rf build/image/bundle && mkdir build/image/bundle
+	@PIP_NO_INDEX=1 PIP_FIND_LINKS=$(CURDIR)/build/image/wheels \
+	  $(BIN)/python packaging/bundle/build.py --out build/image/bundle >/dev/null
+	@tar -xzf build/image/bundle/*.tar.gz -C build/image/bundle && rm build/image/bundle/*.tar.gz
+	@$(BIN)/python packaging/image/build.py --base build/image/base.tar --bundle build/image/bundle/nvct-* \
+	  --wheels build/image/wheels --out dist
 
 ci: check ## everything that a change must pass; a skipped engine test fails
 	@bash tests/support/packages.sh $(TESTED) lintian rpmlint

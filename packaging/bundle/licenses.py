@@ -28,6 +28,8 @@ another one that fits into `lib/` to use that.
 | package | version | files | licenses |
 |---|---|---|---|
 """
+STANZA = "Package: ${Package}\\nVersion: ${Version}\\nArchitecture: ${Architecture}\\n\\n"
+"""Of the file dpkg-status, which lists the same packages for programs."""
 HOT = "libexec/nvct-hot"
 COMPILED = """\
 
@@ -67,6 +69,9 @@ def write(root: Path, origins: dict[str, Path], site: str) -> None:
         version = _run("dpkg-query", "-W", "-f", "${source:Package} ${source:Version}", package)
         _copyright(name, folder)
         text += f"| {name} | {version} | {_some(places)} | `{name}.txt` |\n"
+    (folder / "dpkg-status").write_text(
+        _run("dpkg-query", "-W", "-f", STANZA, *sorted(files)), encoding="utf-8"
+    )
     text += WHEELS
     for info in sorted((root / site).glob("*.dist-info")):
         text += _wheel(info, root)

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import pytest
 
@@ -15,17 +13,17 @@ from tests.engines.daemons import Docker
 from tests.engines.releases import in_full, of_release
 from tests.engines.supervised import SupervisedContainerd
 from tests.engines.toolkit_container import TOOLKIT, ToolkitContainer
-from tests.support import bundled, debian_root
+from tests.support import bundled, program_image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 ALL = {"NVIDIA_VISIBLE_DEVICES": "0"}
-PACKAGING = Path(__file__).parents[2] / "packaging"
 MANAGEMENT = "/run/cdi/management.nvidia.com-gpu.yaml"
 
 
@@ -146,11 +144,10 @@ def test_docker_is_reloaded_by_a_signal_and_keeps_its_containers(
     docker.stop()
 
 
-def test_the_containerfile_makes_an_image_that_installs(
-    machine_of: Callable[[str], Box], bundle: Path
-) -> None:
+def test_the_toolkits_image_installs(machine_of: Callable[[str], Box]) -> None:
     docker = configured.started(lambda: Docker(machine_of("trixie")))
-    image(docker, bundle)
+    completed = docker.docker("load", "--input", str(program_image.archive()))
+    assert completed.returncode == 0, completed
     mounts = [f"--volume={path}" for path in (
         "/:/host:ro", "/opt/nvidia:/opt/nvidia", "/run/nvidia:/run/nvidia",
         "/etc/docker:/runtime/config-dir", "/run:/runtime/sock-dir",
@@ -158,7 +155,7 @@ def test_the_containerfile_makes_an_image_that_installs(
     env = [f"--env={k}={v}" for k, v in (toolkit_container.ENV | toolkit_container.DOCKER).items()]
     arguments = ["--detach", "--name=nvct", "--privileged", "--pid=host", "--network=none"]
     completed = docker.docker(
-        "run", *arguments, *mounts, *env, "--env=CDI_ENABLED=false", "nvct:test"
+        "run", *arguments, *mounts, *env, "--env=CDI_ENABLED=false", "nvct:toolkit"
     )
     assert completed.returncode == 0, completed
     docker.box.until(
@@ -171,25 +168,6 @@ def test_the_containerfile_makes_an_image_that_installs(
     assert output == "0\n", docker.docker("logs", "nvct").stderr
     docker.docker("rm", "--force", "nvct")
     docker.stop()
-
-
-def image(docker: Docker, bundle: Path) -> None:
-    """Build the image nvct:test as the Containerfile says, on a base of Debian."""
-    box = docker.box
-    base = debian_root.root("bookworm")
-    completed = box.call("tar", "-C", str(base), "-cf", f"{box.work}/base.tar", "bin", "usr/bin",
-                    "sbin", "lib", "lib64", "usr/lib/x86_64-linux-gnu", "usr/lib64")  # fmt: skip
-    assert completed.returncode == 0, completed
-    assert docker.docker("import", f"{box.work}/base.tar", "base:test").returncode == 0
-    context = box.work / "context"
-    (context / "dist").mkdir(parents=True)
-    shutil.copytree(PACKAGING / "container", context / "packaging/container")
-    arguments = ["tar", "-C", str(bundle.parent), "-cf", str(context / "dist/nvct-0-test.tar.gz")]
-    assert box.call(*arguments, bundle.name).returncode == 0
-    file = context / "packaging/container/Containerfile"
-    arguments = ["build", "--network=none", "--build-arg=BASE=base:test", f"--file={file}"]
-    completed = docker.docker(*arguments, "--tag=nvct:test", str(context))
-    assert completed.returncode == 0, completed
 
 
 def test_the_validator_finds_the_driver_of_a_driver_container(

@@ -3,19 +3,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from nvct.sim import run_folder
-from tests.engines import image
 from tests.engines.checks import UUID
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import NODE
 from tests.kubernetes.pods import Pod, run
-from tests.support import bundled
+from tests.support import program_image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,19 +30,11 @@ CONFIG = "/etc/containerd/config.toml"
 
 
 @pytest.fixture(scope="module")
-def node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+def node(cluster: Cluster) -> Cluster:
     """Return the cluster with the toolkit's image; containers see the simulated driver."""
     containerd, box = cluster.engine, cluster.box
     assert isinstance(containerd, SupervisedContainerd)
-    root = tmp_path_factory.mktemp("image")
-    (root / "tmp").mkdir()
-    shutil.copytree(bundled.tree(), root / "opt/nvct", symlinks=True)
-    archive = box.work / "nvct.tar"
-    image.archive(
-        root, "nvct:latest", archive,
-        env=["NVIDIA_VISIBLE_DEVICES=void"], command=["/opt/nvct/bin/nvct", "install"],
-    )  # fmt: skip
-    done = containerd.ctr("image", "import", str(archive))
+    done = containerd.ctr("image", "import", str(program_image.archive()))
     assert done.returncode == 0, done
     config = box.read(CONFIG)
     assert DEFAULT_RUNC in config

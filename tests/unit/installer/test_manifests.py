@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests and the Containerfile name only existing options, files and programs."""
+"""The manifests name only existing options, programs and images."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import click
@@ -14,6 +13,7 @@ from nvct.cli.install import install
 from nvct.cli.validate import validate
 from nvct.installer import engine
 from nvct.installer.device_links import DEV_CHAR
+from tests.unit.image.conftest import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
     from nvct.installer.request import Request
 
+build = load("build")
 PACKAGING = Path(__file__).parents[3] / "packaging"
+
+
+MANIFESTS = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
 
 
 def documents(name: str) -> list[dict[str, Any]]:
@@ -51,6 +55,15 @@ def test_there_is_a_class_for_each_runtime(ask: Callable[..., Request]) -> None:
     assert [one["kind"] for one in classes] == ["RuntimeClass"] * 3
     assert [one["handler"] for one in classes] == [handler.name for handler in runtimes]
     assert [one["metadata"]["name"] for one in classes] == [handler.name for handler in runtimes]
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_every_image_is_one_that_is_built(path: Path) -> None:
+    names = {f"{build.NAME}:{tag}" for tag in build.PROGRAMS}
+    for document in documents(path.name):
+        spec = document.get("spec", {}).get("template", {}).get("spec", {})
+        containers = [*spec.get("initContainers", ()), *spec.get("containers", ())]
+        assert {container["image"] for container in containers} <= names
 
 
 def test_every_variable_is_one_that_the_installer_reads(pod: dict[str, Any]) -> None:
@@ -86,11 +99,5 @@ def test_the_commands_are_there(pod: dict[str, Any]) -> None:
     assert set(arguments[2:]) <= {
         name for o in validate.commands["driver"].params for name in o.opts
     }
-    text = (PACKAGING / "container/Containerfile").read_text(encoding="utf-8")
-    assert program in text
-    entry = re.search(r"^ENTRYPOINT \[(.*)\]$", text, re.MULTILINE)
-    assert entry is not None
-    assert entry[1] == f'"{program}", "install"'
-    copied = re.findall(r"^COPY (\S+)", text, re.MULTILINE)
-    assert copied
-    assert all((PACKAGING.parent / path).is_file() for path in copied)
+    assert program.startswith(f"/{build.BUNDLE}/bin/")
+    assert "toolkit" in build.PROGRAMS

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The image's programs as DaemonSets on a real kubelet: pods get the GPUs that they ask for."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nvct.agent.device_plugin.resources import GPU
+from nvct.sim import run_folder
+from tests.engines.checks import UUID
+from tests.engines.engines import CONFIG
+from tests.engines.releases import of_release
+from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes.api import wait
+from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.pods import Pod, run
+from tests.support import program_image
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
+]
+MANIFESTS = Path(__file__).parents[2] / "packaging/kubernetes"
+GPUS = 8
+TIMEOUT_S = 60.0
+DAEMON_SETS = {
+    "device-plugin.yaml": ("kube-system", "nvidia-device-plugin-daemonset"),
+    "agent.yaml": ("nvct", "nvct-agent"),
+}
+SELECTORS: tuple[dict[str, str], ...] = ({}, {"gpus": "true"}, {"hardware-type": "NVIDIAGPU"})
+"""The last two are of well-known guides."""
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Cluster:
+    """Return the cluster with the image and the RuntimeClasses; containers see the simulated /proc."""
+    engine, box = cluster.engine, cluster.box
+    assert isinstance(engine, SupervisedContainerd)
+    done = engine.ctr("image", "import", str(program_image.archive()))
+    assert done.returncode == 0, done
+    runc = f'[nvidia-container-runtime]\nruntimes = ["{run_folder.PROGRAMS}/runc"]\n'
+    box.write(CONFIG, box.read(CONFIG) + runc)
+    engine.configure("--cdi.enabled")
+    engine.reload()
+    cluster.kubectl("apply", f"--filename={MANIFESTS}/runtimeclasses.yaml")
+    for selector in SELECTORS:
+        for key, value in selector.items():
+            cluster.kubectl("label", "node", NODE, f"{key}={value}")
+    return cluster
+
+
+def test_the_api_server_accepts_the_manifests(node: Cluster) -> None:
+    node.kubectl("create", "namespace", "nvct")  # a dry run does not make it for the rest
+    for file in sorted(MANIFESTS.glob("*.yaml")):
+        answer = node.kubectl("apply", "--dry-run=server", f"--filename={file}")
+        assert "(server dry run)" in answer
+        assert "Warning" not in answer
+
+
+@pytest.mark.parametrize("selector", SELECTORS, ids=["none", "gpus", "hardware-type"])
+def test_pods_get_gpus_of_the_device_plugin(selector: dict[str, str], node: Cluster) -> None:
+    """In the shape of NVIDIA's manifest, on nodes that a selector chooses."""
+    name = "device-plugin.yaml"
+    with _applied(node, name, selector):
+        _gives(node, name, 2)
+
+
+def test_pods_get_gpus_of_the_agent_and_of_a_newer_one(node: Cluster) -> None:
+    name = "agent.yaml"
+    with _applied(node, name, {}):
+        _gives(node, name, 2)
+        namespace, daemon_set = DAEMON_SETS[name]
+        for verb in (("restart",), ("status", "--timeout=90s")):
+            node.kubectl("rollout", *verb, f"--namespace={namespace}", f"daemonset/{daemon_set}")
+        # Without a probe, the newer pod is ready before it has taken over: the kubelet refuses
+        # pods that ask for GPUs in between.
+        assert wait(lambda: _has_registered(node), TIMEOUT_S), _state(node, name)
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node, name)
+        _gives(node, name, GPUS)
+
+
+@contextlib.contextmanager
+def _applied(node: Cluster, name: str, selector: dict[str, str]) -> Iterator[None]:
+    """Apply a manifest with a node selector, and wait until the node has its GPUs."""
+    documents: list[dict[str, Any]] = list(yaml.safe_load_all((MANIFESTS / name).read_text()))
+    documents[-1]["spec"]["template"]["spec"]["nodeSelector"] = selector
+    file = node.box.work / name
+    file.write_text(yaml.safe_dump_all(documents))
+    try:
+        node.kubectl("apply", f"--filename={file}")
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node, name)
+        yield
+    finally:
+        node.kubectl("delete", "--timeout=120s", "--ignore-not-found", f"--filename={file}")
+    assert wait(lambda: _allocatable(node) == 0, TIMEOUT_S)
+
+
+def _gives(node: Cluster, name: str, count: int) -> None:
+    """Assert that a pod sees exactly the GPUs that it asks for."""
+    limits = {"resources": {"limits": {GPU: count}}}
+    pod = Pod(script="nvidia-smi -L", runtime_class="nvidia", container=limits)
+    result = run(node.api, "asks", pod)
+    assert len(set(UUID.findall(result.log))) == count, (result, _state(node, name))
+
+
+def _has_registered(node: Cluster) -> bool:
+    """Report whether there is one agent only, and whether it has registered."""
+    found = node.api.find("/api/v1/namespaces/nvct/pods")
+    if found is None or len(found["items"]) != 1:
+        return False
+    return "Registered device plugin" in node.kubectl("logs", "-n=nvct", "daemonset/nvct-agent")
+
+
+def _allocatable(cluster: Cluster) -> int:
+    found = cluster.api.find(f"/api/v1/nodes/{NODE}")
+    assert found is not None
+    return int(found["status"]["allocatable"].get(GPU, 0))
+
+
+def _state(cluster: Cluster, name: str) -> str:
+    """Return the state of a DaemonSet's pods, and their logs."""
+    namespace, daemon_set = DAEMON_SETS[name]
+    pods = cluster.kubectl("describe", "pods", f"--namespace={namespace}")
+    done = cluster.box.call(
+        "kubectl", "--kubeconfig=/run/kubernetes/kubeconfig", "logs", f"--namespace={namespace}",
+        "--prefix", f"daemonset/{daemon_set}",
+    )  # fmt: skip
+    return pods + done.stdout + done.stderr

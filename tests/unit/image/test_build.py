@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes the image: its inputs, and the bill of materials."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.unit.image.conftest import load
+
+build = load("build")
+sbom = load("sbom")
+
+BUILD = Path(str(build.__file__))
+STATUS = """\
+Package: libc6
+Status: install ok installed
+Architecture: amd64
+Version: 2.36-9+deb12u14
+
+Package: gone
+Status: deinstall ok config-files
+Architecture: amd64
+Version: 1
+
+Package: zlib1g
+Status: install ok installed
+Architecture: amd64
+Version: 1:1.2.13.dfsg-1
+"""
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """Return what looks like a bundle."""
+    root = tmp_path / "nvct-9.8-x86_64"
+    package = root / "lib/python3.11/dist-packages/nvct"
+    package.mkdir(parents=True)
+    (package / "version.py").write_text('__version__ = "9.8"\n')
+    (root / "bin").mkdir()
+    (root / "bin/nvct-python").write_text("#!/bin/sh\n")
+    (root / "bin/nvct-python").chmod(0o755)
+    return root
+
+
+def refused(*arguments: str) -> str:
+    """Return the message of a build that ends without an image."""
+    done = subprocess.run(
+        [sys.executable, str(BUILD), *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
+    message = refused(f"--base={tmp_path}", f"--bundle={tmp_path}", f"--wheels={tmp_path}")
+    assert message == (
+        f"build.py: {tmp_path} is no unpacked bundle: run `make bundle` and unpack that\n"
+    )
+
+
+def test_a_folder_without_the_wheels_is_refused(tmp_path: Path, bundle: Path) -> None:
+    wheels = tmp_path / "wheels"
+    arguments = (f"--base={tmp_path}", f"--bundle={bundle}", f"--wheels={wheels}")
+    assert "there is no folder" in refused(*arguments)
+    wheels.mkdir()
+    assert "No matching distribution found for grpcio" in refused(*arguments)
+
+
+def test_a_base_without_dpkg_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "base.tar"
+    with tarfile.open(path, "w") as tar:
+        tar.addfile(tarfile.TarInfo("etc/passwd"))
+    with pytest.raises(build.ImageError, match="it is no root file system of Debian"):
+        build.of_base(path)
+
+
+def test_what_differs_between_two_bases_is_left_out() -> None:
+    for path in ("var/log/dpkg.log", "etc/machine-id", "var/lib/dpkg/status-old", "etc/shadow-"):
+        assert build.UNUSED.fullmatch(path), path
+    for path in ("var/lib/dpkg/status", "etc/passwd", "usr/bin/bash", "runner"):
+        assert not build.UNUSED.fullmatch(path), path
+
+
+def test_the_bill_has_the_packages_of_dpkg_and_of_wheels(tmp_path: Path) -> None:
+    info = tmp_path / "Some_Name-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: Some_Name\nVersion: 1.0\nLicense-Expression: MIT\n\ntext"
+    )
+    components = [*sbom.of_dpkg(STATUS, "12"), *sbom.of_wheels(tmp_path)]
+
+    document = json.loads(sbom.document("9.8", components, 0))
+
+    found = [
+        (one["name"], one["licenseDeclared"], one["externalRefs"][0]["referenceLocator"])
+        for one in document["packages"]
+    ]
+    assert found == [
+        ("nvct", "Apache-2.0", "pkg:generic/nvct@9.8"),
+        ("libc6", "NOASSERTION",
+         "pkg:deb/debian/libc6@2.36-9%2Bdeb12u14?arch=amd64&distro=debian-12"),
+        ("zlib1g", "NOASSERTION",
+         "pkg:deb/debian/zlib1g@1%3A1.2.13.dfsg-1?arch=amd64&distro=debian-12"),
+        ("Some_Name", "MIT", "pkg:pypi/some-name@1.0"),
+    ]  # fmt: skip
+    ids = {one["SPDXID"] for one in document["packages"]} | {"SPDXRef-DOCUMENT"}
+    assert len(ids) == 5
+    assert {one["relatedSpdxElement"] for one in document["relationships"]} < ids
