@@ -17,7 +17,8 @@ import time
 from nvct.agent import status
 from nvct.errors import HostError
 
-FOLDER = "/run/nvct"
+FOLDER = "/run/nvct-agent"
+"""Not in /run/nvct: a container with the agent must not write the plans that the shim trusts."""
 LOCK, SOCKET = "agent.lock", "agent.sock"
 YIELD_S = 15.0
 """How long the older instance may take to end its tasks."""

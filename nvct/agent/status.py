@@ -16,6 +16,7 @@ from nvct.version import __version__
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Any
 
     from nvct.agent.tasks import Task
 
@@ -67,6 +68,7 @@ class Status:
         """Return what /status shows."""
         return {
             "version": __version__,
+            "host": os.uname().nodename,
             "tasks": [
                 {
                     "name": task.name,
@@ -93,6 +95,24 @@ class Status:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
+    """Return why the agent on a host does not serve its node yet, "" if it does.
+
+    Args:
+        document: /status of the instance that serves.
+        host: name of this host; each pod has its own.
+    """
+    if document["host"] != host:
+        return f"{document['host']} serves this node"
+    for task in document["tasks"]:
+        if task["state"] == "failed":
+            return f"{task['name']} has failed: {task['reason']}"
+        for part in task["detail"] or ():
+            if part["state"] != "listed":
+                return f"{part['resource']} is {part['state']}"
+    return ""
 
 
 async def ask(path: str, method: str, target: str) -> tuple[int, str]:

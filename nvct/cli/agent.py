@@ -19,7 +19,11 @@ PYTHON = (3, 11)
 @click.option(
     "--status", "shows_status", is_flag=True, help="Print the /status of this node's agent."
 )
-def agent(*, tasks: tuple[tuple[str, ...], ...], shows_status: bool) -> None:
+@click.option(
+    "--ready", "asks_ready", is_flag=True,
+    help="Exit with 1 and the reason unless the agent of this host serves the node.",
+)  # fmt: skip
+def agent(*, tasks: tuple[tuple[str, ...], ...], shows_status: bool, asks_ready: bool) -> None:
     """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
 
     Tasks: device-plugin offers GPUs to the kubelet. A task takes its settings from the environment
@@ -27,8 +31,12 @@ def agent(*, tasks: tuple[tuple[str, ...], ...], shows_status: bool) -> None:
 
     Example: MIG_STRATEGY=mixed nvct agent
     """
-    if shows_status:
-        _show_status()
+    if shows_status or asks_ready:
+        answer = _status()
+        if shows_status:
+            click.echo(answer, nl=False)
+        if asks_ready:
+            _check_ready(answer)
         return
     if sys.version_info < PYTHON:
         raise HostError("the agent needs Python 3.11 or newer")
@@ -43,7 +51,17 @@ def agent(*, tasks: tuple[tuple[str, ...], ...], shows_status: bool) -> None:
     os.execv(python, [python, "-I", "-m", "nvct.agent", *flat(tasks)])
 
 
-def _show_status() -> None:
+def _check_ready(answer: str) -> None:
+    import json
+
+    from nvct.agent import status
+
+    reason = status.why_not_ready(json.loads(answer), os.uname().nodename)
+    if reason:
+        raise HostError(reason)
+
+
+def _status() -> str:
     import asyncio
 
     from nvct.agent import instance, status
@@ -55,4 +73,4 @@ def _show_status() -> None:
         raise HostError(
             f"no agent answers on {path}: {error.strerror or error}", hint="nvct agent starts one"
         ) from error
-    click.echo(body, nl=False)
+    return body

@@ -81,8 +81,7 @@ def test_pods_get_gpus_of_the_agent_and_of_a_newer_one(node: Cluster) -> None:
         namespace, daemon_set = DAEMON_SETS[name]
         for verb in (("restart",), ("status", "--timeout=90s")):
             node.kubectl("rollout", *verb, f"--namespace={namespace}", f"daemonset/{daemon_set}")
-        # Without a probe, the newer pod is ready before it has taken over: the kubelet refuses
-        # pods that ask for GPUs in between.
+        # Its probe has waited for the registration; the older pod may be ending.
         assert wait(lambda: _has_registered(node), TIMEOUT_S), _state(node, name)
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node, name)
         _gives(node, name, GPUS)

@@ -147,3 +147,28 @@ def test_the_log_has_a_level_and_a_form() -> None:
     (line,) = target.getvalue().splitlines()
     entry = json.loads(line)
     assert (entry["level"], entry["message"]) == ("warning", "two lines")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({}, ""),
+        ({"host": "older"}, "older serves this node"),
+        ({"tasks": []}, ""),
+        (
+            {"tasks": [{"name": "x", "state": "failed", "reason": "no driver", "detail": None}]},
+            "x has failed: no driver",
+        ),
+        (
+            {"tasks": [{"name": "x", "state": "running", "detail": [
+                {"resource": "nvidia.com/gpu", "state": "registering"}]}]},
+            "nvidia.com/gpu is registering",
+        ),
+    ],
+)  # fmt: skip
+def test_an_agent_is_ready_when_it_serves_the_node(change: dict[str, object], reason: str) -> None:
+    made = agent(forever)
+    made.tasks[0].describe = lambda: [{"resource": "nvidia.com/gpu", "state": "listed"}]
+    document = {**Status(made.tasks, lambda: None).document(), "host": "this"}
+
+    assert status.why_not_ready({**document, **change}, "this") == reason
