@@ -39,8 +39,10 @@ def started(make: Callable[[], Kind]) -> Kind:
 
 def cleaned(daemon: Kind) -> Kind:
     """Return an engine without nvct's changes, also after another test's changes."""
-    if daemon.snapshot() != daemon.original:
+    is_changed = daemon.snapshot() != daemon.original
+    if is_changed:
         daemon.reset()
+    if is_changed or not daemon.is_as_started:
         daemon.restart()
     return daemon
 

@@ -39,6 +39,7 @@ class Daemon(ABC):
         engine: its name for `nvct runtime`.
         folder: of its configuration.
         own: files in that folder that the engine itself writes.
+        is_as_started: whether no command of nvct has run since its last start.
     """
 
     engine: ClassVar[str]
@@ -69,6 +70,7 @@ class Daemon(ABC):
         box.call("rm", "-rf", self.folder)  # this host's own configuration
         self._write_config()
         self.original = self.snapshot()
+        self.is_as_started = True
 
     def snapshot(self) -> Snapshot:
         """Return path → kind, mode, owner and content of all in its folder except folders."""
@@ -87,7 +89,8 @@ class Daemon(ABC):
         assert self.snapshot() == self.original
 
     def nvct(self, *arguments: str) -> Done:
-        """Run a command of `nvct runtime`."""
+        """Run a command of `nvct runtime`, which may reload the engine."""
+        self.is_as_started = False
         return self.box.call("nvct", "runtime", *arguments)
 
     def configure(self, *flags: str) -> Done:
@@ -106,6 +109,7 @@ class Daemon(ABC):
         """Stop it if it runs, and start it."""
         self.stop()
         self.start()
+        self.is_as_started = True
 
     def stop(self) -> None:
         """Stop it if it runs."""

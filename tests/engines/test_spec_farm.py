@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines import configured, releases
+from tests.engines import configured, releases, suite
 from tests.engines.daemons import SPEC, Docker, Podman
-from tests.engines.test_configured_docker import FIRST_WITH_CDI
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +34,10 @@ def is_first(completed: Done, *, farm: bool) -> None:
     entries = [line for line in completed.stdout.splitlines() if "libcuda.so.1 " in line]
     assert entries[0].endswith(LISTED) == farm, completed
     assert farm or len(entries) == 1, completed
+
+
+WITH_CDI = [releases.of_release(name) for name in suite.SUITES if name != "bookworm"]
+"""Releases whose Docker reads CDI specifications."""
 
 
 @pytest.fixture(scope="module", params=releases.ALL)
@@ -85,12 +88,10 @@ def write(daemon: Podman | Docker, layout: str) -> None:
     assert done.returncode == 0, done
 
 
-@pytest.fixture(scope="module", params=releases.ALL)
+@pytest.fixture(scope="module", params=WITH_CDI)
 def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Docker:
     """Docker that reads a specification in layout farm."""
     daemon = configured.started(lambda: Docker(machine_of(request.param)))
-    if daemon.version() < FIRST_WITH_CDI:
-        pytest.skip("this Docker reads no CDI specification")
     daemon.configure("--cdi.enabled")
     daemon.restart()
     return daemon
