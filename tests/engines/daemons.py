@@ -66,6 +66,7 @@ class Daemon(ABC):
         ]  # the newest for Podman 4.3
         completed = box.call("nvidia-ctk", "cdi", "generate", *arguments)
         assert completed.returncode == 0, completed
+        assert "/.nvct/driver" in self.box.read(SPEC), "engines are to be tested with the farm"
         self._process: subprocess.Popen[bytes] | None = None
         box.call("rm", "-rf", self.folder)  # this host's own configuration
         self._write_config()

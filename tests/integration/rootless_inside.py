@@ -79,7 +79,8 @@ def _run(user: rootless.User, runtime: str, archive: Path) -> dict[str, object]:
     device, _ = matrix.DEVICES
     ways = {
         "shim": (str(user.shim), [f"--env=NVIDIA_VISIBLE_DEVICES={device}"]),
-        "cdi": (program, [f"--device=nvidia.com/gpu={device}"]),
+        "cdi": (program, [f"--device=nvidia.com/gpu={device}"]),  # layout classic
+        "cdi-farm": (program, [f"--device=nvidia.com/farm={device}"]),
     }
     rootless.CONFIG.parent.mkdir(exist_ok=True)
     rootless.CONFIG.write_text(matrix._config(runtime, "auto"), encoding="utf-8")
