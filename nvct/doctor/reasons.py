@@ -250,7 +250,7 @@ class Reason(Enum):
     )
     CreateFailed = (
         "Does the create succeed?",
-        "the error of the create, whose code docs/errors.md explains",
+        "the error of the create; docs/errors.md explains its code",
         "Do what the error's hint says; `NVCT_DEBUG=1` shows more.",
     )
     ContainerWithoutDriver = (

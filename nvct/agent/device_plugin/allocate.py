@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer to Allocate: what the container's runtime is told about its devices.
+"""The answer to Allocate: devices, mounts and variables of a container.
 
-Contract: pure functions. Answers are those of NVIDIA's device plugin 0.20, but for the order: the
-devices of a container are named in the order of the machine, not in that of the request.
+Contract: pure functions. Answers equal those of NVIDIA's device plugin 0.20, except for the order:
+devices have the order of the machine, not that of the request.
 """
 
 from __future__ import annotations
