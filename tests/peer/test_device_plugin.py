@@ -18,7 +18,6 @@ from google.protobuf import json_format
 
 from nvct.agent.device_plugin import allocate, config_file, preferred, specs
 from nvct.agent.device_plugin.resources import resources
-from nvct.agent.discovery import Reported
 from nvct.errors import ContainerNotPossibleError, NvctError
 from nvct.sim import node_changes, tree
 from tests.peer import cases
@@ -219,7 +218,7 @@ def test_the_cdi_specifications_have_the_incumbents_devices_with_their_nodes(
             continue
         settings = settings_of(theirs, tmp_path)
         with machines.discovery(node) as discovery:
-            report = Reported(asyncio.run(reported(discovery)))
+            report = asyncio.run(reported(discovery))
         specs.write(
             settings, discovery.roots, report, settings.imex_channel_ids,
             stat_node=discovery.stat_node, folder=str(tmp_path / case),

@@ -16,6 +16,7 @@ ID_STRATEGIES = ("uuid", "index")
 POLICIES = ("distributed", "packed")
 DISCOVERY = ("auto", "nvml", "tegra")
 FOLDER = "/var/lib/kubelet/device-plugins"
+SPEC_FOLDER = "/var/run/cdi"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

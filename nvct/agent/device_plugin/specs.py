@@ -2,14 +2,20 @@
 """The CDI specifications of the device plugin's own kinds, for the strategies cdi-*.
 
 Each class has a file. They are made of the same inventory as those of `nvidia-ctk cdi generate`;
-a class without a device is left out with a warning.
+a class without a device is left out with a warning. The specification of GPUs gives the driver's
+files as the node's published one does, if that mounts a view of the same driver.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple, cast
 
+from nvct.agent.device_plugin import published
 from nvct.agent.device_plugin.allocate import VENDOR
+from nvct.agent.device_plugin.published import Published
+from nvct.agent.device_plugin.settings import SPEC_FOLDER
+from nvct.agent.discovery import Reported
 from nvct.cdi import store
 from nvct.errors import HostError
 from nvct.host import flags, modes
@@ -23,42 +29,54 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvct.agent.device_plugin.settings import Settings
+    from nvct.cdi.types import ContainerEdits, Spec
     from nvct.host.gpu.nodes import StatNode
-    from nvct.host.nvml.model import Nvml
+    from nvct.host.nvml.model import NvmlReport
     from nvct.host.roots import Roots
 
-FOLDER = "/var/run/cdi"
+
+class Written(NamedTuple):
+    """The specifications that were written.
+
+    Attributes:
+        features: those that have a specification.
+        published: the node's specification that gives the driver's files, or why none does.
+        warnings: sentences about what is missing.
+    """
+
+    features: tuple[str, ...]
+    published: Published
+    warnings: list[str]
 
 
 def write(
     settings: Settings,
     roots: Roots,
-    nvml: Nvml,
+    report: NvmlReport,
     imex_channels: Sequence[int],
     *,
     stat_node: StatNode = device_nodes.node,
-    folder: str = FOLDER,
-) -> tuple[tuple[str, ...], list[str]]:
+    folder: str = SPEC_FOLDER,
+) -> Written:
     """Write the specifications of GPUs, IMEX channels and features.
 
     Args:
         settings: of the plugin.
         roots: of this container.
-        nvml: what NVML reports.
+        report: what NVML reports.
         imex_channels: numbers of the channels that containers get.
         stat_node: as that of `DiscoveryOptions`.
         folder: for the files.
-
-    Returns:
-        The features for which there is a specification, and warnings.
 
     Raises:
         NvctError: there is no specification of the GPUs or channels.
     """
     known, warnings = flags.parse(settings.cdi_feature_flags)
-    discovery = DiscoveryOptions(nvml=nvml, flags=known, stat_node=stat_node)
+    discovery = DiscoveryOptions(nvml=Reported(report), flags=known, stat_node=stat_node)
     options = _options(settings, roots, known)
-    found = [*warnings, *_write("auto", roots, discovery, replace(options, cls="gpu"), folder)]
+    driver = _published(settings, report.driver_version, folder)
+    gpus = replace(options, cls="gpu")
+    found = [*warnings, *_write("auto", roots, discovery, gpus, folder, driver=driver)]
     if imex_channels:
         ids = tuple(str(channel) for channel in imex_channels)
         channels = replace(options, cls="imex-channel", device_ids=ids)
@@ -73,7 +91,7 @@ def write(
             found.append(f"no CDI specification for {feature}: {error.message}")
         else:
             features.append(feature)
-    return tuple(features), found
+    return Written(tuple(features), driver, found)
 
 
 def _options(settings: Settings, roots: Roots, known: frozenset[str]) -> Options:
@@ -88,14 +106,35 @@ def _options(settings: Settings, roots: Roots, known: frozenset[str]) -> Options
     )
 
 
+def _published(settings: Settings, driver_version: str, folder: str) -> Published:
+    if settings.cdi_disable_hooks:
+        return Published("", {}, "hooks are disabled in the settings")
+    return published.find(folder, driver_version)
+
+
 def _write(
-    mode: str, roots: Roots, discovery: DiscoveryOptions, options: Options, folder: str
+    mode: str,
+    roots: Roots,
+    discovery: DiscoveryOptions,
+    options: Options,
+    folder: str,
+    *,
+    driver: Published | None = None,
 ) -> tuple[str, ...]:
     """Write one specification; return the warnings of the discovery."""
     inventory = modes.discover(mode, roots, discovery)
     spec = generate(inventory, options)
+    if driver and driver.path:
+        spec["containerEdits"] = _with_files_of(driver.edits, spec)
     store.save(spec, f"{folder}/{VENDOR}-{options.cls}.json", "json")
     return inventory.warnings
+
+
+def _with_files_of(edits: ContainerEdits, spec: Spec) -> ContainerEdits:
+    """Return the common edits of a specification with mounts, hooks and variables of others."""
+    common: dict[str, object] = {**spec.get("containerEdits", {})}
+    kept = {key: common[key] for key in common if key not in ("mounts", "hooks", "env")}
+    return cast("ContainerEdits", {**kept, **edits})
 
 
 def _host_roots(settings: Settings, roots: Roots) -> tuple[tuple[str, str], ...]:

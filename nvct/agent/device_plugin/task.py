@@ -18,8 +18,7 @@ from nvct.agent.device_plugin import allocate, health, preferred
 from nvct.agent.device_plugin.endpoint import Content
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import resources
-from nvct.agent.device_plugin.settings import FOLDER
-from nvct.agent.discovery import Reported
+from nvct.agent.device_plugin.settings import FOLDER, SPEC_FOLDER
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.errors import DriverNotFoundError, HostError, NvctError, NvmlError, UsageError
 from nvct.host.gpu import imex
@@ -29,6 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from nvct.agent.device_plugin import published
     from nvct.agent.device_plugin.health import Checks
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
@@ -70,6 +70,7 @@ class DevicePlugin:
         discovery: Callable[[Settings], Discovery],
         checks: Checks,
         log: Log,
+        spec_folder: str = SPEC_FOLDER,
     ) -> None:
         """Do nothing yet.
 
@@ -78,19 +79,22 @@ class DevicePlugin:
             discovery: returns the discovery of this machine for settings.
             checks: which XIDs count.
             log: for what happens.
+            spec_folder: of the host's CDI specifications.
         """
         self.reload = asyncio.Event()
         self._load = load
         self._make_discovery = discovery
         self._checks = checks
         self._log = log
+        self._spec_folder = spec_folder
         self._settings = load()
         self._discovery = discovery(self._settings)
         self._served: dict[str, Served] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._sick: dict[str, str] = {}
         self._has_nvml = False
-        self._offered: Inventory | None = None
+        self._offered: tuple[Inventory, published.Signature] | None = None
+        self._layout = ""
         self._nvml_problem = ""
         self._last_error = ""
 
@@ -141,7 +145,7 @@ class DevicePlugin:
             if self.reload.is_set():
                 self._reload()
                 signature = self._offered = None
-            current = self._discovery.signature()
+            current = (*self._discovery.signature(), *self._published())
             if current != signature or time.monotonic() > retry_at:
                 is_change, signature = current != signature, current
                 delay_s = SETTLE_S if is_change else PERIOD_S
@@ -172,7 +176,8 @@ class DevicePlugin:
 
     async def _offer(self) -> None:
         inventory = await self._discovery.inventory()
-        if inventory == self._offered:
+        offered = inventory, self._published()
+        if offered == self._offered:
             return
         self._has_nvml = inventory.mode == "nvml"
         if self._settings.uses_cdi and not self._has_nvml:
@@ -196,7 +201,7 @@ class DevicePlugin:
                     unhealthy=self._unhealthy(resource),
                 )
             )
-        self._offered = inventory
+        self._offered = offered
 
     async def _node(self, inventory: Inventory) -> allocate.Node:
         """Return what answers need; write the CDI specifications first, if there are any."""
@@ -205,20 +210,40 @@ class DevicePlugin:
         if self._settings.uses_cdi:
             from nvct.agent.device_plugin import specs  # 3 MB, for CDI alone
 
-            report = Reported(await self._discovery.nvml.report())
-            features, warnings = await asyncio.to_thread(
+            written = await asyncio.to_thread(
                 specs.write,
                 self._settings,
                 self._discovery.roots,
-                report,
+                await self._discovery.nvml.report(),
                 channels,
                 stat_node=self._discovery.stat_node,
+                folder=self._spec_folder,
             )
-            for warning in warnings:
+            features = written.features
+            for warning in written.warnings:
                 self._log.warning(warning)
+            self._tell_layout(written.published)
         return allocate.Node(
             control_nodes=inventory.control_nodes, imex_channels=channels, features=features
         )
+
+    def _published(self) -> published.Signature:
+        """Return the signature of the node's specifications, () if none is used."""
+        if not self._settings.uses_cdi:
+            return ()
+        from nvct.agent.device_plugin import published  # 3 MB, for CDI alone
+
+        return published.signature(self._spec_folder)
+
+    def _tell_layout(self, driver: published.Published) -> None:
+        files = (
+            f"by one view, as in {driver.path}"
+            if driver.path
+            else f"by a mount for each: {driver.reason}"
+        )
+        if files != self._layout:
+            self._layout = files
+            self._log.info(f"CDI specifications give the driver's files {files}")
 
     def _imex_channels(self) -> tuple[int, ...]:
         wanted = self._settings.imex_channel_ids

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvct.agent.device_plugin import config_file, health, task
+from nvct.agent.device_plugin.allocate import VENDOR
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.logs import Log
 from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
@@ -21,6 +22,7 @@ from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
+from tests.unit.agent.device_plugin.test_published import publish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class Lab:
         self.words = [f"--kubelet-socket={self.kubelet.socket}"]
         self.config: dict[str, object] = {}
         self.checks = health.checks({})
+        self.specs = Path(folder).parent / f"{Path(folder).name}.cdi"
         self._config_file = Path(folder).parent / f"{Path(folder).name}.json"
 
     def settings(self) -> Settings:
@@ -54,7 +57,9 @@ class Lab:
     async def running(self) -> AsyncIterator[task.DevicePlugin]:
         await self.kubelet.start()
         log = Log(target=self.log)
-        plugin = task.DevicePlugin(self.settings, lambda _: self.discovery, self.checks, log)
+        plugin = task.DevicePlugin(
+            self.settings, lambda _: self.discovery, self.checks, log, str(self.specs)
+        )
         runs = asyncio.create_task(plugin.run())
         try:
             yield plugin
@@ -130,7 +135,7 @@ def test_mig_devices_come_and_go_without_a_restart(
     async def run() -> None:
         async with lab.running() as plugin:
             await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
-            assert len(lab.kubelet.lists[GPU]) == 7
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
             node_changes.set_mig_mode(lab.node, 0, on=True)
             node_changes.create_instance(lab.node, 0, "3g.40gb")
             await until(lambda: len(lab.kubelet.lists.get("nvidia.com/mig-3g.40gb", ())) == 1)
@@ -156,6 +161,28 @@ def test_a_signal_has_the_settings_read_again(lab: Lab) -> None:
             plugin.reload.set()
             await until(lambda: "the settings stay as they were" in lab.log.getvalue())
             assert len(lab.kubelet.lists[GPU]) == 24
+
+    asyncio.run(run())
+
+
+def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: Lab) -> None:
+    lab.words.append("--device-list-strategy=cdi-cri")
+    lab.specs.mkdir()
+
+    def mounts() -> int:
+        spec = json.loads((lab.specs / f"{VENDOR}-gpu.json").read_text())
+        return len(spec["containerEdits"]["mounts"])
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            assert mounts() > 5
+            report = await lab.discovery.nvml.report()
+            path = publish(lab.specs, report.driver_version)
+            await until(lambda: mounts() == 2)
+            assert f"by one view, as in {path}" in lab.log.getvalue()
+            path.unlink()
+            await until(lambda: mounts() > 5)
 
     asyncio.run(run())
 
