@@ -3,8 +3,9 @@
 # Make the image's base, a tar of a small Debian: base.sh FILE [MIRROR]. Needs mmdebstrap and network.
 #
 # bash and busybox, because scripts of GPU operators expect a shell with the usual programs; dpkg,
-# because scanners read its status; libstdc++6, which gRPC is linked with. No Python: the bundle has
-# its own. bookworm: libraries of a newer release may need a newer C library than the bundle has.
+# because scanners read its status; libstdc++6, which gRPC is linked with; libssl3, for the API
+# server. No Python: the bundle has its own. bookworm: libraries of a newer release may need a newer
+# C library than the bundle has.
 set -eu
 : "${1:?base.sh FILE names the tar to write}"
 export SOURCE_DATE_EPOCH=0
@@ -14,7 +15,7 @@ file=$1
 shift
 mmdebstrap --quiet --variant=custom --format=tar \
 	--hook-dir="$hooks/merged-usr" --hook-dir="$hooks/busybox" \
-	--include=base-files,base-passwd,bash,busybox,debianutils,dpkg,libc-bin,libstdc++6 \
+	--include=base-files,base-passwd,bash,busybox,debianutils,dpkg,libc-bin,libssl3,libstdc++6 \
 	--aptopt='APT::Install-Recommends false' \
 	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
 	--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/man/*' \

@@ -12,9 +12,11 @@ Each program has an image with its ENTRYPOINT. The same inputs give the same byt
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -101,7 +103,9 @@ def build(
     version, site = check_bundle(bundle)
     when = archive.epoch(SOURCES)
     agent = work / "agent"
-    install_wheels(wheels, agent, bundle)
+    install_wheels(wheels, agent)
+    add_ssl(agent)
+    compile_modules(agent, bundle)
     base_entries = of_base(base)
     components = components_of(base_entries, bundle, agent, site)
     document = sbom.document(version, components, when)
@@ -145,15 +149,14 @@ def check_bundle(bundle: Path) -> tuple[str, str]:
     return found[1], str(sites[0].parents[1].relative_to(bundle))
 
 
-def install_wheels(wheels: Path, site: Path, bundle: Path) -> None:
-    """Install the agent's wheels, compile them with the bundle's Python, and load them.
+def install_wheels(wheels: Path, site: Path) -> None:
+    """Install the agent's wheels.
 
     Raises:
-        ImageError: a wheel is missing, is another one, or does not fit the bundle's Python.
+        ImageError: a wheel is missing or is another one.
     """
     if not wheels.is_dir():
         raise ImageError(f"there is no folder {wheels}: make image downloads the wheels into it")
-    python = str(bundle / "bin/nvct-python")
     run(
         sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
         "--no-index", f"--find-links={wheels}", "--no-deps", "--no-compile", "--require-hashes",
@@ -162,15 +165,35 @@ def install_wheels(wheels: Path, site: Path, bundle: Path) -> None:
     for folder in site.glob("*.dist-info"):
         for name in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
             (folder / name).unlink(missing_ok=True)
+
+
+def add_ssl(site: Path) -> None:
+    """Copy Python's module for TLS, which the bundle lacks; its OpenSSL is the base's libssl3.
+
+    Raises:
+        ImageError: the Python that builds the image has no such module in a file.
+    """
+    spec = importlib.util.find_spec("_ssl")
+    if spec is None or not spec.origin or not os.path.isfile(spec.origin):
+        raise ImageError(f"{sys.executable} has no file of the module _ssl: build with Debian's")
+    shutil.copyfile(spec.origin, site / os.path.basename(spec.origin))
+
+
+def compile_modules(site: Path, bundle: Path) -> None:
+    """Compile the agent's modules with the bundle's Python, and load what the agent loads.
+
+    Raises:
+        ImageError: a module does not fit the bundle's Python.
+    """
     code = (
         "import compileall,py_compile,sys;"
         "mode=py_compile.PycInvalidationMode.UNCHECKED_HASH;"
         "compileall.compile_dir(sys.argv[1],quiet=2,stripdir=sys.argv[1],"
         f"prependdir='/{AGENT}',invalidation_mode=mode);"
         "sys.path.insert(0,sys.argv[1]);"
-        "import grpc.aio, google.protobuf.descriptor_pool"
+        "import grpc.aio, google.protobuf.descriptor_pool, ssl"
     )
-    run(python, "-B", "-c", code, str(site))
+    run(str(bundle / "bin/nvct-python"), "-B", "-c", code, str(site))
 
 
 def of_base(base: Path) -> list[Entry]:

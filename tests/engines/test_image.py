@@ -28,6 +28,8 @@ CALLS = {
     ("toolkit", "nvidia-toolkit", "--help"): "Install",
     ("agent", "bash", "-c", "type sleep cat sh && bash -c 'exec nvct --version'"): __version__,
     ("agent", "/opt/nvct/bin/nvct-python", "-I", "-c", "import grpc.aio; print('loaded')"): "loaded",
+    ("agent", "/opt/nvct/bin/nvct-python", "-I", "-c", "import ssl; print(ssl.OPENSSL_VERSION)"):
+        "OpenSSL 3.0.",
 }  # fmt: skip
 """By tag and command: what a container prints, which has no network and a read-only root."""
 
