@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import posix
 
-from nvct.container.rootfs import linker, view_cache, view_links
+from nvct.container.rootfs import linker, view_cache, view_links, volumes
 from nvct.container.rootfs.changes import Changes
 from nvct.container.rootfs.libraries import MountTargets
 from nvct.errors import HostError, LdCacheError, UnsafePathError
 from nvct.linux.constants import S_IFDIR, S_IFMT, S_IFREG
-from nvct.linux.kernel import KERNEL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _is_to_cover(context: Context, fd: int, path: str) -> bool:
     kind = status.st_mode & S_IFMT
     if kind not in (S_IFREG, S_IFDIR) or not status.st_size:
         return False
-    if KERNEL.mount_id(fd) != KERNEL.mount_id(context.mounts().fd):
+    if context.kernel.mount_id(fd) != context.kernel.mount_id(context.mounts().fd):
         context.warn(f"{path} is in a mount of the container: the driver's is not put there")
         return False
     if kind == S_IFDIR:
@@ -90,14 +89,14 @@ def run(context: Context, view: View, compat: str) -> None:
         compat: folder of the image's CUDA compatibility libraries, which come first, or "".
 
     Raises:
-        NvctError: a file of the container is damaged or not safe.
+        NvctError: a file of the container is damaged or not safe, or its mounts cannot be read.
         OSError: the root cannot be written to.
     """
     root = context.root()
     changes = Changes(root)
     _add_search_paths(context, changes, view, compat)
     _add_links(changes, view)
-    leave_volumes(context, changes)
+    volumes.leave(changes, MountTargets.of(root, context.proc_root), context.warn)
     changes.write(context.kernel)
 
 
@@ -135,31 +134,3 @@ def _add_links(changes: Changes, view: View) -> None:
     if is_again:
         folders = {where.rpartition("/")[0] for _, where in view["files"]}
         changes.removed += view_links.left_behind(root, sorted(folders), made)
-
-
-def leave_volumes(context: Context, changes: Changes) -> None:
-    """Drop the changes at or below a mount, with a warning for each folder: it has other users."""
-    root = changes.root
-    mounts = MountTargets.read(root, context.proc_root)
-    left: dict[str, None] = {}
-    real: dict[str, str] = {}
-
-    def is_own(path: str) -> bool:
-        folder, _, name = path.rpartition("/")
-        try:
-            if folder not in real:
-                real[folder] = root.real(folder or "/").rstrip("/")
-        except UnsafePathError:
-            return True  # nothing can be written there
-        if mounts.is_covered(real[folder] or "/"):
-            left[folder] = None
-        elif mounts.is_covered(f"{real[folder]}/{name}"):
-            left[path] = None
-        return folder not in left and path not in left
-
-    changes.files = [file for file in changes.files if is_own(file[0])]
-    changes.links = [link for link in changes.links if is_own(link[1])]
-    changes.removed = [path for path in changes.removed if is_own(path)]
-    changes.sealed = [(path, mode) for path, mode in changes.sealed if is_own(f"{path}/")]
-    for path in left:
-        context.warn(f"{path} is a mount in the container: nothing of the driver is put there")

@@ -35,9 +35,10 @@ def run(context: Context, *, leave_volumes: bool = False) -> None:
     changes = Changes(root)
     profile.add(changes, minors)
     if leave_volumes:
-        from nvct.container.cdi_hook import show_view
+        from nvct.container.rootfs import volumes
+        from nvct.container.rootfs.libraries import MountTargets
 
-        show_view.leave_volumes(context, changes)
+        volumes.leave(changes, MountTargets.of(changes.root, context.proc_root), context.warn)
     changes.write(context.kernel)
 
 

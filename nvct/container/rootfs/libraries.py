@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.errors import DocumentError, ElfError, UnsafePathError
+from nvct.errors import DocumentError, ElfError, HostError, UnsafePathError
 from nvct.linux import elf, ldcache
 from nvct.linux.root import Root
 from nvct.linux.walk import entries, link_text
@@ -43,15 +43,30 @@ class MountTargets:
     @classmethod
     def read(cls, root: Root, proc_root: str) -> MountTargets:
         """Return the mounts of this process; none on error: then folders are read completely."""
+        try:
+            return cls.of(root, proc_root)
+        except HostError:
+            return cls([])
+
+    @classmethod
+    def of(cls, root: Root, proc_root: str) -> MountTargets:
+        """Return the mounts of this process.
+
+        Raises:
+            HostError: they cannot be read.
+        """
         from nvct.linux.files import read_bytes
         from nvct.linux.mountinfo import targets
 
         try:
             inside = posix.readlink(f"{proc_root}/self/fd/{root.fd}").rstrip("/") + "/"
             data = read_bytes(f"{proc_root}/self/mountinfo", MOUNTINFO_LIMIT)
-            mounted = targets(data.decode("utf-8", "surrogateescape"))
-        except (OSError, DocumentError):
-            return cls([])
+        except (OSError, DocumentError) as error:
+            raise HostError(
+                f"the mounts of the container cannot be read: {error}",
+                hint=f"the hook needs {proc_root}/self/mountinfo",
+            ) from error
+        mounted = targets(data.decode("utf-8", "surrogateescape"))
         start = len(inside) - 1
         return cls([target[start:] for target in mounted if target.startswith(inside)])
 
