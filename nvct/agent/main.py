@@ -25,9 +25,10 @@ from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nvct.agent.device_plugin.task import DevicePlugin
+    from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
     from nvct.host.nvml.process import WorkerProcess
 
@@ -60,7 +61,11 @@ class Agent:
 
     def __post_init__(self) -> None:
         """Make the tasks; none is started."""
-        made = {DEVICE_PLUGIN: Task(DEVICE_PLUGIN, self._device_plugin, self._describe)}
+        made = {
+            DEVICE_PLUGIN: Task(
+                DEVICE_PLUGIN, self._device_plugin, self._describe, self._plugin_metrics
+            )
+        }
         self.tasks = [made[name] for name in self.names]
 
     def reload(self) -> None:
@@ -109,6 +114,9 @@ class Agent:
 
     def _describe(self) -> object:
         return self.plugin.describe() if self.plugin else None
+
+    def _plugin_metrics(self) -> Iterable[Family]:
+        return self.plugin.metrics() if self.plugin else ()
 
 
 def run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's answers on its Unix socket: GET /status and /healthz, POST /yield.
+"""The agent's answers on its Unix socket: GET /status, /healthz and /metrics, POST /yield.
 
 One request a connection, HTTP/1.0, so that `curl --unix-socket` works. Root alone can connect.
 """
@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 
+from nvct.agent import exposition
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -59,10 +60,12 @@ class Status:
             return (503, f"failed: {', '.join(failed)}\n") if failed else (200, "ok\n")
         if (method, path) == ("GET", "/status"):
             return 200, json.dumps(self.document(), indent=2) + "\n"
+        if (method, path) == ("GET", "/metrics"):
+            return 200, exposition.text(each for task in self._tasks for each in task.metrics())
         if (method, path) == ("POST", "/yield"):
             self._stop()
             return 200, "it yields\n"
-        return 404, "there are GET /status, GET /healthz and POST /yield\n"
+        return 404, "there are GET /status, /healthz and /metrics, and POST /yield\n"
 
     def document(self) -> dict[str, object]:
         """Return what /status shows."""
@@ -86,8 +89,9 @@ class Status:
             request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
             method, _, rest = request.decode("latin-1").partition(" ")
             number, body = self.answer(method, rest.partition(" ")[0])
-            head = f"HTTP/1.0 {number} {REASONS[number]}\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(f"{head}{body}".encode("ascii"))
+            content = body.encode()
+            head = f"HTTP/1.0 {number} {REASONS[number]}\r\nContent-Length: {len(content)}\r\n\r\n"
+            writer.write(head.encode("ascii") + content)
             await writer.drain()
         except GONE:
             pass  # whoever asked does not want an answer

@@ -14,9 +14,10 @@ from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
     from typing import TypeAlias
 
+    from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
 
     State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
@@ -34,6 +35,7 @@ class Task:
         name: as in --tasks.
         run: runs until it is canceled.
         describe: returns what /status shows of the task, as JSON data.
+        metrics: returns its own metrics.
         state: waiting before its start; failed until it is started again.
         reason: the sentence of its last failure, "" if there is none.
         restarts: how often it was started again.
@@ -42,6 +44,7 @@ class Task:
     name: str
     run: Callable[[], Awaitable[None]]
     describe: Callable[[], object] = field(default=lambda: None)
+    metrics: Callable[[], Iterable[Family]] = field(default=lambda: ())
     state: State = "waiting"
     reason: str = ""
     restarts: int = 0

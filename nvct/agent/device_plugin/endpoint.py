@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from typing import TypeAlias
 
+    from nvct.agent.device_plugin.counts import Counts
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.kubelet.service import Context
@@ -74,19 +75,23 @@ class Endpoint:
         has_ended: whether it has closed all streams that it opened since then.
     """
 
-    def __init__(self, content: Content, folder: str, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, content: Content, folder: str, wake: Callable[[], None], counts: Counts
+    ) -> None:
         """Serve nothing yet.
 
         Args:
             content: to be served.
             folder: of the kubelet.
             wake: called when a stream begins or ends.
+            counts: of the plugin.
         """
         self.path = f"{folder}/{content.resource.endpoint}"
         self.is_listed = False
         self.has_ended = False
         self._content = content
         self._wake = wake
+        self._counts = counts
         self._changed = asyncio.Event()
         self._server: grpc.aio.Server | None = None
         self._identity: tuple[int, int] | None = None
@@ -200,8 +205,10 @@ class Endpoint:
             for container in request.container_requests:
                 allocate.check(content.resource, container.devices_ids, content.settings)
         except RequestError as error:
+            self._counts.refusals[content.resource.name] += 1
             await context.abort(grpc.StatusCode.UNKNOWN, error.message)
         for container in request.container_requests:
+            self._counts.allocations[content.resource.name] += 1
             response.container_responses.append(
                 allocate.answer(
                     content.resource,

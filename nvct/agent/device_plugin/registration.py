@@ -10,7 +10,6 @@ the end of an older stream makes it drop the newer plugin of that resource (kube
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import time
 from dataclasses import replace
@@ -18,6 +17,8 @@ from typing import Literal
 
 import grpc
 
+from nvct.agent import waiting
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Content, Endpoint, identity
 from nvct.agent.kubelet import service
 
@@ -49,7 +50,9 @@ class Registration:
         endpoint: its server.
     """
 
-    def __init__(self, content: Content, kubelet: str, folder: str, log: Log) -> None:
+    def __init__(
+        self, content: Content, kubelet: str, folder: str, log: Log, counts: Counts | None = None
+    ) -> None:
         """Do nothing yet.
 
         Args:
@@ -57,11 +60,13 @@ class Registration:
             kubelet: path of the kubelet's socket; "" serves without registration.
             folder: for the resource's socket.
             log: for changes of the state.
+            counts: of the plugin; None counts for this registration alone.
         """
         self.reason = ""
         self.name = content.resource.name
         self._wake = asyncio.Event()
-        self.endpoint = Endpoint(content, folder, self._wake.set)
+        self._counts = Counts() if counts is None else counts
+        self.endpoint = Endpoint(content, folder, self._wake.set, self._counts)
         self._kubelet = kubelet
         self._kubelet_identity: Identity = None
         self._log = log
@@ -133,8 +138,10 @@ class Registration:
             await service.register(self._kubelet, self.name, name)
         except (grpc.RpcError, asyncio.TimeoutError) as error:
             details = getattr(error, "details", lambda: "")() or str(error)
+            self._counts.failures[self.name] += 1
             self._become("lost", f"the kubelet does not register it: {details}")
             return False
+        self._counts.registrations[self.name] += 1
         self._log.info(f"Registered device plugin for '{self.name}' with Kubelet")
         end = time.monotonic() + LISTED_S
         while not self.endpoint.is_listed and not self._loss():
@@ -150,6 +157,7 @@ class Registration:
             if reason:
                 break
             await self._woken()
+        self._counts.losses[self.name] += 1
         self._become("lost", reason)
 
     def _loss(self) -> str:
@@ -179,9 +187,7 @@ class Registration:
         """Wait until something happens; return False if that is not before a moment."""
         self._wake.clear()
         left_s = None if end is None else end - time.monotonic()
-        with contextlib.suppress(asyncio.TimeoutError):
-            return await asyncio.wait_for(self._wake.wait(), left_s)
-        return False
+        return await waiting.until_set(self._wake, left_s)
 
     def _become(self, state: State, reason: str) -> None:
         if reason and reason != self._last_reason:

@@ -14,11 +14,14 @@ import os
 import time
 from dataclasses import dataclass, replace
 
+from nvct.agent import waiting
 from nvct.agent.device_plugin import allocate, health, preferred
+from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.endpoint import Content
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import FOLDER, SPEC_FOLDER
+from nvct.agent.exposition import Family, Sample
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.errors import DriverNotFoundError, HostError, NvctError, NvmlError, UsageError
 from nvct.host.gpu import imex
@@ -26,7 +29,7 @@ from nvct.host.model import Findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from nvct.agent.device_plugin import published
     from nvct.agent.device_plugin.health import Checks
@@ -97,6 +100,7 @@ class DevicePlugin:
         self._layout = ""
         self._nvml_problem = ""
         self._last_error = ""
+        self._counts = Counts()
 
     @property
     def registrations(self) -> Mapping[str, Registration]:
@@ -115,6 +119,22 @@ class DevicePlugin:
             }
             for registration in self.registrations.values()
         ]
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the plugin's own metrics: what it offers now, and what it has counted."""
+        devices, listed = [], []
+        for registration in self.registrations.values():
+            content, labels = registration.endpoint.content, {"resource": registration.name}
+            unhealthy = sum(id_ in content.unhealthy for id_ in content.resource.devices)
+            healthy = len(content.resource.devices) - unhealthy
+            devices.append(Sample(value=healthy, labels={**labels, "health": "healthy"}))
+            devices.append(Sample(value=unhealthy, labels={**labels, "health": "unhealthy"}))
+            listed.append(Sample(value=int(registration.state == "listed"), labels=labels))
+        name, text = f"{PREFIX}_devices", "Devices that are offered to the kubelet."
+        yield Family(name=name, help=text, samples=tuple(devices))
+        name, text = f"{PREFIX}_listed", "Whether the kubelet has read the list of devices."
+        yield Family(name=name, help=text, samples=tuple(listed))
+        yield from self._counts.families()
 
     async def run(self) -> None:
         """Serve until canceled.
@@ -161,8 +181,7 @@ class DevicePlugin:
                     delay_s = RETRY_S
                 retry_at = time.monotonic() + delay_s
                 is_first = False
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.reload.wait(), MACHINE_S)
+            await waiting.until_set(self.reload, MACHINE_S)
 
     def _reload(self) -> None:
         self.reload.clear()
@@ -266,7 +285,7 @@ class DevicePlugin:
             self._leaving.pop(name).cancel()
         kubelet = self._settings.kubelet_socket
         folder = os.path.dirname(kubelet) if kubelet else FOLDER
-        registration = Registration(content, kubelet, folder, self._log)
+        registration = Registration(content, kubelet, folder, self._log, self._counts)
         task = asyncio.create_task(registration.run(), name=name)
         self._served[name] = Served(registration, task)
 
@@ -331,7 +350,9 @@ class DevicePlugin:
                 for served in self._served.values():
                     devices = served.registration.endpoint.content.resource.devices.values()
                     for id_ in health.affected(devices, event):
-                        self._sick.setdefault(id_, f"XID {event.xid}")
+                        if id_ not in self._sick:
+                            self._sick[id_] = f"XID {event.xid}"
+                            self._counts.xids[served.registration.name] += 1
                         self._log.warning(f"'{id_}' is unhealthy: XID {event.xid}")
             if events.events:
                 self._show_health()

@@ -12,6 +12,7 @@ import tempfile
 import pytest
 
 from nvct.agent import status, tasks
+from nvct.agent.exposition import Family, Sample
 from nvct.agent.instance import Instance
 from nvct.agent.logs import Log, from_environment
 from nvct.agent.main import Agent, run
@@ -121,6 +122,16 @@ def test_without_a_gpu_no_task_is_started(folder: str) -> None:
             assert made.tasks[0].state == "waiting"
 
     asyncio.run(test())
+
+
+def test_the_metrics_of_all_tasks_are_one_text() -> None:
+    samples = (Sample(value=1, labels={"name": "é"}),)
+    made = agent(forever, forever)
+    made.tasks[1].metrics = lambda: [Family(name="x", help="X.", samples=samples)]
+
+    number, body = Status(made.tasks, lambda: None).answer("GET", "/metrics")
+
+    assert (number, body) == (200, '# HELP x X.\n# TYPE x gauge\nx{name="é"} 1\n')
 
 
 def test_an_unknown_request_is_answered_with_what_there_is() -> None:

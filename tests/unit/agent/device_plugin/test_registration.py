@@ -196,6 +196,26 @@ def test_the_end_of_a_stream_of_an_earlier_registration_does_not_matter(folder: 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("turns", range(6))
+def test_it_ends_when_it_is_canceled_as_something_happens(folder: str, turns: int) -> None:
+    async def run() -> None:
+        async with started(FakeKubelet(folder)) as kubelet:
+            registration = Registration(
+                content(), kubelet.socket, folder, Log(target=io.StringIO())
+            )
+            task = asyncio.create_task(registration.run())
+            await until(lambda: registration.state == "listed")
+            os.unlink(f"{folder}/nvidia-gpu.sock")
+            registration.look()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task], timeout=SOON_S)
+            assert task.cancelled()
+
+    asyncio.run(run())
+
+
 def test_a_socket_that_is_removed_is_made_again(folder: str) -> None:
     async def run() -> None:
         async with started(FakeKubelet(folder)) as kubelet, Running(kubelet.socket, folder):

@@ -103,6 +103,11 @@ def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: 
             node_changes.add_event(lab.node, 2, data=79)
             await until(lambda: lab.unhealthy() == {lab.uuid(2)})
             await until(lambda: "XID 31 of" in lab.log.getvalue())
+            metrics = {family.name: family for family in plugin.metrics()}
+            offered = [s.value for s in metrics["nvct_device_plugin_devices"].samples]
+            assert offered == [7, 1]
+            (xids,) = metrics["nvct_device_plugin_xid_devices_total"].samples
+            assert (xids.value, xids.labels) == (1, {"resource": GPU})
             plugin.reload.set()  # as after a repair
             await until(lambda: not lab.unhealthy())
 

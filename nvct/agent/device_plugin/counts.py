@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the device plugin counts about each resource, for its metrics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nvct.agent.exposition import Family, Sample
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TypeAlias
+
+    PerResource: TypeAlias = Counter[str]
+
+PREFIX = "nvct_device_plugin"
+
+
+@dataclass
+class Counts:
+    """Counters by the name of a resource, since the start of the program.
+
+    Attributes:
+        allocations: containers that got devices.
+        refusals: requests that were refused, because of an unknown device or too many replicas.
+        registrations: successful ones with the kubelet.
+        failures: registrations that failed.
+        losses: how often a listed resource was lost, for any reason.
+        xids: devices that an XID error made unhealthy.
+    """
+
+    allocations: PerResource = field(default_factory=Counter)
+    refusals: PerResource = field(default_factory=Counter)
+    registrations: PerResource = field(default_factory=Counter)
+    failures: PerResource = field(default_factory=Counter)
+    losses: PerResource = field(default_factory=Counter)
+    xids: PerResource = field(default_factory=Counter)
+
+    def families(self) -> Iterator[Family]:
+        """Yield a metric for each counter."""
+        yield _counter("allocations", "Containers that got devices.", self.allocations)
+        yield _counter("allocation_errors", "Requests that were refused.", self.refusals)
+        yield _counter("registrations", "Registrations with the kubelet.", self.registrations)
+        yield _counter("registration_errors", "Registrations that failed.", self.failures)
+        yield _counter("losses", "Times that the kubelet lost the resource.", self.losses)
+        yield _counter("xid_devices", "Devices that an XID error made unhealthy.", self.xids)
+
+
+def _counter(name: str, help_: str, counted: PerResource) -> Family:
+    samples = tuple(
+        Sample(value=count, labels={"resource": resource})
+        for resource, count in sorted(counted.items())
+    )
+    return Family(name=f"{PREFIX}_{name}_total", help=help_, kind="counter", samples=samples)

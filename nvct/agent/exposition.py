@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes metrics in Prometheus' text format 0.0.4, with names and labels as they are given.
+
+Contract: pure functions. prometheus-client is not used: it adds _total to names and sorts labels,
+and others' metrics must keep both. Source: prometheus.io/docs/instrumenting/exposition_formats.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Literal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A value, and the labels that tell it from the others of its family, in this order."""
+
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """All samples of one metric.
+
+    Attributes:
+        name: of the metric; that of a counter ends with _total.
+        help: one sentence.
+        kind: as Prometheus' TYPE.
+    """
+
+    name: str
+    help: str
+    kind: Literal["counter", "gauge", "untyped"] = "gauge"
+    samples: tuple[Sample, ...] = ()
+
+
+def text(families: Iterable[Family]) -> str:
+    """Return the text of metrics; families of one name are merged, with the help of the first.
+
+    A family without a sample is left out.
+    """
+    merged: dict[str, list[Family]] = {}
+    for family in families:
+        merged.setdefault(family.name, []).append(family)
+    lines = []
+    for name, parts in merged.items():
+        samples = [sample for part in parts for sample in part.samples]
+        if samples:
+            lines.append(f"# HELP {name} {_escaped(parts[0].help)}")
+            lines.append(f"# TYPE {name} {parts[0].kind}")
+            lines += [f"{name}{_labels(sample)} {_number(sample.value)}" for sample in samples]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _labels(sample: Sample) -> str:
+    pairs = (
+        '{}="{}"'.format(name, _escaped(value).replace('"', '\\"'))
+        for name, value in sample.labels.items()
+    )
+    return f"{{{','.join(pairs)}}}" if sample.labels else ""
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return str(value)

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits with a limit that can be canceled at any moment.
+
+`asyncio.wait_for` of Python 3.11 loses a cancellation that comes as the wait ends
+(github.com/python/cpython/issues/86296): the task goes on, and whoever waits for its end hangs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+
+async def until_set(event: asyncio.Event, limit_s: float | None = None) -> bool:
+    """Wait for an event; return whether it is set, which it is not if the limit has passed."""
+    waiter = asyncio.ensure_future(event.wait())
+    try:
+        await asyncio.wait([waiter], timeout=limit_s)
+    finally:
+        waiter.cancel()
+    return event.is_set()

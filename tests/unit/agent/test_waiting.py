@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waits end when they should, and a cancellation is never lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nvct.agent import waiting
+
+
+def test_it_tells_whether_the_event_is_set() -> None:
+    async def run() -> None:
+        event = asyncio.Event()
+        assert not await waiting.until_set(event, 0.01)
+        asyncio.get_running_loop().call_soon(event.set)
+        assert await waiting.until_set(event)
+        assert await waiting.until_set(event, 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_cancellation_as_the_wait_ends_is_not_lost(turns: int) -> None:
+    """asyncio.wait_for of Python 3.11 loses it after one turn of the loop."""
+
+    async def run() -> None:
+        event, goes_on = asyncio.Event(), []
+
+        async def wait() -> None:
+            await waiting.until_set(event, 60)
+            await asyncio.sleep(0.01)
+            goes_on.append(1)
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0.01)
+        event.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not goes_on
+
+    asyncio.run(run())
