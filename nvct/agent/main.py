@@ -9,6 +9,7 @@ it does not even load gRPC.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from dataclasses import dataclass, field
 
@@ -18,9 +19,8 @@ from nvct.agent.nvml_client import NvmlClient
 from nvct.agent.status import Status
 from nvct.agent.tasks import Task
 from nvct.errors import UsageError
-from nvct.host import platform, procfs
-from nvct.host.gpu import pci
-from nvct.host.roots import Roots
+from nvct.host.presence import has_gpu
+from nvct.installer import ready
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DEVICE_PLUGIN = "device-plugin"
 TASKS = (DEVICE_PLUGIN,)
+DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
 HARDWARE_S = 5.0
 """How often a node without a GPU is looked at."""
 
@@ -109,7 +110,8 @@ class Agent:
     async def _device_plugin(self) -> None:
         from nvct.agent.device_plugin import main
 
-        self.plugin = main.make((), self.env, self.client, self.journal)
+        env = with_driver_roots(self.env)
+        self.plugin = main.make((), env, self.client, self.journal)
         await self.plugin.run()
 
     def _describe(self) -> object:
@@ -160,9 +162,11 @@ async def _serve(
     journal.info("Received a signal, shutting down.")
 
 
-def has_gpu() -> bool:
-    """Return whether this node has a GPU that the agent could serve; nothing is woken."""
-    roots = Roots(proc="/proc", sys="/sys")
-    return bool(
-        pci.count(roots) or procfs.driver_version(roots) or platform.detect(roots)[0] != "nvml"
-    )
+def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment with the driver's roots that `nvct install` has found, if it has.
+
+    Raises:
+        HostError: its file cannot be read.
+    """
+    path = env.get(DRIVER_READY_ENV, "")
+    return {**env, **ready.read(path)} if os.path.exists(path) else env

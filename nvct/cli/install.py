@@ -47,10 +47,20 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
 
     Example: nvct install --runtime=containerd --restart-mode=systemd
     """
-    from nvct.installer import steps
+    from nvct.host import presence
+    from nvct.installer import steps, uninstall
 
     if values["debug"]:
         os.environ["NVCT_DEBUG"] = "1"
+    if values["uninstall"]:
+        request = requested({**values, "find_driver": False, "driver_ready": None})
+        request.check()
+        _end_agent(request)
+        uninstall.run(request, say)
+        return
+    if values["gpu_nodes_only"] and not presence.has_gpu():
+        say("this machine has no NVIDIA GPU: nothing is installed")
+        return
     request = requested(values)
     request.check()
     steps.run(request, say, _show, daemon=not values["no_daemon"])
@@ -84,6 +94,8 @@ def requested(values: OptionValues) -> Request:
         dev_root=values["dev_root"] or "",
         dev_root_mount=values["dev_root_mount"] or "",
         settings=_settings(values),
+        policy=_policy(values["policy_file"]),
+        host_root=values["host_root"] or "/",
         runtimes=flat(values["runtimes"]),
         cdi_spec=_spec_path(values) if cdi else "",
         cdi_kind=values["cdi_kind"],
@@ -116,7 +128,6 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
         "socket": value("socket", SOCKETS[engine]).removeprefix("unix://"),
         "restart": value("restart", RESTART[engine]),
         "cdi": cdi if values["cdi"] is None else values["cdi"],
-        "host_root": values["host_root"] or "/",
         "name": values["name"],
         "default": values["default"],
         "sources": _sources(engine, flat(values["sources"])),
@@ -189,6 +200,20 @@ def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, 
     return (*entries, *features)
 
 
+def _policy(path: str | None) -> str:
+    from nvct.installer import settings
+
+    return settings.read_policy(path) if path else ""
+
+
+def _end_agent(request: Request) -> None:
+    """Have the agent of this host take back what it gave Kubernetes."""
+    from nvct.agent import leave
+
+    for sentence in leave.leave(request.host_root):
+        say(sentence)
+
+
 def _spec_path(values: OptionValues) -> str:
     return f"{values['cdi_output_dir'].rstrip('/')}/{values['cdi_kind'].replace('/', '-')}.yaml"
 
@@ -229,6 +254,14 @@ def _with_driver(values: OptionValues) -> dict[str, Any]:
     """Return the options; roots that are not given come from nvct validate driver."""
     from nvct.installer import ready
 
+    if values["find_driver"]:
+        from nvct.cli import find_driver
+
+        ready_values = find_driver.find(values["host_root"] or "/", values["driver_root"])
+        if values["driver_ready"]:
+            ready.write(*os.path.split(values["driver_ready"]), ready_values)
+        roots = {name: ready_values[key] for name, key in DRIVER_READY.items()}
+        return {**values, **roots}
     if not values["driver_ready"]:
         return dict(values)
     context = click.get_current_context()

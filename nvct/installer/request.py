@@ -36,6 +36,7 @@ class Request:
         driver_root: of the host; driver_root_mount is the same as a path of this process.
         dev_root: of the host, "" for the driver root's; dev_root_mount is the same here.
         settings: keys of config.toml and their values, in order.
+        policy: TOML with the table nvct.policy of config.toml, "" for none.
         runtimes: low-level ones; () looks them up in the engine's configuration.
         cdi_spec: file for the specification of management containers, "" for none.
         cdi_kind: vendor and class of its devices.
@@ -68,6 +69,7 @@ class Request:
     dev_root: str = ""
     dev_root_mount: str = ""
     settings: tuple[tuple[str, bool | str | tuple[str, ...]], ...] = ()
+    policy: str = ""
     runtimes: tuple[str, ...] = ()
     cdi_spec: str = ""
     cdi_kind: str = ""

@@ -10,8 +10,8 @@ from nvct import paths
 from nvct.config import default, editing
 from nvct.config.editing import Setting
 from nvct.config.load import KEYS
-from nvct.errors import HostError, UsageError
-from nvct.linux.files import write_atomic
+from nvct.errors import DocumentError, HostError, UsageError
+from nvct.linux.files import read_bytes, write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LDCONFIG = "sbin/ldconfig"
 FEATURE = re.compile(r"[a-z][a-z0-9-]*")
+POLICY_LIMIT = 1 << 20
 
 
 def text(request: Request, runtimes: Sequence[str]) -> str:
@@ -46,7 +47,35 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
         Setting(key=key, value=value if isinstance(value, bool | str) else list(value))
         for key, value in settings
     ]
-    return editing.change(default.TEXT, changes, request.config_toml)
+    changed = editing.change(default.TEXT, changes, request.config_toml)
+    if not request.policy:
+        return changed
+    return editing.change(f"{changed}\n{request.policy}", [], request.config_toml)
+
+
+def read_policy(path: str) -> str:
+    """Return the text of a file with the table [nvct.policy].
+
+    Raises:
+        UsageError: it cannot be read, or has something else.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    option = f"--policy-file {path}"
+    try:
+        text = read_bytes(path, POLICY_LIMIT).decode()
+        tables = tomlkit.parse(text).unwrap()
+    except (OSError, UnicodeDecodeError, DocumentError) as error:
+        raise UsageError(f"{option} cannot be read: {error}") from error
+    except TOMLKitError as error:
+        raise UsageError(f"{option} is not TOML: {error}") from error
+    others = [f"nvct.{key}" for key in tables.pop("nvct", {}) if key != "policy"]
+    if others := [*tables, *others]:
+        raise UsageError(
+            f"{option} has {', '.join(others)}", hint="it may have the table [nvct.policy] alone"
+        )
+    return text
 
 
 def features(names: Sequence[str]) -> tuple[list[tuple[str, bool]], list[str]]:

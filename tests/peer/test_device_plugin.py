@@ -18,6 +18,7 @@ from google.protobuf import json_format
 
 from nvct.agent.device_plugin import allocate, config_file, preferred, specs
 from nvct.agent.device_plugin.resources import resources
+from nvct.agent.device_plugin.settings import VENDOR
 from nvct.errors import ContainerNotPossibleError, NvctError
 from nvct.sim import node_changes, tree
 from tests.peer import cases
@@ -157,7 +158,7 @@ def test_the_answers_to_allocate_are_the_incumbents(
 def features_of(theirs: Answers) -> tuple[str, ...]:
     """Return the features for which the incumbent found something to put into a CDI spec."""
     text = json.dumps(theirs)
-    return tuple(f for f in ("gdrcopy", "gds", "mofed") if f"{allocate.VENDOR}/{f}=" in text)
+    return tuple(f for f in ("gdrcopy", "gds", "mofed") if f"{VENDOR}/{f}=" in text)
 
 
 def answered(
@@ -225,7 +226,7 @@ def test_the_cdi_specifications_have_the_incumbents_devices_with_their_nodes(
         )  # fmt: skip
         for file in files:
             kind = file.suffixes[-2].removeprefix(".cdi-")
-            ours = tmp_path / case / f"{allocate.VENDOR}-{kind}.json"
+            ours = tmp_path / case / f"{VENDOR}-{kind}.json"
             expected = nodes_of(file)
             for uuid in far(inventory) & expected.keys():
                 expected[uuid] = nodes_of(ours)[uuid]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.errors import RequestError
 from nvct.host.roots import join
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from nvct.agent.device_plugin.resources import Device, Resource
     from nvct.agent.device_plugin.settings import Settings
 
-VENDOR = "k8s.device-plugin.nvidia.com"
-"""Of the plugin's own CDI specifications."""
 PLUGIN = "nvidia-device-plugin"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from nvct.agent.device_plugin.allocate import VENDOR
+from nvct.agent.device_plugin.settings import VENDOR
 from nvct.cdi import registry
 from nvct.paths import GPU_KIND
 from nvct.spec import mounted, provenance

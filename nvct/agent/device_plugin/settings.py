@@ -16,6 +16,8 @@ ID_STRATEGIES = ("uuid", "index")
 POLICIES = ("distributed", "packed")
 DISCOVERY = ("auto", "nvml", "tegra")
 FOLDER = "/var/lib/kubelet/device-plugins"
+VENDOR = "k8s.device-plugin.nvidia.com"
+"""Of the CDI devices that containers get."""
 SPEC_FOLDER = "/var/run/cdi"
 
 

@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import NamedTuple, cast
 
 from nvct.agent.device_plugin import published
-from nvct.agent.device_plugin.allocate import VENDOR
 from nvct.agent.device_plugin.published import Published
-from nvct.agent.device_plugin.settings import SPEC_FOLDER
+from nvct.agent.device_plugin.settings import SPEC_FOLDER, VENDOR
 from nvct.agent.discovery import Reported
 from nvct.cdi import store
 from nvct.errors import HostError

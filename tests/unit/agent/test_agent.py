@@ -15,7 +15,7 @@ from nvct.agent import status, tasks
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.instance import Instance
 from nvct.agent.logs import Log, from_environment
-from nvct.agent.main import Agent, run
+from nvct.agent.main import Agent, run, with_driver_roots
 from nvct.agent.status import Status
 from nvct.agent.tasks import Task
 from nvct.errors import HostError, UsageError
@@ -24,6 +24,7 @@ from tests.unit.agent.device_plugin.fake_kubelet import until
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -132,6 +133,15 @@ def test_the_metrics_of_all_tasks_are_one_text() -> None:
     number, body = Status(made.tasks, lambda: None).answer("GET", "/metrics")
 
     assert (number, body) == (200, '# HELP x X.\n# TYPE x gauge\nx{name="é"} 1\n')
+
+
+def test_the_installers_file_tells_where_the_driver_is(tmp_path: Path) -> None:
+    file = tmp_path / "driver-ready"
+    env = {"NVCT_DRIVER_READY_FILE": str(file), "NVIDIA_DRIVER_ROOT": "/", "MIG_STRATEGY": "mixed"}
+    assert with_driver_roots(env) == env
+    file.write_text("NVIDIA_DRIVER_ROOT=/run/nvidia/driver\n")
+    assert with_driver_roots(env) == {**env, "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"}
+    assert with_driver_roots({}) == {}
 
 
 def test_an_unknown_request_is_answered_with_what_there_is() -> None:

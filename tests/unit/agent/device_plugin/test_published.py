@@ -9,8 +9,7 @@ import json
 import pytest
 
 from nvct.agent.device_plugin import published, specs
-from nvct.agent.device_plugin.allocate import VENDOR
-from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.container.rootfs.view_links import OF_SPEC
 from nvct.sim import tree
 from tests.support.memory import in_memory

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from nvct.agent.device_plugin import config_file, health, task
-from nvct.agent.device_plugin.allocate import VENDOR
 from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.logs import Log
 from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
 from nvct.sim import node_changes, tree

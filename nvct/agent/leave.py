@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes back what the agent gave Kubernetes, before nvct is removed from a node.
+
+Called by another process than the agent, which is asked to yield: it withdraws its resources from
+the kubelet, and does nothing more until its pod is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import glob
+import os
+import shutil
+
+from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.instance import FOLDER, LOCK, Instance
+
+CDI_FOLDER = "/run/cdi"
+"""/var/run/cdi by a name without a link, which would lead into this container."""
+
+
+def leave(host_root: str = "/") -> list[str]:
+    """End the service of the agent of this host, and remove its files; return what was removed.
+
+    Raises:
+        HostError: the agent does not yield.
+    """
+    root = host_root.rstrip("/") if os.path.isdir(host_root) else ""
+    removed = []
+    folder = f"{root}{FOLDER}"
+    if os.path.exists(f"{folder}/{LOCK}"):
+        asyncio.run(_take(Instance(folder)))
+        shutil.rmtree(folder, ignore_errors=True)
+        removed.append("the agent serves this node no more")
+    for path in sorted(glob.glob(f"{root}{CDI_FOLDER}/{VENDOR}-*.json")):
+        os.unlink(path)
+        removed.append(f"removed {path.removeprefix(root)}")
+    return removed
+
+
+async def _take(instance: Instance) -> None:
+    await instance.take()
+    instance.release()

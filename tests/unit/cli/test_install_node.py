@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command nvct install as an init container of the node agent, and its --uninstall."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nvct.host import presence
+from tests.unit.cli.test_install import CONTAINERD, Node, node, parsed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+POLICY = """\
+[[nvct.policy.rules]]
+kubernetes = true
+by = ["image-env"]
+then = "ignore"
+"""
+
+
+@pytest.fixture
+def containerd(tmp_path: Path) -> Iterator[Node]:
+    yield from node(tmp_path, "containerd", "config.toml", CONTAINERD)
+
+
+def config(node: Node) -> dict[str, Any]:
+    """Return the installed config.toml."""
+    return parsed(node.toolkit / ".config/nvidia-container-runtime/config.toml")
+
+
+def test_a_policy_file_becomes_the_policy_of_config_toml(containerd: Node, tmp_path: Path) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(POLICY)
+    completed = containerd.run(f"--policy-file={file}")
+    assert completed.exit_code == 0, completed.output
+    (rule,) = config(containerd)["nvct"]["policy"]["rules"]
+    assert rule == {"kubernetes": True, "by": ["image-env"], "then": "ignore"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[nvct.policy.rules]\n", "is not TOML"),
+        ("[nvct]\nlayout = 'farm'\n", "has nvct.layout"),
+        ("disable-require = true\n", "has disable-require"),
+        ("[[nvct.policy.rules]]\nby = ['hearsay']\nthen = 'ignore'\n", "hearsay"),
+    ],
+)
+def test_a_policy_file_with_something_else_is_refused(
+    text: str, message: str, containerd: Node, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.toml"
+    file.write_text(text)
+    completed = containerd.run(f"--policy-file={file}")
+    assert completed.exit_code == 1
+    assert message in str(completed.exception)
+    assert containerd.config.read_bytes() == CONTAINERD
+
+
+def test_a_policy_file_that_is_missing_is_named(containerd: Node, tmp_path: Path) -> None:
+    completed = containerd.run(f"--policy-file={tmp_path}/none")
+    assert f"{tmp_path}/none" in str(completed.exception)
+
+
+def test_a_machine_without_a_gpu_is_left_alone(
+    containerd: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "has_gpu", lambda: False)
+    completed = containerd.run("--gpu-nodes-only")
+    assert completed.exit_code == 0, completed.output
+    assert "no NVIDIA GPU: nothing is installed" in completed.output
+    assert containerd.config.read_bytes() == CONTAINERD
+    assert not containerd.toolkit.exists()
+
+
+def test_without_a_driver_the_hosts_root_is_taken_and_the_reason_is_printed(
+    containerd: Node, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready/driver-ready"
+    containerd.args.remove("--driver-root=/")
+    completed = containerd.run("--find-driver", f"--driver-ready-file={ready}")
+    assert completed.exit_code == 0, completed.output
+    assert f"no driver yet: no working driver on the host: {tmp_path}/host" in completed.output
+    assert config(containerd)["nvidia-container-cli"]["root"] == "/"
+    assert f"NVIDIA_DRIVER_ROOT=/\nDRIVER_ROOT_CTR_PATH={tmp_path}/host\n" in ready.read_text()
+
+
+def test_the_driver_of_a_driver_container_is_found(containerd: Node, tmp_path: Path) -> None:
+    """Its root is below the host's; the host runs no nvidia-smi of its own."""
+    root = tmp_path / "host/run/nvidia/driver"
+    (root / "usr/bin").mkdir(parents=True)
+    (root / "usr/bin/nvidia-smi").symlink_to("/none")
+    containerd.args.remove("--driver-root=/")
+    ready = tmp_path / "driver-ready"
+    completed = containerd.run("--find-driver", f"--driver-ready-file={ready}")
+    assert completed.exit_code == 0, completed.output
+    assert f"no working driver in {root}" in completed.output
+
+
+def test_uninstall_restores_the_engine_and_removes_the_programs(containerd: Node) -> None:
+    assert containerd.run().exit_code == 0
+    assert containerd.config.read_bytes() != CONTAINERD
+    completed = containerd.run("--uninstall")
+    assert completed.exit_code == 0, completed.output
+    assert containerd.config.read_bytes() == CONTAINERD
+    assert f"removed {containerd.toolkit}" in completed.output
+    assert not containerd.toolkit.exists()
+    again = containerd.run("--uninstall")
+    assert again.exit_code == 0, again.output
+    assert f"nothing is installed: {containerd.toolkit} does not exist" in again.output
+
+
+def test_uninstall_keeps_the_programs_of_a_running_container(
+    containerd: Node, tmp_path: Path
+) -> None:
+    bundle = tmp_path / "run/io.containerd.runtime.v2.task/k8s.io/0123abcd"
+    bundle.mkdir(parents=True)
+    (bundle / "runtime").write_text(f"{containerd.toolkit}/nvidia-container-runtime.cdi")
+    socket = f"--socket={tmp_path}/run/containerd.sock"
+    (tmp_path / "run/containerd.sock").touch()
+    assert containerd.run(socket).exit_code == 0
+    completed = containerd.run("--uninstall", socket)
+    assert completed.exit_code == 0, completed.output
+    assert containerd.config.read_bytes() == CONTAINERD
+    assert f"{containerd.toolkit} stays: container 0123abcd runs by it" in completed.output
+    assert (containerd.toolkit / "nvidia-container-runtime").exists()
