@@ -205,7 +205,7 @@ def test_a_killed_plugin_and_one_that_is_replaced_do_not_take_the_resource_away(
         assert wait(lambda: _restarts(node, older) == 1 and REGISTERED in _log(node, older))
         print(f"registered again {time.monotonic() - began:.1f} s after SIGKILL")
         newer = stack.enter_context(plugin(node, name="newer"))
-        assert wait(lambda: "another process serves" in _log(node, older), TIMEOUT_S)
+        assert wait(lambda: "has taken" in _log(node, older), TIMEOUT_S)
         # The end of the older stream makes the kubelet drop the newer plugin (kubernetes#121994),
         # and until that one has registered again, a tenth of a second later, it admits no pod.
         time.sleep(SETTLE_S)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import uuid
 from dataclasses import dataclass, field
@@ -117,28 +118,38 @@ class Endpoint:
         """Return whether another process has put its socket in place of ours."""
         return None not in (self._identity, self._on_disk()) and not self.owns_socket()
 
-    async def start(self) -> None:
-        """Serve on a new socket, in place of any that is there.
+    async def start(self, replaced: Identity) -> None:
+        """Serve on a new socket.
+
+        Args:
+            replaced: of the socket that may be displaced, None if there is none.
 
         Raises:
-            OSError: the socket cannot be made.
+            OSError: the socket cannot be made, or another one is there.
         """
         await self.stop()
         # Until it is renamed the kubelet cannot find a socket that nobody answers on.
-        folder, name = os.path.split(self.path)
-        temporary = f"{folder}/.{name}.{os.getpid()}"
+        folder = os.path.dirname(self.path)
+        temporary = f"{folder}/.nvct-{uuid.uuid4().hex[:8]}"  # pids of containers may be equal
         try:
             self._server = service.server(self, temporary)
             await self._server.start()
+            if identity(self.path) != replaced:
+                raise FileExistsError(f"another process has just made {self.path}")
             os.rename(temporary, self.path)
         except RuntimeError as error:  # gRPC's, for every failure to bind
             raise OSError(f"no socket can be made in {folder}") from error
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
         self._identity = self._on_disk()
 
     async def stop(self) -> None:
-        """End the server; remove the socket, unless it is another's."""
+        """End the server; remove the socket, unless it is another's or its folder is read-only."""
         if self.owns_socket():
-            os.unlink(self.path)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
         self._identity = None
         server, self._server = self._server, None
         if server is not None:

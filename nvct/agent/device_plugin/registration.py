@@ -2,9 +2,11 @@
 """Keeps one resource registered with the kubelet.
 
 States: absent → serving → registering → listed ⇄ lost → withdrawn; yielded if another process has
-put its socket in place of ours. A registration is lost when the kubelet's socket is another one,
-when ours is gone, and when the kubelet ends the stream of the device list: up to Kubernetes 1.36
-the end of an older stream makes it drop the newer plugin of that resource (kubernetes#121994).
+put its socket in place of ours; refused while another program's plugin serves the socket.
+
+A registration is lost when the kubelet's socket is another one, when ours is gone, and when the
+kubelet ends the stream of the device list: up to Kubernetes 1.36 the end of an older stream makes
+it drop the newer plugin of that resource (kubernetes#121994).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Literal
 import grpc
 
 from nvct.agent import waiting
+from nvct.agent.device_plugin import socket_owner
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Content, Endpoint, identity
 from nvct.agent.kubelet import service
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
     from nvct.agent.logs import Log
 
     State: TypeAlias = Literal[
-        "absent", "serving", "registering", "listed", "lost", "withdrawn", "yielded"
+        "absent", "serving", "registering", "listed", "lost", "withdrawn", "yielded", "refused"
     ]
 
 DELAYS_S = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
@@ -38,6 +41,11 @@ DELAYS_S = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 LASTS_S = 10.0
 LISTED_S = 10.0
 """How long the kubelet may take from a registration to the stream of the list."""
+FREE_S = 40.0
+"""How long another program's socket is free before it is taken over: NVIDIA's plugin makes its
+socket again after a restart of the kubelet, up to 30 s later."""
+OWNER_S = 2.0
+"""How often another program's socket is looked at."""
 WITHDRAWN_S = 10.0
 """How long an empty list is served, so that the kubelet has read it."""
 
@@ -90,14 +98,18 @@ class Registration:
         try:
             while True:
                 if self.endpoint.is_taken():
-                    self._become("yielded", f"another process serves {self.endpoint.path}")
+                    owner = socket_owner.find(self.endpoint.path) or "another process"
+                    self._become("yielded", f"{owner} has taken {self.endpoint.path}")
                     return
                 if await self._serve() and await self._register():
                     since = time.monotonic()
                     await self._until_lost()
                     if time.monotonic() - since > LASTS_S:
                         self._failures = 0
-                await self._pause()
+                if self._state == "refused":
+                    await self._until_free()
+                else:
+                    await self._pause()
         finally:
             await self.endpoint.stop()
 
@@ -112,8 +124,13 @@ class Registration:
     async def _serve(self) -> bool:
         if self.endpoint.owns_socket():
             return True
+        owner, replaced = await socket_owner.other(self.endpoint.path)
+        if owner is not None:
+            reason = f"{owner} serves {self.endpoint.path}: it is not displaced"
+            self._become("refused", reason)
+            return False
         try:
-            await self.endpoint.start()
+            await self.endpoint.start(replaced)
         except OSError as error:
             self._become("lost", f"it is not served: {error}")
             return False
@@ -172,6 +189,14 @@ class Registration:
 
     def _is_other_kubelet(self) -> bool:
         return bool(self._kubelet) and identity(self._kubelet) != self._kubelet_identity
+
+    async def _until_free(self) -> None:
+        """Wait until nobody has served the socket for FREE_S."""
+        since = time.monotonic()
+        while time.monotonic() - since < FREE_S:
+            await asyncio.sleep(OWNER_S)
+            if socket_owner.find(self.endpoint.path) is not None:
+                since = time.monotonic()
 
     async def _pause(self) -> None:
         """Wait before the next attempt, until the kubelet's socket changes at the latest."""

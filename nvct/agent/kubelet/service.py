@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 VERSION = "v1beta1"
 SERVICE = f"{VERSION}.DevicePlugin"
 REGISTER = f"/{VERSION}.Registration/Register"
+NVCT = "nvct.DevicePlugin"
+"""A service of nvct's plugins alone, by which they know each other."""
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 DIAL_S = 5.0
+IDENTIFY_S = 1.0
 OPTIONS = (("grpc.so_reuseport", 0), ("grpc.use_local_subchannel_pool", 1))
 
 
@@ -88,7 +91,13 @@ def server(plugin: Plugin, path: str) -> grpc.aio.Server:
         ),
     }
     made = grpc.aio.server(options=OPTIONS)
-    made.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
+    own = {"Identify": unary(_identify, api.Empty.FromString, api.Empty.SerializeToString)}
+    made.add_generic_rpc_handlers(
+        tuple(
+            grpc.method_handlers_generic_handler(name, handlers)
+            for name, handlers in ((SERVICE, methods), (NVCT, own))
+        )
+    )
     made.add_insecure_port(f"unix:{path}")
     return made
 
@@ -115,6 +124,23 @@ async def register(socket: str, resource: str, endpoint: str) -> None:
             REGISTER, api.RegisterRequest.SerializeToString, api.Empty.FromString
         )
         await call(request, timeout=DIAL_S, wait_for_ready=False)
+
+
+async def is_nvct(socket: str) -> bool:
+    """Return whether nvct's plugin serves a socket; False also if nobody answers."""
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
+        call = channel.unary_unary(
+            f"/{NVCT}/Identify", api.Empty.SerializeToString, api.Empty.FromString
+        )
+        try:
+            await call(api.Empty(), timeout=IDENTIFY_S)
+        except grpc.RpcError:
+            return False
+        return True
+
+
+async def _identify(_request: api.Empty, _context: Context) -> api.Empty:
+    return api.Empty()
 
 
 async def _pre_start(

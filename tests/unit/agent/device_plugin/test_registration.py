@@ -7,14 +7,17 @@ import asyncio
 import contextlib
 import io
 import os
+import subprocess
+import sys
 import tempfile
 import time
 
 import grpc
 import pytest
 
-from nvct.agent.device_plugin import allocate
-from nvct.agent.device_plugin.endpoint import Content, identity
+from nvct.agent.device_plugin import allocate, registration, socket_owner
+from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.endpoint import Content, Endpoint, identity
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import GPU, Device, Resource
 from nvct.agent.device_plugin.settings import Settings
@@ -200,13 +203,11 @@ def test_the_end_of_a_stream_of_an_earlier_registration_does_not_matter(folder: 
 def test_it_ends_when_it_is_canceled_as_something_happens(folder: str, turns: int) -> None:
     async def run() -> None:
         async with started(FakeKubelet(folder)) as kubelet:
-            registration = Registration(
-                content(), kubelet.socket, folder, Log(target=io.StringIO())
-            )
-            task = asyncio.create_task(registration.run())
-            await until(lambda: registration.state == "listed")
+            plugin = Registration(content(), kubelet.socket, folder, Log(target=io.StringIO()))
+            task = asyncio.create_task(plugin.run())
+            await until(lambda: plugin.state == "listed")
             os.unlink(f"{folder}/nvidia-gpu.sock")
-            registration.look()
+            plugin.look()
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
@@ -235,10 +236,108 @@ def test_a_socket_of_another_process_is_left_alone(folder: str) -> None:
                 os.mkfifo(f"{folder}/other")
                 os.rename(f"{folder}/other", f"{folder}/nvidia-gpu.sock")
                 await until(plugin.task.done)
-                assert "another process serves" in plugin.log.getvalue()
+                assert "another process has taken" in plugin.log.getvalue()
             assert identity(f"{folder}/nvidia-gpu.sock")
 
     asyncio.run(run())
+
+
+OTHER = """
+import socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1])
+server.listen()
+print("listens", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def other_program(path: str) -> Iterator[subprocess.Popen[str]]:
+    """Another program's plugin: a process that listens, and speaks no gRPC."""
+    words = [sys.executable, "-c", OTHER, path]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout
+        other.stdout.readline()
+        try:
+            yield other
+        finally:
+            other.kill()
+
+
+def test_a_living_plugin_of_another_program_is_not_displaced(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_owner, "ENDING_S", 0.2)
+    monkeypatch.setattr(registration, "FREE_S", 0.3)
+    monkeypatch.setattr(registration, "OWNER_S", 0.05)
+    path = f"{folder}/nvidia-gpu.sock"
+
+    async def run() -> None:
+        async with started(FakeKubelet(folder)) as kubelet:
+            with other_program(path) as other:
+                owned = identity(path)
+                async with Running(kubelet.socket, folder) as plugin:
+                    await until(lambda: plugin.registration.state == "refused")
+                    program = os.path.basename(sys.executable)
+                    reason = f"process {other.pid} ({program}) serves {path}: it is not displaced"
+                    assert plugin.registration.reason == reason
+                    assert reason in plugin.log.getvalue()
+                    await asyncio.sleep(0.5)
+                    assert identity(path) == owned
+                    assert not kubelet.registered
+                    other.kill()
+                    await until(lambda: kubelet.lists.get(GPU) == HEALTHY)
+                    assert sorted(os.listdir(folder)) == ["kubelet.sock", "nvidia-gpu.sock"]
+
+    asyncio.run(run())
+
+
+def test_an_owner_that_is_ending_is_waited_for(folder: str) -> None:
+    async def run() -> None:
+        async with started(FakeKubelet(folder)) as kubelet:
+            with other_program(f"{folder}/nvidia-gpu.sock") as other:
+                async with Running(kubelet.socket, folder) as plugin:
+                    await asyncio.sleep(0.5)
+                    assert not kubelet.registered
+                    other.kill()
+                    await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
+                    assert "refused" not in plugin.log.getvalue()
+
+    asyncio.run(run())
+
+
+def test_a_dead_socket_is_taken_over(folder: str) -> None:
+    async def run() -> None:
+        async with started(FakeKubelet(folder)) as kubelet:
+            with other_program(f"{folder}/nvidia-gpu.sock") as other:
+                other.kill()
+            async with Running(kubelet.socket, folder):
+                await until(lambda: kubelet.lists.get(GPU) == HEALTHY, SOON_S)
+
+    asyncio.run(run())
+
+
+def test_a_socket_that_appears_before_the_own_one_is_there_stays(folder: str) -> None:
+    path = f"{folder}/nvidia-gpu.sock"
+
+    async def run() -> None:
+        endpoint = Endpoint(content(), folder, lambda: None, Counts())
+        with other_program(path):
+            owned = identity(path)
+            with pytest.raises(FileExistsError, match="another process has just made"):
+                await endpoint.start(None)
+            assert (identity(path), os.listdir(folder)) == (owned, ["nvidia-gpu.sock"])
+        await endpoint.stop()
+
+    asyncio.run(run())
+
+
+def test_a_process_of_another_container_is_called_so() -> None:
+    assert str(socket_owner.Owner(0, "")) == "a process of another container"
+    assert str(socket_owner.Owner(7, "")) == "process 7"
 
 
 def test_without_a_kubelets_socket_it_serves_and_does_not_register(folder: str) -> None:
