@@ -114,6 +114,7 @@ class Discovery:
         control_nodes = nodes.control_nodes(roots, self.stat_node, Findings())
         return Inventory(
             driver_version=report.driver_version,
+            cuda_version=report.cuda_version,
             gpus=usable,
             numa={uuid: node for uuid, node in numa.items() if node is not None},
             links=await self._links(findings) if len(usable) > 1 else (),

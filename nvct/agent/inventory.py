@@ -24,6 +24,7 @@ class Inventory:
         generation: increases with each change.
         mode: nvml; csv on a Tegra, wsl where Windows has the GPUs: these have one device and no
             GPUs here.
+        cuda_version: the latest that the driver supports, e.g. 13.0; "" if unknown.
         gpus: those that a container can get, in NVML's order.
         numa: the NUMA node of each GPU by its UUID; a GPU without one is missing.
         links: how each pair of GPUs is connected; empty if that is unknown.
@@ -34,6 +35,7 @@ class Inventory:
     generation: int = 0
     mode: Mode = "nvml"
     driver_version: str = ""
+    cuda_version: str = ""
     gpus: tuple[Gpu, ...] = ()
     numa: Mapping[str, int] = field(default_factory=dict)
     links: tuple[GpuLink, ...] = ()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from nvct.host.nvml.model import NvmlEvents, NvmlReport, NvmlTopology
+    from nvct.host.nvml.model import GpuAttributes, NvmlEvents, NvmlReport, NvmlTopology
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
@@ -62,6 +62,14 @@ class NvmlClient:
             NvmlError: as `report`.
         """
         return await self._ask("topology", answers.topology)
+
+    async def attributes(self) -> dict[str, GpuAttributes]:
+        """Return memory, compute capability, ECC and so on of each GPU, by its UUID.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return await self._ask("attributes", answers.attributes)
 
     async def events(self) -> NvmlEvents:
         """Return the XID errors since the last call.

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from nvct.host.nvml.messages import MalformedMessageError
 from nvct.host.nvml.model import (
+    GpuAttributes,
     GpuLink,
     GpuProperties,
+    MigAttributes,
     NvmlEvents,
     NvmlGpu,
     NvmlMig,
@@ -32,6 +34,17 @@ GPU: Types = {
 REPORT: Types = {
     "driver_version": (str,), "cuda_version": (str,), "gpus": (list,), "warnings": (list,),
 }  # fmt: skip
+ATTRIBUTES: Types = {
+    "memory_mib": (int, type(None)), "compute": (list,), "ecc": (bool, type(None)),
+    "mig_capable": (bool,), "clique": (str,), "mig": (dict,),
+}  # fmt: skip
+MIG_ATTRIBUTES: Types = dict.fromkeys(
+    (
+        "memory_mib", "multiprocessors", "gi_slices", "ci_slices",
+        "copy", "decoder", "encoder", "jpeg", "ofa",
+    ),
+    (int,),
+)  # fmt: skip
 PROPERTIES: Types = {"brand": (str,), "arch": (str,)}
 TOPOLOGY: Types = {"links": (list,)}
 LINK: Types = {"gpus": (list,), "ancestor": (int,), "nvlinks": (int,)}
@@ -77,6 +90,17 @@ def properties(value: Json) -> dict[str, GpuProperties]:
     }
 
 
+def attributes(value: Json) -> dict[str, GpuAttributes]:
+    """Parse the attributes of GPUs, by UUID.
+
+    Raises:
+        MalformedMessageError: the value is not an object of attributes.
+    """
+    if not isinstance(value, dict):
+        raise MalformedMessageError("the attributes are not an object")
+    return {uuid: _attributes(gpu) for uuid, gpu in value.items()}
+
+
 def topology(value: Json) -> NvmlTopology:
     """Parse the connections of GPUs.
 
@@ -98,6 +122,19 @@ def events(value: Json) -> NvmlEvents:
         raise MalformedMessageError("the events' field unwatched has a value that is no string")
     fields["events"] = tuple(XidEvent(**_fields(e, "an event", XID)) for e in fields["events"])
     return NvmlEvents(**fields)
+
+
+def _attributes(value: Json) -> GpuAttributes:
+    fields = _fields(value, "the attributes of a GPU", ATTRIBUTES)
+    compute = fields["compute"]
+    if len(compute) != 2 or not all(type(number) is int for number in compute):
+        raise MalformedMessageError("a GPU's field compute is not two numbers")
+    fields["compute"] = tuple(compute)
+    fields["mig"] = {
+        uuid: MigAttributes(**_fields(mig, "the attributes of a MIG device", MIG_ATTRIBUTES))
+        for uuid, mig in fields["mig"].items()
+    }
+    return GpuAttributes(**fields)
 
 
 def _link(value: Json) -> GpuLink:

@@ -74,6 +74,48 @@ class GpuProperties:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MigAttributes:
+    """The size of a MIG device.
+
+    Attributes:
+        memory_mib: in MiB.
+        gi_slices, ci_slices: of its GPU instance and its compute instance.
+        copy, decoder, encoder, jpeg, ofa: numbers of engines.
+    """
+
+    memory_mib: int
+    multiprocessors: int
+    gi_slices: int
+    ci_slices: int
+    copy: int
+    decoder: int
+    encoder: int
+    jpeg: int
+    ofa: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuAttributes:
+    """What feature labels tell of a GPU.
+
+    Attributes:
+        memory_mib: in MiB; None where NVML does not report it.
+        compute: the CUDA compute capability; (0, 0) where NVML does not report it.
+        ecc: whether ECC is on; False for memory without ECC, None where NVML does not report it.
+        mig_capable: whether the GPU has a MIG mode.
+        clique: the NVLink fabric that the GPU belongs to, as UUID.CLIQUE; "" if it is in none.
+        mig: of its MIG devices, by UUID.
+    """
+
+    memory_mib: int | None
+    compute: tuple[int, int]
+    ecc: bool | None
+    mig_capable: bool
+    clique: str = ""
+    mig: dict[str, MigAttributes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuLink:
     """How two GPUs of a machine are connected.
 

@@ -16,6 +16,7 @@ from dataclasses import asdict, is_dataclass
 from nvct import errors
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, messages
+from nvct.host.nvml.attributes import attributes
 from nvct.host.nvml.events import events
 from nvct.host.nvml.process import DEBUG_ENV
 from nvct.host.nvml.properties import properties
@@ -37,6 +38,7 @@ def check(_nvml: Calls) -> None:
 
 
 VERBS: Mapping[str, Callable[..., object]] = {
+    "attributes": attributes,
     "check": check,
     "events": events,
     "properties": properties,

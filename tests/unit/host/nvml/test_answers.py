@@ -10,7 +10,14 @@ import pytest
 
 from nvct.host.nvml import answers
 from nvct.host.nvml.messages import MalformedMessageError
-from nvct.host.nvml.model import GpuProperties, NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.nvml.model import (
+    GpuAttributes,
+    GpuProperties,
+    MigAttributes,
+    NvmlGpu,
+    NvmlMig,
+    NvmlReport,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -60,6 +67,8 @@ def test_the_empty_answer_is_null() -> None:
         (answers.GPU, NvmlGpu),
         (answers.MIG, NvmlMig),
         (answers.PROPERTIES, GpuProperties),
+        (answers.ATTRIBUTES, GpuAttributes),
+        (answers.MIG_ATTRIBUTES, MigAttributes),
     ],
 )
 def test_each_table_has_the_fields_of_its_class(table: Mapping[str, object], model: type) -> None:
@@ -100,3 +109,13 @@ def test_a_report_with_a_wrong_field_is_refused(
 def test_wrong_properties_are_refused(value: Any) -> None:
     with pytest.raises(MalformedMessageError):
         answers.properties(value)
+
+
+@pytest.mark.parametrize("compute", [None, [], [9], [9, None], [9, 0, 0], [True, 0]])
+def test_wrong_attributes_are_refused(compute: object) -> None:
+    gpu = asdict(GpuAttributes(memory_mib=1, compute=(9, 0), ecc=None, mig_capable=True))
+    assert answers.attributes({"GPU-1": sent(gpu)})
+    with pytest.raises(MalformedMessageError):
+        answers.attributes({"GPU-1": {**sent(gpu), "compute": sent(compute)}})
+    with pytest.raises(MalformedMessageError):
+        answers.attributes([])
