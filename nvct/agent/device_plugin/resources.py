@@ -11,17 +11,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+from nvct.agent.config_file import PREFIX, name_of
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from nvct.agent.device_plugin.settings import NamePattern, Replicas, Settings
+    from nvct.agent.config_file import Replicas
+    from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.inventory import Inventory
     from nvct.host.model import Gpu, MigDevice
 
-PREFIX = "nvidia.com/"
 GPU = f"{PREFIX}gpu"
 SEPARATOR = "::"
 """Between a device's UUID and the number of a replica."""
@@ -96,11 +97,11 @@ def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resou
     devices: dict[str, list[Device]] = {}
     if inventory.mode != "nvml":
         only = ONLY[inventory.mode]
-        devices[_name(only.uuid, settings.gpu_names) or GPU] = [only]
+        devices[name_of(only.uuid, settings.gpu_names) or GPU] = [only]
     for gpu in inventory.gpus:
         if gpu.mig_enabled and settings.mig_strategy != "none":
             continue
-        name = _name(gpu.model, settings.gpu_names) or GPU
+        name = name_of(gpu.model, settings.gpu_names) or GPU
         devices.setdefault(name, []).append(_gpu(gpu, inventory))
     if settings.mig_strategy != "none":
         mig = _mig_devices(inventory, settings, warnings)
@@ -160,21 +161,12 @@ def _mig_devices(
 
 def _mig_name(mig: MigDevice, settings: Settings) -> str:
     """Return the resource of a MIG device, "" if it has none."""
-    name = _name(mig.profile, settings.mig_names)
+    name = name_of(mig.profile, settings.mig_names)
     if name or settings.mig_strategy == "single":
         return name or GPU
     if not mig.profile or PART.match(mig.profile):
         return ""
     return f"{PREFIX}mig-{mig.profile.replace('+', '.')}"
-
-
-def _name(text: str, patterns: Sequence[NamePattern]) -> str:
-    """Return the name of the first pattern that a model or profile matches, or ""."""
-    for pattern in patterns:
-        parts = (re.escape(part) for part in pattern.pattern.split("*"))
-        if re.fullmatch(".*".join(parts), text):
-            return pattern.name
-    return ""
 
 
 def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_mig: bool) -> None:

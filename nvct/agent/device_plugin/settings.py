@@ -9,6 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from nvct.agent.config_file import NamePattern, Replicas
+
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 CDI = frozenset({"cdi-annotations", "cdi-cri"})
 MIG_STRATEGIES = ("none", "single", "mixed")
@@ -19,31 +21,6 @@ FOLDER = "/var/lib/kubelet/device-plugins"
 VENDOR = "k8s.device-plugin.nvidia.com"
 """Of the CDI devices that containers get."""
 SPEC_FOLDER = "/var/run/cdi"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamePattern:
-    """A resource's name for GPU models or MIG profiles that match a pattern with asterisks."""
-
-    pattern: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicas:
-    """A resource whose devices are shared.
-
-    Attributes:
-        name: of the resource.
-        replicas: of each device.
-        rename: the name of the shared resource, "" for the same one.
-        devices: "all", how many, or their indices and UUIDs.
-    """
-
-    name: str
-    replicas: int
-    rename: str = ""
-    devices: str | int | tuple[str, ...] = "all"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

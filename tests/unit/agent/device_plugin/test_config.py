@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import pytest
 
+from nvct.agent.config_file import KEYS, NamePattern, Replicas
 from nvct.agent.device_plugin import config_file, options
-from nvct.agent.device_plugin.settings import NamePattern, Replicas, Settings
+from nvct.agent.device_plugin.settings import Settings
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from nvct.agent.option_table import Option
 
 SHARED = """
 version: v1
@@ -66,7 +69,7 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
 @pytest.mark.parametrize(
     "option", [o for o in options.OPTIONS if o.field], ids=lambda option: option.flags[0]
 )
-def test_every_name_of_an_option_sets_it(option: options.Option, tmp_path: Path) -> None:
+def test_every_name_of_an_option_sets_it(option: Option, tmp_path: Path) -> None:
     value = {"switch": "true", "numbers": "0"}.get(option.kind) or (option.choices or ("/x",))[-1]
     values = [
         getattr(resolve(tmp_path, f"{dashes}{flag}", value)[0], option.field)
@@ -162,7 +165,11 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
         ([], "{", "is malformed: while parsing"),
         ([], "[]", "is no table of settings"),
         ([], "flags: {failOnInitError: 'yes'}", "flags.failOnInitError in "),
-        ([], "sharing: {mps: {resources: []}}", "sharing.mps is not available"),
+        (
+            [],
+            "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",
+            "sharing.mps is not available",
+        ),
         ([], "sharing: {timeSlicing: {}}", "sharing.timeSlicing: no resources specified"),
         ([], "sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "no resource name specified"),
         ([], "sharing: {timeSlicing: {resources: [{name: gpu}]}}", "no replicas specified"),
@@ -193,6 +200,10 @@ def test_bad_input_is_refused_with_a_sentence(
 
     assert sentence in caught.value.message
     assert "\n" not in caught.value.message
+
+
+def test_each_key_of_an_option_is_one_of_the_schema() -> None:
+    assert {option.key for option in options.OPTIONS if option.key} <= KEYS
 
 
 def test_a_config_file_that_is_not_there_is_named() -> None:

@@ -7,8 +7,9 @@ from typing import Literal
 
 import pytest
 
+from nvct.agent.config_file import NamePattern, Replicas
 from nvct.agent.device_plugin.resources import GPU, Resource, resources
-from nvct.agent.device_plugin.settings import NamePattern, Replicas, Settings
+from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.inventory import Inventory
 from nvct.errors import HostError
 from nvct.host.model import Gpu, MigDevice

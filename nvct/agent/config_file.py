@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The config file of the agent's programs, schema v1: names of resources, sharing, flags.
+
+The device plugin and the feature labels share a file. Unknown keys are warnings. Unlike in
+NVIDIA's programs 0.20, `resources`, and `rename` and `devices` of shared resources, have an
+effect.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nvct.agent.option_table import CONFIG_FILE
+from nvct.errors import DocumentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nvct.agent.option_table import Table
+
+PREFIX = "nvidia.com/"
+VERSION = "v1"
+SHARED = ".shared"
+NAME_LIMIT = 63
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A DNS subdomain, as Kubernetes requires after the slash."""
+DEVICE = re.compile(
+    r"\d+(:\d+)?|GPU-[0-9a-f-]{36}|MIG-[0-9a-f-]{36}|MIG-GPU-[0-9a-f-]{36}/\d+/\d+"
+)
+KEYS = {
+    "version", "resources.gpus", "resources.mig", "sharing.timeSlicing", "sharing.mps",
+    "imex.channelIDs", "imex.required",
+    *(
+        f"flags.{key}"
+        for key in (
+            "migStrategy", "failOnInitError", "mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot",
+            "gdrcopyEnabled", "gdsEnabled", "mofedEnabled", "useNodeFeatureAPI",
+            "deviceDiscoveryStrategy", "plugin.passDeviceSpecs", "plugin.deviceListStrategy",
+            "plugin.deviceIDStrategy", "plugin.cdiAnnotationPrefix", "plugin.nvidiaCTKPath",
+            "plugin.containerDriverRoot", "plugin.sharedDevicesAllocationPolicy", "gfd.oneshot",
+            "gfd.noTimestamp", "gfd.sleepInterval", "gfd.outputFile", "gfd.machineTypeFile",
+        )
+    ),
+}  # fmt: skip
+"""Of schema v1; each program uses its own."""
+SLICING, MPS = "time-slicing", "mps"
+STRATEGIES = {"mps": MPS, "timeSlicing": SLICING}
+"""Sharing strategies by their key. If a file has both, the first one counts, as there."""
+SHARING_KEYS = {"renameByDefault", "failRequestsGreaterThanOne", "resources"}
+RESOURCE_KEYS = {"name", "rename", "devices", "replicas"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamePattern:
+    """A resource's name for GPU models or MIG profiles that match a pattern with asterisks."""
+
+    pattern: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """A resource whose devices are shared.
+
+    Attributes:
+        name: of the resource.
+        replicas: of each device.
+        rename: the name of the shared resource, "" for the same one.
+        devices: "all", how many, or their indices and UUIDs.
+    """
+
+    name: str
+    replicas: int
+    rename: str = ""
+    devices: str | int | tuple[str, ...] = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How resources are shared.
+
+    Attributes:
+        strategy: time-slicing or mps.
+        one_each: refuse a container that asks for more than one replica.
+    """
+
+    strategy: str
+    replicas: tuple[Replicas, ...]
+    one_each: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A config file.
+
+    Attributes:
+        values: of flags, by the first name of each.
+        gpu_names, mig_names: names of resources.
+        sharing: None if nothing is shared.
+        warnings: a sentence for each unknown key.
+    """
+
+    values: Mapping[str, Any]
+    gpu_names: tuple[NamePattern, ...] = ()
+    mig_names: tuple[NamePattern, ...] = ()
+    sharing: Sharing | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
+    """Return the name of the first pattern that a model or profile matches, or ""."""
+    for pattern in patterns:
+        parts = (re.escape(part) for part in pattern.pattern.split("*"))
+        if re.fullmatch(".*".join(parts), text):
+            return pattern.name
+    return ""
+
+
+def resolve(table: Table, words: Sequence[str], env: Mapping[str, str]) -> Document:
+    """Return the config file's content with the values of command line and environment.
+
+    The command line takes precedence over the environment, and that over the config file.
+
+    Raises:
+        UsageError, DocumentError: a value is malformed.
+    """
+    values = {**table.from_environment(env), **table.from_command_line(words)}
+    path = values.pop(CONFIG_FILE, "")
+    document = load(path, table) if path else Document(values={})
+    return replace(document, values={**document.values, **values})
+
+
+def load(path: str, table: Table) -> Document:
+    """Read a config file for a program with these options.
+
+    Raises:
+        DocumentError: it cannot be read, is malformed or has another version.
+        UsageError: a flag has a value of another type.
+    """
+    import yaml  # 2 MB, which a plugin without a config file does without
+
+    try:
+        with open(path, "rb") as file:
+            document = yaml.safe_load(file)
+    except OSError as error:
+        raise DocumentError(f"config file {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        text = " ".join(str(error).split())
+        raise DocumentError(f"config file {path} is malformed: {text}") from error
+    return parse(document, path, table)
+
+
+def parse(document: object, path: str, table: Table) -> Document:
+    """Return the content of a config file from its data.
+
+    Raises:
+        DocumentError, UsageError: as `load`.
+    """
+    document = {} if document is None else document
+    if not isinstance(document, dict):
+        raise DocumentError(f"config file {path} is no table of settings")
+    version = document.get("version") or VERSION
+    if version != VERSION:
+        raise DocumentError(f"config file {path} has the unknown version {version!r}, not v1")
+    try:
+        gpu_names, mig_names = (_names(document, kind) for kind in ("gpus", "mig"))
+        sharing = _sharing(document)
+    except DocumentError as error:
+        raise DocumentError(f"{error.message}, in config file {path}", hint=error.hint) from error
+    unknown = tuple(f"{path}: unknown key {key} has no effect" for key in _unknown(document))
+    return Document(
+        values=table.from_file(document, path),
+        gpu_names=gpu_names,
+        mig_names=mig_names,
+        sharing=sharing,
+        warnings=unknown,
+    )
+
+
+def _names(document: Mapping[str, Any], kind: str) -> tuple[NamePattern, ...]:
+    resources = _table(document.get("resources"), "resources")
+    patterns = []
+    for rule in _list(resources.get(kind), f"resources.{kind}"):
+        pattern, name = rule.get("pattern"), rule.get("name")
+        if not isinstance(pattern, str) or not isinstance(name, str):
+            raise DocumentError(f"each of resources.{kind} needs a pattern and a name")
+        patterns.append(NamePattern(pattern=pattern, name=resource_name(name)))
+    return tuple(patterns)
+
+
+def _sharing(document: Mapping[str, Any]) -> Sharing | None:
+    sharing = _table(document.get("sharing"), "sharing")
+    for key, strategy in STRATEGIES.items():
+        if sharing.get(key) is None:
+            continue
+        place = f"sharing.{key}"
+        table = _table(sharing[key], place)
+        rules = _list(table.get("resources"), f"{place}.resources")
+        if not rules:
+            raise DocumentError(f"{place}: no resources specified")
+        renames = _switch(table, "renameByDefault", place)
+        return Sharing(
+            strategy=strategy,
+            replicas=tuple(_replicas(rule, place, renames=renames) for rule in rules),
+            one_each=_switch(table, "failRequestsGreaterThanOne", place, default=strategy == MPS),
+        )
+    return None
+
+
+def _replicas(rule: Mapping[str, Any], place: str, *, renames: bool) -> Replicas:
+    name, replicas, rename = rule.get("name"), rule.get("replicas"), rule.get("rename")
+    if not isinstance(name, str):
+        raise DocumentError(f"{place}.resources: no resource name specified")
+    if replicas is None:
+        raise DocumentError(f"sharing of {name}: no replicas specified")
+    if type(replicas) is not int or replicas < 2:
+        raise DocumentError(f"sharing of {name}: number of replicas must be >= 2")
+    if rename is not None and not isinstance(rename, str):
+        raise DocumentError(f"sharing of {name}: rename must be a string")
+    name = resource_name(name)
+    default = f"{name}{SHARED}" if renames else ""
+    return Replicas(
+        name=name,
+        replicas=replicas,
+        rename=resource_name(rename or default) if rename or default else "",
+        devices=_devices(rule.get("devices", "all"), name),
+    )
+
+
+def _devices(value: object, name: str) -> str | int | tuple[str, ...]:
+    if value == "all":
+        return "all"
+    if type(value) is int and value > 0:
+        return value
+    if isinstance(value, list):
+        words = tuple(str(word) for word in value)
+        if words and all(DEVICE.fullmatch(word) for word in words):
+            return words
+    raise DocumentError(
+        f"sharing of {name}: devices must be all, a number or a list, not {value!r}",
+        hint="a list has indices, GPU:MIG indices or UUIDs",
+    )
+
+
+def resource_name(name: str) -> str:
+    """Return the full name of a resource.
+
+    Raises:
+        DocumentError: it is no resource name.
+    """
+    full = name if name.startswith(PREFIX) else f"{PREFIX}{name}"
+    if len(full) > NAME_LIMIT or not NAME.fullmatch(full.removeprefix(PREFIX)):
+        raise DocumentError(
+            f"{full!r} is no resource name",
+            hint=f"at most {NAME_LIMIT} of the characters a-z 0-9 - .",
+        )
+    return full
+
+
+def _table(value: object, name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DocumentError(f"{name} must be a table")
+    return value
+
+
+def _list(value: object, name: str) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(rule, dict) for rule in value):
+        raise DocumentError(f"{name} must be a list of tables")
+    return value
+
+
+def _switch(table: Mapping[str, Any], key: str, place: str, *, default: bool = False) -> bool:
+    value = table.get(key)
+    value = default if value is None else value
+    if not isinstance(value, bool):
+        raise DocumentError(f"{place}.{key} must be true or false, not {value!r}")
+    return value
+
+
+def _unknown(document: Mapping[str, Any]) -> Iterator[str]:
+    def walk(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
+        for key, value in table.items():
+            path = f"{prefix}{key}"
+            if path in KEYS:
+                continue
+            if isinstance(value, dict) and any(name.startswith(f"{path}.") for name in KEYS):
+                yield from walk(value, f"{path}.")
+            elif value is not None or not any(name.startswith(f"{path}.") for name in KEYS):
+                yield path
+
+    yield from walk(document, "")
+    for strategy in STRATEGIES:
+        table = (document.get("sharing") or {}).get(strategy) or {}
+        for key in table.keys() - SHARING_KEYS:
+            yield f"sharing.{strategy}.{key}"
+        for rule in table.get("resources") or ():
+            for key in rule.keys() - RESOURCE_KEYS:
+                yield f"sharing.{strategy}.resources.{key}"
