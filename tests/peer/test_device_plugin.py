@@ -19,17 +19,13 @@ from google.protobuf import json_format
 from nvct.agent.device_plugin import allocate, config_file, preferred, specs
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import VENDOR
-from nvct.errors import ContainerNotPossibleError, NvctError
-from nvct.sim import node_changes, tree
+from nvct.errors import NvctError
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED
-from tests.support.memory import in_memory
-from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from nvct.agent.device_plugin.resources import Resource
@@ -37,14 +33,10 @@ if TYPE_CHECKING:
     from nvct.agent.discovery import Discovery
     from nvct.agent.inventory import Inventory
     from nvct.host.nvml.model import NvmlReport
+    from nvct.sim import tree
 
     Answers = dict[str, Any]
 
-PROFILES = {
-    "all-1g.10gb": ["1g.10gb"] * 7,
-    "all-balanced": ["2g.20gb", "1g.10gb", "1g.10gb", "3g.40gb"],
-}
-"""MIG devices of each GPU, in the order in which mig-parted makes them."""
 REFUSED = {
     "refused-mps": "there is no MPS control daemon yet",
     "refused-strategy": "invalid --device-list-strategy option: 'somehow'",
@@ -52,30 +44,6 @@ REFUSED = {
 """Sentences of our own, in place of the incumbent's."""
 GPUS_BY_SCORE = 8
 """Above that number of GPUs, nvct chooses by another algorithm."""
-
-
-@pytest.fixture(scope="module", params=cases.NODES)
-def node(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tree.Node]:
-    name = request.param
-    case = cases.NODES[name]
-    try:
-        with in_memory(tmp_path_factory.mktemp("nodes")) as folder:
-            node = tree.create(name, case.profile, folder, native_cache=CACHE)
-            for index in range(8) if case.mig else ():
-                node_changes.set_mig_mode(node, index, on=True)
-                for profile in PROFILES[case.mig]:
-                    node_changes.create_instance(node, index, profile)
-            yield node
-            tree.destroy(node)
-    except ContainerNotPossibleError as error:
-        pytest.skip(error.message)
-
-
-@pytest.fixture(scope="module")
-def machine(node: tree.Node) -> tuple[str, Inventory]:
-    return node.name, machines.inventory_of(node)
 
 
 def recorded(node: str) -> dict[str, Answers]:

@@ -48,6 +48,18 @@ def count(roots: Roots) -> int:
     return sum(_is_gpu(f"{devices}/{name}") for name in procfs.list_directory(devices))
 
 
+def nvidia_devices(roots: Roots) -> list[str]:
+    """Return the sysfs folders of NVIDIA's PCI devices, by bus id."""
+    devices = f"{roots.sys}/bus/pci/devices"
+    paths = [f"{devices}/{name}" for name in sorted(procfs.list_directory(devices))]
+    return [path for path in paths if _text(f"{path}/vendor") == NVIDIA]
+
+
+def device_class(roots: Roots, bus_id: str) -> str:
+    """Return the class of a PCI device, e.g. 0x030200; "" if it is unknown."""
+    return _text(f"{roots.sys}/bus/pci/devices/{bus_id}/class") if bus_id else ""
+
+
 def numa_node(roots: Roots, bus_id: str) -> int | None:
     """Return the NUMA node of a PCI device; None if the machine has none, or it is unknown."""
     text = _text(f"{roots.sys}/bus/pci/devices/{bus_id}/numa_node") if bus_id else ""

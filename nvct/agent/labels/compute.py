@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All labels of a node: those of NVIDIA's GPU feature discovery 0.20, and more if asked for."""
+
+from __future__ import annotations
+
+from nvct.agent.config_file import PREFIX
+from nvct.agent.labels import gpus, mig, sharing, versions, vgpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.labels.facts import Facts, Labels, Rules
+
+ECC, MODELS, MEMORY, PCI = "ecc", "models", "gpu-memory", "pci"
+EXTRA = (ECC, MODELS, MEMORY, PCI)
+"""Groups of labels that NVIDIA's program does not have: gpu.ecc; a set for each model where there
+are several; gpu-memory, as guides of 2018 spell gpu.memory; that of Node Feature Discovery for a
+node with an NVIDIA device on its PCI bus, for clusters without it."""
+PCI_PRESENT = "feature.node.kubernetes.io/pci-10de.present"
+
+
+def labels(facts: Facts, rules: Rules) -> tuple[Labels, list[str]]:
+    """Return the labels of a node, and warnings.
+
+    Raises:
+        HostError: the settings do not fit the machine.
+    """
+    labels: Labels = {}
+    warnings = []
+    if rules.timestamp is not None:
+        labels[f"{PREFIX}gfd.timestamp"] = str(rules.timestamp)
+    if facts.gpus:
+        of_mig, problem = mig.labels(facts, rules)
+        warnings += [problem] if problem else []
+        labels |= {
+            **versions.labels(facts),
+            **gpus.labels(facts, rules),
+            **mig.capability(facts),
+            **sharing.capability(facts, rules.sharing),
+            **gpus.clique(facts),
+            **of_mig,
+        }
+    labels |= vgpu.labels(facts)
+    labels |= _extra(facts, rules, labels)
+    return dict(sorted(labels.items())), warnings
+
+
+def _extra(facts: Facts, rules: Rules, labels: Labels) -> Labels:
+    extra: Labels = {}
+    if ECC in rules.extra and facts.gpus:
+        extra |= gpus.ecc(gpus.GPU, facts.gpus)
+    if MODELS in rules.extra:
+        extra |= gpus.models(facts, rules)
+    memory = labels.get(f"{gpus.GPU}.memory")
+    if MEMORY in rules.extra and memory is not None:
+        extra[f"{gpus.GPU}-memory"] = memory
+    if PCI in rules.extra and facts.has_nvidia_device:
+        extra[PCI_PRESENT] = "true"
+    return extra

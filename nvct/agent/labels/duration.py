@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Durations as Go writes them: 60s, 1m30s, 1.5h (package time, ParseDuration)."""
+
+from __future__ import annotations
+
+import re
+
+from nvct.errors import UsageError
+
+INFINITE = "infinite"
+UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
+
+
+def seconds(text: str) -> float | None:
+    """Return a duration in seconds, None if it is infinite.
+
+    Raises:
+        UsageError: the text is no duration.
+    """
+    if text == INFINITE:
+        return None
+    parts = PART.findall(text)
+    if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
+        raise UsageError(
+            f"the interval {text!r} is no duration", hint="e.g. 60s, 1m30s, or infinite"
+        )
+    return sum(float(number) * UNITS_S[unit] for number, unit in parts)

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What labels are made of: values about a node, without I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from nvct.agent.config_file import NamePattern, Sharing
+    from nvct.host.gpu.vgpu import HostDriver
+    from nvct.host.nvml.model import MigAttributes
+
+    Labels: TypeAlias = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigFacts:
+    """A MIG device.
+
+    Attributes:
+        profile: e.g. 1g.10gb+me.
+        size: None if NVML does not report it.
+    """
+
+    profile: str
+    size: MigAttributes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuFacts:
+    """A GPU.
+
+    Attributes:
+        model: as NVML names it.
+        memory_mib: None if NVML does not report it.
+        compute: the CUDA compute capability; (0, 0) if NVML does not report it.
+        ecc: whether ECC is on, None if NVML does not report it.
+        mig_capable: whether it has a MIG mode; mig_enabled: whether that is on.
+        pci_class: e.g. 0x030200, "" if unknown.
+        clique: of the NVLink fabric, "" if it is in none.
+    """
+
+    model: str
+    memory_mib: int | None = None
+    compute: tuple[int, int] = (0, 0)
+    ecc: bool | None = None
+    mig_capable: bool = False
+    mig_enabled: bool = False
+    mig: tuple[MigFacts, ...] = ()
+    pci_class: str = ""
+    clique: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """A node.
+
+    Attributes:
+        cuda_version: the latest that the driver supports, e.g. 13.0.
+        gpus: in NVML's order; empty if there is no driver.
+        machine: the product name of the machine; "" if unknown.
+        host_drivers: of vGPUs; None if that is unknown.
+        has_nvidia_device: whether there is an NVIDIA device on the PCI bus.
+    """
+
+    driver_version: str = ""
+    cuda_version: str = ""
+    gpus: tuple[GpuFacts, ...] = ()
+    machine: str = ""
+    host_drivers: tuple[HostDriver, ...] | None = ()
+    has_nvidia_device: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The settings that labels depend on.
+
+    Attributes:
+        mig_strategy: none, single or mixed.
+        sharing: None if nothing is shared.
+        gpu_names, mig_names: resources' names by model or profile.
+        timestamp: in Unix seconds, None for no such label.
+        extra: groups of labels that NVIDIA's program does not have: see `compute.EXTRA`.
+    """
+
+    mig_strategy: str = "none"
+    sharing: Sharing | None = None
+    gpu_names: tuple[NamePattern, ...] = ()
+    mig_names: tuple[NamePattern, ...] = ()
+    timestamp: int | None = None
+    extra: frozenset[str] = field(default_factory=frozenset)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The facts of this node, from the agent's inventory, NVML's worker and sysfs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
+from nvct.errors import HostError
+from nvct.host import procfs
+from nvct.host.gpu import pci, vgpu
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.discovery import Discovery
+    from nvct.host.gpu.vgpu import HostDriver
+    from nvct.host.model import Gpu
+    from nvct.host.nvml.model import GpuAttributes
+    from nvct.host.roots import Roots
+
+
+async def with_gpus(discovery: Discovery, machine_type_file: str) -> tuple[Facts, list[str]]:
+    """Return the facts of a node with a driver, and warnings.
+
+    Raises:
+        DriverNotFoundError, NvmlError: there is no driver, or it does not answer.
+    """
+    roots = discovery.roots
+    inventory = await discovery.inventory()
+    by_uuid = await discovery.nvml.attributes() if inventory.gpus else {}
+    drivers, warnings = _host_drivers(roots)
+    facts = Facts(
+        driver_version=inventory.driver_version,
+        cuda_version=inventory.cuda_version,
+        gpus=tuple(_gpu(roots, gpu, by_uuid.get(gpu.uuid)) for gpu in inventory.gpus),
+        machine=procfs.read_text(machine_type_file) or "",
+        host_drivers=drivers,
+        has_nvidia_device=bool(pci.nvidia_devices(roots)),
+    )
+    return facts, [*inventory.warnings, *warnings]
+
+
+def without_gpus(roots: Roots) -> tuple[Facts, list[str]]:
+    """Return the facts of a node whose driver is not there, or not to be asked, and warnings."""
+    drivers, warnings = _host_drivers(roots)
+    present = bool(pci.nvidia_devices(roots))
+    return Facts(host_drivers=drivers, has_nvidia_device=present), warnings
+
+
+def _host_drivers(roots: Roots) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
+    try:
+        return tuple(vgpu.host_drivers(roots)), []
+    except HostError as error:
+        return None, [f"no labels of vGPUs: {error.message}"]
+
+
+def _gpu(roots: Roots, gpu: Gpu, attributes: GpuAttributes | None) -> GpuFacts:
+    sizes = attributes.mig if attributes else {}
+    facts = GpuFacts(
+        model=gpu.model,
+        mig_capable=gpu.mig_enabled,
+        mig_enabled=gpu.mig_enabled,
+        mig=tuple(MigFacts(profile=mig.profile, size=sizes.get(mig.uuid)) for mig in gpu.mig),
+        pci_class=pci.device_class(roots, gpu.bus_id),
+    )
+    if attributes is None:
+        return facts
+    return replace(
+        facts,
+        memory_mib=attributes.memory_mib,
+        compute=attributes.compute,
+        ecc=attributes.ecc,
+        mig_capable=attributes.mig_capable,
+        clique=attributes.clique,
+    )

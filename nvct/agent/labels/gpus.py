@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels of whole GPUs: gpu.*, and on a node with several models those of each model.
+
+NVIDIA's program gives such a node the labels of a model that chance chooses. Here it is the model
+with the most GPUs that are not in MIG mode, and the first of several.
+"""
+
+from __future__ import annotations
+
+from nvct.agent.config_file import PREFIX, name_of
+from nvct.agent.labels import sharing
+from nvct.agent.labels.values import ENDS, LIMIT, joined, sanitized
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvct.agent.labels.facts import Facts, GpuFacts, Labels, Rules
+
+GPU = f"{PREFIX}gpu"
+LONGEST = ".sharing-strategy"
+"""The longest suffix of a model's labels."""
+FAMILIES = {
+    1: "tesla", 2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper",
+    10: "blackwell", 11: "blackwell", 12: "blackwell", 13: "rubin",
+}  # fmt: skip
+"""By the major number of the compute capability; 11, Thor, is unknown to NVIDIA's program."""
+GRAPHICS, COMPUTE = "0x030000", "0x030200"
+"""PCI classes: VGA controller, 3D controller (pci.ids)."""
+MODES = {GRAPHICS: "graphics", COMPUTE: "compute"}
+UNKNOWN = "unknown"
+
+
+def labels(facts: Facts, rules: Rules) -> Labels:
+    """Return the labels gpu.* of the node."""
+    by_model = _by_model(facts)
+    chosen = max(by_model.values(), key=lambda gpus: sum(not gpu.mig_enabled for gpu in gpus))
+    return {
+        **of_model(GPU, chosen, rules),
+        f"{GPU}.machine": sanitized(facts.machine) or UNKNOWN,
+        f"{GPU}.mode": _mode(facts.gpus),
+    }
+
+
+def models(facts: Facts, rules: Rules) -> Labels:
+    """Return the labels of each model, if there are several; e.g. gpu-Tesla-T4.count."""
+    by_model = _by_model(facts)
+    labels: Labels = {}
+    if len(by_model) > 1:
+        for model, gpus in by_model.items():
+            room = LIMIT - len(LONGEST) - len("gpu-")
+            key = f"{GPU}-{sanitized(model)[:room].rstrip(ENDS)}"
+            labels |= of_model(key, gpus, rules)
+            labels[f"{key}.mode"] = _mode(gpus)
+            labels |= ecc(key, gpus)
+    return labels
+
+
+def of_model(key: str, gpus: list[GpuFacts], rules: Rules) -> Labels:
+    """Return the labels of the GPUs of one model.
+
+    A GPU in MIG mode is no whole GPU: its labels count if there is no other one.
+    """
+    whole = [gpu for gpu in gpus if not gpu.mig_enabled]
+    gpu = (whole or gpus)[0]
+    resource = name_of(gpu.model, rules.gpu_names) or GPU
+    labels = sharing.labels(key, resource, gpu.model, rules.sharing if whole else None)
+    if not whole:
+        labels[f"{key}.replicas"] = "0"
+    labels[f"{key}.count"] = str(len(gpus))
+    if gpu.memory_mib is not None:
+        labels[f"{key}.memory"] = str(gpu.memory_mib)
+    major, minor = gpu.compute
+    if major:
+        labels[f"{key}.family"] = _family(major, minor)
+        labels[f"{key}.compute.major"] = str(major)
+        labels[f"{key}.compute.minor"] = str(minor)
+    return labels
+
+
+def ecc(key: str, gpus: Iterable[GpuFacts]) -> Labels:
+    """Return whether all of the GPUs have ECC on; nothing if that is unknown."""
+    states = [gpu.ecc for gpu in gpus]
+    return {} if None in states else {f"{key}.ecc": str(all(states)).lower()}
+
+
+def invalid_mig(model: str) -> Labels:
+    """Return what replaces labels gpu.* where MIG strategy single does not fit the MIG devices."""
+    return {
+        f"{GPU}.product": joined(sanitized(model), "MIG", "INVALID"),
+        **{f"{GPU}.{name}": "0" for name in ("count", "replicas", "memory")},
+        f"{GPU}.sharing-strategy": "",
+    }
+
+
+def clique(facts: Facts) -> Labels:
+    """Return the clique of the NVLink fabric, if all GPUs in a fabric are in the same one."""
+    cliques = {gpu.clique for gpu in facts.gpus if gpu.clique}
+    return {f"{GPU}.clique": cliques.pop()} if len(cliques) == 1 else {}
+
+
+def _by_model(facts: Facts) -> dict[str, list[GpuFacts]]:
+    by_model: dict[str, list[GpuFacts]] = {}
+    for gpu in facts.gpus:
+        by_model.setdefault(gpu.model, []).append(gpu)
+    return by_model
+
+
+def _family(major: int, minor: int) -> str:
+    if major == 7:
+        return "volta" if minor < 5 else "turing"
+    if major == 8:
+        return "ampere" if minor < 9 else "ada-lovelace"
+    return FAMILIES.get(major, "undefined")
+
+
+def _mode(gpus: Iterable[GpuFacts]) -> str:
+    classes = {gpu.pci_class for gpu in gpus}
+    return MODES.get(classes.pop(), UNKNOWN) if len(classes) == 1 else UNKNOWN

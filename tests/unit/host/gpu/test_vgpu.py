@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vGPUs in PCI configuration spaces, also malformed ones; a whole one is in tests/peer."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.errors import HostError
+from nvct.host.gpu import vgpu
+from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.roots import Roots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+RECORD = b"\0\x16" + b"550.90.05\0" + b"r550_00\0\0\0"
+
+
+def space(records: bytes, *, position: int = 0x40, following: int = 0, kind: int = 9) -> bytes:
+    capability = bytes([kind, following, 5 + len(records)]) + b"VF" + records
+    data = bytearray(256)
+    data[0x34] = position
+    data[position : position + len(capability)] = capability
+    return bytes(data[:256])
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (space(RECORD), HostDriver("550.90.05", "r550_00")),
+        (space(b"\x01\x04ab" + RECORD), HostDriver("550.90.05", "r550_00")),
+        (space(b"\x01\x00"), HostDriver("", "")),  # a record without a length
+        (space(b"\x01\xff"), HostDriver("", "")),
+        (space(RECORD[:5]), HostDriver("550", "")),
+        (space(RECORD, kind=5), None),
+        (space(RECORD, kind=5, following=0x40), None),  # a circle
+        (space(RECORD, position=0), None),
+        (bytes([0xFF]) * 256, None),
+    ],
+)
+def test_the_hosts_driver_is_read_from_record_0(data: bytes, expected: HostDriver | None) -> None:
+    assert vgpu.host_driver(data) == expected
+
+
+def test_a_space_of_which_64_bytes_are_readable_is_an_error(tmp_path: Path) -> None:
+    device = tmp_path / "bus/pci/devices/0000:00:05.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "config").write_bytes(bytes(64))
+    with pytest.raises(HostError, match="only 64 bytes are readable"):
+        vgpu.host_drivers(Roots(sys=str(tmp_path)))
+    (device / "vendor").write_text("0x8086\n")
+    assert vgpu.host_drivers(Roots(sys=str(tmp_path))) == []
