@@ -40,7 +40,8 @@ class AttributedNvml(PythonNvml):
 
     def nvmlDeviceGetGpuFabricInfo(self, handle: dict[str, object], info: object) -> None:  # noqa: N802
         fabric = self._known(handle, "fabric")
-        target = info._obj  # type: ignore[attr-defined]
+        assert isinstance(fabric, bytes)
+        target: ctypes.Structure = info._obj  # type: ignore[attr-defined]
         ctypes.memmove(ctypes.addressof(target), fabric, ctypes.sizeof(target))
 
     @staticmethod
