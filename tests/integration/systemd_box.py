@@ -37,23 +37,35 @@ mkdir "$2/layer"
 mount -t tmpfs layer "$2/layer"
 mkdir "$2/layer/upper" "$2/layer/work" "$2/layer/tree"
 mount -t overlay -o "lowerdir=$3,upperdir=$2/layer/upper,workdir=$2/layer/work" x "$2/layer/tree"
-systemd-nspawn -q --register=no --keep-unit -D "$2/layer/tree" --capability=all --private-network \
-    --bind=/sys/fs/cgroup --system-call-filter="add_key keyctl bpf" --bind-ro="$4:/host" \
-    --bind="$2:/lab" --boot --console=pipe < /dev/null > "$2/nspawn.log" 2>&1 &
-spawned=$!
+start() {
+    systemd-nspawn -q --register=no --keep-unit -D "$2/layer/tree" --capability=all --private-network \
+        --bind=/sys/fs/cgroup --system-call-filter="add_key keyctl bpf" --bind-ro="$4:/host" \
+        --bind="$2:/lab" --boot --console=pipe < /dev/null > "$2/nspawn.log" 2>&1 &
+    spawned=$!
+}
 enter() {
     env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
         nsenter -t "$leader" -m -p -u -i -n -r -w "$@"
 }
-for _ in $(seq 150); do
-    leader=$(cat /proc/$spawned/task/$spawned/children | cut -d' ' -f1)
-    state=$([ -z "$leader" ] || enter systemctl is-system-running 2> /dev/null || :)
-    case $state in running | degraded) break ;; esac
-    kill -0 $spawned 2> /dev/null || break
-    sleep 0.2
-done
-case $state in running | degraded) ;; *) echo "SKIP: systemd does not boot here: $(tail -3 "$2/nspawn.log")"; exit ;; esac
+boots() {
+    for _ in $(seq 150); do
+        leader=$(cat /proc/$spawned/task/$spawned/children | cut -d' ' -f1)
+        state=$([ -z "$leader" ] || enter systemctl is-system-running 2> /dev/null || :)
+        case $state in running | degraded) return ;; esac
+        kill -0 $spawned 2> /dev/null || break
+        sleep 0.2
+    done
+    return 1
+}
+start "$@"
+boots || { echo "SKIP: systemd does not boot here: $(tail -3 "$2/nspawn.log")"; exit; }
 enter sh /lab/inside
+[ -e "$2/after" ] || exit 0
+enter systemctl reboot
+wait $spawned || : # with 133: "start it again"
+start "$@"
+boots || { echo "not: a reboot: $(tail -3 "$2/nspawn.log")"; exit; }
+enter sh /lab/after
 """
 
 
@@ -70,13 +82,15 @@ def tree(release: str = "bookworm") -> Path:
     return debian_root.root(release, "systemd-sysv", "dbus", "udev")
 
 
-def run(lab: Path, tree: Path, cgroups: str, inside: str) -> list[str]:
+def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> list[str]:
     """Boot the tree, run a shell script in it, and return the lines that it said.
 
     The script finds `lab` at /lab and the checkout at /host. A first line "SKIP: ..." says why
-    nothing was booted.
+    nothing was booted. `after` is a second script, for which the machine is booted again.
     """
     (lab / "inside").write_text(inside, encoding="utf-8")
+    if after:
+        (lab / "after").write_text(after, encoding="utf-8")
     (lab / "box").write_text(BOX, encoding="utf-8")
     nspawn = os.environ.get(NSPAWN_ENV, "")
     env = dict(os.environ)

@@ -71,6 +71,32 @@ systemctl list-units --all --no-legend 'nvidia-cdi*' | wc -l
 """.replace("NEW", NEW)
 
 
+ENGINE = r"""
+set -u
+mkdir -p /etc/nvidia-container-runtime
+cp /lab/config.toml /etc/nvidia-container-runtime/config.toml
+dpkg -i /lab/debs/nvct_*.deb /lab/debs/nvct-[bo]*.deb > /lab/dpkg.log 2>&1 || cat /lab/dpkg.log
+cat > /usr/local/bin/engine <<'END'
+spec=/run/cdi/nvidia.yaml
+view=$(sed -n 's/.*hostPath: \(.*farm.*\)/\1/p' $spec)
+[ -e "$view/lib64/libcuda.so.1" ] && echo "engine: ${view##*/}" || echo "engine: no view ($view)"
+END
+cat > /etc/systemd/system/docker.service <<'END'
+[Service]
+Type=oneshot
+ExecStart=/bin/sh -c 'sh /usr/local/bin/engine > /lab/engine'
+[Install]
+WantedBy=multi-user.target
+END
+systemctl -q enable docker.service
+for _ in $(seq 300); do [ -e /run/cdi/nvidia.yaml ] && break; sleep 0.2; done
+systemctl start docker.service
+cat /lab/engine
+rm /lab/engine
+"""
+AFTER_REBOOT = "until [ -e /lab/engine ]; do sleep 0.2; done; cat /lab/engine"
+
+
 VERIFY = r"""
 mount --bind packaging/udev "$1/usr/lib/udev/rules.d"
 chroot "$1" udevadm verify --resolve-names=never /usr/lib/udev/rules.d/99-nvidia-cdi-refresh.rules
@@ -130,6 +156,24 @@ def test_the_published_spec_follows_the_driver(release: str, debs: Path, tmp_pat
     assert status["specs"]["health"] == status["units"]["health"] == "ok"
     exposure = next(line for line in said if "Overall exposure level" in line)
     assert float(re.findall(r"[0-9]+\.[0-9]+", exposure)[-1]) < EXPOSURE
+
+
+@pytest.mark.slow
+def test_an_engine_finds_the_view_after_a_reboot(debs: Path, tmp_path: Path) -> None:
+    try:
+        machine = systemd_box.tree()
+    except ContainerNotPossibleError as error:
+        pytest.skip(str(error))
+    tree.create("node", "h100", base=tmp_path, native_cache=REPOSITORY / ".cache/native")
+    _prepare(tmp_path, debs)
+
+    said = systemd_box.run(tmp_path, machine, "v1", ENGINE, AFTER_REBOOT)
+
+    if said and said[0].startswith("SKIP: "):
+        pytest.skip(said[0].removeprefix("SKIP: "))
+    assert len(said) == 2, said
+    assert said[0].startswith(f"engine: {OLD}-")
+    assert said[1] == said[0]
 
 
 def _prepare(lab: Path, debs: Path) -> None:
