@@ -13,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+from nvct.kernel.calls import KERNEL
 from nvct.sim import node_changes, tree
 from nvct.sim.attach import farm_dir
 from tests.integration.inside import (
@@ -168,6 +169,41 @@ def refreshes_under_load(work: Path) -> None:
         old, new, listed = result.stdout.split("\n", 2)
         assert (int(old) > 30, int(new)) == (True, 0), result
         assert len(UUID.findall(listed)) == 1, result
+
+
+def a_farm_dir_that_is_changed(work: Path) -> None:
+    """The specification names the former view until the next publish; containers start always."""
+    configure(work)
+    publish()
+    former = Path(view())
+    configure(work, f'[nvct]\nfarm-dir = "{farm_dir()}-2"\n')
+    assert start(work, "former", "nvidia-smi -L").returncode == 0
+    nvct("refresh")
+    nvct("farm", "gc")
+    assert former.is_dir()
+    publish()
+    assert view().startswith(f"{farm_dir()}-2/")
+    assert start(work, "next", "nvidia-smi -L").returncode == 0
+
+
+def a_farm_on_another_file_system(work: Path) -> None:
+    """Links are not possible there: a mount for each file, or a view of mounts if asked for."""
+    folder = work / "other"
+    folder.mkdir()
+    KERNEL.mount("tmpfs", str(folder), "tmpfs")
+    folder.chmod(0o755)
+    configure(work, f'[nvct]\nlayout = "farm"\nfarm-dir = "{folder}"\n')
+    publish()
+    assert str(folder) not in Path(SPEC).read_text(encoding="utf-8")
+    said = start(work, "files", f"nvidia-smi -L; {LISTED}")
+    assert len(UUID.findall(said.stdout)) == 1, said
+    assert MOUNT_POINT not in said.stdout, said
+    ctk = Path(sys.executable).with_name("nvidia-ctk")
+    subprocess.run([ctk, "cdi", "generate", "--layout=farm", "--output", SPEC], check=True)
+    assert view().startswith(str(folder))
+    said = start(work, "view", f"nvidia-smi -L; {LISTED}")
+    assert len(UUID.findall(said.stdout)) == 1, said
+    assert said.stdout.splitlines()[-1] == f"{MOUNT_POINT}/lib64/libcuda.so.1", said
 
 
 def killed(work: Path) -> None:

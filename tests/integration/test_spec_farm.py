@@ -33,6 +33,18 @@ def test_containers_start_while_the_driver_is_upgraded(simulated: SimulatedNode)
 
 
 @pytest.mark.engine
+def test_a_changed_farm_dir_counts_from_the_next_publish_on(simulated: SimulatedNode) -> None:
+    simulated.run(spec_farm.a_farm_dir_that_is_changed)
+
+
+@pytest.mark.engine
+def test_a_farm_on_another_file_system_is_classic_or_a_view_of_mounts(
+    simulated: SimulatedNode,
+) -> None:
+    simulated.run(spec_farm.a_farm_on_another_file_system)
+
+
+@pytest.mark.engine
 def test_containers_start_wherever_a_refresh_was_killed(simulated: SimulatedNode) -> None:
     simulated.run(spec_farm.killed)
 
