@@ -11,6 +11,7 @@ from tests.engines import conftest as engines
 from tests.engines.box import DRIVER_ROOT, Box
 from tests.engines.releases import of_release
 from tests.engines.supervised import SupervisedContainerd, SupervisedCrio
+from tests.kubernetes import device_plugin
 from tests.kubernetes.cluster import Cluster
 
 TYPE_CHECKING = False
@@ -51,3 +52,10 @@ def cluster(
         if box is not None:
             box.close()
         tree.destroy(node)
+
+
+@pytest.fixture(scope="module")
+def node(cluster: Cluster) -> Cluster:
+    """Return the cluster after `nvct runtime configure`, for the device plugin in a pod."""
+    device_plugin.prepare(cluster)
+    return cluster

@@ -13,18 +13,17 @@ from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import LISTED, UUID
 from tests.kubernetes.api import wait
 from tests.kubernetes.conftest import CONTAINERD, CRIO
-from tests.kubernetes.pods import run_all
-from tests.kubernetes.test_device_plugin import (
+from tests.kubernetes.device_plugin import (
     GPUS,
     LIST,
     REGISTERED,
     TIMEOUT_S,
-    _allocatable,
-    _asks,
-    _log,
-    node,
+    allocatable,
+    asks,
+    log,
     plugin,
 )
+from tests.kubernetes.pods import run_all
 from tests.kubernetes.test_pods import configured
 
 TYPE_CHECKING = False
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 
     from tests.kubernetes.cluster import Cluster
 
-__all__ = ["configured", "node"]
+__all__ = ["configured"]
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize("strategy", ["cdi-cri", "cdi-annotations"]),
@@ -47,7 +46,7 @@ MOUNTED = "cut -d' ' -f5 /proc/self/mountinfo"
 def test_pods_get_the_driver_as_the_published_view(strategy: str, node: Cluster) -> None:
     publish(node)
     with plugin(node, f"--device-list-strategy={strategy}") as name:
-        assert f"by one view, as in {PUBLISHED}" in _log(node, name)
+        assert f"by one view, as in {PUBLISHED}" in log(node, name)
         pods_have_the_view(node)
 
 
@@ -75,23 +74,23 @@ def plugin_on_host(cluster: Cluster, *flags: str) -> Iterator[None]:
         f"--nvidia-driver-root={DRIVER_ROOT}", f"--driver-root-ctr-path={DRIVER_ROOT}", *flags,
     ]  # fmt: skip
     process = cluster.box.start(words, LOG)
-    log = cluster.box.work / LOG
+    output = cluster.box.work / LOG
     try:
-        assert wait(lambda: REGISTERED in log.read_text(), TIMEOUT_S), log.read_text()
-        assert f"by one view, as in {PUBLISHED}" in log.read_text()
+        assert wait(lambda: REGISTERED in output.read_text(), TIMEOUT_S), output.read_text()
+        assert f"by one view, as in {PUBLISHED}" in output.read_text()
         yield
     finally:
         cluster.box.call("pkill", "-f", "device_plugin.main")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TIMEOUT_S)
-        assert wait(lambda: _allocatable(cluster) == 0, TIMEOUT_S)
+        assert wait(lambda: allocatable(cluster) == 0, TIMEOUT_S)
 
 
 def pods_have_the_view(cluster: Cluster) -> None:
     """Assert that pods have their GPUs, and the driver's files by one mount alone."""
-    assert wait(lambda: _allocatable(cluster) == GPUS, TIMEOUT_S)
+    assert wait(lambda: allocatable(cluster) == GPUS, TIMEOUT_S)
     script = f"{LIST}; {MOUNTED}; {LISTED}; sleep 3"
-    results = run_all(cluster.api, {f"farm-{count}": _asks(count, script) for count in (1, 3)})
+    results = run_all(cluster.api, {f"farm-{count}": asks(count, script) for count in (1, 3)})
     one, three = (UUID.findall(results[f"farm-{count}"].log) for count in (1, 3))
     assert (len(one), len(three), len({*one, *three})) == (1, 3, 4), results
     for result in results.values():

@@ -171,6 +171,8 @@ class DevicePlugin:
                 delay_s = SETTLE_S if is_change else PERIOD_S
                 try:
                     await self._offer()
+                    if self._checks.are_off:  # else `_watch_events` knows it earlier
+                        self._set_nvml_problem("")
                     self._last_error = ""
                 except SupervisorEndedError:
                     raise
@@ -301,13 +303,15 @@ class DevicePlugin:
         self._leaving[name] = asyncio.create_task(leave(), name=f"{name} leaves")
 
     def _fail(self, error: NvctError) -> None:
-        """Offer nothing any more, unless it is only NVML that does not answer for a while."""
+        """Offer nothing any more; unhealthy devices if it is only NVML that does not answer."""
         text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
         if text != self._last_error:
             self._log.error(text)
             self._last_error = text
         if isinstance(error, NvmlError) and self._discovery.has_driver():
-            return  # `_watch_events` sees to the devices
+            if self._served:
+                self._set_nvml_problem(error.message)
+            return
         self._offered = None
         for name in list(self._served):
             self._withdraw(name)

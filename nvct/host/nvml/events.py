@@ -8,6 +8,7 @@ never missed while other verbs run, and no verb waits for an event.
 from __future__ import annotations
 
 import threading
+import time
 from ctypes import c_void_p, cast
 from itertools import count
 
@@ -26,6 +27,8 @@ SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8
 WANTED = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID
 """As NVIDIA's device plugin; only XID errors are reported."""
 SLICE_MS = 1000
+LATE_S = 3.0
+"""NVML returns from a wait after a slice; after so long without it, it hangs."""
 WHOLE_GPU = 0xFFFFFFFF
 """In place of the id of an instance (nvml.h, nvmlEventData_t)."""
 LIMIT = 1000
@@ -58,7 +61,12 @@ class Watch:
         self._set = self._nvml.nvmlEventSetCreate()
         for index in range(self._nvml.nvmlDeviceGetCount()):
             self._register(index)
+        self._waits_since = time.monotonic()
         threading.Thread(target=self._run, name="events", daemon=True).start()
+
+    def is_late(self) -> bool:
+        """Return whether NVML has not returned from a wait in time."""
+        return time.monotonic() - self._waits_since > LATE_S
 
     def take(self) -> tuple[XidEvent, ...]:
         """Return the events since the last call."""
@@ -81,6 +89,7 @@ class Watch:
         nvml = self._nvml
         try:
             while True:
+                self._waits_since = time.monotonic()
                 try:
                     data = nvml.nvmlEventSetWait_v2(self._set, SLICE_MS)
                 except nvml.NVMLError_Timeout:
@@ -109,7 +118,7 @@ def events(nvml: Calls) -> NvmlEvents:
     """Return the events since the last question; the first question starts the watch.
 
     Raises:
-        NvmlError: the watch has ended; the next question starts another one.
+        NvmlError: the watch has ended, and the next question starts another one; or NVML hangs.
     """
     global _watch  # noqa: PLW0603 - one for each worker process, whose memory this is
     if _watch is None:
@@ -118,6 +127,8 @@ def events(nvml: Calls) -> NvmlEvents:
     if watch.failure:
         _watch = None
         raise NvmlError(f"the watch for XID errors ended: {watch.failure}")
+    if watch.is_late():
+        raise NvmlError(f"NVML hangs: the watch for XID errors has not returned for {LATE_S:g} s")
     return NvmlEvents(watch=watch.number, events=watch.take(), unwatched=watch.unwatched)
 
 

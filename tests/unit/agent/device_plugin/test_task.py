@@ -114,14 +114,21 @@ def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: 
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("disabled", ["", "all"], ids=["events", "no-events"])
 def test_all_devices_are_unhealthy_while_nvml_hangs(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    disabled: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvct.agent.nvml_client.CALL_S", 1)
+    """With and without the watch for XID errors, which notices it first."""
+    if disabled:
+        monkeypatch.setattr("nvct.agent.nvml_client.CALL_S", 1)
+        monkeypatch.setattr("nvct.agent.device_plugin.task.PERIOD_S", 0.5)
+        monkeypatch.setattr("nvct.agent.device_plugin.task.RETRY_S", 0.5)
+    lab.checks = health.checks({"DP_DISABLE_HEALTHCHECKS": disabled})
 
     async def run() -> None:
         async with lab.running():
             await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            await asyncio.sleep(task.SETTLE_S + 2)  # the look after the start is over
             node_changes.set_fault(lab.node, "hang", 60)
             await until(lambda: len(lab.unhealthy()) == 8)
             node_changes.set_fault(lab.node, "hang", 0)

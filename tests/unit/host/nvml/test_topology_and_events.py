@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nvct.errors import ContainerNotPossibleError
+from nvct.errors import ContainerNotPossibleError, NvmlError
 from nvct.host.nvml import answers
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 from nvct.host.nvml.session import NvmlSession
@@ -79,6 +79,35 @@ def test_a_gpu_that_is_lost_is_still_named(node: tree.Node, session: NvmlSession
     node_changes.lose_gpu(node, 3)
 
     assert wait_for_events(session).events == (XidEvent(uuid=tree.gpu_uuid(node.name, 3), xid=79),)
+
+
+def test_a_wait_that_does_not_return_is_reported_while_it_lasts(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    session.call("events")
+    node_changes.set_fault(node, "hang", 600)
+
+    assert wait_for_problem(session).startswith("NVML hangs: the watch for XID errors")
+    node_changes.set_fault(node, "hang", 0)
+    end = time.monotonic() + TIMEOUT_S
+    while problem(session) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert problem(session) == ""
+
+
+def wait_for_problem(session: NvmlSession) -> str:
+    end = time.monotonic() + TIMEOUT_S
+    while not problem(session) and time.monotonic() < end:
+        time.sleep(0.02)
+    return problem(session)
+
+
+def problem(session: NvmlSession) -> str:
+    try:
+        session.call("events")
+    except NvmlError as error:
+        return error.message
+    return ""
 
 
 def wait_for_events(session: NvmlSession) -> NvmlEvents:

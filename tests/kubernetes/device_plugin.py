@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin in a pod, and pods that ask for its resources.
+
+The plugin's container has the host's Python and this checkout; tests/kubernetes/test_image.py has the
+image.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import yaml
+
+from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.device_plugin.settings import FOLDER
+from nvct.sim import run_folder, tree
+from tests.engines.box import DRIVER_ROOT, PROGRAMS, REPOSITORY
+from tests.engines.engines import CONFIG
+from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.pods import Pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MANIFESTS = REPOSITORY / "packaging/kubernetes"
+RUNTIME_CLASSES = MANIFESTS / "runtimeclasses.yaml"
+GPUS = 8
+"""Of the simulated node."""
+TIMEOUT_S = 60.0
+LIST = "nvidia-smi -L"
+PLUGIN = "plugin"
+REGISTERED = "Registered device plugin for 'nvidia.com/"
+ENGINE_CONFIG = "/etc/containerd/config.toml"
+DEFAULT_RUNC = "SystemdCgroup = false"
+MOUNTS = {
+    "/usr": "/usr",
+    "/lib": "/usr/lib",
+    "/lib64": "/usr/lib64",
+    "/etc/ld.so.cache": "/etc/ld.so.cache",
+    str(REPOSITORY): str(REPOSITORY),
+    FOLDER: FOLDER,
+    "/var/run/cdi": "/var/run/cdi",
+    "/driver-root": DRIVER_ROOT,
+    "/dev": "/dev",
+}
+"""Of the plugin's container: the host's Python and this checkout stand in for an image. NVML shows
+MIG devices whose nodes are there, so new ones need the host's own /dev."""
+SETTINGS = "accept-nvidia-visible-devices-as-volume-mounts = true\n"
+
+
+def prepare(cluster: Cluster, *flags: str) -> None:
+    """Configure the engine for GPUs, and create the runtime classes.
+
+    Containers see the simulated /proc.
+
+    Args:
+        cluster: a new one.
+        flags: of `nvct runtime configure`.
+    """
+    box, engine = cluster.box, cluster.engine
+    assert isinstance(engine, SupervisedContainerd)
+    box.write(CONFIG, SETTINGS + box.read(CONFIG))
+    config = box.read(ENGINE_CONFIG)
+    assert DEFAULT_RUNC in config
+    runc = f'BinaryName = "{run_folder.PROGRAMS}/runc"'
+    box.write(ENGINE_CONFIG, config.replace(DEFAULT_RUNC, f"{DEFAULT_RUNC}\n{runc}"))
+    engine.configure("--cdi.enabled", *flags)
+    engine.reload()
+    for runtime_class in yaml.safe_load_all(RUNTIME_CLASSES.read_text(encoding="utf-8")):
+        cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
+
+
+@contextlib.contextmanager
+def plugin(cluster: Cluster, *flags: str, name: str = PLUGIN, config: str = "") -> Iterator[str]:
+    """Run the plugin in a pod until it has registered; yield the pod's name."""
+    if config:
+        cluster.box.write(f"{FOLDER}/{name}.yaml", config)
+        flags = (*flags, f"--config-file={FOLDER}/{name}.yaml")
+    words = [
+        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.device_plugin.main",
+        f"--nvidia-driver-root={DRIVER_ROOT}", f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk", *flags,
+    ]  # fmt: skip
+    names = {path: f"volume-{number}" for number, path in enumerate(MOUNTS)}
+    pod = Pod(
+        script=f"exec {' '.join(words)}",
+        container={
+            "securityContext": {"privileged": True},
+            "volumeMounts": [{"name": names[path], "mountPath": path} for path in MOUNTS],
+        },
+        spec={
+            "restartPolicy": "Always",
+            "volumes": [
+                {"name": names[path], "hostPath": {"path": source}}
+                for path, source in MOUNTS.items()
+            ],
+        },
+    )
+    cluster.api.create(PODS, pod.manifest(name))
+    try:
+        assert wait(lambda: REGISTERED in log(cluster, name), TIMEOUT_S), state(cluster, name)
+        yield name
+    finally:
+        cluster.api.delete(f"{PODS}/{name}")
+        assert wait(lambda: cluster.api.find(f"{PODS}/{name}") is None, TIMEOUT_S)
+
+
+def smi(cluster: Cluster, *words: str) -> None:
+    """Run nvidia-smi beside the node's daemons."""
+    libraries = {"LD_LIBRARY_PATH": f"{DRIVER_ROOT}/usr/lib/x86_64-linux-gnu"}
+    done = cluster.box.call(f"{DRIVER_ROOT}/usr/bin/nvidia-smi", *words, env=libraries)
+    assert done.returncode == 0, done
+
+
+def restarts(cluster: Cluster, pod: str) -> int:
+    """Return how often the kubelet has started a pod's containers again."""
+    found = cluster.api.find(f"{PODS}/{pod}")
+    statuses = found["status"].get("containerStatuses", ()) if found else ()
+    return sum(status["restartCount"] for status in statuses)
+
+
+def asks(count: int, script: str = LIST, name: str = GPU) -> Pod:
+    """Return a pod that asks for so many devices of a resource."""
+    limits = {"resources": {"limits": {name: count}}}
+    return Pod(script=script, runtime_class="nvidia", container=limits)
+
+
+def allocatable(cluster: Cluster, name: str = GPU) -> int:
+    """Return how many devices of a resource the Node object shows."""
+    node = cluster.api.find(f"/api/v1/nodes/{NODE}")
+    assert node is not None
+    return int(node["status"]["allocatable"].get(name, 0))
+
+
+def log(cluster: Cluster, pod: str) -> str:
+    """Return the log of a pod, "" if it has none yet."""
+    found = cluster.api.find(f"{PODS}/{pod}")
+    runs = found is not None and found["status"]["phase"] != "Pending"
+    with contextlib.suppress(Exception):  # its kubelet may be starting
+        return cluster.api.logs(pod) if runs else ""
+    return ""
+
+
+def state(cluster: Cluster, pod: str) -> str:
+    """Return what explains a failure: a pod's log and events, and the kubelet's last lines."""
+    events = cluster.api.events(pod)
+    kubelet = (Path(cluster.box.work) / "kubelet.log").read_text(errors="replace")
+    lines = [line for line in kubelet.splitlines() if "evice" in line or "lugin" in line]
+    return "\n".join([log(cluster, pod), *events, *lines[-20:]])
+
+
+def simulated(cluster: Cluster) -> tree.Node:
+    """Return the simulated node, for changes of it."""
+    (node,) = tree.list_nodes(cluster.box.work / "nodes")
+    return node

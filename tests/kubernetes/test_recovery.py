@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to the kubelet's list of GPUs when something breaks, on a real kubelet.
+
+Each test prints the seconds until the kubelet's own list is right and, apart, until the Node object
+shows it. The bounds are for a busy machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+
+from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.device_plugin.settings import FOLDER
+from nvct.sim import node_changes
+from tests.engines.checks import UUID
+from tests.engines.releases import of_release
+from tests.kubernetes import device_plugin
+from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, asks, log, plugin, simulated, state
+from tests.kubernetes.listed import Watch, kubelet
+from tests.kubernetes.pods import run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.kubernetes.cluster import Cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
+]
+SOON_S = 20.0
+"""Bound of what takes less than 2 s on a machine that is not busy."""
+HANG_S = 600
+"""Ended by the test."""
+HANGS = ("hang", "hang-hard")
+PROGRAM = "nvct.agent.device_plugin.main"
+
+
+@pytest.fixture
+def watch(node: Cluster) -> Iterator[Watch]:
+    """Yield a watch of a node with a plugin whose list is complete."""
+    with plugin(node), Watch(node) as watch:
+        watch.until(GPUS, "the plugin has started", time.time())
+        yield watch
+
+
+def test_a_restarted_kubelet(node: Cluster, watch: Watch) -> None:
+    socket = node.box.root / FOLDER.lstrip("/") / "kubelet.sock"
+    before = socket.stat().st_mtime
+    killed = time.time()
+    node.restart_kubelet()
+    assert wait(lambda: _is_newer(socket, before), TIMEOUT_S)
+    began = socket.stat().st_mtime
+    assert watch.until(GPUS, "the kubelet's socket is there", began) < SOON_S
+    print(f"the kubelet needed {began - killed:.2f} s for its own start")
+    _gives_all(node)
+
+
+def test_a_killed_plugin(node: Cluster, watch: Watch) -> None:
+    began = time.time()
+    node.box.call("pkill", "-KILL", "-f", PROGRAM)
+    assert watch.until(GPUS, "SIGKILL of the plugin", began) < SOON_S
+    assert device_plugin.restarts(node, device_plugin.PLUGIN) == 1
+    _gives_all(node)
+
+
+def test_a_restarted_engine(node: Cluster, watch: Watch) -> None:
+    began = time.time()
+    node.engine.reload()
+    watch.until(GPUS, "containerd was restarted", began)
+    assert watch.least(began) == GPUS
+    assert device_plugin.restarts(node, device_plugin.PLUGIN) == 0
+    _gives_all(node)
+
+
+def test_a_surge_upgrade(node: Cluster) -> None:
+    """The end of the older stream makes the kubelet drop the newer plugin (kubernetes#121994)."""
+    with contextlib.ExitStack() as stack:
+        older = stack.enter_context(plugin(node, name="older"))
+        watch = stack.enter_context(Watch(node))
+        watch.until(GPUS, "the older plugin has started", time.time())
+        began = time.time()
+        newer = stack.enter_context(plugin(node, name="newer"))
+        watch.until(GPUS, "the newer plugin was created", began)
+        began = time.time()
+        node.api.delete(f"{PODS}/{older}")
+        assert wait(lambda: node.api.find(f"{PODS}/{older}") is None, TIMEOUT_S)
+        assert watch.until(GPUS, "the older plugin was deleted", began) < SOON_S, state(
+            node, newer
+        )
+        _gives_all(node)
+
+
+@pytest.mark.parametrize("kind", HANGS)
+def test_nvml_that_hangs(kind: str, node: Cluster, watch: Watch) -> None:
+    machine = simulated(node)
+    began = time.time()
+    node_changes.set_fault(machine, kind, HANG_S)
+    try:
+        watch.until(0, f"NVML {kind}s", began)
+        assert "all devices are unhealthy" in log(node, device_plugin.PLUGIN)
+    finally:
+        node_changes.set_fault(machine, kind, 0)
+    ended = time.time()
+    assert watch.until(GPUS, f"the {kind} of NVML has ended", ended) < SOON_S, state(
+        node, device_plugin.PLUGIN
+    )
+    assert device_plugin.restarts(node, device_plugin.PLUGIN) == 0
+    _gives_all(node)
+
+
+def test_a_driver_that_goes_and_comes_back(node: Cluster, watch: Watch) -> None:
+    machine = simulated(node)
+    files = (machine.driver_root / "usr", machine.proc / "driver/nvidia")
+    began = time.time()
+    for path in files:
+        path.rename(path.with_name("hidden"))
+    try:
+        watch.until(0, "the driver has gone", began)
+    finally:
+        for path in files:
+            path.with_name("hidden").rename(path)
+    ended = time.time()
+    assert watch.until(GPUS, "the driver has come back", ended) < SOON_S, state(
+        node, device_plugin.PLUGIN
+    )
+    assert device_plugin.restarts(node, device_plugin.PLUGIN) == 0
+    _gives_all(node)
+
+
+def test_the_kubelet_counts_what_the_plugin_offers(node: Cluster) -> None:
+    """The other tests rely on this."""
+    assert wait(lambda: kubelet(node) == 0, TIMEOUT_S)
+    with plugin(node):
+        assert wait(lambda: kubelet(node) == GPUS, TIMEOUT_S)
+        assert kubelet(node, f"{GPU}.shared") == 0
+
+
+def _is_newer(file: Path, before: float) -> bool:
+    try:
+        return file.stat().st_mtime > before
+    except FileNotFoundError:
+        return False
+
+
+def _gives_all(node: Cluster) -> None:
+    result = run(node.api, "asks-all", asks(GPUS))
+    assert len(set(UUID.findall(result.log))) == GPUS, (result, state(node, device_plugin.PLUGIN))
