@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 
-from nvct.errors import NvctError, line
+from nvct.errors import HostError, NvctError, line
 
 
 def main() -> None:
@@ -19,9 +19,10 @@ def main() -> None:
         from nvct.agent import main as agent
 
         agent.run(sys.argv[1:] or agent.TASKS, os.environ, supervisor)
-    except NvctError as error:
+    except (NvctError, OSError) as failure:
+        error = failure if isinstance(failure, NvctError) else HostError(str(failure))
         sys.stderr.write(f"{line('nvct agent', error)}\n")
-        sys.exit(1)
+        sys.exit(error.exit_status)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 """One agent serves a node: a lock, and how a newer instance takes it over.
 
 The instance that serves holds the lock and answers on the socket. A newer one asks it to yield,
-takes the lock, and serves. The older one keeps running without tasks until it is stopped: if it
-ended, its container would be started again, and would ask in turn.
+takes the lock, and serves. The older one keeps running without tasks: if it ended, its container
+would be started again, and would ask in turn. It serves again when nobody holds the lock, as the
+newer one was killed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import fcntl
 import os
 import time
 
-from nvct.agent import status
+from nvct.agent import http
 from nvct.errors import HostError
 
 FOLDER = "/run/nvct-agent"
@@ -23,6 +24,12 @@ LOCK, SOCKET = "agent.lock", "agent.sock"
 YIELD_S = 15.0
 """How long the older instance may take to end its tasks."""
 POLL_S = 0.05
+ASK_S = 1.0
+"""How often the older instance is asked: it may have taken the lock again, see GRACE_S."""
+GRACE_S = 1.0
+"""How long an instance that yielded leaves the lock alone, for the one that asked."""
+STANDBY_S = 0.2
+"""How often an instance that stands by looks whether the lock is free."""
 
 
 class Instance:
@@ -45,21 +52,29 @@ class Instance:
         Raises:
             HostError: it does not.
         """
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         end = time.monotonic() + YIELD_S
-        is_asked = False
+        ask_at = 0.0
         while not self._try():
-            if not is_asked:
-                with contextlib.suppress(OSError):
-                    await status.ask(self.socket, "POST", "/yield")
-                    is_asked = True
-            if time.monotonic() > end:
-                os.close(self._fd)
+            now = time.monotonic()
+            if now > end:
                 raise HostError(
                     f"another agent holds {self._path} and does not yield",
                     hint="stop it, or see what it does: its /status",
                 )
+            if now > ask_at:
+                with contextlib.suppress(OSError):
+                    await http.ask(self.socket, "POST", "/yield")
+                    ask_at = now + ASK_S
             await asyncio.sleep(POLL_S)
+
+    async def stand_by(self) -> None:
+        """Wait until nobody has the lock, and take it.
+
+        This never ends if the folder was removed: nvct leaves this node.
+        """
+        await asyncio.sleep(GRACE_S)
+        while not self._try(0):  # noqa: ASYNC110 - nothing tells of a file lock
+            await asyncio.sleep(STANDBY_S)
 
     def release(self) -> None:
         """Let another instance serve."""
@@ -67,9 +82,17 @@ class Instance:
             os.close(self._fd)
             self._fd = -1
 
-    def _try(self) -> bool:
+    def _try(self, flags: int = os.O_CREAT) -> bool:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+        except FileNotFoundError:
+            if flags:
+                raise
             return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._fd = fd
         return True

@@ -29,15 +29,13 @@ def leave(host_root: str = "/") -> list[str]:
     removed = []
     folder = f"{root}{FOLDER}"
     if os.path.exists(f"{folder}/{LOCK}"):
-        asyncio.run(_take(Instance(folder)))
+        instance = Instance(folder)
+        asyncio.run(instance.take())
+        # Before the lock is released: an agent that stands by cannot take one that is gone.
         shutil.rmtree(folder, ignore_errors=True)
+        instance.release()
         removed.append("the agent serves this node no more")
     for path in sorted(glob.glob(f"{root}{CDI_FOLDER}/{VENDOR}-*.json")):
         os.unlink(path)
         removed.append(f"removed {path.removeprefix(root)}")
     return removed
-
-
-async def _take(instance: Instance) -> None:
-    await instance.take()
-    instance.release()

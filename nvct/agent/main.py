@@ -9,32 +9,36 @@ it does not even load gRPC.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from dataclasses import dataclass, field
 
-from nvct.agent import logs
+from nvct.agent import http, logs, status
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.nvml_client import NvmlClient
 from nvct.agent.status import Status
 from nvct.agent.tasks import Task
-from nvct.errors import UsageError
+from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
 from nvct.installer import ready
 from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
     from nvct.host.nvml.process import WorkerProcess
 
-DEVICE_PLUGIN = "device-plugin"
+DEVICE_PLUGIN, HTTP = "device-plugin", "http"
 TASKS = (DEVICE_PLUGIN,)
 DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
+LISTEN_ENV = "NVCT_AGENT_LISTEN"
+CLOSE_S = 5.0
+"""How long NVML's worker may take to close its handles before this instance stands by."""
 HARDWARE_S = 5.0
 """How often a node without a GPU is looked at."""
 
@@ -49,6 +53,7 @@ class Agent:
         client: of NVML.
         journal: its log.
         has_gpu: whether this node has a GPU.
+        listen: host and port for everybody's requests, None to have no port.
         plugin: the device plugin while it runs.
     """
 
@@ -57,6 +62,7 @@ class Agent:
     client: NvmlClient
     journal: Log
     has_gpu: Callable[[], bool]
+    listen: tuple[str, int] | None = None
     plugin: DevicePlugin | None = None
     tasks: list[Task] = field(default_factory=list)
 
@@ -68,6 +74,9 @@ class Agent:
             )
         }
         self.tasks = [made[name] for name in self.names]
+        self.http = Task(HTTP, self._listen)
+        served = [*self.tasks, *([self.http] if self.listen else [])]
+        self.status = Status(served, lambda: self.client.problem)
 
     def reload(self) -> None:
         """Have the tasks read their settings again."""
@@ -75,50 +84,100 @@ class Agent:
             self.plugin.reload.set()
 
     async def serve(self, instance: Instance, stopped: asyncio.Event) -> None:
-        """Take this node over, and serve until it is stopped.
+        """Serve this node until it is stopped; stand by while another instance serves it.
 
         Raises:
             HostError: another agent does not yield.
         """
-        await instance.take()
-        yielded = asyncio.Event()
-        status = Status(self.tasks, yielded.set)
-        await status.start(instance.socket)
-        runs = [asyncio.create_task(self._run())]
-        ends = [asyncio.create_task(event.wait()) for event in (stopped, yielded)]
+        port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
-            done, _ = await asyncio.wait([*runs, *ends], return_when=asyncio.FIRST_COMPLETED)
-            for task in {*done} & {*runs}:
-                task.result()
+            await unless(stopped, instance.take())
+            while not stopped.is_set():
+                await self._serve_node(instance, stopped)
+                if stopped.is_set():
+                    break
+                self.status.part = "standby"
+                self.journal.info("another agent serves this node now; this one stands by")
+                await unless(stopped, instance.stand_by())
         finally:
-            for task in (*runs, *ends):
-                task.cancel()
-            await asyncio.gather(*runs, *ends, return_exceptions=True)
-            await status.close()
+            instance.release()
+            if port is not None:
+                port.cancel()
+                await asyncio.gather(port, return_exceptions=True)
+
+    async def _serve_node(self, instance: Instance, stopped: asyncio.Event) -> None:
+        """Serve until it is stopped, or another instance asks for the lock."""
+        self.status.part = "serving"
+        yielded = asyncio.Event()
+        server = status.with_yield(self.status, yielded.set)
+        await server.listen_unix(instance.socket)
+        runs = asyncio.create_task(unless(yielded, self._run()))
+        try:
+            await unless(stopped, runs)
+        finally:
+            await server.close()
             instance.release()
         if not stopped.is_set():
-            self.journal.info("another agent serves this node now; this one does nothing more")
-            await stopped.wait()
+            with contextlib.suppress(NvmlError, asyncio.TimeoutError):  # it may hang
+                await asyncio.wait_for(self.client.close(), CLOSE_S)
 
     async def _run(self) -> None:
         if not self.has_gpu():
+            self.status.part = "waiting"
             self.journal.info("this node has no NVIDIA GPU; waiting for one")
-        while not self.has_gpu():  # noqa: ASYNC110 - nothing tells of new hardware
-            await asyncio.sleep(HARDWARE_S)
+            while not self.has_gpu():  # noqa: ASYNC110 - nothing tells of new hardware
+                await asyncio.sleep(HARDWARE_S)
+            self.status.part = "serving"
         await asyncio.gather(*(task.keep(self.journal) for task in self.tasks))
+
+    async def _listen(self) -> None:
+        host, port = self.listen or ("", 0)
+        server = http.Server(self.status.answer)
+        try:
+            port = await server.listen(host, port)
+        except OSError as error:
+            reason = (
+                os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            )
+            raise HostError(f"cannot listen on {host}:{port}: {reason}") from error
+        self.journal.info(f"listening on http://{host or '*'}:{port}")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await server.close()
 
     async def _device_plugin(self) -> None:
         from nvct.agent.device_plugin import main
 
         env = with_driver_roots(self.env)
         self.plugin = main.make((), env, self.client, self.journal)
-        await self.plugin.run()
+        try:
+            await self.plugin.run()
+        finally:
+            self.plugin = None
 
     def _describe(self) -> object:
         return self.plugin.describe() if self.plugin else None
 
     def _plugin_metrics(self) -> Iterable[Family]:
         return self.plugin.metrics() if self.plugin else ()
+
+
+async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:
+    """Wait until the work ends or an event is set, and then cancel the other one.
+
+    Raises:
+        Exception: that of the work.
+    """
+    task, ends = asyncio.ensure_future(work), asyncio.create_task(event.wait())
+    try:
+        done, _ = await asyncio.wait([task, ends], return_when=asyncio.FIRST_COMPLETED)
+        if task in done:
+            task.result()
+    finally:
+        task.cancel()
+        ends.cancel()
+        await asyncio.gather(task, ends, return_exceptions=True)
 
 
 def run(
@@ -130,36 +189,31 @@ def run(
     """Serve until a signal ends the agent.
 
     Raises:
-        UsageError: a task is unknown, or a setting of the log is wrong.
+        UsageError: a task is unknown, or a setting is wrong.
         HostError: another agent does not yield.
     """
     for name in names:
         if name not in TASKS:
             raise UsageError(f"task {name!r} is unknown", hint=f"there are: {', '.join(TASKS)}")
     journal = logs.from_environment(env)
-    asyncio.run(_serve(names, env, folder, supervisor, journal))
-
-
-async def _serve(
-    names: Sequence[str],
-    env: Mapping[str, str],
-    folder: str,
-    supervisor: WorkerProcess,
-    journal: Log,
-) -> None:
-    journal.info(f"Starting nvct agent {__version__} with {', '.join(names)}")
+    listen = env.get(LISTEN_ENV, "")
     client = NvmlClient(supervisor.connection)
-    agent = Agent(names, env, client, journal, has_gpu)
+    agent = Agent(names, env, client, journal, has_gpu, http.address(listen) if listen else None)
+    asyncio.run(_serve(agent, Instance(folder)))
+
+
+async def _serve(agent: Agent, instance: Instance) -> None:
+    agent.journal.info(f"Starting nvct agent {__version__} with {', '.join(agent.names)}")
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, agent.reload)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
         loop.add_signal_handler(number, stopped.set)
     try:
-        await agent.serve(Instance(folder), stopped)
+        await agent.serve(instance, stopped)
     finally:
-        client.disconnect()
-    journal.info("Received a signal, shutting down.")
+        agent.client.disconnect()
+    agent.journal.info("Received a signal, shutting down.")
 
 
 def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:

@@ -36,7 +36,10 @@ class NvmlClient:
 
     Attributes:
         library: its path.
+        problem: why the last request failed, "" if it did not, None before the first one.
     """
+
+    problem: str | None = None
 
     def __init__(self, connection: _socket.socket, library: str = "") -> None:
         """Use a supervisor by the connection to it, which is this client's own from now on."""
@@ -86,6 +89,7 @@ class NvmlClient:
             NvmlError: the worker does not end.
         """
         await self._ask(CLOSE, answers.nothing)
+        self.problem = None
 
     def disconnect(self) -> None:
         """End the supervisor."""
@@ -93,7 +97,13 @@ class NvmlClient:
 
     async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
         # A canceled request would leave its answer to the next one.
-        return parse(await asyncio.shield(self._exchange(verb)))
+        try:
+            value = await asyncio.shield(self._exchange(verb))
+        except NvmlError as error:
+            self.problem = error.message
+            raise
+        self.problem = ""
+        return parse(value)
 
     async def _exchange(self, verb: str) -> Json:
         async with self._lock:

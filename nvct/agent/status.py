@@ -1,77 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's answers on its Unix socket: GET /status, /healthz and /metrics, POST /yield.
-
-One request a connection, HTTP/1.0, so that `curl --unix-socket` works. Root alone can connect.
-"""
+"""The agent's answers: GET /status, /healthz and /metrics; POST /yield on its own socket alone."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import json
 import os
+from dataclasses import dataclass
 
-from nvct.agent import exposition
+from nvct.agent import exposition, http
+from nvct.agent.exposition import Family, Sample
+from nvct.agent.http import Answer
 from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, Literal, TypeAlias
 
+    from nvct.agent.http import Request
     from nvct.agent.tasks import Task
 
-TIMEOUT_S = 5.0
-GONE = (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
-REASONS = {200: "OK", 404: "Not Found", 503: "Service Unavailable"}
+    Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
+
+JSON = "application/json"
 
 
+@dataclass
 class Status:
-    """Serves the state of the agent's tasks."""
+    """The state of the agent and its tasks.
 
-    def __init__(self, tasks: Sequence[Task], stop: Callable[[], None]) -> None:
-        """Keep the arguments.
+    Attributes:
+        tasks: of the agent.
+        nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
+        part: what this process does: it starts, or waits for a GPU; it serves its node, or
+            stands by while another one does.
+    """
 
-        Args:
-            tasks: of the agent.
-            stop: called when another instance asks this one to yield.
-        """
-        self._tasks = tasks
-        self._stop = stop
-        self._server: asyncio.Server | None = None
+    tasks: Sequence[Task]
+    nvml_problem: Callable[[], str | None] = lambda: None
+    part: Part = "starting"
 
-    async def start(self, path: str) -> None:
-        """Serve on a socket, in place of one that a dead agent left."""
-        temporary = f"{path}.{os.getpid()}"
-        self._server = await asyncio.start_unix_server(self._serve, temporary)
-        os.chmod(temporary, 0o600)
-        os.rename(temporary, path)
+    def answer(self, request: Request) -> Answer:
+        """Return the answer to anybody's request."""
+        if request.method != "GET":
+            return Answer(404, "there is only GET\n")
+        if request.path == "/healthz":
+            reason = self.failure()
+            return Answer(503, f"failed: {reason}\n") if reason else Answer(200, "ok\n")
+        if request.path in ("/status", "/") and request.accepts_html:
+            from nvct.agent import page
 
-    async def close(self) -> None:
-        """End the server; the socket stays, for the next instance may have it already."""
-        if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+            title = f"nvct agent on {os.uname().nodename}"
+            return Answer(200, page.page(title, self.document()), page.KIND)
+        if request.path == "/status":
+            return Answer(200, json.dumps(self.document(), indent=2) + "\n", JSON)
+        if request.path == "/metrics":
+            return Answer(200, exposition.text(self.metrics()), exposition.CONTENT_TYPE)
+        return Answer(404, "there are GET /status, /healthz and /metrics\n")
 
-    def answer(self, method: str, path: str) -> tuple[int, str]:
-        """Return status and body of the answer to a request."""
-        failed = [task.name for task in self._tasks if task.state == "failed"]
-        if (method, path) == ("GET", "/healthz"):
-            return (503, f"failed: {', '.join(failed)}\n") if failed else (200, "ok\n")
-        if (method, path) == ("GET", "/status"):
-            return 200, json.dumps(self.document(), indent=2) + "\n"
-        if (method, path) == ("GET", "/metrics"):
-            return 200, exposition.text(each for task in self._tasks for each in task.metrics())
-        if (method, path) == ("POST", "/yield"):
-            self._stop()
-            return 200, "it yields\n"
-        return 404, "there are GET /status, /healthz and /metrics, and POST /yield\n"
+    def failure(self) -> str:
+        """Return which tasks have failed and why, "" if none has."""
+        failed = [task for task in self.tasks if task.state == "failed"]
+        return "; ".join(f"{task.name}: {task.reason}" for task in failed)
 
-    def document(self) -> dict[str, object]:
+    def document(self) -> dict[str, Any]:
         """Return what /status shows."""
+        problem = self.nvml_problem()
+        nvml = {None: "not asked", "": "answers"}.get(problem, "fails")
         return {
             "version": __version__,
             "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "state": self.part,
+            "nvml": {"state": nvml, "reason": problem or ""},
             "tasks": [
                 {
                     "name": task.name,
@@ -80,25 +81,50 @@ class Status:
                     "restarts": task.restarts,
                     "detail": task.describe(),
                 }
-                for task in self._tasks
+                for task in self.tasks
             ],
         }
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            request = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), TIMEOUT_S)
-            method, _, rest = request.decode("latin-1").partition(" ")
-            number, body = self.answer(method, rest.partition(" ")[0])
-            content = body.encode()
-            head = f"HTTP/1.0 {number} {REASONS[number]}\r\nContent-Length: {len(content)}\r\n\r\n"
-            writer.write(head.encode("ascii") + content)
-            await writer.drain()
-        except GONE:
-            pass  # whoever asked does not want an answer
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    def metrics(self) -> Iterator[Family]:
+        """Yield the metrics of the agent and its tasks."""
+        yield _family("nvct_agent_info", "Version of the agent.", {"version": __version__})
+        parts = {"state": self.part}
+        yield _family("nvct_agent_state", "What this agent does: 1 for its state.", parts)
+        nvml = Sample(value=float(self.nvml_problem() == ""))
+        help_text = "Whether NVML has answered the last request of the agent."
+        yield Family(name="nvct_agent_nvml_up", help=help_text, samples=(nvml,))
+        for task in self.tasks:
+            labels = {"task": task.name}
+            help_text = "State of a task: 1 for the one that it is in."
+            yield _family("nvct_agent_task_state", help_text, {**labels, "state": task.state})
+            yield Family(
+                name="nvct_agent_task_restarts_total", kind="counter",
+                help="How often a task was started again after a failure.",
+                samples=(Sample(value=task.restarts, labels=labels),),
+            )  # fmt: skip
+            yield from task.metrics()
+
+
+def _family(name: str, help_text: str, labels: Mapping[str, str]) -> Family:
+    """Return a metric whose labels say everything."""
+    return Family(name=name, help=help_text, samples=(Sample(value=1, labels=labels),))
+
+
+def with_yield(status: Status, stop: Callable[[], None]) -> http.Server:
+    """Return the server for the agent's own socket, where another instance can ask it to yield.
+
+    Args:
+        status: answers all other requests.
+        stop: called when another instance asks.
+    """
+
+    def answer(request: Request) -> Answer:
+        if (request.method, request.path) == ("POST", "/yield"):
+            stop()
+            return Answer(200, "it yields\n")
+        return status.answer(request)
+
+    return http.Server(answer)
 
 
 def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
@@ -117,25 +143,3 @@ def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
             if part["state"] != "listed":
                 return f"{part['resource']} is {part['state']}"
     return ""
-
-
-async def ask(path: str, method: str, target: str) -> tuple[int, str]:
-    """Return status and body of the answer of an agent.
-
-    Raises:
-        OSError: no agent answers on the socket.
-    """
-    reader, writer = await asyncio.open_unix_connection(path)
-    try:
-        writer.write(f"{method} {target} HTTP/1.0\r\n\r\n".encode())
-        await writer.drain()
-        try:
-            answer = await asyncio.wait_for(reader.read(), TIMEOUT_S)
-        except asyncio.TimeoutError as error:
-            raise OSError(f"{path} does not answer") from error
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-    head, _, body = answer.decode().partition("\r\n\r\n")
-    return int(head.split(" ")[1]), body

@@ -8,14 +8,43 @@ import sys
 
 import click
 
+from nvct.agent import logs
 from nvct.cli.options import flat, words
 from nvct.errors import HostError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, NoReturn, TypeAlias
+
+    Command: TypeAlias = Callable[..., Any]
+
 PYTHON = (3, 11)
+LISTEN_ENV = "NVCT_AGENT_LISTEN"
+
+
+def log_options(command: Command) -> Command:
+    """Add the options of the log, which all programs of the agent have."""
+    for name, env, choices, text in (
+        ("--log-format", logs.FORMAT_ENV, logs.FORMATS, "A line of text or of JSON per event."),
+        ("--log-level", logs.LEVEL_ENV, logs.LEVELS, "The lowest level that is logged."),
+    ):
+        default = getattr(logs.Log(), "form" if name == "--log-format" else "level")
+        command = click.option(
+            name, envvar=env, type=click.Choice(choices), default=default, show_default=True,
+            help=text,
+        )(command)  # fmt: skip
+    return command
 
 
 @click.command()
 @words("--tasks", env="NVCT_AGENT_TASKS", text="What the agent does.  [default: all]")
+@click.option(
+    "--listen", metavar="ADDRESS", envvar=LISTEN_ENV,
+    help="Serve /status, /healthz and /metrics by HTTP, as :9400 or 127.0.0.1:9400.  "
+    "[default: no port]",
+)  # fmt: skip
+@log_options
 @click.option(
     "--status", "shows_status", is_flag=True, help="Print the /status of this node's agent."
 )
@@ -23,7 +52,15 @@ PYTHON = (3, 11)
     "--ready", "asks_ready", is_flag=True,
     help="Exit with 1 and the reason unless the agent of this host serves the node.",
 )  # fmt: skip
-def agent(*, tasks: tuple[tuple[str, ...], ...], shows_status: bool, asks_ready: bool) -> None:
+def agent(
+    *,
+    tasks: tuple[tuple[str, ...], ...],
+    listen: str | None,
+    log_level: str,
+    log_format: str,
+    shows_status: bool,
+    asks_ready: bool,
+) -> None:
     """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
 
     Tasks: device-plugin offers GPUs to the kubelet. A task takes its settings from the environment
@@ -38,17 +75,29 @@ def agent(*, tasks: tuple[tuple[str, ...], ...], shows_status: bool, asks_ready:
         if asks_ready:
             _check_ready(answer)
         return
+    settings = {LISTEN_ENV: listen, logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}
+    _become("nvct.agent", flat(tasks), settings, needs="grpc")
+
+
+def _become(
+    module: str, words: tuple[str, ...], settings: Mapping[str, str | None], *, needs: str
+) -> NoReturn:
+    """Run a module as a process of its own, free of the command line's memory.
+
+    Raises:
+        HostError: Python is too old, or a module is missing.
+    """
     if sys.version_info < PYTHON:
         raise HostError("the agent needs Python 3.11 or newer")
     from importlib import util
 
-    if util.find_spec("grpc") is None:
-        raise HostError("no module grpc", hint="pip install 'nvct[agent]'")
+    if util.find_spec(needs) is None:
+        raise HostError(f"no module {needs}", hint="pip install 'nvct[agent]'")
     from nvct.launcher.cold import interpreter
 
-    # A process of its own is free of the command line's memory, for as long as it runs.
+    env = {**os.environ, **{name: value for name, value in settings.items() if value}}
     python = interpreter()
-    os.execv(python, [python, "-I", "-m", "nvct.agent", *flat(tasks)])
+    os.execve(python, [python, "-I", "-m", module, *words], env)
 
 
 def _check_ready(answer: str) -> None:
@@ -64,11 +113,11 @@ def _check_ready(answer: str) -> None:
 def _status() -> str:
     import asyncio
 
-    from nvct.agent import instance, status
+    from nvct.agent import http, instance
 
     path = f"{instance.FOLDER}/{instance.SOCKET}"
     try:
-        _, body = asyncio.run(status.ask(path, "GET", "/status"))
+        _, body = asyncio.run(http.ask(path, "GET", "/status"))
     except OSError as error:
         raise HostError(
             f"no agent answers on {path}: {error.strerror or error}", hint="nvct agent starts one"

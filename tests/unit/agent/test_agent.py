@@ -7,12 +7,17 @@ import asyncio
 import contextlib
 import io
 import json
+import socket
+import subprocess
+import sys
 import tempfile
 
 import pytest
+from prometheus_client import parser
 
-from nvct.agent import status, tasks
+from nvct.agent import http, status, tasks
 from nvct.agent.exposition import Family, Sample
+from nvct.agent.http import Request
 from nvct.agent.instance import Instance
 from nvct.agent.logs import Log, from_environment
 from nvct.agent.main import Agent, run, with_driver_roots
@@ -20,6 +25,7 @@ from nvct.agent.status import Status
 from nvct.agent.tasks import Task
 from nvct.errors import HostError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.machines import REPOSITORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,10 +43,24 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-def agent(*run: Callable[[], Awaitable[None]], has_gpu: bool = True) -> Agent:
+class Unused:
+    """NVML that no task asks for anything."""
+
+    closed = 0
+    problem = None
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def agent(*run: Callable[[], Awaitable[None]], has_gpu: bool = True, port: int = -1) -> Agent:
     """An agent without a task of its own; it gets these instead."""
-    made = Agent((), {}, None, Log(target=io.StringIO()), lambda: has_gpu)  # type: ignore[arg-type]
+    made = Agent(
+        (), {}, Unused(), Log(target=io.StringIO()), lambda: has_gpu,  # type: ignore[arg-type]
+        listen=("127.0.0.1", port) if port >= 0 else None,
+    )  # fmt: skip
     made.tasks = [Task(f"task-{n}", one) for n, one in enumerate(run)]
+    made.status.tasks = [*made.tasks, *made.status.tasks]
     return made
 
 
@@ -71,19 +91,19 @@ def test_a_task_that_fails_is_started_again_and_the_others_run_on(
         made = agent(fails, forever)
         async with serving(made, folder):
             await until(lambda: made.tasks[0].state == "failed")
-            number, body = await status.ask(f"{folder}/agent.sock", "GET", "/healthz")
-            assert (number, body) == (503, "failed: task-0\n")
-            _, body = await status.ask(f"{folder}/agent.sock", "GET", "/status")
+            number, body = await http.ask(f"{folder}/agent.sock", "GET", "/healthz")
+            assert (number, body) == (503, "failed: task-0: it is out of order\n")
+            _, body = await http.ask(f"{folder}/agent.sock", "GET", "/status")
             first, second = json.loads(body)["tasks"]
             assert (first["state"], first["reason"]) == ("failed", "it is out of order")
             assert (second["state"], second["reason"]) == ("running", "")
             await until(lambda: made.tasks[0].restarts == 2)
-            assert (await status.ask(f"{folder}/agent.sock", "GET", "/healthz"))[0] == 200
+            assert (await http.ask(f"{folder}/agent.sock", "GET", "/healthz"))[0] == 200
 
     asyncio.run(test())
 
 
-def test_a_newer_agent_takes_over_and_the_older_one_stays_without_tasks(folder: str) -> None:
+def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(folder: str) -> None:
     async def test() -> None:
         older, newer = agent(forever), agent(forever)
         async with serving(older, folder):
@@ -91,9 +111,12 @@ def test_a_newer_agent_takes_over_and_the_older_one_stays_without_tasks(folder: 
             async with serving(newer, folder):
                 await until(lambda: newer.tasks[0].state == "running")
                 assert older.tasks[0].state == "stopped"
-                assert (await status.ask(f"{folder}/agent.sock", "GET", "/healthz"))[0] == 200
-            await asyncio.sleep(0.2)
-            assert older.tasks[0].state == "stopped"
+                assert older.status.part == "standby"
+                await until(lambda: older.client.closed == 1)  # type: ignore[attr-defined]
+                _, body = await http.ask(f"{folder}/agent.sock", "GET", "/status")
+                assert json.loads(body)["state"] == "serving"
+            await until(lambda: older.tasks[0].state == "running")
+            assert (older.status.part, newer.tasks[0].state) == ("serving", "stopped")
 
     asyncio.run(test())
 
@@ -130,9 +153,17 @@ def test_the_metrics_of_all_tasks_are_one_text() -> None:
     made = agent(forever, forever)
     made.tasks[1].metrics = lambda: [Family(name="x", help="X.", samples=samples)]
 
-    number, body = Status(made.tasks, lambda: None).answer("GET", "/metrics")
+    made.tasks[0].state, made.tasks[0].restarts = "failed", 3
+    answer = Status(made.tasks, lambda: "it hangs", "serving").answer(Request("GET", "/metrics"))
 
-    assert (number, body) == (200, '# HELP x X.\n# TYPE x gauge\nx{name="é"} 1\n')
+    families = parser.text_string_to_metric_families(answer.body)
+    values = {(s.name, *sorted(s.labels.items())): s.value for f in families for s in f.samples}
+    assert answer.body.endswith('# HELP x X.\n# TYPE x gauge\nx{name="é"} 1\n')
+    assert values["x", ("name", "é")] == 1
+    assert values["nvct_agent_task_state", ("state", "failed"), ("task", "task-0")] == 1
+    assert values["nvct_agent_task_restarts_total", ("task", "task-0")] == 3
+    assert values["nvct_agent_state", ("state", "serving")] == 1
+    assert values["nvct_agent_nvml_up",] == 0
 
 
 def test_the_installers_file_tells_where_the_driver_is(tmp_path: Path) -> None:
@@ -145,10 +176,10 @@ def test_the_installers_file_tells_where_the_driver_is(tmp_path: Path) -> None:
 
 
 def test_an_unknown_request_is_answered_with_what_there_is() -> None:
-    number, body = Status((), lambda: None).answer("GET", "/")
+    answer = Status(()).answer(Request("GET", "/nothing"))
 
-    assert number == 404
-    assert "GET /status" in body
+    assert answer.status == 404
+    assert "GET /status" in answer.body
 
 
 def test_an_unknown_task_or_level_is_refused() -> None:
@@ -190,6 +221,38 @@ def test_the_log_has_a_level_and_a_form() -> None:
 def test_an_agent_is_ready_when_it_serves_the_node(change: dict[str, object], reason: str) -> None:
     made = agent(forever)
     made.tasks[0].describe = lambda: [{"resource": "nvidia.com/gpu", "state": "listed"}]
-    document = {**Status(made.tasks, lambda: None).document(), "host": "this"}
+    document = {**Status(made.tasks).document(), "host": "this"}
 
     assert status.why_not_ready({**document, **change}, "this") == reason
+
+
+def test_a_port_that_is_taken_is_the_reason_of_its_task_and_the_others_run(folder: str) -> None:
+    async def test() -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            made = agent(forever, port=port)
+            async with serving(made, folder):
+                await until(lambda: made.http.state == "failed")
+                assert (
+                    made.http.reason
+                    == f"cannot listen on 127.0.0.1:{port}: Address already in use"
+                )
+                await until(lambda: made.tasks[0].state == "running")
+
+    asyncio.run(test())
+
+
+def test_a_wrong_address_or_level_ends_the_program_with_one_sentence() -> None:
+    for variable, value, sentence in (
+        ("NVCT_AGENT_LISTEN", "here", "address 'here' has no port"),
+        ("NVCT_LOG_FORMAT", "xml", "NVCT_LOG_FORMAT='xml'"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-I", "-m", "nvct.agent"], env={variable: value}, text=True,
+            cwd=REPOSITORY, capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"nvct agent: {sentence}")
+        assert done.stderr.count("\n") == 1

@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import asyncio
 
-from nvct.agent import leave
+from nvct.agent import instance, leave
 from nvct.agent.instance import FOLDER, Instance
-from nvct.agent.status import Status
+from nvct.agent.status import Status, with_yield
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
 
-def test_the_agent_yields_and_its_specifications_are_removed(tmp_path: Path) -> None:
+
+def test_the_agent_yields_for_good_and_its_specifications_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance, "GRACE_S", 0.5)
     folder, cdi = tmp_path / FOLDER[1:], tmp_path / "run/cdi"
     cdi.mkdir(parents=True)
     own, other = cdi / "k8s.device-plugin.nvidia.com-gpu.json", cdi / "nvidia.com-gpu.json"
@@ -25,17 +30,20 @@ def test_the_agent_yields_and_its_specifications_are_removed(tmp_path: Path) -> 
         yielded = asyncio.Event()
         older = Instance(str(folder))
         await older.take()
-        status = Status((), yielded.set)
-        await status.start(older.socket)
+        server = with_yield(Status(()), yielded.set)
+        await server.listen_unix(older.socket)
 
         async def end() -> None:
             await yielded.wait()
-            await status.close()
+            await server.close()
             older.release()
+            await older.stand_by()
 
         ending = asyncio.create_task(end())
         said = await asyncio.to_thread(leave.leave, str(tmp_path))
-        await ending
+        done, _ = await asyncio.wait([ending], timeout=1.5)
+        assert not done, "it serves the node again"
+        ending.cancel()
         return said
 
     said = asyncio.run(yields())

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves small documents over HTTP/1.0: one request a connection, no body, no state.
+
+Clients may be slow or hostile, and cost the agent's tasks nothing but a bounded part of memory:
+a request has REQUEST_LIMIT bytes, its exchange takes TIMEOUT_S seconds at most, and CONNECTIONS
+are open at once. One more ends the oldest, which has had the most time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from dataclasses import dataclass
+
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REQUEST_LIMIT = 8192
+TIMEOUT_S = 5.0
+CONNECTIONS = 64
+REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
+GONE = (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+TEXT = "text/plain; charset=utf-8"
+HEADERS = (
+    "Cache-Control: no-store\r\n"
+    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
+    "X-Content-Type-Options: nosniff\r\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks for.
+
+    Attributes:
+        method: as GET.
+        path: without the part from `?` on.
+        accepts_html: whether the client is a browser.
+    """
+
+    method: str
+    path: str
+    accepts_html: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: its status, text and media type."""
+
+    status: int
+    body: str
+    kind: str = TEXT
+
+
+class Server:
+    """Answers requests on one Unix socket or TCP address."""
+
+    def __init__(self, answer: Callable[[Request], Answer]) -> None:
+        """Keep the function that answers; it must not wait."""
+        self._answer = answer
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}
+
+    async def listen_unix(self, path: str) -> None:
+        """Serve root on a socket, in place of one that a dead process left.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        temporary = f"{path}.{os.getpid()}"
+        self._server = await asyncio.start_unix_server(self._serve, temporary, limit=REQUEST_LIMIT)
+        os.chmod(temporary, 0o600)
+        os.rename(temporary, path)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Serve everybody who can connect; return the port.
+
+        Args:
+            host: a name or address of this machine; "" is all of them.
+            port: 0 is one that is free.
+
+        Raises:
+            OSError: the address is in use, or not this machine's.
+        """
+        self._server = await asyncio.start_server(
+            self._serve, host or None, port, limit=REQUEST_LIMIT
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """End the server and its connections; a Unix socket stays, it may be another's already."""
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._open):
+                writer.transport.abort()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = None
+        if len(self._open) > CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        try:
+            with contextlib.suppress(*GONE):  # whoever asked does not want an answer
+                await asyncio.wait_for(self._exchange(reader, writer), TIMEOUT_S)
+        finally:
+            self._open.pop(writer, None)
+            writer.transport.abort()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = parse(await reader.readuntil(b"\r\n\r\n"))
+        answer = self._answer(request) if request else Answer(400, "not an HTTP request\n")
+        body = answer.body.encode()
+        head = f"HTTP/1.0 {answer.status} {REASONS[answer.status]}\r\n{HEADERS}"
+        head += f"Content-Type: {answer.kind}\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode("ascii") + body)
+        writer.close()
+        await writer.wait_closed()  # it has been sent
+
+
+def parse(data: bytes) -> Request | None:
+    """Return the request of its first line and headers, None if it is malformed."""
+    first, *headers = data.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/"):  # method, target, version
+        return None
+    accept = [h for h in headers if h.lower().startswith("accept:")]
+    return Request(words[0], words[1].partition("?")[0], any("text/html" in h for h in accept))
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT; the host may be missing or in brackets.
+
+    Raises:
+        UsageError: the text is no such address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise UsageError(f"address {text!r} has no port", hint="as :9400 or 127.0.0.1:9400")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not is_bracketed:
+        raise UsageError(f"address {text!r} is ambiguous", hint="as [::1]:9400")
+    return (host[1:-1] if is_bracketed else host), int(port)
+
+
+async def ask(path: str, method: str, target: str) -> tuple[int, str]:
+    """Return status and body of the answer on a Unix socket.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        writer.write(f"{method} {target} HTTP/1.0\r\n\r\n".encode())
+        try:
+            data = await asyncio.wait_for(reader.read(), TIMEOUT_S)
+        except asyncio.TimeoutError as error:
+            raise OSError(f"{path} does not answer") from error
+    finally:
+        writer.transport.abort()
+    head, _, body = data.decode().partition("\r\n\r\n")
+    if not head.startswith("HTTP/"):
+        raise OSError(f"{path} ends the connection without an answer")
+    return int(head.split(" ")[1]), body

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two agents on one node as real processes: one of them serves, whichever is killed."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+
+import pytest
+
+from nvct.errors import ContainerNotPossibleError
+from nvct.sim import tree
+from tests.support.memory import in_memory
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.programs import Machine, Program, wait_for
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SERVES = ("serving",)
+LIMIT_S = 2.0
+SLACK = 5
+"""The limit is for an idle machine; a test may share its processors with others."""
+ROUNDS = 6
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    try:
+        with (
+            in_memory(tmp_path) as nodes,
+            tempfile.TemporaryDirectory(dir="/tmp") as folder,
+        ):
+            node = tree.create("t4", "t4", nodes, native_cache=CACHE)
+            machine = Machine(node, folder, tmp_path)
+            try:
+                yield machine
+            finally:
+                machine.close()
+                tree.destroy(node)
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+
+
+def serving(programs: list[Program]) -> list[Program]:
+    return [p for p in programs if p.is_running and p.state in SERVES]
+
+
+@pytest.mark.slow
+def test_whichever_is_killed_exactly_one_serves(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs = [machine.start("--tasks=device-plugin")]
+    wait_for(lambda: serving(programs) == programs, programs)
+    dice, times = random.Random(), []
+    for _ in range(ROUNDS):
+        newer = machine.start()
+        programs.append(newer)
+        if dice.random() < 0.5:  # else one of them is killed while the newer one takes over
+            wait_for(lambda newer=newer: serving(programs) == [newer], programs)
+        time.sleep(dice.random())
+        victim = dice.choice(programs)
+        victim.kill()
+        programs.remove(victim)
+        if victim is newer or newer.state:
+            times.append(wait_for(lambda: len(serving(programs)) == 1, programs, SLACK * LIMIT_S))
+        else:  # it has not started yet
+            wait_for(lambda: len(serving(programs)) == 1, programs)
+    with capsys.disabled():
+        print(f"\none serves again after {', '.join(f'{t:.1f}' for t in sorted(times))} s")
+    assert [p.state for p in programs].count("standby") == len(programs) - 1
