@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import glob
 import os
-import shutil
 
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.instance import FOLDER, LOCK, Instance
@@ -32,7 +31,8 @@ def leave(host_root: str = "/") -> list[str]:
         instance = Instance(folder)
         asyncio.run(instance.take())
         # Before the lock is released: an agent that stands by cannot take one that is gone.
-        shutil.rmtree(folder, ignore_errors=True)
+        for name in os.listdir(folder):
+            os.unlink(f"{folder}/{name}")
         instance.release()
         removed.append("the agent serves this node no more")
     for path in sorted(glob.glob(f"{root}{CDI_FOLDER}/{VENDOR}-*.json")):

@@ -9,7 +9,7 @@ import sys
 import click
 
 from nvct.agent import logs
-from nvct.cli.options import flat, words
+from nvct.cli.options import flat, say, words
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -52,6 +52,12 @@ def log_options(command: Command) -> Command:
     "--ready", "asks_ready", is_flag=True,
     help="Exit with 1 and the reason unless the agent of this host serves the node.",
 )  # fmt: skip
+@click.option(
+    "--leave", "leaves", is_flag=True,
+    help="End the service of this node's agent, and remove what it wrote: before it is removed.",
+)  # fmt: skip
+@click.option("--host-root", default="/", show_default=True, envvar="HOST_ROOT_MOUNT",
+              help="Where the host's root is for this process, with --leave.")  # fmt: skip
 def agent(
     *,
     tasks: tuple[tuple[str, ...], ...],
@@ -60,6 +66,8 @@ def agent(
     log_format: str,
     shows_status: bool,
     asks_ready: bool,
+    leaves: bool,
+    host_root: str,
 ) -> None:
     """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
 
@@ -74,6 +82,12 @@ def agent(
             click.echo(answer, nl=False)
         if asks_ready:
             _check_ready(answer)
+        return
+    if leaves:
+        from nvct.agent import leave
+
+        for sentence in leave.leave(host_root):
+            say(sentence)
         return
     settings = {LISTEN_ENV: listen, logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}
     _become("nvct.agent", flat(tasks), settings, needs="grpc")

@@ -55,7 +55,6 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
     if values["uninstall"]:
         request = requested({**values, "find_driver": False, "driver_ready": None})
         request.check()
-        _end_agent(request)
         uninstall.run(request, say)
         return
     if values["gpu_nodes_only"] and not presence.has_gpu():
@@ -204,14 +203,6 @@ def _policy(path: str | None) -> str:
     from nvct.installer import settings
 
     return settings.read_policy(path) if path else ""
-
-
-def _end_agent(request: Request) -> None:
-    """Have the agent of this host take back what it gave Kubernetes."""
-    from nvct.agent import leave
-
-    for sentence in leave.leave(request.host_root):
-        say(sentence)
 
 
 def _spec_path(values: OptionValues) -> str:

@@ -11,6 +11,7 @@ import shutil
 from nvct.errors import HostError
 from nvct.installer import engine, instance
 from nvct.installer.host import HostFiles
+from nvct.installer.programs import TREES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def run(request: Request, say: Callable[[str], None]) -> None:
     """
     files = HostFiles(request.host_root if os.path.isdir(request.host_root) else "/")
     folder = files.at(os.path.dirname(request.toolkit))  # which is a mount point of a container
-    if not os.path.isdir(request.toolkit):
-        say(f"nothing is installed: {request.toolkit} does not exist")
+    if not os.path.isdir(f"{request.toolkit}/{TREES}"):
+        say(f"nothing is installed: {request.toolkit} has no programs of nvct")
         _remove_empty(folder)
         return
     with instance.Instance(request.pid_file):
@@ -55,6 +56,7 @@ def run(request: Request, say: Callable[[str], None]) -> None:
         for path, reason in KEPT.items():
             if os.path.isdir(files.at(path)):
                 say(f"{path} stays: {reason}")
+    _remove_empty(files.at(os.path.dirname(request.pid_file)))
 
 
 def users_of(request: Request, socket: str) -> list[str]:

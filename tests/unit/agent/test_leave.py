@@ -49,7 +49,7 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
     said = asyncio.run(yields())
 
     assert said == ["the agent serves this node no more", f"removed /run/cdi/{own.name}"]
-    assert (own.exists(), other.exists(), folder.exists()) == (False, True, False)
+    assert (own.exists(), other.exists(), list(folder.iterdir())) == (False, True, [])
 
 
 def test_a_node_without_an_agent_has_nothing_to_leave(tmp_path: Path) -> None:

@@ -110,9 +110,17 @@ def test_uninstall_restores_the_engine_and_removes_the_programs(containerd: Node
     assert containerd.config.read_bytes() == CONTAINERD
     assert f"removed {containerd.toolkit}" in completed.output
     assert not containerd.toolkit.exists()
-    again = containerd.run("--uninstall")
-    assert again.exit_code == 0, again.output
-    assert f"nothing is installed: {containerd.toolkit} does not exist" in again.output
+
+
+def test_uninstall_leaves_the_programs_of_others(containerd: Node) -> None:
+    containerd.toolkit.mkdir(parents=True)
+    (containerd.toolkit / "nvidia-container-runtime").touch()
+    completed = containerd.run("--uninstall")
+    assert completed.exit_code == 0, completed.output
+    assert (
+        f"nothing is installed: {containerd.toolkit} has no programs of nvct" in completed.output
+    )
+    assert (containerd.toolkit / "nvidia-container-runtime").exists()
 
 
 def test_uninstall_keeps_the_programs_of_a_running_container(

@@ -1,0 +1,135 @@
+{{/* SPDX-License-Identifier: Apache-2.0 */}}
+
+{{- define "nvct.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end }}
+
+{{/* The name of the release's objects: nvct for a release of that name. */}}
+{{- define "nvct.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "nvct.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "nvct.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "nvct.serviceAccount" -}}
+{{- default (ternary (include "nvct.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
+{{- end }}
+
+{{/* Labels that never change, of a part: agent, uninstall or test. */}}
+{{- define "nvct.selector" -}}
+app.kubernetes.io/name: {{ include "nvct.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .part }}
+{{- end }}
+
+{{/* Labels of objects; not of pods, which would be replaced at each change of the chart's version. */}}
+{{- define "nvct.labels" -}}
+{{ include "nvct.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
+{{- end }}
+
+{{- define "nvct.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{/* What all pods on nodes have: where they run, and with which image. */}}
+{{- define "nvct.node" -}}
+serviceAccountName: {{ include "nvct.serviceAccount" . }}
+automountServiceAccountToken: false
+hostPID: true # containerd is told by a signal to the owner of its socket
+{{- with .Values.daemonsets.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") . }}
+  {{- end }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations | default .Values.daemonsets.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Variables of the installer, which undoes what it did with the same ones. */}}
+{{- define "nvct.installerEnv" -}}
+- name: NVIDIA_VISIBLE_DEVICES # of this container
+  value: void
+- name: RUNTIME
+  value: {{ include "nvct.runtime" . }}
+- name: TOOLKIT_INSTALL_DIR
+  value: {{ .Values.toolkit.installDir }}
+- name: TOOLKIT_PID_FILE
+  value: /run/nvct-agent/toolkit.pid
+- name: RUNTIME_ENABLE_CDI
+  value: {{ .Values.cdi.enabled | quote }}
+- name: NVIDIA_RUNTIME_SET_AS_DEFAULT
+  value: {{ .Values.toolkit.setAsDefault | quote }}
+- name: DRIVER_ROOT
+  value: {{ .Values.hostPaths.driverInstallDir }}
+- name: NVCT_DRIVER_READY_FILE
+  value: /run/nvct-agent/driver-ready
+{{- with .Values.toolkit.policy }}
+- name: NVCT_POLICY_FILE
+  value: /policy/policy.toml
+{{- end }}
+{{- with .Values.toolkit.env }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Mounts of the installer. The host is writable: it changes the engine's files, wherever they are. */}}
+{{- define "nvct.installerMounts" -}}
+- name: host
+  mountPath: /host
+  mountPropagation: HostToContainer
+- name: toolkit
+  mountPath: {{ .Values.toolkit.installDir }}
+- name: run
+  mountPath: /run/nvct-agent
+{{- if .Values.toolkit.policy }}
+- name: policy
+  mountPath: /policy
+{{- end }}
+{{- end }}
+
+{{/* Volumes of the agent that the installer has, too. */}}
+{{- define "nvct.agentVolumes" -}}
+- name: host
+  hostPath:
+    path: /
+- name: run
+  hostPath:
+    path: /run/nvct-agent
+    type: DirectoryOrCreate
+{{- end }}
+
+{{- define "nvct.installerVolumes" -}}
+{{ include "nvct.agentVolumes" . }}
+- name: toolkit
+  hostPath:
+    path: {{ .Values.toolkit.installDir }}
+    type: DirectoryOrCreate
+{{- if .Values.toolkit.policy }}
+- name: policy
+  configMap:
+    name: {{ include "nvct.fullname" . }}-policy
+{{- end }}
+{{- end }}

@@ -1,0 +1,111 @@
+{{/* SPDX-License-Identifier: Apache-2.0
+
+Values of the GPU operator's chart, and of the device plugin's (0.9 to 0.20): understood, ignored, or refused.
+*/}}
+
+{{/* The engine: operator.defaultRuntime is the operator's name of toolkit.runtime. */}}
+{{- define "nvct.runtime" -}}
+{{- default .Values.toolkit.runtime (.Values.operator | default dict).defaultRuntime -}}
+{{- end }}
+
+{{- define "nvct.migStrategy" -}}
+{{- default .Values.mig.strategy .Values.migStrategy -}}
+{{- end }}
+
+{{- define "nvct.deviceListStrategy" -}}
+{{- $strategy := default (ternary "cdi-cri" "envvar" .Values.cdi.enabled) .Values.deviceListStrategy -}}
+{{- kindIs "slice" $strategy | ternary (join "," $strategy) $strategy -}}
+{{- end }}
+
+{{/* Refuse what would leave a cluster without what its values promise. */}}
+{{- define "nvct.refuse" -}}
+{{- range $section, $instead := fromYaml (include "nvct.refused" .) }}
+{{- if (index $.Values $section | default dict).enabled }}
+{{- fail (printf "%s.enabled=true: %s. Set %s.enabled=false." $section $instead $section) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "nvct.refused" -}}
+driver: nvct installs no driver; install NVIDIA's driver on the nodes, or run a driver container that mounts its root at hostPaths.driverInstallDir
+vgpuManager: nvct installs no vGPU manager
+sandboxWorkloads: nvct prepares no GPUs for virtual machines
+{{- end }}
+
+{{/* Whole sections that have no effect, and why. */}}
+{{- define "nvct.withoutEffect" -}}
+ccManager: nvct does not change the confidential computing mode
+dcgm: nvct needs no DCGM
+dcgmExporter: nvct has no exporter yet
+draDriver: nvct has no DRA driver yet
+gdrcopy: nvct installs no kernel module; GDRCOPY_ENABLED in devicePlugin.env gives its device to pods
+gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its devices to pods
+gfd: nvct writes no labels yet
+gpuCluster: nvct has no custom resource
+kataManager: nvct prepares no Kata containers
+kataSandboxDevicePlugin: nvct prepares no Kata containers
+migManager: nvct has no MIG manager yet
+mps: nvct has no MPS daemon yet
+nfd: nvct needs no Node Feature Discovery
+node-feature-discovery: nvct needs no Node Feature Discovery
+nodeStatusExporter: nvct agent --status has the state of a node
+platform: nvct finds the platform
+psa: label the namespace yourself, see below
+psp: Kubernetes has no such policies any more
+sandboxDevicePlugin: nvct prepares no GPUs for virtual machines
+validator: the agent advertises a GPU only when its driver answers
+vfioManager: nvct prepares no GPUs for virtual machines
+vgpuDeviceManager: nvct prepares no GPUs for virtual machines
+{{- end }}
+
+{{/* Sections of both charts: what nvct knows of each. */}}
+{{- define "nvct.known" -}}
+cdi: [enabled]
+daemonsets: [labels, annotations, priorityClassName, tolerations]
+devicePlugin: [enabled, env, config]
+driver: [enabled]
+hostPaths: [driverInstallDir, kubelet]
+mig: [strategy]
+operator: [defaultRuntime]
+sandboxWorkloads: [enabled]
+toolkit: [enabled, runtime, installDir, setAsDefault, env, policy, resources]
+vgpuManager: [enabled]
+{{- end }}
+
+{{/* Single values of the device plugin's chart that have no effect, and why. */}}
+{{- define "nvct.plainWithoutEffect" -}}
+allowDefaultNamespace: any namespace will do
+failOnInitError: the agent waits for a driver
+legacyDaemonsetAPI: Kubernetes has no such API any more
+nvidiaDriverRoot: the driver is found; hostPaths.driverInstallDir is that of a driver container
+podSecurityContext: the agent runs as root
+runtimeClassName: the agent needs no RuntimeClass
+securityContext: the agent is privileged, which NVML's devices need
+selectorLabelsOverride: the selector is the chart's
+updateStrategy: the newer agent starts before the older one ends
+{{- end }}
+
+{{/* A line for each value that has no effect. */}}
+{{- define "nvct.ignored" -}}
+{{- range $section, $reason := fromYaml (include "nvct.withoutEffect" .) }}
+{{- $value := index $.Values $section }}
+{{- if and (kindIs "map" $value) (ne (toString (get $value "enabled")) "false") }}
+- {{ $section }}: {{ $reason }}
+{{- end }}
+{{- end }}
+{{- range $name, $reason := fromYaml (include "nvct.plainWithoutEffect" .) }}
+{{- if hasKey $.Values $name }}
+- {{ $name }}: {{ $reason }}
+{{- end }}
+{{- end }}
+{{- range $section, $known := fromYaml (include "nvct.known" .) }}
+{{- $value := index $.Values $section }}
+{{- if kindIs "map" $value }}
+{{- range $key := keys $value | sortAlpha }}
+{{- if not (has $key $known) }}
+- {{ $section }}.{{ $key }}: nvct has nothing of that name
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}

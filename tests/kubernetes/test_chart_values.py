@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""packaging/helm/nvct with values: what is rendered, ignored with a line, and refused with a sentence."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nvct.cli.install import install
+from nvct.errors import ContainerNotPossibleError
+from nvct.version import __version__
+from tests.kubernetes import programs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+pytestmark = pytest.mark.slow
+CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
+OPERATOR: dict[str, Any] = {
+    "cdi": {"enabled": True, "default": True},
+    "dcgmExporter": {"enabled": True},
+    "driver": {"enabled": False, "version": "580"},
+    "gfd": {"enabled": False},
+    "imagePullSecrets": ["registry"],
+    "mig": {"strategy": "mixed"},
+    "operator": {"defaultRuntime": "crio", "cleanupCRD": True},
+    "psp": {"enabled": False},
+    "toolkit": {"version": "v1.17", "env": [{"name": "NVCT_STATE_DIR", "value": "/state"}]},
+}
+"""Values of the GPU operator's chart, as guides give them."""
+PLUGIN: dict[str, Any] = {
+    "compatWithCPUManager": True,
+    "deviceListStrategy": ["cdi-annotations", "cdi-cri"],
+    "failOnInitError": False,
+    "migStrategy": "single",
+    "runtimeClassName": "nvidia",
+}
+"""Values of the device plugin's chart, 0.9 and 0.20."""
+MATRIX: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "operator": OPERATOR,
+    "plugin": PLUGIN,
+    "without-toolkit": {"toolkit": {"enabled": False}},
+    "without-cdi": {"cdi": {"enabled": False}},
+    "without-policy": {"toolkit": {"policy": ""}},
+    "without-classes": {"runtimeClasses": {"create": False}, "serviceAccount": {"create": False}},
+    "named": {"fullnameOverride": "gpus", "imagePullSecrets": [{"name": "registry"}]},
+    "digest": {"image": {"repository": "r.example/nvct", "digest": f"sha256:{'0' * 64}"}},
+    "config": {"devicePlugin": {"config": {"name": "plugin", "default": "shared.yaml"}}},
+    "pods": {
+        "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
+        "nodeSelector": {"gpus": "true"},
+        "affinity": {"nodeAffinity": {}},
+        "toolkit": {"resources": None},
+    },
+}
+
+
+def helm(*words: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run helm without a cluster; skip if it isn't built."""
+    try:
+        folder = programs.folders()[-1]
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+    return subprocess.run(
+        [str(folder / "helm"), *words, "--values=-"], input=json.dumps(values or {}), text=True,
+        capture_output=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def rendered(values: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the objects by kind and name."""
+    done = helm("template", "nvct", str(CHART), "--namespace=gpus", values=values)
+    assert done.returncode == 0, done.stderr
+    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    by_name = {(each["kind"], each["metadata"]["name"]): each for each in objects}
+    assert len(by_name) == len(objects)
+    return by_name
+
+
+def pod_of(objects: dict[tuple[str, str], dict[str, Any]], name: str = "nvct") -> dict[str, Any]:
+    spec: dict[str, Any] = objects["DaemonSet", name]["spec"]["template"]["spec"]
+    return spec
+
+
+def env_of(container: dict[str, Any]) -> dict[str, str]:
+    names = [entry["name"] for entry in container["env"]]
+    assert len(set(names)) == len(names)
+    return {entry["name"]: entry["value"] for entry in container["env"]}
+
+
+def notes(values: dict[str, Any]) -> str:
+    done = helm("install", "nvct", str(CHART), "--dry-run=client", values=values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("NOTES:")[2]
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_the_chart_is_well_formed_with(values: dict[str, Any]) -> None:
+    done = helm("lint", "--strict", str(CHART), values=values)
+    assert done.returncode == 0, done.stdout + done.stderr
+    objects = rendered(values)
+    for (kind, name), each in objects.items():
+        if kind != "DaemonSet":
+            continue
+        template = each["spec"]["template"]
+        selector = each["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= template["metadata"]["labels"].items(), name
+        volumes = {volume["name"] for volume in template["spec"]["volumes"]}
+        spec = template["spec"]
+        containers = [*spec.get("initContainers", ()), *spec["containers"]]
+        mounts = [mount for one in containers for mount in one.get("volumeMounts", ())]
+        assert {mount["name"] for mount in mounts} == volumes, name
+
+
+def test_no_two_daemon_sets_select_the_same_pods() -> None:
+    objects = rendered({})
+    selectors = [
+        tuple(sorted(each["spec"]["selector"]["matchLabels"].items()))
+        for (kind, _), each in objects.items()
+        if kind == "DaemonSet"
+    ]
+    assert len(set(selectors)) == len(selectors) > 0
+
+
+def test_the_pods_do_not_change_with_the_version_of_the_chart() -> None:
+    labels = rendered({})["DaemonSet", "nvct"]["spec"]["template"]["metadata"]["labels"]
+    assert not [value for value in labels.values() if __version__ in value]
+
+
+def test_the_chart_has_the_version_of_nvct() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == chart["version"] == __version__
+
+
+def test_each_variable_of_the_installer_is_one_that_it_reads() -> None:
+    known: set[str] = set()
+    for option in install.params:
+        names = option.envvar or ()
+        known |= {names} if isinstance(names, str) else set(names)
+    (installer,) = pod_of(rendered({}))["initContainers"]
+    assert env_of(installer).keys() - {"NVIDIA_VISIBLE_DEVICES"} <= known
+    flags = {name for option in install.params for name in option.opts}
+    assert set(installer["command"][2:]) <= flags
+
+
+def test_values_of_the_operator_are_understood() -> None:
+    pod = pod_of(rendered(OPERATOR))
+    (installer,), (agent,) = pod["initContainers"], pod["containers"]
+    env = env_of(installer)
+    assert (env["RUNTIME"], env["NVCT_STATE_DIR"]) == ("crio", "/state")
+    assert env_of(agent)["MIG_STRATEGY"] == "mixed"
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_values_of_the_device_plugins_chart_are_understood() -> None:
+    (agent,) = pod_of(rendered(PLUGIN))["containers"]
+    env = env_of(agent)
+    assert env["DEVICE_LIST_STRATEGY"] == "cdi-annotations,cdi-cri"
+    assert (env["MIG_STRATEGY"], env["PASS_DEVICE_SPECS"]) == ("single", "true")
+
+
+def test_each_ignored_value_is_one_line_of_the_notes() -> None:
+    text = notes({**OPERATOR, **PLUGIN})
+    ignored = text.partition("Values without effect:\n")[2].split("\n")
+    assert sorted(line.partition(":")[0] for line in ignored if line.startswith("- ")) == [
+        "- cdi.default", "- dcgmExporter", "- driver.version", "- failOnInitError",
+        "- operator.cleanupCRD", "- runtimeClassName", "- toolkit.version",
+    ]  # fmt: skip
+    assert "Values without effect" not in notes({})
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"driver": {"enabled": True}}, "driver.enabled=true: nvct installs no driver"),
+        ({"sandboxWorkloads": {"enabled": True}}, "nvct prepares no GPUs for virtual machines"),
+        ({"vgpuManager": {"enabled": True}}, "vgpuManager.enabled=true: nvct installs no vGPU"),
+        ({"devicePlugin": {"config": {"name": "x"}}}, "devicePlugin.config.default names the key"),
+        ({"toolkit": {"runtime": "podman"}}, "at '/toolkit/runtime': value must be one of"),
+        ({"mig": {"strategy": "double"}}, "at '/mig/strategy': value must be one of"),
+        ({"toolkit": {"installDir": "opt"}}, "at '/toolkit/installDir': 'opt' does not match"),
+        ({"logLevel": "loud"}, "at '/logLevel': value must be one of"),
+        ({"image": {"digest": "abc"}}, "at '/image/digest': 'abc' does not match"),
+        (
+            {"image": {"registry": "x"}},
+            "at '/image': additional properties 'registry' not allowed",
+        ),
+        ({"tolkit": {}}, "at '': additional properties 'tolkit' not allowed"),
+        ({"toolkit": {"env": [{"name": "A B", "value": ""}]}}, "at '/toolkit/env/0/name'"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_a_sentence(values: dict[str, Any], sentence: str) -> None:
+    done = helm("template", "nvct", str(CHART), values=values)
+    assert done.returncode != 0
+    assert sentence in done.stderr
+    assert done.stdout == ""
