@@ -55,6 +55,7 @@ class SimulatedNode:
         if done.stderr.startswith("SKIP: "):
             pytest.skip(done.stderr.removeprefix("SKIP: ").strip())
         assert done.returncode == 0, f"{name} failed inside the node:\n{done.stdout}{done.stderr}"
+        print(done.stdout)
 
 
 @pytest.fixture

@@ -34,7 +34,8 @@ STDERR = "run.oci.hooks.stderr"
 LISTED = "ldconfig -p | grep 'libcuda.so.1 ' | sed 's/.*=> //'"
 OLD, NEW = "580.159.04", "590.48.01"
 VERSIONS = f"ls {MOUNT_POINT}/lib64 | grep -c so.{OLD}; ls {MOUNT_POINT}/lib64 | grep -c so.{NEW}"
-REFRESHES = int(os.environ.get("NVCT_TESTS_REFRESHES", "8"))
+REFRESHES_ENV = "NVCT_TESTS_REFRESHES"
+REFRESHES = int(os.environ.get(REFRESHES_ENV, "8"))
 
 
 def one_mount(work: Path) -> None:
@@ -152,7 +153,8 @@ def refreshes_under_load(work: Path) -> None:
         while not done.is_set():
             results.append(start(work, f"load-{number}", f"{VERSIONS}; nvidia-smi -L"))
 
-    threads = [threading.Thread(target=creates, args=(number,)) for number in range(2)]
+    begun = time.monotonic()
+    threads = [threading.Thread(target=creates, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
     try:
@@ -163,6 +165,10 @@ def refreshes_under_load(work: Path) -> None:
         done.set()
         for thread in threads:
             thread.join()
+    seconds = time.monotonic() - begun
+    print(
+        f"{REFRESHES} refreshes, {len(results)} containers, {len(results) / seconds:.1f} a second"
+    )
     assert len(results) > REFRESHES
     for result in results:
         assert result.returncode == 0, result

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.integration import spec_farm
@@ -28,8 +30,10 @@ def test_a_view_stays_while_a_specification_names_it(simulated: SimulatedNode) -
 
 
 @pytest.mark.engine
+@pytest.mark.timeout(1500)  # a hundred refreshes, if the environment says so
 def test_containers_start_while_the_driver_is_upgraded(simulated: SimulatedNode) -> None:
-    simulated.run(spec_farm.refreshes_under_load)
+    name = spec_farm.REFRESHES_ENV
+    simulated.run(spec_farm.refreshes_under_load, {name: os.environ.get(name, "8")})
 
 
 @pytest.mark.engine
