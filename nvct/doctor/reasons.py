@@ -71,6 +71,23 @@ class Reason(Enum):
         "Run `nvidia-ctk system create-device-nodes --all`.",
     )
 
+    # The agent of a node.
+    AgentTaskFailed = (
+        "Do the tasks of the node's agent run?",
+        "the tasks in the agent's /status",
+        "Correct what the evidence names; `nvct agent --status` shows when it runs again.",
+    )
+    ResourceNotListed = (
+        "Has the kubelet read the list of devices?",
+        "the resources in the agent's /status",
+        "Read the reason in `nvct agent --status`, and the log of the kubelet.",
+    )
+    DeviceUnhealthy = (
+        "Is a device of the node healthy?",
+        "XID errors and NVML's answers, as the agent's /status has them",
+        "Read `dmesg` and `nvidia-smi`, then reset the GPU or replace it.",
+    )
+
     # CDI specifications.
     SpecificationMissing = (
         "Is there a CDI specification?",

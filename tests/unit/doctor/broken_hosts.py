@@ -8,7 +8,7 @@ import shutil
 
 from nvct.config import load
 from nvct.container.plan.store import Store
-from nvct.doctor import docker, driver, parts, specifications
+from nvct.doctor import agent_status, docker, driver, parts, specifications
 from nvct.doctor.reasons import Reason
 from nvct.engine.control.command import Completed
 from nvct.engine.control.status import Status
@@ -310,6 +310,18 @@ def no_storage(lab: Lab) -> None:
     lab.asks(VISIBLE + "all", "NVIDIA_GDS=enabled")
 
 
+def agent(**more: object) -> Case:
+    """Return a case of an agent whose /status differs from a healthy one's by some fields."""
+    resource = {"resource": "nvidia.com/gpu", "state": "listed", "reason": "", "devices": 1}
+    task = {"name": "device-plugin", "state": "running", "reason": ""}
+    changed = {key: more.get(key, value) for key, value in task.items()}
+    detail = [{"unhealthy": {}, **resource, **more}]
+    status = {
+        "state": "serving", "nvml": {"state": "answers"}, "tasks": [{**changed, "detail": detail}],
+    }  # fmt: skip
+    return lambda _: shown(*agent_status.findings(status, ["device-plugin"]))
+
+
 CASES: dict[Reason, Case] = {
     Reason.GpuNotFound: no_gpu,
     Reason.DriverNotLoaded: no_module,
@@ -319,6 +331,9 @@ CASES: dict[Reason, Case] = {
     Reason.DriverContainerNotReady: no_marker,
     Reason.ModuleNotLoaded: no_module_of_a_driver_container,
     Reason.DeviceNodesMissing: no_device_node,
+    Reason.AgentTaskFailed: agent(state="failed", reason="there is no driver"),
+    Reason.ResourceNotListed: agent(state="lost", reason="the kubelet was restarted"),
+    Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
     Reason.SpecificationMissing: no_spec,
     Reason.SpecificationUnreadable: damaged_spec,
     Reason.SpecificationConflict: two_specs,

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the /status of a node's agent: can pods have the GPUs, and if not, why?
+
+Contract: pure functions of what the agent has answered.
+"""
+
+from __future__ import annotations
+
+from nvct.doctor.model import Finding
+from nvct.doctor.reasons import Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any, TypeAlias
+
+    from nvct.doctor.model import Severity
+
+    Json: TypeAlias = Mapping[str, Any]
+
+LISTED = ("listed", "withdrawn")
+"""States of a resource that is as it should be."""
+
+
+def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
+    """Yield what keeps pods from GPUs, or one finding "ok".
+
+    Args:
+        document: /status of the agent that serves the node.
+        tasks: names of the tasks that pods need to get GPUs.
+    """
+    if document["state"] == "waiting":
+        evidence = "this node has no GPU of NVIDIA"
+        yield Finding(reason=Reason.GpuNotFound, severity="note", evidence=evidence)
+        return
+    needed = [task for task in document["tasks"] if task["name"] in tasks]
+    faults = [*_tasks(needed), *_nvml(document["nvml"])]
+    resources = [part for task in needed for part in task["detail"] or ()]
+    yield from faults or _resources(resources)
+
+
+def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
+    for task in tasks:
+        if task["state"] == "failed":
+            evidence = f"task {task['name']} has failed: {task['reason']}"
+            yield Finding(reason=Reason.AgentTaskFailed, severity="error", evidence=evidence)
+
+
+def _nvml(nvml: Json) -> Iterator[Finding]:
+    if nvml["state"] == "fails":
+        yield Finding(
+            reason=Reason.DriverNotWorking, severity="error", evidence=str(nvml["reason"])
+        )
+
+
+def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
+    unlisted = [resource for resource in resources if resource["state"] not in LISTED]
+    for resource in unlisted:
+        why = f": {resource['reason']}" if resource["reason"] else ""
+        evidence = f"{resource['resource']} is {resource['state']}{why}"
+        yield Finding(reason=Reason.ResourceNotListed, severity="error", evidence=evidence)
+    if not unlisted:
+        yield _devices([resource for resource in resources if resource["devices"]])
+
+
+def _devices(resources: Sequence[Json]) -> Finding:
+    """Return the finding on the devices of listed resources."""
+    if not resources:
+        evidence = "the kubelet is offered no device"
+        return Finding(reason=Reason.ResourceNotListed, severity="error", evidence=evidence)
+    total = sum(resource["devices"] for resource in resources)
+    unhealthy = {id_: why for resource in resources for id_, why in resource["unhealthy"].items()}
+    if unhealthy:
+        id_, why = min(unhealthy.items())
+        evidence = f"unhealthy devices: {len(unhealthy)} of {total}; {id_}: {why}"
+        severity: Severity = "error" if len(unhealthy) == total else "warning"
+        return Finding(reason=Reason.DeviceUnhealthy, severity=severity, evidence=evidence)
+    names = ", ".join(f"{resource['devices']} of {resource['resource']}" for resource in resources)
+    evidence = f"the kubelet is offered {names}"
+    return Finding(reason=Reason.ResourceNotListed, severity="ok", evidence=evidence)

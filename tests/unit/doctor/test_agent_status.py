@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent's /status says about the GPUs of its node."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.doctor import agent_status
+from nvct.doctor.reasons import Reason
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from nvct.doctor.model import Finding
+
+PLUGIN = "device-plugin"
+GPU = "nvidia.com/gpu"
+
+
+def resource(state: str = "listed", devices: int = 8, **more: Any) -> dict[str, Any]:
+    return {"resource": GPU, "state": state, "reason": "", "devices": devices, "unhealthy": {},
+            **more}  # fmt: skip
+
+
+def document(*resources: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return /status as `nvct.agent.status` makes it."""
+    task = {"name": PLUGIN, "state": "running", "reason": "", "restarts": 0}
+    tasks = [{**task, "detail": list(resources)}]
+    return {"state": "serving", "nvml": {"state": "answers", "reason": ""}, "tasks": tasks, **more}
+
+
+def findings(status: dict[str, Any]) -> list[Finding]:
+    return list(agent_status.findings(status, [PLUGIN]))
+
+
+def failed(name: str) -> dict[str, Any]:
+    return {"name": name, "state": "failed", "reason": "no libcuda", "restarts": 2, "detail": None}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "severity", "evidence"),
+    [
+        (document(state="waiting"), Reason.GpuNotFound, "note", "this node has no GPU of NVIDIA"),
+        (
+            document(tasks=[failed(PLUGIN)]), Reason.AgentTaskFailed, "error",
+            "task device-plugin has failed: no libcuda",
+        ),
+        (
+            document(resource(), nvml={"state": "fails", "reason": "nvmlInit: driver/library"}),
+            Reason.DriverNotWorking, "error", "nvmlInit: driver/library",
+        ),
+        (
+            document(resource("lost", reason="the kubelet was restarted")),
+            Reason.ResourceNotListed, "error", f"{GPU} is lost: the kubelet was restarted",
+        ),
+        (document(resource("serving")), Reason.ResourceNotListed, "error", f"{GPU} is serving"),
+        (document(), Reason.ResourceNotListed, "error", "the kubelet is offered no device"),
+        (
+            document(resource(devices=2, unhealthy={"b": "XID 79", "a": "XID 48"})),
+            Reason.DeviceUnhealthy, "error", "unhealthy devices: 2 of 2; a: XID 48",
+        ),
+        (
+            document(resource(unhealthy={"b": "XID 79"})),
+            Reason.DeviceUnhealthy, "warning", "unhealthy devices: 1 of 8; b: XID 79",
+        ),
+        (
+            document(resource(), {**resource(devices=7), "resource": "nvidia.com/mig-1g.10gb"}),
+            Reason.ResourceNotListed, "ok",
+            f"the kubelet is offered 8 of {GPU}, 7 of nvidia.com/mig-1g.10gb",
+        ),
+        (
+            document(resource(), resource("withdrawn", devices=0)),
+            Reason.ResourceNotListed, "ok", f"the kubelet is offered 8 of {GPU}",
+        ),
+    ],
+)  # fmt: skip
+def test_the_first_fault_is_named(
+    status: dict[str, Any], reason: Reason, severity: str, evidence: str
+) -> None:
+    (found,) = findings(status)
+    assert (found.reason, found.severity, found.evidence) == (reason, severity, evidence)
+
+
+def test_a_task_that_pods_do_not_need_does_not_count() -> None:
+    status = document(resource())
+    status["tasks"].append(failed("labels"))
+    assert [found.severity for found in findings(status)] == ["ok"]
