@@ -50,6 +50,11 @@ class NvmlClient:
         self._requests = 0
         self._has_answered = False
 
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a request is in progress."""
+        return self._lock.locked()
+
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
 

@@ -15,9 +15,10 @@ import time
 from dataclasses import dataclass, replace
 
 from nvct.agent import waiting
-from nvct.agent.device_plugin import allocate, health, preferred
+from nvct.agent.device_plugin import allocate, preferred
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.endpoint import Content
+from nvct.agent.device_plugin.health_watch import HealthWatch
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import FOLDER, SPEC_FOLDER
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
     from nvct.agent.discovery import Discovery, Signature
     from nvct.agent.inventory import Inventory
     from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
 
 SOCKETS_S = 0.1
 """How often the sockets are looked at: a stat for each."""
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs."""
-EVENTS_S = 1.0
 SETTLE_S = 2.0
 """Until the next look after a change: procfs may show it before NVML does."""
 PERIOD_S = 30.0
@@ -87,20 +88,18 @@ class DevicePlugin:
         self.reload = asyncio.Event()
         self._load = load
         self._make_discovery = discovery
-        self._checks = checks
         self._log = log
         self._spec_folder = spec_folder
         self._settings = load()
         self._discovery = discovery(self._settings)
         self._served: dict[str, Served] = {}
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        self._sick: dict[str, str] = {}
         self._has_nvml = False
         self._offered: tuple[Inventory, published.Signature] | None = None
         self._layout = ""
-        self._nvml_problem = ""
         self._last_error = ""
         self._counts = Counts()
+        self._health = HealthWatch(checks, self._counts, log, self._show_health)
 
     @property
     def registrations(self) -> Mapping[str, Registration]:
@@ -146,9 +145,8 @@ class DevicePlugin:
         tasks = [
             asyncio.create_task(self._follow()),
             asyncio.create_task(self._watch_sockets()),
+            asyncio.create_task(self._health.run(self._watched, self._offers)),
         ]
-        if not self._checks.are_off:
-            tasks.append(asyncio.create_task(self._watch_events()))
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
@@ -193,7 +191,7 @@ class DevicePlugin:
         except NvctError as error:
             self._log.error(f"the settings stay as they were: {error.message}")
         self._discovery = self._make_discovery(self._settings)
-        self._sick.clear()
+        self._health.forget()
 
     async def _offer(self) -> None:
         inventory = await self._discovery.inventory()
@@ -219,7 +217,7 @@ class DevicePlugin:
                     settings=self._settings,
                     node=node,
                     scores=scores,
-                    unhealthy=self._unhealthy(resource),
+                    unhealthy=self._health.unhealthy(resource),
                 )
             )
         self._offered = offered
@@ -309,9 +307,7 @@ class DevicePlugin:
             self._log.error(text)
             self._last_error = text
         if isinstance(error, NvmlError) and self._discovery.has_driver():
-            if self._served:
-                self._set_nvml_problem(error.message)
-            return
+            return  # the health watch sees to the devices
         self._offered = None
         for name in list(self._served):
             self._withdraw(name)
@@ -328,59 +324,18 @@ class DevicePlugin:
                     served.task.result()  # it has yielded, unless this raises
             await asyncio.sleep(SOCKETS_S)
 
-    async def _watch_events(self) -> None:
-        """Ask for XID errors; what they concern becomes unhealthy."""
-        watch = 0
-        while True:
-            await asyncio.sleep(EVENTS_S)
-            if not self._served or not self._has_nvml:
-                continue
-            try:
-                events = await self._discovery.nvml.events()
-            except SupervisorEndedError:
-                raise
-            except NvmlError as error:
-                self._set_nvml_problem(error.message)
-                continue
-            self._set_nvml_problem("")
-            if events.watch != watch:
-                watch = events.watch
-                for uuid, reason in events.unwatched.items():
-                    self._log.warning(f"XID errors of {uuid} are not reported: {reason}")
-            for event in events.events:
-                if not self._checks.counts(event.xid):
-                    self._log.info(f"XID {event.xid} of {event.uuid} is ignored")
-                    continue
-                for served in self._served.values():
-                    devices = served.registration.endpoint.content.resource.devices.values()
-                    for id_ in health.affected(devices, event):
-                        if id_ not in self._sick:
-                            self._sick[id_] = f"XID {event.xid}"
-                            self._counts.xids[served.registration.name] += 1
-                        self._log.warning(f"'{id_}' is unhealthy: XID {event.xid}")
-            if events.events:
-                self._show_health()
+    def _watched(self) -> NvmlClient | None:
+        """Return the client of NVML if there are devices that it watches."""
+        return self._discovery.nvml if self._served and self._has_nvml else None
 
-    def _set_nvml_problem(self, problem: str) -> None:
-        """Make all devices unhealthy while NVML does not answer."""
-        if problem == self._nvml_problem:
-            return
-        self._nvml_problem = problem
-        self._log.warning(
-            f"all devices are unhealthy: {problem}" if problem else "NVML answers again"
-        )
-        self._show_health()
-
-    def _unhealthy(self, resource: Resource) -> dict[str, str]:
-        if self._nvml_problem:
-            return dict.fromkeys(resource.devices, self._nvml_problem)
-        return {id_: reason for id_, reason in self._sick.items() if id_ in resource.devices}
+    def _offers(self) -> list[Resource]:
+        return [entry.endpoint.content.resource for entry in self.registrations.values()]
 
     def _show_health(self) -> None:
         for served in self._served.values():
             content = served.registration.endpoint.content
             served.registration.endpoint.update(
-                replace(content, unhealthy=self._unhealthy(content.resource))
+                replace(content, unhealthy=self._health.unhealthy(content.resource))
             )
 
 

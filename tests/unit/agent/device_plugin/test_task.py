@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,10 @@ def test_all_devices_are_unhealthy_while_nvml_hangs(
             await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
             await asyncio.sleep(task.SETTLE_S + 2)  # the look after the start is over
             node_changes.set_fault(lab.node, "hang", 60)
+            began = time.monotonic()
             await until(lambda: len(lab.unhealthy()) == 8)
+            assert time.monotonic() - began < 4.0  # 1.5 s, and what a busy machine needs
+            assert "NVML does not answer within 1 s" in lab.log.getvalue()
             node_changes.set_fault(lab.node, "hang", 0)
             await until(lambda: not lab.unhealthy())
             assert "NVML answers again" in lab.log.getvalue()

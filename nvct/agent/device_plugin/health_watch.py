@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which devices are unhealthy now, and why: XID errors, and NVML that does not answer.
+
+NVML that hangs is noticed before its worker is killed: a call may take seconds on a machine whose
+driver is busy, so the kill waits for the call's limit, while the devices are unhealthy already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nvct.agent.device_plugin import health
+from nvct.agent.nvml_client import CALL_S, SupervisorEndedError
+from nvct.errors import NvmlError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nvct.agent.device_plugin.counts import Counts
+    from nvct.agent.device_plugin.health import Checks
+    from nvct.agent.device_plugin.resources import Resource
+    from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
+    from nvct.host.nvml.model import NvmlEvents, XidEvent
+
+EVENTS_S = 0.5
+"""Between two questions, each of which also asks every GPU for a value."""
+SUSPECT_S = 1.0
+"""An answer takes a millisecond; without one, the devices are unhealthy."""
+BUSY_S = float(CALL_S)
+"""The same while another, longer call is in progress."""
+
+
+class HealthWatch:
+    """The health of the devices, since the start or the last `forget`.
+
+    Attributes:
+        nvml_problem: why all devices are unhealthy, "" if they are not.
+    """
+
+    def __init__(
+        self, checks: Checks, counts: Counts, log: Log, changed: Callable[[], None]
+    ) -> None:
+        """Consider every device healthy.
+
+        Args:
+            checks: which XIDs count.
+            counts: of the plugin.
+            log: for what happens.
+            changed: called when the health of a device may have changed.
+        """
+        self.nvml_problem = ""
+        self._checks = checks
+        self._counts = counts
+        self._log = log
+        self._changed = changed
+        self._sick: dict[str, str] = {}
+        self._watch = 0
+
+    def unhealthy(self, resource: Resource) -> dict[str, str]:
+        """Return the reason for each device of a resource that is not healthy, by id."""
+        if self.nvml_problem:
+            return dict.fromkeys(resource.devices, self.nvml_problem)
+        return {id_: reason for id_, reason in self._sick.items() if id_ in resource.devices}
+
+    def forget(self) -> None:
+        """Consider every device healthy that had an XID error."""
+        self._sick.clear()
+
+    async def run(
+        self, nvml: Callable[[], NvmlClient | None], resources: Callable[[], Iterable[Resource]]
+    ) -> None:
+        """Watch until canceled.
+
+        Args:
+            nvml: returns the client, None while there is nothing to watch.
+            resources: returns what is offered.
+
+        Raises:
+            SupervisorEndedError: NVML cannot be asked any more.
+        """
+        while True:
+            await asyncio.sleep(EVENTS_S)
+            client = nvml()
+            if client is None or self._checks.are_off:
+                continue
+            try:
+                events = await self._ask(client)
+            except SupervisorEndedError:
+                raise
+            except NvmlError as error:
+                self._set_nvml_problem(error.message)
+                continue
+            self._set_nvml_problem("")
+            self._note(events, list(resources()))
+
+    async def _ask(self, client: NvmlClient) -> NvmlEvents:
+        """Return the events; the devices are unhealthy while the answer takes too long."""
+        limit_s = BUSY_S if client.is_busy else SUSPECT_S
+        question = asyncio.ensure_future(client.events())
+        try:
+            await asyncio.wait([question], timeout=limit_s)
+            if not question.done():
+                self._set_nvml_problem(f"NVML does not answer within {limit_s:g} s")
+            return await question
+        finally:
+            question.cancel()
+
+    def _note(self, events: NvmlEvents, resources: Iterable[Resource]) -> None:
+        if events.watch != self._watch:
+            self._watch = events.watch
+            for uuid, reason in events.unwatched.items():
+                self._log.warning(f"XID errors of {uuid} are not reported: {reason}")
+        for event in events.events:
+            if not self._checks.counts(event.xid):
+                self._log.info(f"XID {event.xid} of {event.uuid} is ignored")
+                continue
+            for resource in resources:
+                self._note_xid(event, resource)
+        if events.events:
+            self._changed()
+
+    def _note_xid(self, event: XidEvent, resource: Resource) -> None:
+        for id_ in health.affected(resource.devices.values(), event):
+            self._log.warning(f"'{id_}' is unhealthy: XID {event.xid}")
+            if id_ not in self._sick:
+                self._sick[id_] = f"XID {event.xid}"
+                self._counts.xids[resource.name] += 1
+
+    def _set_nvml_problem(self, problem: str) -> None:
+        """Make all devices unhealthy while NVML does not answer."""
+        if problem == self.nvml_problem:
+            return
+        self.nvml_problem = problem
+        self._log.warning(
+            f"all devices are unhealthy: {problem}" if problem else "NVML answers again"
+        )
+        self._changed()
