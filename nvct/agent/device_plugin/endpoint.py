@@ -134,7 +134,7 @@ class Endpoint:
         try:
             self._server = service.server(self, temporary)
             await self._server.start()
-            if identity(self.path) != replaced:
+            if identity(self.path) not in (None, replaced):
                 raise FileExistsError(f"another process has just made {self.path}")
             os.rename(temporary, self.path)
         except RuntimeError as error:  # gRPC's, for every failure to bind

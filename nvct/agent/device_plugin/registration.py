@@ -113,6 +113,11 @@ class Registration:
         finally:
             await self.endpoint.stop()
 
+    def offer(self, content: Content) -> None:
+        """Offer something else from now on, also after `withdraw`."""
+        self._is_withdrawn = False
+        self.endpoint.update(content)
+
     async def withdraw(self) -> None:
         """Offer nothing any more, and wait until the kubelet has read it."""
         content = self.endpoint.content

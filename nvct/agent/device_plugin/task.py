@@ -9,19 +9,16 @@ driver answers and, with CDI, before the specifications are written.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import time
-from dataclasses import dataclass, replace
 
 from nvct.agent import waiting
 from nvct.agent.device_plugin import allocate, preferred
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.endpoint import Content
 from nvct.agent.device_plugin.health_watch import HealthWatch
-from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import resources
-from nvct.agent.device_plugin.settings import FOLDER, SPEC_FOLDER
+from nvct.agent.device_plugin.served import ServedResources, canceled
+from nvct.agent.device_plugin.settings import SPEC_FOLDER
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.errors import DriverNotFoundError, HostError, NvctError, NvmlError, UsageError
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin import published
     from nvct.agent.device_plugin.health import Checks
+    from nvct.agent.device_plugin.registration import Registration
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.discovery import Discovery, Signature
@@ -41,8 +39,6 @@ if TYPE_CHECKING:
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
 
-SOCKETS_S = 0.1
-"""How often the sockets are looked at: a stat for each."""
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs."""
 SETTLE_S = 2.0
@@ -51,14 +47,6 @@ PERIOD_S = 30.0
 """Until the next look if nothing seems to have changed."""
 RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
-
-
-@dataclass
-class Served:
-    """A registration and the asyncio task that runs it."""
-
-    registration: Registration
-    task: asyncio.Task[None]
 
 
 class DevicePlugin:
@@ -92,19 +80,18 @@ class DevicePlugin:
         self._spec_folder = spec_folder
         self._settings = load()
         self._discovery = discovery(self._settings)
-        self._served: dict[str, Served] = {}
-        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._has_nvml = False
         self._offered: tuple[Inventory, published.Signature] | None = None
         self._layout = ""
         self._last_error = ""
         self._counts = Counts()
+        self._served = ServedResources(log, self._counts)
         self._health = HealthWatch(checks, self._counts, log, self._show_health)
 
     @property
     def registrations(self) -> Mapping[str, Registration]:
         """Return the registrations by resource name."""
-        return {name: served.registration for name, served in self._served.items()}
+        return self._served.current
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of each resource, as JSON data."""
@@ -116,7 +103,7 @@ class DevicePlugin:
                 "devices": len(registration.endpoint.content.resource.devices),
                 "unhealthy": dict(registration.endpoint.content.unhealthy),
             }
-            for registration in self.registrations.values()
+            for registration in self._served.all
         ]
 
     def metrics(self) -> Iterator[Family]:
@@ -144,7 +131,7 @@ class DevicePlugin:
         """
         tasks = [
             asyncio.create_task(self._follow()),
-            asyncio.create_task(self._watch_sockets()),
+            asyncio.create_task(self._served.watch()),
             asyncio.create_task(self._health.run(self._watched, self._offers)),
         ]
         try:
@@ -152,8 +139,8 @@ class DevicePlugin:
             for task in ended:
                 task.result()  # none ends without an error
         finally:
-            await asyncio.gather(*(_canceled(task) for task in tasks))
-            await self._stop()
+            await asyncio.gather(*(canceled(task) for task in tasks))
+            await self._served.stop()
 
     async def _follow(self) -> None:
         """Offer what there is, again after each change."""
@@ -208,18 +195,16 @@ class DevicePlugin:
         scores = preferred.scores(inventory.links)
         if not found:
             self._log.info("No devices found. Waiting indefinitely.")
-        for name in self._served.keys() - found.keys():
-            self._withdraw(name)
-        for resource in found.values():
-            self._serve(
-                Content(
-                    resource=resource,
-                    settings=self._settings,
-                    node=node,
-                    scores=scores,
-                    unhealthy=self._health.unhealthy(resource),
-                )
+        self._served.offer(
+            Content(
+                resource=resource,
+                settings=self._settings,
+                node=node,
+                scores=scores,
+                unhealthy=self._health.unhealthy(resource),
             )
+            for resource in found.values()
+        )
         self._offered = offered
 
     async def _node(self, inventory: Inventory) -> allocate.Node:
@@ -276,30 +261,6 @@ class DevicePlugin:
             self._log.warning(f"IMEX channel channel{channel} does not exist: left out")
         return tuple(channel for channel in wanted if channel in there)
 
-    def _serve(self, content: Content) -> None:
-        name = content.resource.name
-        if name in self._served:
-            self._served[name].registration.endpoint.update(content)
-            return
-        if name in self._leaving:
-            self._leaving.pop(name).cancel()
-        kubelet = self._settings.kubelet_socket
-        folder = os.path.dirname(kubelet) if kubelet else FOLDER
-        registration = Registration(content, kubelet, folder, self._log, self._counts)
-        task = asyncio.create_task(registration.run(), name=name)
-        self._served[name] = Served(registration, task)
-
-    def _withdraw(self, name: str) -> None:
-        served = self._served.pop(name)
-
-        async def leave() -> None:
-            try:
-                await served.registration.withdraw()
-            finally:
-                await _canceled(served.task)
-
-        self._leaving[name] = asyncio.create_task(leave(), name=f"{name} leaves")
-
     def _fail(self, error: NvctError) -> None:
         """Offer nothing any more; unhealthy devices if it is only NVML that does not answer."""
         text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
@@ -309,42 +270,19 @@ class DevicePlugin:
         if isinstance(error, NvmlError) and self._discovery.has_driver():
             return  # the health watch sees to the devices
         self._offered = None
-        for name in list(self._served):
-            self._withdraw(name)
-
-    async def _stop(self) -> None:
-        tasks = [*self._leaving.values(), *(served.task for served in self._served.values())]
-        await asyncio.gather(*(_canceled(task) for task in tasks))
-
-    async def _watch_sockets(self) -> None:
-        while True:
-            for served in self._served.values():
-                served.registration.look()
-                if served.task.done():
-                    served.task.result()  # it has yielded, unless this raises
-            await asyncio.sleep(SOCKETS_S)
+        self._served.offer(())
 
     def _watched(self) -> NvmlClient | None:
         """Return the client of NVML if there are devices that it watches."""
-        return self._discovery.nvml if self._served and self._has_nvml else None
+        return self._discovery.nvml if self.registrations and self._has_nvml else None
 
     def _offers(self) -> list[Resource]:
         return [entry.endpoint.content.resource for entry in self.registrations.values()]
 
     def _show_health(self) -> None:
-        for served in self._served.values():
-            content = served.registration.endpoint.content
-            served.registration.endpoint.update(
-                replace(content, unhealthy=self._health.unhealthy(content.resource))
-            )
+        self._served.show_health(self._health.unhealthy)
 
 
 def _may_come(error: NvctError) -> bool:
     """Return whether waiting may help: for a driver, not for other MIG devices."""
     return isinstance(error, (NvmlError, DriverNotFoundError))
-
-
-async def _canceled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task

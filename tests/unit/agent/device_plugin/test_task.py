@@ -160,7 +160,10 @@ def test_mig_devices_come_and_go_without_a_restart(
             await until(lambda: lab.kubelet.lists.get("nvidia.com/mig-3g.40gb") == {})
             await until(lambda: len(lab.kubelet.lists[GPU]) == 7)
             assert set(plugin.registrations) == {GPU, SMALL}
+            gone = {entry["resource"]: entry["state"] for entry in plugin.describe()}
+            assert gone["nvidia.com/mig-3g.40gb"] == "withdrawn"
             await until(lambda: "nvidia.com/mig-3g.40gb" not in lab.kubelet.lists)
+            assert {entry["resource"] for entry in plugin.describe()} == {GPU, SMALL}
 
     asyncio.run(run())
 

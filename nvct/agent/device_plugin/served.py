@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registrations of all resources, each run by an asyncio task of its own.
+
+A resource that goes is emptied first, and served until the kubelet has read that. If it comes back
+in that time, the same registration goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from dataclasses import dataclass, replace
+
+from nvct.agent.device_plugin.registration import Registration
+from nvct.agent.device_plugin.settings import FOLDER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from nvct.agent.device_plugin.counts import Counts
+    from nvct.agent.device_plugin.endpoint import Content
+    from nvct.agent.device_plugin.resources import Resource
+    from nvct.agent.logs import Log
+
+SOCKETS_S = 0.1
+"""How often the sockets are looked at: a stat for each."""
+
+
+@dataclass
+class Entry:
+    """A registration, the task that runs it, and the one that ends it."""
+
+    registration: Registration
+    task: asyncio.Task[None]
+    leaving: asyncio.Task[None] | None = None
+
+
+class ServedResources:
+    """What this process offers to the kubelet."""
+
+    def __init__(self, log: Log, counts: Counts) -> None:
+        """Offer nothing yet.
+
+        Args:
+            log: of the registrations.
+            counts: of the plugin.
+        """
+        self._log = log
+        self._counts = counts
+        self._entries: dict[str, Entry] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def all(self) -> list[Registration]:
+        """Return the registrations, those that are withdrawn too."""
+        return [entry.registration for entry in self._entries.values()]
+
+    @property
+    def current(self) -> dict[str, Registration]:
+        """Return the registrations of the resources that are offered, by name."""
+        items = self._entries.items()
+        return {name: entry.registration for name, entry in items if entry.leaving is None}
+
+    def offer(self, contents: Iterable[Content]) -> None:
+        """Offer these resources, and withdraw all others."""
+        wanted = {content.resource.name: content for content in contents}
+        for name in self.current.keys() - wanted.keys():
+            entry = self._entries[name]
+            entry.leaving = asyncio.create_task(self._leave(name, entry), name=f"{name} leaves")
+        for name, content in wanted.items():
+            self._serve(name, content)
+
+    def show_health(self, unhealthy: Callable[[Resource], Mapping[str, str]]) -> None:
+        """Tell the kubelet which devices are unhealthy, by a function of their resource."""
+        for registration in self.current.values():
+            content = registration.endpoint.content
+            registration.endpoint.update(
+                replace(content, unhealthy=dict(unhealthy(content.resource)))
+            )
+
+    async def watch(self) -> None:
+        """Notice changes of the sockets until canceled.
+
+        Raises:
+            Exception: that of a registration that has failed.
+        """
+        while True:
+            for entry in list(self._entries.values()):
+                entry.registration.look()
+                if entry.task.done():
+                    entry.task.result()  # it has yielded, unless this raises
+            await asyncio.sleep(SOCKETS_S)
+
+    async def stop(self) -> None:
+        """End all registrations, and remove their sockets."""
+        entries = list(self._entries.values())
+        ending = [*self._ending, *(entry.leaving for entry in entries if entry.leaving)]
+        await asyncio.gather(*(canceled(task) for task in ending))
+        await asyncio.gather(*(canceled(entry.task) for entry in entries))
+
+    def _serve(self, name: str, content: Content) -> None:
+        entry = self._entries.get(name)
+        if entry is not None:
+            if entry.leaving is not None:
+                entry.leaving.cancel()
+                entry.leaving = None
+            entry.registration.offer(content)
+            return
+        kubelet = content.settings.kubelet_socket
+        folder = os.path.dirname(kubelet) if kubelet else FOLDER
+        registration = Registration(content, kubelet, folder, self._log, self._counts)
+        task = asyncio.create_task(registration.run(), name=name)
+        self._entries[name] = Entry(registration, task)
+
+    async def _leave(self, name: str, entry: Entry) -> None:
+        await entry.registration.withdraw()
+        del self._entries[name]  # from here on, another registration may take the name
+        ending = asyncio.create_task(canceled(entry.task))
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+
+async def canceled(task: asyncio.Task[None]) -> None:
+    """Cancel a task, and wait for its end.
+
+    Raises:
+        Exception: the one by which the task had ended.
+    """
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
