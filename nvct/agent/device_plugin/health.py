@@ -40,11 +40,6 @@ class Checks:
     counts_all: bool = False
     malformed: tuple[str, ...] = ()
 
-    @property
-    def are_off(self) -> bool:
-        """Return whether no XID counts."""
-        return self.ignores_all and not self.counted and not self.counts_all
-
     def counts(self, xid: int) -> bool:
         """Return whether an XID makes a device unhealthy."""
         if self.counts_all or xid in self.counted:

@@ -35,8 +35,7 @@ BUSY_S = float(CALL_S)
 class HealthWatch:
     """The health of the devices, since the start or the last `forget`.
 
-    Attributes:
-        nvml_problem: why all devices are unhealthy, "" if they are not.
+    XIDs are asked for also where none counts, because the question tells whether NVML answers.
     """
 
     def __init__(
@@ -50,13 +49,18 @@ class HealthWatch:
             log: for what happens.
             changed: called when the health of a device may have changed.
         """
-        self.nvml_problem = ""
+        self._problems: dict[str, str] = {}
         self._checks = checks
         self._counts = counts
         self._log = log
         self._changed = changed
         self._sick: dict[str, str] = {}
         self._watch = 0
+
+    @property
+    def nvml_problem(self) -> str:
+        """Return why all devices are unhealthy, "" if they are not."""
+        return next(iter(self._problems.values()), "")
 
     def unhealthy(self, resource: Resource) -> dict[str, str]:
         """Return the reason for each device of a resource that is not healthy, by id."""
@@ -83,16 +87,16 @@ class HealthWatch:
         while True:
             await asyncio.sleep(EVENTS_S)
             client = nvml()
-            if client is None or self._checks.are_off:
+            if client is None:
                 continue
             try:
                 events = await self._ask(client)
             except SupervisorEndedError:
                 raise
             except NvmlError as error:
-                self._set_nvml_problem(error.message)
+                self.set_nvml_problem("watch", error.message)
                 continue
-            self._set_nvml_problem("")
+            self.set_nvml_problem("watch", "")
             self._note(events, list(resources()))
 
     async def _ask(self, client: NvmlClient) -> NvmlEvents:
@@ -102,7 +106,7 @@ class HealthWatch:
         try:
             await asyncio.wait([question], timeout=limit_s)
             if not question.done():
-                self._set_nvml_problem(f"NVML does not answer within {limit_s:g} s")
+                self.set_nvml_problem("watch", f"NVML does not answer within {limit_s:g} s")
             return await question
         finally:
             question.cancel()
@@ -128,12 +132,19 @@ class HealthWatch:
                 self._sick[id_] = f"XID {event.xid}"
                 self._counts.xids[resource.name] += 1
 
-    def _set_nvml_problem(self, problem: str) -> None:
-        """Make all devices unhealthy while NVML does not answer."""
-        if problem == self.nvml_problem:
+    def set_nvml_problem(self, source: str, problem: str) -> None:
+        """Make all devices unhealthy while NVML does not answer one who asks it.
+
+        Args:
+            source: who asks.
+            problem: a sentence, "" if NVML answers.
+        """
+        before = self.nvml_problem
+        self._problems.pop(source, None)
+        if problem:
+            self._problems[source] = problem
+        after = self.nvml_problem
+        if after == before:
             return
-        self.nvml_problem = problem
-        self._log.warning(
-            f"all devices are unhealthy: {problem}" if problem else "NVML answers again"
-        )
+        self._log.warning(f"all devices are unhealthy: {after}" if after else "NVML answers again")
         self._changed()

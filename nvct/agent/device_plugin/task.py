@@ -45,6 +45,8 @@ SETTLE_S = 2.0
 """Until the next look after a change: procfs may show it before NVML does."""
 PERIOD_S = 30.0
 """Until the next look if nothing seems to have changed."""
+BROKEN_S = 2.0
+"""Until the next attempt if NVML fails though the driver is loaded."""
 RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
 
@@ -156,16 +158,14 @@ class DevicePlugin:
                 delay_s = SETTLE_S if is_change else PERIOD_S
                 try:
                     await self._offer()
-                    if self._checks.are_off:  # else `_watch_events` knows it earlier
-                        self._set_nvml_problem("")
+                    self._health.set_nvml_problem("look", "")
                     self._last_error = ""
                 except SupervisorEndedError:
                     raise
                 except NvctError as error:
                     if is_first and (self._settings.fail_on_init_error or not _may_come(error)):
                         raise
-                    self._fail(error)
-                    delay_s = RETRY_S
+                    delay_s = self._fail(error)
                 retry_at = time.monotonic() + delay_s
                 is_first = False
             await waiting.until_set(self.reload, MACHINE_S)
@@ -261,16 +261,23 @@ class DevicePlugin:
             self._log.warning(f"IMEX channel channel{channel} does not exist: left out")
         return tuple(channel for channel in wanted if channel in there)
 
-    def _fail(self, error: NvctError) -> None:
-        """Offer nothing any more; unhealthy devices if it is only NVML that does not answer."""
+    def _fail(self, error: NvctError) -> float:
+        """Offer nothing any more; unhealthy devices if it is only NVML that does not answer.
+
+        Returns:
+            The time until the next attempt, in seconds.
+        """
         text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
         if text != self._last_error:
             self._log.error(text)
             self._last_error = text
         if isinstance(error, NvmlError) and self._discovery.has_driver():
-            return  # the health watch sees to the devices
+            if self.registrations:
+                self._health.set_nvml_problem("look", error.message)
+            return BROKEN_S
         self._offered = None
         self._served.offer(())
+        return RETRY_S
 
     def _watched(self) -> NvmlClient | None:
         """Return the client of NVML if there are devices that it watches."""

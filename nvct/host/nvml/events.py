@@ -9,7 +9,6 @@ the driver hangs, so the verb also asks each GPU for a value: that hangs with th
 from __future__ import annotations
 
 import threading
-import time
 from ctypes import c_void_p, cast
 from itertools import count
 
@@ -28,8 +27,6 @@ SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8
 WANTED = SINGLE_BIT_ECC | DOUBLE_BIT_ECC | XID
 """As NVIDIA's device plugin; only XID errors are reported."""
 SLICE_MS = 1000
-LATE_S = 3.0
-"""NVML returns from a wait after a slice; after so long without it, it hangs."""
 WHOLE_GPU = 0xFFFFFFFF
 """In place of the id of an instance (nvml.h, nvmlEventData_t)."""
 LIMIT = 1000
@@ -60,15 +57,17 @@ class Watch:
         self._uuids: dict[int | None, str] = {}  # a lost GPU does not tell its UUID any more
         self._events: list[XidEvent] = []
         self._lock = threading.Lock()
-        self._set = self._nvml.nvmlEventSetCreate()
+        self._set: Any = None
+        failure = ""
+        try:
+            self._set = self._nvml.nvmlEventSetCreate()
+        except self._nvml.NVMLError_NotSupported as error:  # no GPU here has events
+            failure = f"{self._nvml.last}: {reason(error)}"
         for index in range(self._nvml.nvmlDeviceGetCount()):
-            self._register(index)
-        self._waits_since = time.monotonic()
-        threading.Thread(target=self._run, name="events", daemon=True).start()
+            self._register(index, failure)
+        if not failure:
+            threading.Thread(target=self._run, name="events", daemon=True).start()
 
-    def is_late(self) -> bool:
-        """Return whether NVML has not returned from a wait in time."""
-        return time.monotonic() - self._waits_since > LATE_S
     def probe(self, nvml: Calls) -> None:
         """Ask each GPU for the memory that is used, 0.01 ms; its answer does not matter."""
         for handle in self._handles:
@@ -80,12 +79,16 @@ class Watch:
             taken, self._events = tuple(self._events), []
         return taken
 
-    def _register(self, index: int) -> None:
+    def _register(self, index: int, failure: str) -> None:
         nvml, uuid = self._nvml, ""
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             self._handles.append(handle)
-            uuid = self._uuids[_address(handle)] = string(nvml.nvmlDeviceGetUUID(handle))
+            uuid = string(nvml.nvmlDeviceGetUUID(handle))
+            if failure:
+                self.unwatched[uuid] = failure
+                return
+            self._uuids[_address(handle)] = uuid
             types = WANTED & int(nvml.nvmlDeviceGetSupportedEventTypes(handle))
             nvml.nvmlDeviceRegisterEvents(handle, types, self._set)
         except nvml.NVMLError as error:
@@ -96,7 +99,6 @@ class Watch:
         nvml = self._nvml
         try:
             while True:
-                self._waits_since = time.monotonic()
                 try:
                     data = nvml.nvmlEventSetWait_v2(self._set, SLICE_MS)
                 except nvml.NVMLError_Timeout:
@@ -125,7 +127,7 @@ def events(nvml: Calls) -> NvmlEvents:
     """Return the events since the last question; the first question starts the watch.
 
     Raises:
-        NvmlError: the watch has ended, and the next question starts another one; or NVML hangs.
+        NvmlError: the watch has ended, and the next question starts another one.
     """
     global _watch  # noqa: PLW0603 - one for each worker process, whose memory this is
     if _watch is None:
@@ -134,8 +136,6 @@ def events(nvml: Calls) -> NvmlEvents:
     if watch.failure:
         _watch = None
         raise NvmlError(f"the watch for XID errors ended: {watch.failure}")
-    if watch.is_late():
-        raise NvmlError(f"NVML hangs: the watch for XID errors has not returned for {LATE_S:g} s")
     watch.probe(nvml)
     return NvmlEvents(watch=watch.number, events=watch.take(), unwatched=watch.unwatched)
 

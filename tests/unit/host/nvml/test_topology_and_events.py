@@ -9,12 +9,14 @@ import time
 import pytest
 
 from nvct.errors import ContainerNotPossibleError, NvmlError
-from nvct.host.nvml import answers
+from nvct.host.nvml import answers, events
+from nvct.host.nvml.calls import Calls
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 from nvct.host.nvml.session import NvmlSession
 from nvct.sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
+from tests.unit.host.nvml.library import PythonNvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,33 +83,39 @@ def test_a_gpu_that_is_lost_is_still_named(node: tree.Node, session: NvmlSession
     assert wait_for_events(session).events == (XidEvent(uuid=tree.gpu_uuid(node.name, 3), xid=79),)
 
 
-def test_a_wait_that_does_not_return_is_reported_while_it_lasts(
+def test_the_question_for_events_hangs_with_the_driver(
     node: tree.Node, session: NvmlSession
 ) -> None:
     session.call("events")
     node_changes.set_fault(node, "hang", 600)
+    session.limit_s = 1
 
-    assert wait_for_problem(session).startswith("NVML hangs: the watch for XID errors")
-    node_changes.set_fault(node, "hang", 0)
-    end = time.monotonic() + TIMEOUT_S
-    while problem(session) and time.monotonic() < end:
-        time.sleep(0.02)
-    assert problem(session) == ""
-
-
-def wait_for_problem(session: NvmlSession) -> str:
-    end = time.monotonic() + TIMEOUT_S
-    while not problem(session) and time.monotonic() < end:
-        time.sleep(0.02)
-    return problem(session)
-
-
-def problem(session: NvmlSession) -> str:
-    try:
+    with pytest.raises(NvmlError, match="NVML does not answer within 1 s"):
         session.call("events")
-    except NvmlError as error:
-        return error.message
-    return ""
+    node_changes.set_fault(node, "hang", 0)
+    session.limit_s = 60
+    assert answers.events(session.call("events")).events == ()
+
+
+def test_a_machine_without_events_says_so_and_is_watched_for_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Library(PythonNvml):
+        def nvmlEventSetCreate(self) -> None:  # noqa: N802
+            raise self.NVMLError_NotSupported
+
+        def nvmlDeviceGetMemoryInfo(self, gpu: dict[str, object]) -> None:  # noqa: N802
+            self.journal.append(f"probe {gpu['uuid']}")
+
+    library = Library({"uuid": "GPU-0"}, {"uuid": "GPU-1"})
+    monkeypatch.setattr(events, "_watch", None)
+
+    found = events.events(Calls(library))
+
+    assert found.unwatched == dict.fromkeys(
+        ["GPU-0", "GPU-1"], "nvmlEventSetCreate: not supported"
+    )
+    assert library.journal == ["probe GPU-0", "probe GPU-1"]
 
 
 def wait_for_events(session: NvmlSession) -> NvmlEvents:
