@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -49,6 +50,7 @@ MOUNTS = {
 }
 """Of the plugin's container: the host's Python and this checkout stand in for an image. NVML shows
 MIG devices whose nodes are there, so new ones need the host's own /dev."""
+LOW_LEVEL = f'[nvidia-container-runtime]\nruntimes = ["{run_folder.PROGRAMS}/runc"]\n'
 SETTINGS = "accept-nvidia-visible-devices-as-volume-mounts = true\n"
 
 
@@ -63,7 +65,7 @@ def prepare(cluster: Cluster, *flags: str) -> None:
     """
     box, engine = cluster.box, cluster.engine
     assert isinstance(engine, SupervisedContainerd)
-    box.write(CONFIG, SETTINGS + box.read(CONFIG))
+    box.write(CONFIG, SETTINGS + box.read(CONFIG) + LOW_LEVEL)
     config = box.read(ENGINE_CONFIG)
     assert DEFAULT_RUNC in config
     runc = f'BinaryName = "{run_folder.PROGRAMS}/runc"'
@@ -122,10 +124,12 @@ def restarts(cluster: Cluster, pod: str) -> int:
     return sum(status["restartCount"] for status in statuses)
 
 
-def asks(count: int, script: str = LIST, name: str = GPU) -> Pod:
-    """Return a pod that asks for so many devices of a resource."""
+def asks(
+    count: int, script: str = LIST, name: str = GPU, runtime_class: str = "nvidia", **more: Any
+) -> Pod:
+    """Return a pod that asks for so many devices of a resource; `more` are fields of Pod."""
     limits = {"resources": {"limits": {name: count}}}
-    return Pod(script=script, runtime_class="nvidia", container=limits)
+    return Pod(script=script, runtime_class=runtime_class, container=limits, **more)
 
 
 def allocatable(cluster: Cluster, name: str = GPU) -> int:
