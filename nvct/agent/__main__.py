@@ -17,8 +17,9 @@ def main() -> None:
         # Before anything that starts a thread, and while this process is small.
         supervisor = nvml_supervisor.start()
         from nvct.agent import main as agent
+        from nvct.agent.task_table import DEFAULT
 
-        agent.run(sys.argv[1:] or agent.TASKS, os.environ, supervisor)
+        agent.run(sys.argv[1:] or DEFAULT, os.environ, supervisor)
     except (NvctError, OSError) as failure:
         error = failure if isinstance(failure, NvctError) else HostError(str(failure))
         sys.stderr.write(f"{line('nvct agent', error)}\n")

@@ -14,6 +14,7 @@ from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import gpus, mig, nodes, pci
 from nvct.host.model import Findings
+from nvct.host.roots import Roots
 from nvct.linux import device_nodes
 
 TYPE_CHECKING = False
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
     from nvct.host.gpu.nodes import NodeStat, StatNode
     from nvct.host.model import Mode
     from nvct.host.nvml.model import GpuLink, NvmlReport
-    from nvct.host.roots import Roots
 
     Signature: TypeAlias = tuple[object, ...]
 
 NVML = "libnvidia-ml.so.1"
+MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
+"""By --device-discovery-strategy; auto is the machine's own."""
 HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
 """Numbers of a node that this container cannot see; the agent does not use them."""
 
@@ -128,6 +130,19 @@ class Discovery:
         except NvmlError as error:
             findings.warn(f"it is not known how GPUs are connected: {error.message}")
             return ()
+
+
+def of_this_machine(nvml: NvmlClient, driver_root: str, strategy: str) -> Discovery:
+    """Return the discovery of the machine below /proc and /sys.
+
+    Args:
+        nvml: used for what only NVML has.
+        driver_root: where the driver's root is mounted; "/" is used if that is no folder.
+        strategy: auto, or one of MODES.
+    """
+    root = driver_root if os.path.isdir(driver_root) else "/"
+    roots = Roots(driver_root=root, proc="/proc", sys="/sys")
+    return Discovery(roots, nvml, mode=MODES.get(strategy))
 
 
 def nvml_library(roots: Roots) -> str:

@@ -13,11 +13,13 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass, field
+from functools import partial
 
 from nvct.agent import http, logs, status
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.nvml_client import NvmlClient
 from nvct.agent.status import Status
+from nvct.agent.task_table import TASKS
 from nvct.agent.tasks import Task
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
@@ -28,13 +30,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-    from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
+    from nvct.agent.task_table import Runs
     from nvct.host.nvml.process import WorkerProcess
 
-DEVICE_PLUGIN, HTTP = "device-plugin", "http"
-TASKS = (DEVICE_PLUGIN,)
+HTTP = "http"
 DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
 LISTEN_ENV = "NVCT_AGENT_LISTEN"
 CLOSE_S = 5.0
@@ -54,7 +55,7 @@ class Agent:
         journal: its log.
         has_gpu: whether this node has a GPU.
         listen: host and port for everybody's requests, None to have no port.
-        plugin: the device plugin while it runs.
+        running: what does a task's work while it runs, by the task's name.
     """
 
     names: Sequence[str]
@@ -63,25 +64,28 @@ class Agent:
     journal: Log
     has_gpu: Callable[[], bool]
     listen: tuple[str, int] | None = None
-    plugin: DevicePlugin | None = None
+    running: dict[str, Runs] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Make the tasks; none is started."""
-        made = {
-            DEVICE_PLUGIN: Task(
-                DEVICE_PLUGIN, self._device_plugin, self._describe, self._plugin_metrics
+        self.tasks = [
+            Task(
+                name,
+                partial(self._run_task, name),
+                partial(self._describe, name),
+                partial(self._metrics, name),
             )
-        }
-        self.tasks = [made[name] for name in self.names]
+            for name in self.names
+        ]
         self.http = Task(HTTP, self._listen)
         served = [*self.tasks, *([self.http] if self.listen else [])]
         self.status = Status(served, lambda: self.client.problem)
 
     def reload(self) -> None:
         """Have the tasks read their settings again."""
-        if self.plugin is not None:
-            self.plugin.reload.set()
+        for work in self.running.values():
+            work.reload.set()
 
     async def serve(self, instance: Instance, stopped: asyncio.Event) -> None:
         """Serve this node until it is stopped; stand by while another instance serves it.
@@ -146,21 +150,19 @@ class Agent:
         finally:
             await server.close()
 
-    async def _device_plugin(self) -> None:
-        from nvct.agent.device_plugin import main
-
+    async def _run_task(self, name: str) -> None:
         env = with_driver_roots(self.env)
-        self.plugin = main.make((), env, self.client, self.journal)
+        work = self.running[name] = TASKS[name](env, self.client, self.journal)
         try:
-            await self.plugin.run()
+            await work.run()
         finally:
-            self.plugin = None
+            self.running.pop(name, None)
 
-    def _describe(self) -> object:
-        return self.plugin.describe() if self.plugin else None
+    def _describe(self, name: str) -> object:
+        return self.running[name].describe() if name in self.running else None
 
-    def _plugin_metrics(self) -> Iterable[Family]:
-        return self.plugin.metrics() if self.plugin else ()
+    def _metrics(self, name: str) -> Iterable[Family]:
+        return self.running[name].metrics() if name in self.running else ()
 
 
 async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:

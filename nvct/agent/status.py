@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 
 JSON = "application/json"
+READY = ("listed", "written")
+"""States of a task's parts: resources that the kubelet has listed, labels that were written."""
 
 
 @dataclass
@@ -140,6 +142,6 @@ def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
         if task["state"] == "failed":
             return f"{task['name']} has failed: {task['reason']}"
         for part in task["detail"] or ():
-            if part["state"] != "listed":
+            if part["state"] not in READY:
                 return f"{part['resource']} is {part['state']}"
     return ""

@@ -38,7 +38,7 @@ def log_options(command: Command) -> Command:
 
 
 @click.command()
-@words("--tasks", env="NVCT_AGENT_TASKS", text="What the agent does.  [default: all]")
+@words("--tasks", env="NVCT_AGENT_TASKS", text="What the agent does.  [default: device-plugin]")
 @click.option(
     "--listen", metavar="ADDRESS", envvar=LISTEN_ENV,
     help="Serve /status, /healthz and /metrics by HTTP, as :9400 or 127.0.0.1:9400.  "
@@ -71,8 +71,9 @@ def agent(
 ) -> None:
     """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
 
-    Tasks: device-plugin offers GPUs to the kubelet. A task takes its settings from the environment
-    variables of NVIDIA's program of that name, as MIG_STRATEGY, and from the file in CONFIG_FILE.
+    Tasks: device-plugin offers GPUs to the kubelet, labels labels this Node. A task takes its
+    settings from the environment variables of NVIDIA's programs (nvidia-device-plugin,
+    gpu-feature-discovery), as MIG_STRATEGY, and from the file in CONFIG_FILE.
 
     Example: MIG_STRATEGY=mixed nvct agent
     """

@@ -63,6 +63,8 @@ PROGRAMS = {
                 {"NVIDIA_VISIBLE_DEVICES": "void"}),
     "agent": ("Serves the GPUs of a Kubernetes node", ["/usr/bin/nvct", "agent"], GPUS),
     "device-plugin": ("Offers GPUs to the kubelet", ["/usr/bin/nvidia-device-plugin"], GPUS),
+    "gpu-feature-discovery": ("Labels a Kubernetes node with what its GPUs are",
+                              ["/usr/bin/gpu-feature-discovery"], GPUS),
 }  # fmt: skip
 """By tag: what it does, its ENTRYPOINT and its variables."""
 
@@ -118,7 +120,7 @@ def build(
     contents = {
         "Debian": base_entries,
         "Python and libraries": layers.of_folder(bundle, BUNDLE, lambda p: not is_nvct(p)),
-        "gRPC and protobuf": [
+        "gRPC and the Kubernetes client": [
             *layers.of_folder(agent, AGENT), pth, *layers.folders_of([pth.path])
         ],
         "nvct": [*layers.of_folder(bundle, BUNDLE, is_nvct), *programs(document)],
@@ -191,7 +193,7 @@ def compile_modules(site: Path, bundle: Path) -> None:
         "compileall.compile_dir(sys.argv[1],quiet=2,stripdir=sys.argv[1],"
         f"prependdir='/{AGENT}',invalidation_mode=mode);"
         "sys.path.insert(0,sys.argv[1]);"
-        "import grpc.aio, google.protobuf.descriptor_pool, ssl"
+        "import grpc.aio, google.protobuf.descriptor_pool, lightkube.core.async_client, ssl"
     )
     run(str(bundle / "bin/nvct-python"), "-B", "-c", code, str(site))
 

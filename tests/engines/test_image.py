@@ -24,6 +24,8 @@ pytestmark = pytest.mark.slow
 PLUGIN = ("device-plugin", "nvidia-device-plugin", "--version")
 CALLS = {
     PLUGIN: f"nvct: {__version__}",
+    ("gpu-feature-discovery", "gpu-feature-discovery", "--version"): f"nvct: {__version__}",
+    ("agent", "/opt/nvct/bin/nvct-python", "-I", "-c", "import nvct.agent.cluster; print('loaded')"): "loaded",
     ("agent", "nvct", "agent", "--help"): "Run this node's agent",
     ("toolkit", "nvidia-toolkit", "--help"): "Install",
     ("agent", "bash", "-c", "type sleep cat sh && bash -c 'exec nvct --version'"): __version__,
@@ -73,7 +75,7 @@ def test_it_says_what_is_in_it() -> None:
     path = program_image.archive()
     bill = json.loads(path.with_name(path.name.replace("oci.tar", "spdx.json")).read_text())
     names = {one["name"] for one in bill["packages"]}
-    assert {"nvct", "libc6", "bash", "python3.11-minimal", "grpcio", "click"} <= names
+    assert {"nvct", "libc6", "bash", "python3.11-minimal", "grpcio", "lightkube", "click"} <= names
     with tarfile.open(path) as tar:
         index = json.load(tar.extractfile("index.json"))  # type: ignore[arg-type]
     tags = [one["annotations"]["org.opencontainers.image.ref.name"] for one in index["manifests"]]

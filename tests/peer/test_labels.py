@@ -104,15 +104,19 @@ def test_more_labels_add_to_the_incumbents_and_change_none(node: Node, facts: Fa
 
 def test_a_node_with_several_models_has_labels_of_each(node: Node, facts: Facts) -> None:
     labels, _ = compute.labels(facts, options.rules_of(options.resolve([], {})[0], timestamp=1))
-    counts = {key: value for key, value in labels.items() if key.startswith("nvidia.com/gpu-")}
+    counts = {
+        key: value for key, value in labels.items() if key.startswith("nvidia.com/gpu.product.")
+    }
     if node.name != "mixed":
         assert counts == {}
         return
     assert labels["nvidia.com/gpu.product"] == "NVIDIA-H100-80GB-HBM3"
     assert {key: value for key, value in counts.items() if key.endswith(".count")} == {
-        "nvidia.com/gpu-Tesla-T4.count": "1",
-        "nvidia.com/gpu-NVIDIA-A100-SXM4-80GB.count": "2",
-        "nvidia.com/gpu-NVIDIA-H100-80GB-HBM3.count": "2",
+        "nvidia.com/gpu.product.Tesla-T4.count": "1",
+        "nvidia.com/gpu.product.NVIDIA-A100-SXM4-80GB.count": "2",
+        "nvidia.com/gpu.product.NVIDIA-H100-80GB-HBM3.count": "2",
     }
-    assert labels["nvidia.com/gpu-Tesla-T4.memory"] == "15360"
-    assert labels["nvidia.com/gpu-NVIDIA-A100-SXM4-80GB.replicas"] == "0"  # all in MIG mode
+    assert labels["nvidia.com/gpu.product.Tesla-T4.memory"] == "15360"
+    assert (
+        labels["nvidia.com/gpu.product.NVIDIA-A100-SXM4-80GB.replicas"] == "0"
+    )  # all in MIG mode

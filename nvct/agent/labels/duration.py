@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from nvct.errors import UsageError
@@ -12,14 +13,14 @@ UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0,
 PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|ms|s|m|h)")
 
 
-def seconds(text: str) -> float | None:
-    """Return a duration in seconds, None if it is infinite.
+def seconds(text: str) -> float:
+    """Return a duration in seconds, `math.inf` for infinite.
 
     Raises:
         UsageError: the text is no duration.
     """
     if text == INFINITE:
-        return None
+        return math.inf
     parts = PART.findall(text)
     if not parts or "".join(f"{number}{unit}" for number, unit in parts) != text:
         raise UsageError(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nvct.agent.labels.facts import Facts, GpuFacts, Labels, Rules
 
 GPU = f"{PREFIX}gpu"
-LONGEST = ".sharing-strategy"
+LONGEST = ".compute.major"
 """The longest suffix of a model's labels."""
 FAMILIES = {
     1: "tesla", 2: "fermi", 3: "kepler", 5: "maxwell", 6: "pascal", 9: "hopper",
@@ -43,16 +43,16 @@ def labels(facts: Facts, rules: Rules) -> Labels:
 
 
 def models(facts: Facts, rules: Rules) -> Labels:
-    """Return the labels of each model, if there are several; e.g. gpu-Tesla-T4.count."""
+    """Return labels of each model if there are several; e.g. gpu.product.Tesla-T4.count."""
     by_model = _by_model(facts)
     labels: Labels = {}
     if len(by_model) > 1:
         for model, gpus in by_model.items():
-            room = LIMIT - len(LONGEST) - len("gpu-")
-            key = f"{GPU}-{sanitized(model)[:room].rstrip(ENDS)}"
-            labels |= of_model(key, gpus, rules)
-            labels[f"{key}.mode"] = _mode(gpus)
-            labels |= ecc(key, gpus)
+            room = LIMIT - len("gpu.product.") - len(LONGEST)
+            key = f"{GPU}.product.{sanitized(model)[:room].rstrip(ENDS)}"
+            of_it = {**of_model(key, gpus, rules), f"{key}.mode": _mode(gpus), **ecc(key, gpus)}
+            del of_it[f"{key}.product"], of_it[f"{key}.sharing-strategy"]
+            labels |= of_it
     return labels
 
 

@@ -49,3 +49,11 @@ class Settings:
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
     sharing: Sharing | None = None
+
+    @property
+    def output(self) -> tuple[object, ...]:
+        """Return what determines where labels are written to."""
+        return (
+            self.label_node, self.use_node_feature_api, self.output_file, self.kubeconfig,
+            self.namespace, self.node_name, self.pod_name, self.oneshot, self.sleep_interval,
+        )  # fmt: skip

@@ -148,7 +148,7 @@ def test_the_model_with_most_whole_gpus_labels_the_node() -> None:
 
     few = labels(replace(NODE, gpus=(t4, H100, H100)), rules)
     assert few[f"{GPU}.product"] == "NVIDIA-H100"
-    assert few[f"{GPU}-Tesla-T4.count"] == "1"
+    assert few[f"{GPU}.product.Tesla-T4.count"] == "1"
     assert all(is_key(key) and is_value(value) for key, value in few.items())
     assert labels(replace(NODE, gpus=(t4, IN_MIG, IN_MIG)))[f"{GPU}.product"] == "Tesla-T4"
     assert labels(replace(NODE, gpus=(t4, H100)))[f"{GPU}.product"] == "Tesla-T4"

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The API server of the cluster, through lightkube, with a sentence for each failure.
+
+Contract: the only user of lightkube. Objects are plain dicts, as JSON has them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any, NamedTuple
+
+import httpx2
+from lightkube import generic_resource
+from lightkube.config.kubeconfig import KubeConfig
+from lightkube.core.async_client import AsyncClient
+from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.types import PatchType
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+    Object: TypeAlias = dict[str, Any]
+
+TIMEOUT_S = 10.0
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT = 401, 403, 404, 409
+USER = re.compile(r'User "([^"]+)"')
+"""In the API server's message of status 403."""
+ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):(.+)")
+
+
+class Kind(NamedTuple):
+    """A kind of objects.
+
+    Attributes:
+        group: "" for the core group.
+        plural: as in paths and roles.
+    """
+
+    group: str
+    version: str
+    name: str
+    plural: str
+    is_namespaced: bool
+
+
+NODE = Kind("", "v1", "Node", "nodes", is_namespaced=False)
+POD = Kind("", "v1", "Pod", "pods", is_namespaced=True)
+
+
+class ClusterError(HostError):
+    """The API server refuses a request or does not answer.
+
+    Attributes:
+        status: HTTP's, 0 if there was no answer.
+    """
+
+    code = "cluster"
+
+    def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class Cluster:
+    """The API server of one cluster."""
+
+    def __init__(self, config: KubeConfig) -> None:
+        """Connect when the first request is sent.
+
+        Raises:
+            ClusterError: the configuration does not work.
+        """
+        try:
+            self._client = AsyncClient(config, timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False)
+        except (ConfigError, OSError, ValueError) as error:
+            raise ClusterError(f"the kubeconfig does not work: {error}") from error
+        self._server = str(self._client.config.cluster.server)
+
+    async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        """Return an object, None if there is none.
+
+        Raises:
+            ClusterError: the API server refuses, or does not answer.
+        """
+        try:
+            found: Any = await self._client.get(_resource(kind), name, namespace=namespace or None)
+        except Exception as error:
+            failure = self._failure(error, "get", kind, name)
+            if failure.status == NOT_FOUND:
+                return None
+            raise failure from error
+        return dict(found)
+
+    async def apply(self, kind: Kind, manifest: Object, manager: str) -> Object:
+        """Apply an object on the server's side, and return what it is then.
+
+        Keys that the manager applied before and leaves out now are removed. Those of the manifest
+        are taken over from other managers.
+
+        Raises:
+            ClusterError: as `find`.
+        """
+        body = {"apiVersion": f"{kind.group}/{kind.version}".lstrip("/"), "kind": kind.name}
+        return await self._patch(kind, {**body, **manifest}, PatchType.APPLY, manager)
+
+    async def merge(self, kind: Kind, manifest: Object, manager: str) -> Object:
+        """Merge fields into an object (JSON merge patch), and return what it is then.
+
+        Raises:
+            ClusterError: as `find`; status 409 if the manifest has an older resourceVersion.
+        """
+        return await self._patch(kind, manifest, PatchType.MERGE, manager)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def _patch(self, kind: Kind, manifest: Object, how: PatchType, manager: str) -> Object:
+        metadata = manifest["metadata"]
+        try:
+            patched: Any = await self._client.patch(
+                _resource(kind), metadata["name"], manifest,
+                namespace=metadata.get("namespace"), patch_type=how, field_manager=manager,
+                force=True,
+            )  # fmt: skip
+        except Exception as error:
+            raise self._failure(error, "patch", kind, metadata["name"]) from error
+        return dict(patched)
+
+    def _failure(self, error: Exception, verb: str, kind: Kind, name: str) -> ClusterError:
+        """Return the sentence for a failed request.
+
+        Raises:
+            Exception: the error itself, if it is none of a request.
+        """
+        if isinstance(error, ApiError):
+            return refusal(error.response.status_code, str(error), verb, kind, name)
+        if isinstance(error, httpx2.HTTPStatusError):  # an answer that is not Kubernetes's
+            status = error.response.status_code
+            return refusal(status, f"HTTP status {status}", verb, kind, name)
+        if isinstance(error, (httpx2.HTTPError, ConfigError, OSError)):
+            reason = str(error) or type(error).__name__
+            return ClusterError(
+                f"the API server {self._server} does not answer: {reason}",
+                hint="see whether a NetworkPolicy or proxy keeps this pod from it",
+            )
+        raise error
+
+
+def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:
+    """Return the cluster of a kubeconfig file, or that of this pod's service account.
+
+    Raises:
+        ClusterError: there is neither, or the file is malformed.
+    """
+    try:
+        if kubeconfig:
+            return Cluster(KubeConfig.from_file(kubeconfig))
+        if "KUBERNETES_SERVICE_HOST" not in env:
+            raise ClusterError(
+                "this is no pod of a cluster, and no kubeconfig is given",
+                hint="--kubeconfig=FILE; or write labels to a file: --use-node-feature-api=false",
+            )
+        return Cluster(KubeConfig.from_service_account())
+    except ConfigError as error:
+        raise ClusterError(
+            f"there is no access to the cluster: {error}",
+            hint="does the pod have a service account's token (automountServiceAccountToken)?",
+        ) from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:  # a malformed file
+        raise ClusterError(f"kubeconfig {kubeconfig} is malformed: {error}") from error
+
+
+def refusal(status: int, message: str, verb: str, kind: Kind, name: str) -> ClusterError:
+    """Return the sentence for an answer of the API server that is an error."""
+    of_group = f" of group {kind.group}" if kind.group else ""
+    what = f"{kind.plural}{of_group}"
+    if status == FORBIDDEN and USER.search(message):
+        match = USER.search(message)
+        user = match[1] if match else ""
+        account = ACCOUNT.fullmatch(user)
+        who = f"service account {account[2]} of namespace {account[1]}" if account else user
+        role = "Role" if kind.is_namespaced else "ClusterRole"
+        return ClusterError(
+            f"{who} may not {_verb(message) or verb} {what}",
+            hint=f"an administrator of the cluster must grant it by a {role}: verb "
+            f"{_verb(message) or verb}, resource {kind.plural}, apiGroup {kind.group!r}",
+            status=status,
+        )
+    if status == UNAUTHORIZED:
+        return ClusterError(
+            "the API server does not accept the token", hint="it may be expired", status=status
+        )
+    if status == NOT_FOUND:
+        return ClusterError(f"the cluster has no {name} among its {what}", status=status)
+    return ClusterError(
+        f"the API server refuses to {verb} {kind.name} {name}: {message}", status=status
+    )
+
+
+def _verb(message: str) -> str:
+    """Return the verb that the server names: a patch of a missing object is a create."""
+    match = re.search(r'cannot (\w+) resource "', message)
+    return match[1] if match else ""
+
+
+@cache  # lightkube registers a class once
+def _resource(kind: Kind) -> type:
+    make = (
+        generic_resource.create_namespaced_resource
+        if kind.is_namespaced
+        else generic_resource.create_global_resource
+    )
+    return make(kind.group, kind.version, kind.name, kind.plural)

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where labels are written to: a file, the standard output, the own Node, a NodeFeature object."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+from nvct.errors import HostError
+from nvct.linux.files import write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from nvct.agent.cluster import Cluster, Kind, Object
+    from nvct.agent.labels.facts import Labels
+    from nvct.agent.labels.settings import Settings
+    from nvct.agent.logs import Log
+
+    class Output(Protocol):
+        """A place for labels."""
+
+        async def write(self, labels: Labels) -> None:
+            """Replace the labels there.
+
+            Raises:
+                HostError: this fails.
+            """
+
+        async def close(self) -> None:
+            """End; the labels stay or go, as NVIDIA's program has it."""
+
+
+MANAGER = "nvct-labels"
+"""The field manager of server-side apply."""
+NODE_OF = "nfd.node.kubernetes.io/node-name"
+MODE = 0o644
+
+
+class File:
+    """A file for Node Feature Discovery's source `local`; it is removed at the end."""
+
+    def __init__(self, path: str, *, stays: bool) -> None:
+        """Write to a path; the file stays at the end if that is said."""
+        self._path = path
+        self._stays = stays
+
+    async def write(self, labels: Labels) -> None:
+        """Replace the file by a rename; its temporary file begins with a dot, which NFD skips.
+
+        Raises:
+            HostError: the file cannot be written.
+        """
+        try:
+            os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
+            write_atomic(self._path, text_of(labels).encode(), mode=MODE)
+        except OSError as error:
+            raise HostError(
+                f"labels cannot be written to {self._path}: {error.strerror}"
+            ) from error
+
+    async def close(self) -> None:
+        """Remove the file, unless it stays."""
+        if not self._stays:
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+
+class StandardOutput:
+    """The standard output; each change is a block of lines."""
+
+    async def write(self, labels: Labels) -> None:
+        """Print the labels."""
+        sys.stdout.write(text_of(labels))
+        sys.stdout.flush()
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+class OwnNode:
+    """The Node of this machine, by server-side apply: labels of others stay as they are."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        """Label a node of a cluster."""
+        self._cluster = cluster
+        self._node = node
+
+    async def write(self, labels: Labels) -> None:
+        """Apply the labels; those that were applied before and are left out now are removed.
+
+        Raises:
+            ClusterError: the API server refuses, or there is no such Node.
+        """
+        from nvct.agent.cluster import NODE, NOT_FOUND, ClusterError
+
+        node = await self._cluster.find(NODE, self._node)
+        if node is None:
+            raise ClusterError(
+                f"the cluster has no Node {self._node}",
+                hint="give its name: NODE_NAME, from the field spec.nodeName",
+                status=NOT_FOUND,
+            )
+        # With the uid, an apply never creates a Node that was deleted just now.
+        metadata = {"name": self._node, "uid": node["metadata"]["uid"], "labels": labels}
+        await self._cluster.apply(NODE, {"metadata": metadata}, MANAGER)
+
+    async def close(self) -> None:
+        """End; the labels stay."""
+        await self._cluster.close()
+
+
+class NodeFeature:
+    """A NodeFeature object, from which Node Feature Discovery's master labels the Node."""
+
+    def __init__(
+        self, cluster: Cluster, node: str, namespace: str, pod: str, warn: Callable[[str], None]
+    ) -> None:
+        """Write an object of a namespace; a pod and its DaemonSet own it if `pod` is a name."""
+        self._cluster = cluster
+        self._node = node
+        self._namespace = namespace
+        self._pod = pod
+        self._warn = warn
+
+    async def write(self, labels: Labels) -> None:
+        """Apply the object, and remove labels that another program has left in it.
+
+        Raises:
+            ClusterError: the API server refuses, or there is no NFD in the cluster.
+        """
+        kind = node_feature()
+        metadata: Object = {
+            "name": f"nvidia-features-for-{self._node}",
+            "namespace": self._namespace,
+            "labels": {NODE_OF: self._node},
+        }
+        owners = await self._owners()
+        if owners:
+            metadata["ownerReferences"] = owners
+        features: Object = {"attributes": {}, "flags": {}, "instances": {}}
+        spec = {"features": features, "labels": labels}
+        applied = await self._apply(kind, {"metadata": metadata, "spec": spec})
+        left = applied["spec"].get("labels", {}).keys() - labels.keys()
+        if left:
+            version = applied["metadata"]["resourceVersion"]
+            manifest = {
+                "metadata": {**metadata, "resourceVersion": version},
+                "spec": {"labels": dict.fromkeys(left)},
+            }
+            await self._cluster.merge(kind, manifest, MANAGER)
+
+    async def close(self) -> None:
+        """End; the object stays."""
+        await self._cluster.close()
+
+    async def _apply(self, kind: Kind, manifest: Object) -> Object:
+        from nvct.agent.cluster import NOT_FOUND, ClusterError
+
+        try:
+            return await self._cluster.apply(kind, manifest, MANAGER)
+        except ClusterError as error:
+            if error.status != NOT_FOUND:
+                raise
+            raise ClusterError(
+                f"the cluster has no NodeFeature objects or no namespace {self._namespace}",
+                hint="install Node Feature Discovery 0.14 or later, or use --label-node",
+                status=NOT_FOUND,
+            ) from error
+
+    async def _owners(self) -> list[Object]:
+        """Return the owners of the object: this pod's DaemonSet, and the pod."""
+        from nvct.agent.cluster import POD, ClusterError
+
+        if not self._pod:
+            return []
+        try:
+            pod = await self._cluster.find(POD, self._pod, self._namespace)
+        except ClusterError as error:
+            self._warn(f"the NodeFeature object has no owner: {error.message}")
+            return []
+        if pod is None:
+            self._warn(f"the NodeFeature object has no owner: there is no pod {self._pod}")
+            return []
+        controllers = [
+            owner
+            for owner in pod["metadata"].get("ownerReferences", ())
+            if owner.get("controller")
+        ]
+        own = {"name": self._pod, "uid": pod["metadata"]["uid"]}
+        return [*controllers[:1], {"apiVersion": "v1", "kind": "Pod", **own}]
+
+
+def text_of(labels: Labels) -> str:
+    """Return labels as lines KEY=VALUE, sorted."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))
+
+
+def node_feature() -> Kind:
+    """Return the kind of NodeFeature objects."""
+    from nvct.agent.cluster import Kind
+
+    group = "nfd.k8s-sigs.io"
+    return Kind(group, "v1alpha1", "NodeFeature", "nodefeatures", is_namespaced=True)
+
+
+def of_settings(settings: Settings, log: Log) -> Output:
+    """Return the output that the settings choose.
+
+    Raises:
+        ClusterError: it is the cluster, to which there is no access.
+    """
+    if settings.label_node or settings.use_node_feature_api:
+        from nvct.agent.cluster import connect  # lightkube, 12 MB
+
+        cluster = connect(settings.kubeconfig, os.environ)
+        node = settings.node_name or os.uname().nodename
+        if settings.label_node:
+            return OwnNode(cluster, node)
+        return NodeFeature(cluster, node, settings.namespace, settings.pod_name, log.warning)
+    if not settings.output_file:
+        return StandardOutput()
+    stays = settings.oneshot or settings.sleep_interval == "infinite"
+    return File(settings.output_file, stays=stays)

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The labels of this node, as it is now.
+
+Level-triggered: after each change of the driver, of MIG devices or of the settings, and at the
+latest after the interval, all labels are computed and written again. While the driver or the API
+server does not answer, the labels stay as they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from nvct.agent.labels import compute, custom, duration, gather
+from nvct.agent.labels.settings import VFIO
+from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.waiting import until_set
+from nvct.errors import DriverNotFoundError, NvctError, NvmlError
+from nvct.host.gpu import pci
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nvct.agent.discovery import Discovery, Signature
+    from nvct.agent.exposition import Family
+    from nvct.agent.labels.facts import Facts, Labels
+    from nvct.agent.labels.outputs import Output
+    from nvct.agent.labels.settings import Settings
+    from nvct.agent.logs import Log
+
+MACHINE_S = 1.0
+"""How often the machine is looked at: a few folders of procfs."""
+SETTLE_S = 2.0
+"""Until the next look after a change: procfs may show it before NVML does."""
+PERIOD_S = 30.0
+"""Until the next look if nothing seems to have changed."""
+RETRY_S = 10.0
+"""Until the next attempt after a failure."""
+
+
+class NodeLabels:
+    """The task of the agent that labels its node.
+
+    Attributes:
+        reload: set it to have the settings read again.
+        labels: those that were written last.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Settings],
+        discovery: Callable[[Settings], Discovery],
+        output: Callable[[Settings], Output],
+        log: Log,
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            load: returns the settings.
+            discovery: returns the discovery of this machine for settings.
+            output: returns where labels are written to.
+            log: for what happens.
+        """
+        self.reload = asyncio.Event()
+        self.labels: Labels | None = None
+        self._load = load
+        self._make_discovery = discovery
+        self._make_output = output
+        self._log = log
+        self._timestamp = int(time.time())
+        self._settings = load()
+        self._discovery = discovery(self._settings)
+        self._written_at = 0.0
+        self._problem = ""
+        self._warnings: list[str] = []
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return the state of the labels, as JSON data."""
+        state = "waiting" if self.labels is None else "written"
+        return [
+            {
+                "resource": "labels",
+                "state": state,
+                "reason": self._problem,
+                "labels": len(self.labels or ()),
+            }
+        ]
+
+    def metrics(self) -> Iterable[Family]:
+        """Return no metrics: the labels are on the Node."""
+        return ()
+
+    async def run(self) -> None:
+        """Label until canceled, or once.
+
+        Raises:
+            NvctError: at the start, the settings do not fit the machine; or, if the settings say
+                so, the driver does not answer.
+        """
+        output = self._make_output(self._settings)
+        try:
+            if self._settings.oneshot:
+                await self._label(output)
+                return
+            while True:
+                before = self._settings
+                await self._follow(output)
+                if self._settings.output != before.output:
+                    await output.close()
+                    output = self._make_output(self._settings)
+        finally:
+            await output.close()
+
+    async def _follow(self, output: Output) -> None:
+        """Label, again after each change, until the settings are read again."""
+        signature: Signature | None = None
+        due = 0.0
+        while not self.reload.is_set():
+            current = self._discovery.signature()
+            if current != signature or time.monotonic() > due:
+                delay_s = SETTLE_S if current != signature else min(PERIOD_S, self._interval_s)
+                is_first = signature is None and self.labels is None
+                signature = current
+                try:
+                    await self._label(output)
+                    self._problem = ""
+                except SupervisorEndedError:
+                    raise
+                except NvctError as error:
+                    if is_first and not self._may_wait(error):
+                        raise
+                    self._complain(error)
+                    delay_s = RETRY_S
+                due = time.monotonic() + delay_s
+            await until_set(self.reload, MACHINE_S)
+        self._read_settings()
+
+    def _may_wait(self, error: NvctError) -> bool:
+        """Return whether waiting may help, and the settings want it."""
+        is_driver = isinstance(error, (NvmlError, DriverNotFoundError))
+        return is_driver and not self._settings.fail_on_init_error
+
+    def _complain(self, error: NvctError) -> None:
+        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
+        if text != self._problem:
+            self._problem = text
+            self._log.error(text)
+
+    def _read_settings(self) -> None:
+        self.reload.clear()
+        self._log.info("Received SIGHUP, reading the settings again")
+        try:
+            self._settings = self._load()
+        except NvctError as error:
+            self._log.error(f"the settings stay as they were: {error.message}")
+        self._discovery = self._make_discovery(self._settings)
+        self._written_at = 0.0
+
+    async def _label(self, output: Output) -> None:
+        """Compute the labels, and write them if they have changed or the interval is over."""
+        from nvct.agent.labels import options
+
+        facts, warnings = await self._facts()
+        rules = options.rules_of(self._settings, self._timestamp)
+        labels, more = compute.labels(facts, rules)
+        own = custom.load(self._settings.labels_file) if self._settings.labels_file else {}
+        labels, of_own = custom.added(labels, own)
+        self._warn([*warnings, *more, *of_own])
+        age_s = time.monotonic() - self._written_at
+        if labels == self.labels and self._written_at and age_s < self._interval_s:
+            return
+        await output.write(labels)
+        if labels != self.labels:
+            self._log.info(f"{len(labels)} labels were written")
+        self.labels, self._written_at = labels, time.monotonic()
+
+    async def _facts(self) -> tuple[Facts, list[str]]:
+        """Return the facts of this node; without a driver, only where none is to be expected.
+
+        Raises:
+            DriverNotFoundError, NvmlError: the driver does not answer, and may do so later.
+        """
+        settings, roots = self._settings, self._discovery.roots
+        if settings.device_discovery_strategy == VFIO:
+            return gather.without_gpus(roots)
+        try:
+            return await gather.with_gpus(self._discovery, settings.machine_type_file)
+        except SupervisorEndedError:
+            raise
+        except (DriverNotFoundError, NvmlError) as error:
+            is_expected = settings.oneshot or not pci.nvidia_devices(roots)
+            if settings.fail_on_init_error or self.labels or not is_expected:
+                raise
+            self._complain(error)
+            return gather.without_gpus(roots)
+
+    @property
+    def _interval_s(self) -> float:
+        return duration.seconds(self._settings.sleep_interval)
+
+    def _warn(self, warnings: list[str]) -> None:
+        for warning in warnings:
+            if warning not in self._warnings:
+                self._log.warning(warning)
+        self._warnings = warnings

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task of the agent as a program of its own: the version, --help, signals, the last sentence."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+from nvct.errors import HostError, NvctError, line
+from nvct.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import NoReturn
+
+    from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.task_table import Runs
+    from nvct.host.nvml.process import WorkerProcess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program.
+
+    Attributes:
+        name: its name; title: that of NVIDIA's; version: of NVIDIA's whose options this one takes.
+        help_text: returns the text of --help.
+        check: raises what is wrong with the settings, before anything slow is loaded.
+        make: returns the task.
+    """
+
+    name: str
+    title: str
+    version: str
+    help_text: Callable[[], str]
+    check: Callable[[Sequence[str], Mapping[str, str]], object]
+    make: Callable[[Sequence[str], Mapping[str, str], NvmlClient, Log], Runs]
+
+
+def main(program: Program) -> NoReturn:
+    """Run a program with the arguments of this process."""
+    words = sys.argv[1:]
+    if words in (["--version"], ["-version"], ["-v"]):
+        sys.stdout.write(f"{program.title} version v{program.version}\nnvct: {__version__}\n")
+        sys.exit(0)
+    try:
+        if any(word.lstrip("-") in ("help", "h") for word in words if word.startswith("-")):
+            sys.stdout.write(program.help_text())
+            sys.exit(0)
+        from nvct.agent import nvml_supervisor
+
+        # Before anything that starts a thread; and while this process is small.
+        supervisor = nvml_supervisor.start()
+        run(program, words, os.environ, supervisor)
+    except NvctError as error:
+        sys.stderr.write(f"{line(program.name, error)}\n")
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        lacking = HostError(f"no module {error.name}", hint="pip install 'nvct[agent]'")
+        sys.stderr.write(f"{line(program.name, lacking)}\n")
+        sys.exit(1)
+    sys.exit(0)
+
+
+def run(
+    program: Program, words: Sequence[str], env: Mapping[str, str], supervisor: WorkerProcess
+) -> None:
+    """Run until a signal ends the program, or it has nothing more to do.
+
+    Raises:
+        NvctError: the settings are wrong, or the machine has no driver and must have one.
+    """
+    from nvct.agent import logs
+
+    journal = logs.from_environment(env)
+    program.check(words, env)
+    import asyncio
+
+    asyncio.run(_serve(program, words, env, supervisor, journal))
+
+
+async def _serve(
+    program: Program,
+    words: Sequence[str],
+    env: Mapping[str, str],
+    supervisor: WorkerProcess,
+    journal: Log,
+) -> None:
+    import asyncio
+    import signal
+
+    from nvct.agent.nvml_client import NvmlClient
+
+    journal.info(f"Starting {program.name} {__version__}")
+    client = NvmlClient(supervisor.connection)
+    runs = program.make(words, env, client, journal)
+    task = asyncio.ensure_future(runs.run())
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, runs.reload.set)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        journal.info("Received a signal, shutting down.")
+    finally:
+        client.disconnect()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tasks that the agent can run, by their names in --tasks. A new task is a line here.
+
+A task takes its settings from the environment variables of NVIDIA's program of that name. Its
+modules are imported when it starts.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Protocol, TypeAlias
+
+    from nvct.agent.exposition import Family
+    from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
+
+    class Runs(Protocol):
+        """What does a task's work; setting `reload` has it read its settings again."""
+
+        reload: asyncio.Event
+
+        async def run(self) -> None:
+            """Run until canceled."""
+
+        def describe(self) -> list[dict[str, object]]:
+            """Return what /status shows, as JSON data."""
+
+        def metrics(self) -> Iterable[Family]:
+            """Return the task's own metrics."""
+
+    Factory: TypeAlias = Callable[[Mapping[str, str], NvmlClient, Log], Runs]
+
+
+def _device_plugin(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+    from nvct.agent.device_plugin import main
+
+    return main.make((), env, client, journal)
+
+
+def _labels(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+    from nvct.agent.labels import main
+
+    return main.make((), env, client, journal, in_agent=True)
+
+
+TASKS: Mapping[str, Factory] = {
+    "device-plugin": _device_plugin,
+    "labels": _labels,
+}
+DEFAULT = ("device-plugin",)
+"""What runs if --tasks names none."""

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options and variables of gpu-feature-discovery: defaults, names, precedence, the output."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nvct.agent.config_file import KEYS
+from nvct.agent.labels import duration, options
+from nvct.agent.labels.settings import Settings
+from nvct.errors import NvctError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.agent.option_table import Option
+
+CONFIG = """
+version: v1
+flags:
+  migStrategy: mixed
+  useNodeFeatureAPI: false
+  gfd: {oneshot: true, noTimestamp: true, sleepInterval: 5s, outputFile: /x, machineTypeFile: /y}
+sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}
+"""
+
+
+def test_without_anything_the_defaults_are_the_incumbents() -> None:
+    assert options.resolve([], {}) == (Settings(), ())
+
+
+def test_a_config_file_sets_what_variables_and_flags_do_not(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    env = {"CONFIG_FILE": f"{tmp_path}/config.yaml", "GFD_SLEEP_INTERVAL": "7s"}
+
+    settings, warnings = options.resolve(["-o", "/z"], env)
+
+    assert warnings == ()
+    assert (settings.output_file, settings.sleep_interval) == ("/z", "7s")
+    assert (settings.mig_strategy, settings.machine_type_file) == ("mixed", "/y")
+    assert settings.oneshot
+    assert settings.no_timestamp
+    assert not settings.use_node_feature_api
+    assert settings.sharing is not None
+    assert (settings.sharing.strategy, settings.sharing.one_each) == ("mps", True)
+
+
+@pytest.mark.parametrize(
+    "option", [o for o in options.OPTIONS if o.field], ids=lambda option: option.flags[0]
+)
+def test_every_name_of_an_option_sets_it(option: Option) -> None:
+    value = "true" if option.kind == "switch" else (option.choices or ("5s",))[-1]
+    values = [
+        getattr(options.resolve([f"{dashes}{flag}={value}"], {})[0], option.field)
+        for flag in option.flags
+        for dashes in ("-", "--")
+    ]
+    values += [getattr(options.resolve([], {name: value})[0], option.field) for name in option.env]
+
+    expected = True if option.kind == "switch" else value
+    assert set(values) == {(value,) if option.kind == "words" else expected}
+
+
+def test_each_key_of_an_option_is_one_of_the_schema() -> None:
+    assert {option.key for option in options.OPTIONS if option.key} <= KEYS
+
+
+@pytest.mark.parametrize(
+    ("env", "labels_node"),
+    [
+        ({}, True),
+        ({"USE_NODE_FEATURE_API": "true"}, False),
+        ({"GFD_OUTPUT_FILE": "/x"}, False),
+        ({"GFD_LABEL_NODE": "false"}, False),
+    ],
+)
+def test_the_agent_labels_its_node_unless_another_output_is_named(
+    env: dict[str, str],
+    labels_node: bool,  # noqa: FBT001
+) -> None:
+    assert options.resolve([], env, in_agent=True)[0].label_node is labels_node
+    assert not options.resolve([], {})[0].label_node
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("60s", 60.0), ("1m30s", 90.0), ("1.5h", 5400.0), ("250ms", 0.25), ("infinite", math.inf)],
+)
+def test_intervals(text: str, expected: float) -> None:
+    assert duration.seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "60", "s", "1m 30s", "-5s", "forever"])
+def test_an_interval_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="is no duration"):
+        options.resolve([f"--sleep-interval={text}"], {})
+
+
+def test_unknown_groups_of_labels_are_refused() -> None:
+    with pytest.raises(NvctError, match="invalid --extra-labels option: 'all'"):
+        options.resolve(["--extra-labels=all"], {})
+
+
+def test_help_names_all_options() -> None:
+    text = options.help_text()
+
+    assert all(f"--{flag}" in text for option in options.OPTIONS for flag in option.flags)

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task: labels follow the machine, stay while it does not answer, and the file is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nvct.agent.inventory import Inventory
+from nvct.agent.labels import options, outputs, task
+from nvct.agent.labels.task import NodeLabels
+from nvct.agent.logs import Log
+from nvct.errors import DocumentError, DriverNotFoundError, HostError, NvmlError
+from nvct.host.model import Gpu, MigDevice
+from nvct.host.nvml.model import GpuAttributes, MigAttributes
+from nvct.host.roots import Roots
+from tests.unit.agent.device_plugin.fake_kubelet import until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+REPOSITORY = Path(__file__).parents[4]
+PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.labels.main")
+SIZE = MigAttributes(
+    memory_mib=9856, multiprocessors=16, gi_slices=1, ci_slices=1,
+    copy=1, decoder=0, encoder=0, jpeg=0, ofa=0,
+)  # fmt: skip
+
+
+def gpu(*, mig: bool = False) -> Gpu:
+    device = MigDevice(index=0, uuid="MIG-0", gi=1, ci=0, profile="1g.10gb", cap_minors=(1, 2))
+    return Gpu(
+        index=0, minor=0, uuid="GPU-0", bus_id="", model="NVIDIA H100", node=None,
+        mig_enabled=mig, mig=(device,) if mig else (),
+    )  # fmt: skip
+
+
+class Machine:
+    """Stands for a discovery and its NVML."""
+
+    def __init__(self, folder: Path) -> None:
+        self.roots = Roots(proc=str(folder), sys=str(folder))
+        self.nvml = self
+        self.gpus: tuple[Gpu, ...] = (gpu(),)
+        self.error: Exception | None = None
+        self.asked = 0
+
+    def signature(self) -> tuple[object, ...]:
+        return (str(self.gpus),)
+
+    async def inventory(self) -> Inventory:
+        self.asked += 1
+        if self.error:
+            raise self.error
+        return Inventory(driver_version="580.1.2", cuda_version="13.0", gpus=self.gpus)
+
+    async def attributes(self) -> dict[str, GpuAttributes]:
+        mig = {"MIG-0": SIZE}
+        return {
+            "GPU-0": GpuAttributes(
+                memory_mib=81559, compute=(9, 0), ecc=True, mig_capable=True, mig=mig
+            )
+        }
+
+
+class Lab:
+    """A machine and the task that labels it by a file."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.machine = Machine(folder)
+        self.output = folder / "features.d/gfd"
+        self.text = io.StringIO()
+        self.words = ["--use-node-feature-api=false", f"-o={self.output}", *words]
+        log = Log(target=self.text)
+        self.task = NodeLabels(
+            lambda: options.resolve(self.words, {})[0],
+            lambda _settings: self.machine,  # type: ignore[arg-type, return-value]
+            lambda settings: outputs.of_settings(settings, log),
+            log,
+        )
+
+    def labels(self) -> dict[str, str]:
+        with contextlib.suppress(FileNotFoundError):
+            text = self.output.read_text()
+            return dict(line.split("=", 1) for line in text.splitlines())
+        return {}
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
+        runs = asyncio.create_task(self.task.run())
+        try:
+            yield runs
+        finally:
+            runs.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await runs
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MACHINE_S", "SETTLE_S", "PERIOD_S", "RETRY_S"):
+        monkeypatch.setattr(task, name, 0.02)
+
+
+def test_the_file_follows_the_machine_and_goes_with_the_program(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, "--mig-strategy=mixed")
+
+    async def test() -> None:
+        async with lab.running():
+            await until(lambda: lab.labels().get("nvidia.com/gpu.count") == "1")
+            assert stat.S_IMODE(lab.output.stat().st_mode) == 0o644
+            assert "nvidia.com/mig-1g.10gb.count" not in lab.labels()
+            lab.machine.gpus = (gpu(mig=True),)
+            await until(lambda: lab.labels().get("nvidia.com/mig-1g.10gb.count") == "1")
+            lab.machine.gpus = (gpu(),)
+            await until(lambda: "nvidia.com/mig-1g.10gb.count" not in lab.labels())
+
+    asyncio.run(test())
+    assert os.listdir(lab.output.parent) == []
+
+
+def test_labels_stay_while_the_driver_does_not_answer(tmp_path: Path) -> None:
+    lab = Lab(tmp_path)
+
+    async def test() -> None:
+        async with lab.running():
+            await until(lambda: bool(lab.labels()))
+            before = lab.labels()
+            for error in (NvmlError("it hangs"), DriverNotFoundError("it is gone")):
+                lab.machine.error = error
+                lab.machine.asked = 0
+                await until(lambda: lab.machine.asked > 2)
+                assert lab.labels() == before
+                assert lab.task.describe()[0]["reason"] == str(error)
+            lab.machine.error = None
+            await until(lambda: lab.task.describe()[0]["reason"] == "")
+            assert lab.task.describe()[0]["state"] == "written"
+        assert lab.text.getvalue().count("it hangs") == 1
+
+    asyncio.run(test())
+
+
+def test_without_a_driver_it_ends_or_waits(tmp_path: Path) -> None:
+    ends, waits = Lab(tmp_path / "a"), Lab(tmp_path / "b", "--fail-on-init-error=false")
+    ends.machine.error = waits.machine.error = DriverNotFoundError("no driver")
+    device = tmp_path / "b/bus/pci/devices/0000:00:05.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de")
+    (device / "config").write_bytes(bytes(256))
+
+    async def test() -> None:
+        with pytest.raises(DriverNotFoundError):
+            await ends.task.run()
+        async with waits.running():
+            await until(lambda: waits.machine.asked > 2)
+            assert waits.labels() == {}  # those of an earlier start must not vanish
+            waits.machine.error = None
+            await until(lambda: waits.labels().get("nvidia.com/gpu.count") == "1")
+
+    asyncio.run(test())
+
+
+def test_a_node_without_nvidia_devices_has_the_labels_of_none(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, "--fail-on-init-error=false", "--no-timestamp")
+    lab.machine.error = DriverNotFoundError("no driver")
+
+    async def test() -> None:
+        async with lab.running():
+            await until(lambda: lab.labels() == {"nvidia.com/vgpu.present": "false"})
+
+    asyncio.run(test())
+
+
+def test_settings_are_read_again_and_bad_ones_change_nothing(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, "--no-timestamp")
+
+    async def test() -> None:
+        async with lab.running():
+            await until(lambda: bool(lab.labels()))
+            before = lab.labels()
+            lab.words.append("--mig-strategy=x")
+            lab.task.reload.set()
+            await until(lambda: "the settings stay as they were" in lab.text.getvalue())
+            assert lab.labels() == before
+            lab.words.remove("--mig-strategy=x")
+            lab.words.append("--mig-strategy=single")
+            lab.task.reload.set()
+            await until(lambda: lab.labels().get("nvidia.com/mig.strategy") == "single")
+
+    asyncio.run(test())
+
+
+def test_a_file_that_was_changed_or_removed_is_written_again_after_the_interval(
+    tmp_path: Path,
+) -> None:
+    lab = Lab(tmp_path, "--sleep-interval=50ms")
+
+    async def test() -> None:
+        async with lab.running():
+            await until(lambda: bool(lab.labels()))
+            lab.output.unlink()
+            await until(lambda: bool(lab.labels()))
+
+    asyncio.run(test())
+
+
+def test_oneshot_ends_and_leaves_the_file(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, "--oneshot")
+
+    asyncio.run(lab.task.run())
+
+    assert lab.labels()["nvidia.com/gpu.product"] == "NVIDIA-H100"
+
+
+def test_bad_files_and_folders_are_errors_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "labels.yaml").write_text("a b: c")
+    with pytest.raises(DocumentError, match="'a b' is no key"):
+        asyncio.run(Lab(tmp_path, f"--labels-file={tmp_path}/labels.yaml").task.run())
+    with pytest.raises(HostError, match="labels cannot be written to /proc/nowhere/gfd"):
+        asyncio.run(Lab(tmp_path, "--output-file=/proc/nowhere/gfd").task.run())
+
+
+def call(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*PROGRAM, *words], capture_output=True, text=True, check=False, timeout=60,
+        env={"PATH": os.environ["PATH"], **env}, cwd=REPOSITORY,
+    )  # fmt: skip
+
+
+def test_the_program_prints_version_and_help() -> None:
+    assert call("--version").stdout.startswith("GPU Feature Discovery version v0.20.0\nnvct: ")
+    assert "--use-node-feature-api" in call("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "sentence"),
+    [
+        (["--mig-strategy=x"], {}, "invalid --mig-strategy option: 'x'"),
+        ([], {"GFD_SLEEP_INTERVAL": "60"}, "the interval '60' is no duration"),
+        (["--oneshot"], {}, "this is no pod of a cluster, and no kubeconfig is given"),
+        (["--oneshot", "--use-node-feature-api=false"], {}, "no libnvidia-ml.so.1 in / or /"),
+    ],
+)
+def test_a_failure_of_the_program_is_the_last_line_and_status_1(
+    words: list[str], env: dict[str, str], sentence: str
+) -> None:
+    done = call(*words, **env)
+
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("gpu-feature-discovery: ")
+    assert sentence in last
+    assert done.returncode == 1

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the API server refuses, as sentences; requests themselves are in tests/kubernetes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nvct.agent import cluster
+from nvct.agent.cluster import NODE, ClusterError, Kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FEATURE = Kind("nfd.k8s-sigs.io", "v1alpha1", "NodeFeature", "nodefeatures", is_namespaced=True)
+ACCOUNT = "system:serviceaccount:gpu:agent"
+
+
+@pytest.mark.parametrize(
+    ("kind", "user", "message", "hint"),
+    [
+        (
+            NODE, ACCOUNT, "service account agent of namespace gpu may not patch nodes",
+            "by a ClusterRole: verb patch, resource nodes, apiGroup ''",
+        ),
+        (
+            FEATURE, "jo", "jo may not patch nodefeatures of group nfd.k8s-sigs.io",
+            "by a Role: verb patch, resource nodefeatures, apiGroup 'nfd.k8s-sigs.io'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_403_names_who_lacks_which_right(kind: Kind, user: str, message: str, hint: str) -> None:
+    said = f'{kind.plural} "x" is forbidden: User "{user}" cannot patch resource "{kind.plural}"'
+
+    error = cluster.refusal(403, said, "patch", kind, "x")
+
+    assert error.message == message
+    assert hint in error.hint
+    assert error.status == 403
+
+
+def test_a_right_to_create_is_named_where_a_patch_would_create() -> None:
+    said = f'forbidden: User "{ACCOUNT}" cannot create resource "nodefeatures" in API group'
+
+    error = cluster.refusal(403, said, "patch", FEATURE, "x")
+
+    assert error.message.endswith("may not create nodefeatures of group nfd.k8s-sigs.io")
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (403, "the API server refuses to patch Node x: denied by policy"),
+        (401, "the API server does not accept the token"),
+        (404, "the cluster has no x among its nodes"),
+        (422, "the API server refuses to patch Node x: denied by policy"),
+    ],
+)
+def test_other_refusals(status: int, message: str) -> None:
+    assert cluster.refusal(status, "denied by policy", "patch", NODE, "x").message == message
+
+
+def test_outside_of_a_cluster_a_kubeconfig_is_needed(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="no pod of a cluster, and no kubeconfig"):
+        cluster.connect("", {})
+    with pytest.raises(ClusterError, match=r"no access to the cluster: .*nowhere not found"):
+        cluster.connect("/nowhere", {})
+    (tmp_path / "kubeconfig").write_text("clusters: 5")
+    with pytest.raises(ClusterError, match=r"kubeconfig .* is malformed"):
+        cluster.connect(f"{tmp_path}/kubeconfig", {})
+
+
+def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    (tmp_path / "kubeconfig").write_text(
+        "{apiVersion: v1, kind: Config, current-context: c,"
+        " contexts: [{name: c, context: {cluster: c, user: u}}],"
+        " clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}],"
+        " users: [{name: u, user: {token: t}}]}"
+    )
+
+    async def test() -> None:
+        api = cluster.connect(f"{tmp_path}/kubeconfig", {})
+        with pytest.raises(
+            ClusterError, match=r"http://127\.0\.0\.1:1 does not answer: "
+        ) as caught:
+            await api.find(NODE, "x")
+        assert caught.value.status == 0
+        await api.close()
+
+    asyncio.run(test())
