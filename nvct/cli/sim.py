@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvct sim create, destroy, list, set, exec, shell."""
+"""Commands: nvct sim create, destroy, list, set, play, exec, shell."""
 
 from __future__ import annotations
 
@@ -78,6 +78,25 @@ def destroy(base: Path, name: str) -> None:
 def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) -> None:
     """Change a node."""
     node_changes.apply(tree.find(base, name), change, arguments)
+
+
+@sim.command("play")
+@click.argument("name")
+@click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0,
+              show_default=True, help="How much faster than written.")  # fmt: skip
+@click.pass_obj
+def play_script(base: Path, name: str, script: Path, speed: float) -> None:
+    """Change a node by a script of times and changes, TOML or YAML, and return after the last.
+
+    Example of a step: [[step]] at = 45, gpu = 0, set = {temp = 95}, over = 10
+    """
+    from nvct.sim import play
+
+    node = tree.find(base, name)
+    steps = play.read(script)
+    play.check(node, steps)
+    play.play(node, steps, click.echo, speed=speed)
 
 
 DRIVER_ROOT = click.option(

@@ -11,7 +11,8 @@ import dataclasses
 import time
 
 from nvct.errors import UsageError
-from nvct.sim import kernelfs, mig, package, state, tree
+from nvct.sim import gpu_fields, kernelfs, mig, package, rehearsal, state, tree
+from nvct.sim.rehearsal import XID_EVENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from nvct.sim.tree import Node
 
 SANDBOX_UTILS = "libnvidia-sandboxutils.so"
-XID_EVENT = 8  # nvml.h: nvmlEventTypeXidCriticalError
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
 
 
@@ -64,34 +64,27 @@ def destroy_instance(node: Node, index: int, gi: int) -> None:
     tree.write_kernel(node)
 
 
-NUMBERS = (
-    "temp", "power", "util", "used", "fan", "ecc", "eccerrors", "persistence", "addressing",
-    "board",
-)  # fmt: skip
-"""Numeric fields of a GPU that may change; a new node's state may lack them."""
-
-
 def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
-    """Set fields of a GPU that NVML reports: temp, power, util, used, eccerrors and so on.
+    """Set fields of a GPU that NVML reports (gpu_fields.NAMES).
 
     Raises:
         DocumentError: there is no such GPU.
-        UsageError: the field is fixed, such as the UUID; the field does not exist; or its value
-            is not a number.
+        UsageError: the field is fixed, such as the UUID; the field does not exist; or it cannot
+            have this value.
     """
     fixed = {"index", "minor", "uuid", "bus", "mig", "migcapable"} & set(fields)
     if fixed:
         raise UsageError(f"{fixed.pop()!r} of a GPU cannot be changed")
     with state.change(node.state_file) as now:
         present = now.gpu(index).fields
-        for key, value in fields.items():
-            if key not in {*present, *NUMBERS}:
+        for key in fields:
+            if key not in {*present, *gpu_fields.NAMES}:
                 raise UsageError(
-                    f"a GPU has no field {key!r}", hint=f"one of {', '.join(NUMBERS)}"
+                    f"a GPU has no field {key!r}", hint=f"one of {', '.join(gpu_fields.NAMES)}"
                 )
-            if key in NUMBERS and not str(value).isdecimal():
-                raise UsageError(f"{value!r} is no number for {key}")
-        present.update({key: str(value) for key, value in fields.items()})
+        changed = {key: gpu_fields.value(key, str(value)) for key, value in fields.items()}
+        # The energy until now is that of the power until now.
+        present.update({**gpu_fields.energy(present, time.time()), **changed})
 
 
 def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:
@@ -101,13 +94,7 @@ def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -
         DocumentError: there is no such GPU.
     """
     with state.change(node.state_file) as now:
-        _append_event(now, index, kind, data)
-
-
-def _append_event(now: state.State, index: int, kind: int, data: int) -> None:
-    now.gpu(index)
-    seq = max((int(e.fields["seq"]) for e in now.find("event")), default=0) + 1
-    now.add("event", seq=seq, gpu=index, type=kind, data=data)
+        rehearsal.append_event(now, index, kind, data, {})
 
 
 def lose_gpu(node: Node, index: int) -> None:
@@ -117,8 +104,10 @@ def lose_gpu(node: Node, index: int) -> None:
         DocumentError: there is no such GPU.
     """
     with state.change(node.state_file) as now:
-        now.gpu(index).fields["lost"] = "1"
-        _append_event(now, index, XID_EVENT, XID_FALLEN_OFF_BUS)
+        fields = now.gpu(index).fields
+        fields["lost"] = "1"
+        rehearsal.append_event(now, index, XID_EVENT, XID_FALLEN_OFF_BUS, {})
+    rehearsal.write_message(node, fields["bus"], XID_FALLEN_OFF_BUS)
 
 
 def restore_gpu(node: Node, index: int) -> None:
@@ -189,6 +178,7 @@ def reload_module(node: Node) -> None:
             mig.remove_all_instances(now, int(gpu.fields["index"]))
         now.remove("event")
         now.remove("fault")
+        now.remove("process")
     tree.write_kernel(node)
 
 
@@ -210,6 +200,10 @@ def _mode(text: str) -> bool:
     return text == "on"
 
 
+def _optional(words: tuple[str, ...]) -> dict[str, str]:
+    return _fields(words) if words else {}
+
+
 def _fields(words: tuple[str, ...]) -> dict[str, str]:
     pairs = [word.partition("=") for word in words]
     bad = [name for name, equals, _ in pairs if not (name and equals)]
@@ -224,7 +218,18 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
     "mig-destroy": ("GPU ID", lambda n, gpu, gi: destroy_instance(n, _index(gpu), _index(gi))),
     "lose": ("GPU", lambda n, gpu: lose_gpu(n, _index(gpu))),
     "find": ("GPU", lambda n, gpu: restore_gpu(n, _index(gpu))),
-    "xid": ("GPU NUMBER", lambda n, gpu, data: add_event(n, _index(gpu), data=_index(data))),
+    "xid": (
+        "GPU NUMBER [gi=ID] [ci=ID]",
+        lambda n, gpu, xid, *w: rehearsal.add_xid(n, _index(gpu), _index(xid), _optional(w)),
+    ),
+    "process": (
+        "GPU PID [FIELD=VALUE]...",
+        lambda n, gpu, pid, *w: rehearsal.set_process(n, _index(gpu), _index(pid), _optional(w)),
+    ),
+    "process-end": (
+        "GPU PID",
+        lambda n, gpu, pid: rehearsal.end_process(n, _index(gpu), _index(pid)),
+    ),
     "gpu": ("GPU FIELD=VALUE...", lambda n, gpu, *w: set_gpu(n, _index(gpu), **_fields(w))),
     "nvml-hang": ("SECONDS", lambda n, for_: set_fault(n, "hang", _seconds(for_))),
     "nvml-hang-hard": ("SECONDS", lambda n, for_: set_fault(n, "hang-hard", _seconds(for_))),
@@ -235,6 +240,24 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
 """Changes of `nvct sim set`: name -> (usage, function of a node and the arguments)."""
 
 
+def check(name: str, words: Sequence[str]) -> None:
+    """Check that one of CHANGES has this number of arguments.
+
+    Raises:
+        UsageError: it has not, or there is no such change.
+    """
+    if name not in CHANGES:
+        raise UsageError(f"unknown change {name!r}", hint=f"one of {', '.join(CHANGES)}")
+    usage, _ = CHANGES[name]
+    expected = usage.split()
+    required = [word for word in expected if not word.startswith("[")]
+    is_open = usage.endswith("...")
+    if len(words) < len(required) or (len(words) > len(expected) and not is_open):
+        raise UsageError(
+            f"wrong arguments for {name}: {' '.join(words)!r}", hint=f"{name} {usage}"
+        )
+
+
 def apply(node: Node, name: str, words: Sequence[str]) -> None:
     """Apply one of CHANGES with its command-line arguments.
 
@@ -242,12 +265,6 @@ def apply(node: Node, name: str, words: Sequence[str]) -> None:
         UsageError: there is no such change, or the arguments are wrong.
         DocumentError: there is no such GPU.
     """
-    if name not in CHANGES:
-        raise UsageError(f"unknown change {name!r}", hint=f"one of {', '.join(CHANGES)}")
-    usage, function = CHANGES[name]
-    expected = len(usage.split())
-    if len(words) < expected or (len(words) > expected and not usage.endswith("...")):
-        raise UsageError(
-            f"wrong arguments for {name}: {' '.join(words)!r}", hint=f"{name} {usage}"
-        )
+    check(name, words)
+    _, function = CHANGES[name]
     function(node, *words)

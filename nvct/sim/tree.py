@@ -8,6 +8,7 @@
     <tree>/proc, sys, dev    files of the kernel (nvct.sim.kernelfs, nvct.sim.sysfs)
     <tree>/etc        files that this node adds to the host's /etc
     <tree>/mnt        empty; mount point of the private file systems of nvct.sim.attach
+    <tree>/kmsg       messages of the kernel about XIDs (nvct.sim.rehearsal), once there is one
     <tree>/state      the state (nvct.sim.state), hard link of a file in the driver root
     <tree>/node.json  description of the node; a folder with this file is a node
 

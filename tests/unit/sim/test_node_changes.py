@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from nvct.errors import DocumentError, UsageError
+from nvct.kernel.kmsg import Kmsg
 from nvct.sim import node_changes, package, tree
 from tests.support.nvml_node import CACHE
 
@@ -245,3 +248,65 @@ def test_changes_take_command_line_arguments(plain_node: tree.Node) -> None:
 def test_an_absent_gpu_is_refused(plain_node: tree.Node) -> None:
     with pytest.raises(DocumentError, match="no GPU 5 on this node"):
         node_changes.apply(plain_node, "lose", ["5"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["0", "util=101"], "util=101 is too much"),
+        (["0", "recovery=maybe"], "'maybe' is no recovery"),
+        (["0", "throttle=idle+heat"], "'heat' is no reason that limits clocks"),
+        (["0", "hang=soon"], "'soon' is no number for hang"),
+        (["0", "ecc_corrected=-1"], "'-1' is no number for ecc_corrected"),
+    ],
+)
+def test_a_wrong_value_of_a_gpu_is_refused(
+    words: list[str], message: str, plain_node: tree.Node
+) -> None:
+    before = plain_node.state()
+
+    with pytest.raises(UsageError, match=re.escape(message)):
+        node_changes.apply(plain_node, "gpu", words)
+
+    assert plain_node.state() == before
+
+
+def test_reasons_and_actions_have_names(plain_node: tree.Node) -> None:
+    node_changes.apply(plain_node, "gpu", ["0", "throttle=hw-slowdown+hw-thermal"])
+    node_changes.apply(plain_node, "gpu", ["0", "recovery=drain-and-reset"])
+
+    fields = plain_node.state().gpu(0).fields
+    assert (fields["throttle"], fields["recovery"]) == ("72", "4")
+
+
+def test_the_energy_is_kept_when_the_power_changes(plain_node: tree.Node) -> None:
+    node_changes.apply(plain_node, "gpu", ["0", "energy=5000", "util=100"])
+    node_changes.apply(plain_node, "gpu", ["0", "util=0"])
+
+    assert int(plain_node.state().gpu(0).fields["energy"]) >= 5000
+
+
+def test_an_xid_is_in_the_messages_of_the_kernel_too(plain_node: tree.Node) -> None:
+    for words in (["0", "31", "gi=7"], ["1", "79"]):
+        node_changes.apply(plain_node, "xid", words)
+
+    bus = plain_node.state().gpu(1).fields["bus"].lower()[4:-2]
+    with Kmsg(str(plain_node.tree / "kmsg"), past=True) as kmsg:
+        first, second = kmsg.read()
+    assert (first.sequence, second.sequence) == (0, 1)
+    assert second.text == f"NVRM: Xid (PCI:{bus}): 79, simulated"
+    assert [e.fields.get("gi") for e in plain_node.state().find("event")] == ["7", None]
+
+
+def test_a_process_is_changed_and_ends(plain_node: tree.Node) -> None:
+    node_changes.apply(plain_node, "process", ["0", "11", "memory=5"])
+    node_changes.apply(plain_node, "process", ["0", "11", "sm=50"])
+
+    (process,) = plain_node.state().find("process")
+    assert process.fields == {"gpu": "0", "pid": "11", "memory": "5", "sm": "50"}
+    node_changes.apply(plain_node, "process-end", ["0", "11"])
+    assert plain_node.state().find("process") == []
+    with pytest.raises(UsageError, match="GPU 0 has no process 11"):
+        node_changes.apply(plain_node, "process-end", ["0", "11"])
+    with pytest.raises(UsageError, match="unknown field 'size'"):
+        node_changes.apply(plain_node, "process", ["0", "11", "size=5"])

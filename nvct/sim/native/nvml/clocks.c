@@ -31,8 +31,13 @@ nvmlReturn_t read_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
 /* On an idle GPU the memory runs at its highest clock, all other domains at their lowest. */
 static nvmlReturn_t read_clock(const struct gpu *gpu, unsigned kind, unsigned *out)
 {
+    unsigned long long mhz;
     nvmlReturn_t result = read_max_clock(gpu, kind, out);
-    if (!result && kind != CLOCK_MEMORY && gpu->utilization == 0)
+    bool is_sm = kind == CLOCK_SM || kind == CLOCK_GRAPHICS;
+    if ((is_sm && find_metric(gpu, SM_CLOCK, &mhz)) ||
+        (kind == CLOCK_MEMORY && find_metric(gpu, MEMORY_CLOCK, &mhz)))
+        *out = (unsigned)mhz;
+    else if (!result && kind != CLOCK_MEMORY && gpu->utilization == 0)
         *out = 345;
     return result;
 }
@@ -67,39 +72,26 @@ API nvmlReturn_t nvmlDeviceGetClock(nvmlDevice_t device, unsigned kind, unsigned
     return read_number(device, which == CURRENT ? read_clock : read_max_clock, kind, out);
 }
 
-static nvmlReturn_t event_reasons(nvmlDevice_t device, unsigned long long value,
-                                  unsigned long long *out)
-{
-    unsigned unused;
-    nvmlReturn_t result = read_number(device, read_constant, 0, &unused);
-    if (result || !out)
-        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
-    *out = value;
-    return NVML_SUCCESS;
-}
-
 enum { REASON_IDLE = 1, REASONS = 0x1ff };
 
-API nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device,
-                                                        unsigned long long *out)
+static nvmlReturn_t read_reasons(const struct gpu *gpu, unsigned all, unsigned *out)
 {
-    return event_reasons(device, REASON_IDLE, out);
+    unsigned otherwise = gpu->utilization ? 0 : REASON_IDLE;
+    return read_constant(gpu, all ? all : (unsigned)metric_or(gpu, THROTTLE, otherwise), out);
 }
 
-API nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device,
-                                                           unsigned long long *out)
-{
-    return event_reasons(device, REASON_IDLE, out);
-}
+#define EVENT_REASONS(function, all)                                                               \
+    API nvmlReturn_t function(nvmlDevice_t device, unsigned long long *out)                        \
+    {                                                                                              \
+        unsigned bits;                                                                             \
+        nvmlReturn_t result = read_number(device, read_reasons, all, &bits);                       \
+        if (result || !out)                                                                        \
+            return result ? result : NVML_ERROR_INVALID_ARGUMENT;                                  \
+        *out = bits;                                                                               \
+        return NVML_SUCCESS;                                                                       \
+    }
 
-API nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device,
-                                                          unsigned long long *out)
-{
-    return event_reasons(device, REASONS, out);
-}
-
-API nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device,
-                                                             unsigned long long *out)
-{
-    return event_reasons(device, REASONS, out);
-}
+EVENT_REASONS(nvmlDeviceGetCurrentClocksEventReasons, 0)
+EVENT_REASONS(nvmlDeviceGetCurrentClocksThrottleReasons, 0)
+EVENT_REASONS(nvmlDeviceGetSupportedClocksEventReasons, REASONS)
+EVENT_REASONS(nvmlDeviceGetSupportedClocksThrottleReasons, REASONS)

@@ -192,12 +192,20 @@ nvmlReturn_t resolve(struct snapshot *state, nvmlDevice_t device, enum accept ac
 
 nvmlReturn_t begin_device(nvmlDevice_t device, enum accept accept, struct target *target)
 {
+    enum { POLL_MS = 20 };
     struct snapshot *state;
-    nvmlReturn_t result = begin(&state);
-    if (result != NVML_SUCCESS)
-        return result;
-    result = resolve(state, device, accept, target);
-    return result == NVML_SUCCESS ? result : finish(result);
+    for (;;) {
+        nvmlReturn_t result = begin(&state);
+        if (result != NVML_SUCCESS)
+            return result;
+        result = resolve(state, device, accept, target);
+        if (result != NVML_SUCCESS)
+            return finish(result);
+        if (now_us() / 1000 >= metric_or(target->gpu, HANG_UNTIL, 0))
+            return NVML_SUCCESS;
+        finish(NVML_SUCCESS); /* only this GPU hangs: calls on others go on */
+        wait_ms(POLL_MS);
+    }
 }
 
 nvmlReturn_t begin_instance(struct handle *instance, enum kind kind, struct target *target)

@@ -41,7 +41,8 @@ API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind,
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!t.gpu->ecc_capable || !t.gpu->ecc)
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *out = kind == UNCORRECTED ? t.gpu->ecc_errors : 0;
+    *out = metric_or(t.gpu, ECC_CORRECTED + kind + 2 * counter,
+                     kind == UNCORRECTED ? t.gpu->ecc_errors : 0);
     return finish(NVML_SUCCESS);
 }
 
@@ -76,33 +77,58 @@ nvmlReturn_t read_remapping(const struct gpu *gpu, unsigned argument, unsigned *
     return supported ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
-static nvmlReturn_t read_retiring(const struct gpu *gpu, unsigned argument, unsigned *out)
+nvmlReturn_t read_retiring(const struct gpu *gpu, unsigned argument, unsigned *out)
 {
     bool supported = gpu->ecc_capable && gpu->arch < ARCH_AMPERE;
     return supported ? read_constant(gpu, argument, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
+static nvmlReturn_t read_retiring_pending(const struct gpu *gpu, unsigned argument, unsigned *out)
+{
+    (void)argument;
+    return read_retiring(gpu, (unsigned)metric_or(gpu, RETIRED_PENDING, 0), out);
+}
+
+/* The number of pages by cause, which is 1 for double bit errors; their addresses are made up. */
+static nvmlReturn_t read_retired(const struct gpu *gpu, unsigned cause, unsigned *out)
+{
+    return read_retiring(gpu, (unsigned)metric_or(gpu, cause ? RETIRED_DBE : RETIRED_SBE, 0), out);
+}
+
 API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device, unsigned *out)
 {
-    return read_number(device, read_retiring, 0, out);
+    return read_number(device, read_retiring_pending, 0, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected,
                                            unsigned *uncorrected, unsigned *pending,
                                            unsigned *failed)
 {
-    unsigned zero;
-    nvmlReturn_t result = read_number(device, read_remapping, 0, &zero);
-    if (result || !corrected || !uncorrected || !pending || !failed)
-        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
-    *corrected = *uncorrected = *pending = *failed = 0;
-    return NVML_SUCCESS;
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!corrected || !uncorrected || !pending || !failed)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    result = read_remapping(t.gpu, (unsigned)metric_or(t.gpu, ROWS_CORRECTED, 0), corrected);
+    if (result)
+        return finish(result);
+    *uncorrected = (unsigned)metric_or(t.gpu, ROWS_UNCORRECTED, 0);
+    *pending = metric_or(t.gpu, REMAP_PENDING, 0) != 0;
+    *failed = metric_or(t.gpu, REMAP_FAILED, 0) != 0;
+    return finish(NVML_SUCCESS);
 }
 
 API nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, unsigned cause, unsigned *count,
                                            unsigned long long *addresses)
 {
-    (void)cause;
-    (void)addresses;
-    return read_number(device, read_retiring, 0, count);
+    unsigned size = count && addresses ? *count : 0;
+    nvmlReturn_t result = read_number(device, read_retired, cause, count);
+    if (result || !*count)
+        return result;
+    if (!addresses || size < *count)
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned i = 0; i < *count; i++)
+        addresses[i] = 0x1000ULL * (i + 1);
+    return NVML_SUCCESS;
 }

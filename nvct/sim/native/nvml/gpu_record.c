@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Reads the records of GPUs and NVSwitches.
+ * Reads the records of GPUs, NVSwitches and processes.
  */
 
 #include "simulation.h"
@@ -74,6 +74,18 @@ bool parse_switch(const char *line, struct nvswitch *out)
     return true;
 }
 
+void parse_process(const char *line, struct process *process)
+{
+    process->gpu = field_unsigned(line, "gpu", UINT_MAX);
+    process->pid = field_unsigned(line, "pid", 0);
+    process->gi = field_unsigned(line, "gi", NO_ID);
+    process->ci = field_unsigned(line, "ci", NO_ID);
+    process->sm = field_unsigned(line, "sm", 0);
+    process->memory_utilization = field_unsigned(line, "mem", 0);
+    process->graphics = field_unsigned(line, "graphics", 0);
+    field_number(line, "memory", &process->memory);
+}
+
 bool parse_gpu(const char *line, struct gpu *gpu)
 {
     unsigned long long index, value;
@@ -99,7 +111,8 @@ bool parse_gpu(const char *line, struct gpu *gpu)
     field_number(line, "memory", &gpu->memory);
     gpu->memory_reserved = gpu->memory / 1024 * 7; /* as an idle driver: about 0.7 per cent */
     gpu->memory_used = gpu->memory_reserved;
-    field_number(line, "used", &gpu->memory_used);
+    gpu->has_memory_used = field_number(line, "used", &gpu->memory_used);
+    parse_metrics(line, gpu);
     field_number(line, "eccerrors", &gpu->ecc_errors);
     gpu->arch = field_unsigned(line, "arch", UINT_MAX);
     gpu->brand = field_unsigned(line, "brand", 0);

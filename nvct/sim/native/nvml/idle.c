@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * More values that monitoring reads, as of an idle GPU: sessions, accounting, fans, supported
- * clocks, fields of nvmlDeviceGetFieldValues.
+ * clocks.
  */
-#include <string.h>
-
 #include "simulation.h"
 
 EMPTY_LIST(nvmlDeviceGetAccountingPids)
@@ -150,7 +148,7 @@ API nvmlReturn_t nvmlDeviceGetSupportedGraphicsClocks(nvmlDevice_t device, unsig
     return list_clocks(clock, LOWEST, count, clocks);
 }
 
-/* --- sessions, processes, violations of limits -------------------------------------------- */
+/* --- sessions, violations of limits ----------- -------------------------------------------- */
 
 API nvmlReturn_t nvmlDeviceGetEncoderStats(nvmlDevice_t device, unsigned *sessions, unsigned *fps,
                                            unsigned *latency)
@@ -172,31 +170,20 @@ API nvmlReturn_t nvmlDeviceGetFBCStats(nvmlDevice_t device, nvmlFBCStats_t *stat
     return NVML_SUCCESS;
 }
 
-/* As the real driver on a GPU without processes: there is no sample. */
-static nvmlReturn_t read_samples(const struct gpu *gpu, unsigned zero, unsigned *out)
-{
-    *out = zero;
-    return gpu->mig ? NVML_ERROR_NOT_SUPPORTED : NVML_ERROR_NOT_FOUND;
-}
-
-API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, void *samples,
-                                                 unsigned *count, unsigned long long since)
-{
-    (void)samples;
-    (void)since;
-    return read_number(device, read_samples, 0, count);
-}
-
 API nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, unsigned policy,
                                               nvmlViolationTime_t *time)
 {
-    enum { POLICIES = 12 };
-    unsigned zero;
-    nvmlReturn_t result = read_number(device, read_constant, 0, &zero);
-    if (result || !time || policy >= POLICIES)
-        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
-    *time = (nvmlViolationTime_t){now_us(), 0};
-    return NVML_SUCCESS;
+    enum { POWER, THERMAL, POLICIES = 12 };
+    struct target t;
+    nvmlReturn_t result = begin_device(device, WHOLE_GPU, &t);
+    if (result)
+        return result;
+    if (!time || policy >= POLICIES)
+        return finish(NVML_ERROR_INVALID_ARGUMENT);
+    bool has_metric = policy == POWER || policy == THERMAL;
+    *time = (nvmlViolationTime_t){
+        now_us(), has_metric ? metric_or(t.gpu, VIOLATION_POWER + policy, 0) : 0};
+    return finish(NVML_SUCCESS);
 }
 
 static nvmlReturn_t read_banks(const struct gpu *gpu, unsigned argument, unsigned *out)
@@ -212,19 +199,6 @@ API nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device,
     if (result || !banks)
         return result ? result : NVML_ERROR_INVALID_ARGUMENT;
     *banks = (nvmlRowRemapperHistogramValues_t){.max = count};
-    return NVML_SUCCESS;
-}
-
-/* No GPU performance metrics are simulated. */
-API nvmlReturn_t nvmlGpmQueryDeviceSupport(nvmlDevice_t device, nvmlVersioned32_t *support)
-{
-    unsigned unsupported;
-    nvmlReturn_t result = read_number(device, read_constant, 0, &unsupported);
-    if (result || !support)
-        return result ? result : NVML_ERROR_INVALID_ARGUMENT;
-    if (support->version != 1)
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    support->value = unsupported;
     return NVML_SUCCESS;
 }
 
@@ -251,100 +225,4 @@ API nvmlReturn_t nvmlSystemGetHicVersion(unsigned *count, void *entries)
 {
     (void)entries;
     return count_nothing(count);
-}
-
-/* --- single values ------------------------------------------------------------------------ */
-
-enum field {
-    ECC_CURRENT = 1, ECC_PENDING, CORRECTED, UNCORRECTED, CORRECTED_AGGREGATE,
-    UNCORRECTED_AGGREGATE, ENERGY = 83, NVLINKS = 91, REPLAYS = 94, REMAPPED_CORRECTED = 142,
-    REMAPPED_UNCORRECTED,
-    REMAPPING_PENDING, REMAPPING_FAILED, POWER_AVERAGE = 185, POWER_NOW, POWER_MIN, POWER_MAX,
-    POWER_DEFAULT, POWER_LIMIT,
-};
-
-API nvmlReturn_t nvmlDeviceGetEccMode(nvmlDevice_t device, unsigned *current, unsigned *pending);
-API nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, unsigned kind, unsigned counter,
-                                             unsigned long long *out);
-API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long *out);
-API nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, unsigned *corrected,
-                                           unsigned *uncorrected, unsigned *pending,
-                                           unsigned *failed);
-API nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *out);
-API nvmlReturn_t nvmlDeviceGetPowerManagementLimit(nvmlDevice_t device, unsigned *out);
-API nvmlReturn_t nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t device, unsigned *min,
-                                                              unsigned *max);
-
-static nvmlReturn_t read_links(const struct gpu *gpu, unsigned argument, unsigned *out)
-{
-    (void)argument;
-    return read_constant(gpu, gpu->n_links, out);
-}
-
-/* A field of 32 bits. */
-static nvmlReturn_t read_field32(nvmlDevice_t device, unsigned field, unsigned *out)
-{
-    unsigned ignored[3];
-    switch (field) {
-    case ECC_CURRENT:
-        return nvmlDeviceGetEccMode(device, out, ignored);
-    case ECC_PENDING:
-        return nvmlDeviceGetEccMode(device, ignored, out);
-    case NVLINKS:
-        return read_number(device, read_links, 0, out);
-    case REPLAYS:
-        return read_number(device, read_constant, 0, out);
-    case REMAPPED_CORRECTED:
-    case REMAPPED_UNCORRECTED:
-    case REMAPPING_PENDING:
-    case REMAPPING_FAILED: /* all four are 0 */
-        return nvmlDeviceGetRemappedRows(device, out, &ignored[0], &ignored[1], &ignored[2]);
-    case POWER_AVERAGE:
-    case POWER_NOW:
-        return nvmlDeviceGetPowerUsage(device, out);
-    case POWER_MIN:
-        return nvmlDeviceGetPowerManagementLimitConstraints(device, out, ignored);
-    case POWER_MAX:
-        return nvmlDeviceGetPowerManagementLimitConstraints(device, ignored, out);
-    case POWER_DEFAULT:
-    case POWER_LIMIT:
-        return nvmlDeviceGetPowerManagementLimit(device, out);
-    default:
-        return NVML_ERROR_NOT_SUPPORTED;
-    }
-}
-
-static nvmlReturn_t read_field(nvmlDevice_t device, nvmlFieldValue_t *field)
-{
-    unsigned number = 0, id = field->fieldId;
-    nvmlReturn_t result;
-    field->value = 0;
-    field->valueType = NVML_VALUE_UNSIGNED_LONG_LONG;
-    if (id >= CORRECTED && id <= UNCORRECTED_AGGREGATE)
-        return nvmlDeviceGetTotalEccErrors(device, (id - CORRECTED) % 2, (id - CORRECTED) / 2,
-                                           &field->value);
-    if (id == ENERGY)
-        return nvmlDeviceGetTotalEnergyConsumption(device, &field->value);
-    field->valueType = NVML_VALUE_UNSIGNED_INT;
-    result = read_field32(device, id, &number);
-    field->value = result ? 0 : number;
-    return result;
-}
-
-/* The call succeeds; each field has its own result. */
-API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
-{
-    struct target t;
-    nvmlReturn_t result = begin_device(device, ANY_DEVICE, &t);
-    if (result)
-        return result;
-    finish(NVML_SUCCESS);
-    if (count <= 0 || !values)
-        return NVML_ERROR_INVALID_ARGUMENT;
-    for (int i = 0; i < count; i++) {
-        values[i].timestamp = (long long)now_us();
-        values[i].latencyUsec = 0;
-        values[i].nvmlReturn = read_field(device, &values[i]);
-    }
-    return NVML_SUCCESS;
 }

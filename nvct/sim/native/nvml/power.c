@@ -42,7 +42,8 @@ static nvmlReturn_t read_power(const struct gpu *gpu, unsigned argument, unsigne
     (void)argument;
     if (!gpu->power)
         return NVML_ERROR_NOT_SUPPORTED;
-    *out = gpu->power / 10 + gpu->power / 100 * gpu->utilization / 100 * 90; /* milliwatts */
+    unsigned by_load = gpu->power / 10 + gpu->power / 100 * gpu->utilization / 100 * 90;
+    *out = (unsigned)metric_or(gpu, POWER_USAGE, by_load); /* milliwatts */
     return NVML_SUCCESS;
 }
 
@@ -78,7 +79,11 @@ API nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsign
     unsigned milliwatts;
     if (read_power(t.gpu, 0, &milliwatts))
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *out = now_us() / 1000000 % 1000000 * milliwatts; /* millijoules; only guaranteed to rise */
+    /* Millijoules: those up to a time, which a change of the power sets, and those since. */
+    const unsigned long long period = 1000000000000ULL, now = now_us();
+    unsigned long long since = metric_or(t.gpu, ENERGY_AT, now / period * period);
+    *out = metric_or(t.gpu, ENERGY, 0);
+    *out += now > since ? (now - since) / 1000 * milliwatts / 1000 : 0;
     return finish(NVML_SUCCESS);
 }
 

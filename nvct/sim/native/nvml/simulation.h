@@ -12,6 +12,8 @@
  * `buswidth` (of the memory, in bits), `fan` (per cent), `vgpuhost` (of a vGPU), `path`, `nvlink`
  * (NVML's number of the version) with `links`, such as `1,1,s0`. profile: `kind`
  * (NVML_GPU_INSTANCE_PROFILE_*, by default from the name). ci: `start`, `size`. event: `gi`, `ci`.
+ * process: `gpu`, `pid`, `memory` (bytes), `gi`, `ci`, `sm` and `mem` (per cent), `graphics` (0, 1).
+ * metrics.c has further keys of a gpu: counters, and values that are derived without them.
  */
 #ifndef NVCT_SIM_SIMULATION_H
 #define NVCT_SIM_SIMULATION_H
@@ -33,6 +35,7 @@ enum {
     MAX_GPU_INSTANCES = 512,
     MAX_COMPUTE_INSTANCES = 512,
     MAX_EVENTS = 256,
+    MAX_PROCESSES = 256,
     MAX_SWITCHES = 32,
     MAX_LINKS = 18,
     PATH_LENGTH = 4,
@@ -57,6 +60,21 @@ struct nvlink {
     unsigned char index;
 };
 
+/* In the order of the names in metrics.c. */
+enum metric {
+    ECC_CORRECTED, ECC_UNCORRECTED, ECC_CORRECTED_TOTAL, ECC_UNCORRECTED_TOTAL,
+    ROWS_CORRECTED, ROWS_UNCORRECTED, REMAP_PENDING, REMAP_FAILED,
+    RETIRED_SBE, RETIRED_DBE, RETIRED_PENDING,
+    THROTTLE, RECOVERY, POWER_USAGE, ENERGY, ENERGY_AT, MEMORY_TEMPERATURE,
+    MEMORY_UTILIZATION, ENCODER_UTILIZATION, DECODER_UTILIZATION, SM_CLOCK, MEMORY_CLOCK,
+    PCIE_REPLAYS, PCIE_TX, PCIE_RX, NVLINK_TX, NVLINK_RX,
+    NVLINK_CRC_FLIT, NVLINK_CRC_DATA, NVLINK_REPLAYS, NVLINK_RECOVERIES,
+    VIOLATION_POWER, VIOLATION_THERMAL,
+    GR_ACTIVE, SM_ACTIVE, SM_OCCUPANCY, TENSOR_ACTIVE, DRAM_ACTIVE, FP64_ACTIVE, FP32_ACTIVE,
+    FP16_ACTIVE, HANG_UNTIL,
+    METRICS,
+};
+
 struct gpu {
     unsigned index, minor, cc_major, cc_minor, arch, brand;
     struct pci_device pci;
@@ -66,7 +84,8 @@ struct gpu {
     unsigned power, temperature, utilization, board, persistence, ecc, addressing;
     unsigned cores, bus_width, fan; /* 0: unknown */
     unsigned long long memory, memory_used, memory_reserved, ecc_errors, bar1;
-    bool ecc_capable, mig_capable, mig, lost, is_virtual;
+    unsigned long long metrics[METRICS], has_metric; /* a bit for each that the state has */
+    bool ecc_capable, mig_capable, mig, lost, is_virtual, has_memory_used;
     char uuid[UUID_LENGTH], name[NVML_NAME_LENGTH], bus_id[NVML_BUS_ID_LENGTH];
     char serial[SERIAL_LENGTH], vbios[32];
     enum visibility visibility;
@@ -98,6 +117,13 @@ struct event {
     unsigned gpu, gi, ci;
 };
 
+enum { NO_ID = 0xFFFFFFFF }; /* of a process that uses a whole GPU (nvml.h) */
+struct process {
+    unsigned gpu, gi, ci, pid, sm, memory_utilization;
+    unsigned long long memory;
+    bool graphics;
+};
+
 enum fault { NO_FAULT, HANG, HANG_HARD, CRASH };
 
 struct nvswitch {
@@ -108,12 +134,14 @@ struct snapshot {
     unsigned long generation;
     char driver[80], tree[PATH_MAX];
     unsigned cuda, caps_major;
-    unsigned n_gpus, n_profiles, n_gpu_instances, n_compute_instances, n_events, n_switches;
+    unsigned n_gpus, n_profiles, n_gpu_instances, n_compute_instances, n_events, n_switches,
+        n_processes;
     struct gpu gpus[MAX_GPUS];
     struct profile profiles[MAX_PROFILES];
     struct gpu_instance gpu_instances[MAX_GPU_INSTANCES];
     struct compute_instance compute_instances[MAX_COMPUTE_INSTANCES];
     struct event events[MAX_EVENTS];
+    struct process processes[MAX_PROCESSES];
     struct nvswitch switches[MAX_SWITCHES];
     enum fault fault;
     unsigned long long fault_until; /* milliseconds since 1970 */
@@ -159,9 +187,15 @@ unsigned gpu_slices(const struct snapshot *s, unsigned gpu);
 unsigned multiprocessors(const struct profile *gi, unsigned slices);
 void name_profile(const struct profile *gi, unsigned slices, char *out, size_t size);
 
+/* metrics.c */
+void parse_metrics(const char *line, struct gpu *gpu);
+bool find_metric(const struct gpu *gpu, enum metric metric, unsigned long long *out);
+unsigned long long metric_or(const struct gpu *gpu, enum metric metric, unsigned long long otherwise);
+
 /* gpu_record.c, mig_record.c: one line; false if it is damaged. */
 bool parse_gpu(const char *line, struct gpu *gpu);
 bool parse_switch(const char *line, struct nvswitch *out);
+void parse_process(const char *line, struct process *process);
 bool parse_profile(const char *line, struct profile *profile);
 bool parse_gpu_instance(const char *line, struct gpu_instance *gi);
 bool parse_compute_instance(const char *line, struct compute_instance *ci);
@@ -246,12 +280,13 @@ nvmlReturn_t empty_list(nvmlDevice_t device, unsigned *count);
         return empty_list(device, count);                                                          \
     }
 
-/* clocks.c, ecc.c, telemetry.c: readers that idle.c needs, too. */
+/* clocks.c, ecc.c, telemetry.c: readers that other files need, too. */
 enum { ARCH_VOLTA = 5, ARCH_TURING = 6, ARCH_AMPERE = 7, ARCH_ADA = 8, ARCH_HOPPER = 9 };
 enum { CLOCK_GRAPHICS, CLOCK_SM, CLOCK_MEMORY, CLOCK_VIDEO, CLOCK_KINDS };
 enum { BRAND_GEFORCE = 5 };
 nvmlReturn_t read_max_clock(const struct gpu *gpu, unsigned kind, unsigned *out);
 nvmlReturn_t read_remapping(const struct gpu *gpu, unsigned argument, unsigned *out);
+nvmlReturn_t read_retiring(const struct gpu *gpu, unsigned argument, unsigned *out);
 nvmlReturn_t read_generation(const struct gpu *gpu, unsigned argument, unsigned *out);
 
 /* pci.c */

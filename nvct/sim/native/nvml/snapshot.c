@@ -72,7 +72,11 @@ static bool parse_record(struct snapshot *s, const char *line)
     else if (is_record(line, "ci"))
         return s->n_compute_instances < MAX_COMPUTE_INSTANCES &&
                parse_compute_instance(line, &s->compute_instances[s->n_compute_instances++]);
-    else if (is_record(line, "event")) {
+    else if (is_record(line, "process")) {
+        if (s->n_processes == MAX_PROCESSES)
+            return false;
+        parse_process(line, &s->processes[s->n_processes++]);
+    } else if (is_record(line, "event")) {
         if (s->n_events == MAX_EVENTS) { /* drop the oldest event */
             memmove(s->events, s->events + 1, sizeof(s->events) - sizeof(s->events[0]));
             s->n_events--;
@@ -81,6 +85,19 @@ static bool parse_record(struct snapshot *s, const char *line)
         parse_event(line, &s->events[s->n_events++]);
     }
     return true;
+}
+
+/* Without a number in the state, a GPU's used memory is that of its processes and the driver. */
+static void add_process_memory(struct snapshot *s)
+{
+    for (unsigned i = 0; i < s->n_processes; i++)
+        for (unsigned j = 0; j < s->n_gpus; j++) {
+            struct gpu *gpu = &s->gpus[j];
+            if (gpu->index != s->processes[i].gpu || gpu->has_memory_used)
+                continue;
+            unsigned long long left = gpu->memory - gpu->memory_used, memory = s->processes[i].memory;
+            gpu->memory_used += memory < left ? memory : left;
+        }
 }
 
 /* Sort into NVML's order, by insertion: the lists are short and mostly sorted. */
@@ -137,6 +154,7 @@ nvmlReturn_t parse_snapshot(const struct text *text, struct snapshot *out)
         return NVML_ERROR_UNKNOWN;
     out->generation = (unsigned long)generation;
     sort_records(out);
+    add_process_memory(out);
     for (unsigned i = 0; i < out->n_profiles; i++)
         if (out->profiles[i].kind == UINT_MAX)
             out->profiles[i].kind = profile_kind(out, &out->profiles[i]);

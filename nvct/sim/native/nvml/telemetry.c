@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Values that monitoring reads: links, utilization, processes, fabric, firmware. They come from
+ * Values that monitoring reads: links, utilization, fabric, firmware. They come from
  * the state; others are those of an idle GPU of the generation.
  */
 #include <string.h>
@@ -16,7 +16,6 @@ CONSTANT(nvmlDeviceGetPerformanceState, 0)
 CONSTANT(nvmlDeviceGetPowerState, 0)
 CONSTANT(nvmlDeviceGetMaxPcieLinkWidth, 16)
 CONSTANT(nvmlDeviceGetCurrPcieLinkWidth, 16)
-CONSTANT(nvmlDeviceGetPcieReplayCounter, 0)
 CONSTANT(nvmlDeviceGetPowerSource, 0)
 CONSTANT(nvmlDeviceGetBusType, 2) /* PCI Express */
 
@@ -54,7 +53,20 @@ static nvmlReturn_t read_throughput(const struct gpu *gpu, unsigned counter, uns
 {
     if (gpu->is_virtual)
         return NVML_ERROR_NOT_SUPPORTED;
-    return counter < 2 ? read_constant(gpu, 0, out) : NVML_ERROR_INVALID_ARGUMENT;
+    if (counter >= 2) /* TX and RX */
+        return NVML_ERROR_INVALID_ARGUMENT;
+    return read_constant(gpu, (unsigned)metric_or(gpu, PCIE_TX + counter, 0), out);
+}
+
+static nvmlReturn_t read_replays(const struct gpu *gpu, unsigned argument, unsigned *out)
+{
+    (void)argument;
+    return read_constant(gpu, (unsigned)metric_or(gpu, PCIE_REPLAYS, 0), out);
+}
+
+API nvmlReturn_t nvmlDeviceGetPcieReplayCounter(nvmlDevice_t device, unsigned *out)
+{
+    return read_number(device, read_replays, 0, out);
 }
 
 API nvmlReturn_t nvmlDeviceGetPcieThroughput(nvmlDevice_t device, unsigned counter, unsigned *out)
@@ -72,41 +84,36 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (t.gpu->mig) /* nvml.h: not supported in MIG mode */
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *out = (nvmlUtilization_t){t.gpu->utilization, t.gpu->utilization / 2};
+    unsigned memory = (unsigned)metric_or(t.gpu, MEMORY_UTILIZATION, t.gpu->utilization / 2);
+    *out = (nvmlUtilization_t){t.gpu->utilization, memory};
     return finish(NVML_SUCCESS);
 }
 
-/* The utilization of an engine that GPUs have since an architecture. */
-static nvmlReturn_t read_engine(const struct gpu *gpu, unsigned since, unsigned *out)
+enum engine { ENCODER, DECODER, JPEG, OFA };
+
+/* The utilization of an engine, and the architecture since which GPUs have it. */
+static nvmlReturn_t read_engine(const struct gpu *gpu, unsigned engine, unsigned *out)
 {
-    return gpu->mig || gpu->arch < since ? NVML_ERROR_NOT_SUPPORTED : read_constant(gpu, 0, out);
+    static const unsigned since[] = {0, 0, ARCH_AMPERE, ARCH_TURING};
+    if (gpu->mig || gpu->arch < since[engine])
+        return NVML_ERROR_NOT_SUPPORTED;
+    *out = engine <= DECODER ? (unsigned)metric_or(gpu, ENCODER_UTILIZATION + engine, 0) : 0;
+    return NVML_SUCCESS;
 }
 
-#define ENGINE_UTILIZATION(function, since)                                                        \
+#define ENGINE_UTILIZATION(function, engine)                                                       \
     API nvmlReturn_t function(nvmlDevice_t device, unsigned *percent, unsigned *period_us)         \
     {                                                                                              \
-        nvmlReturn_t result = read_number(device, read_engine, since, percent);                    \
+        nvmlReturn_t result = read_number(device, read_engine, engine, percent);                   \
         if (!result && period_us)                                                                  \
             *period_us = 167000;                                                                   \
         return result;                                                                             \
     }
 
-ENGINE_UTILIZATION(nvmlDeviceGetEncoderUtilization, 0)
-ENGINE_UTILIZATION(nvmlDeviceGetDecoderUtilization, 0)
-ENGINE_UTILIZATION(nvmlDeviceGetJpgUtilization, ARCH_AMPERE)
-ENGINE_UTILIZATION(nvmlDeviceGetOfaUtilization, ARCH_TURING)
-
-/* --- lists that are empty on an idle GPU -------------------------------------------------- */
-
-EMPTY_LIST(nvmlDeviceGetComputeRunningProcesses)
-EMPTY_LIST(nvmlDeviceGetComputeRunningProcesses_v2)
-EMPTY_LIST(nvmlDeviceGetComputeRunningProcesses_v3)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v2)
-EMPTY_LIST(nvmlDeviceGetGraphicsRunningProcesses_v3)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2)
-EMPTY_LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3)
+ENGINE_UTILIZATION(nvmlDeviceGetEncoderUtilization, ENCODER)
+ENGINE_UTILIZATION(nvmlDeviceGetDecoderUtilization, DECODER)
+ENGINE_UTILIZATION(nvmlDeviceGetJpgUtilization, JPEG)
+ENGINE_UTILIZATION(nvmlDeviceGetOfaUtilization, OFA)
 
 /* --- fabric and firmware ------------------------------------------------------------------ */
 

@@ -232,7 +232,10 @@ API nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, unsigned l
         return result;
     if (!out || counter >= COUNTERS)
         return finish(NVML_ERROR_INVALID_ARGUMENT);
-    *out = 0;
+    static const int metrics[COUNTERS] = {NVLINK_REPLAYS, NVLINK_RECOVERIES, NVLINK_CRC_FLIT,
+                                          NVLINK_CRC_DATA, -1};
+    bool counts = link == 0 && metrics[counter] >= 0; /* the first link has all errors */
+    *out = counts ? metric_or(t.gpu, (enum metric)metrics[counter], 0) : 0;
     return finish(NVML_SUCCESS);
 }
 

@@ -43,7 +43,7 @@ def test_monitoring_gets_values_of_an_idle_gpu(node: NvmlNode, nvml: Any) -> Non
     assert nvml.nvmlDeviceGetMemoryBusWidth(gpu) == 5120
     assert nvml.nvmlDeviceGetPcieSpeed(gpu) == 32000
     assert nvml.nvmlDeviceGetIrqNum(gpu) == 200
-    assert nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice == 0
+    assert nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice == 1
     assert nvml.nvmlUnitGetCount() == 0
     assert nvml.nvmlSystemGetHicVersion() == []
     assert code_of(nvml.nvmlDeviceGetFanSpeed, gpu) == nvml.NVML_ERROR_NOT_SUPPORTED
