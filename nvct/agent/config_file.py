@@ -25,6 +25,8 @@ PREFIX = "nvidia.com/"
 VERSION = "v1"
 SHARED = ".shared"
 NAME_LIMIT = 63
+REPLICAS_LIMIT = 1000
+"""Of one device; each is an entry in the list that the kubelet reads as one message."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A DNS subdomain, as Kubernetes requires after the slash."""
 DEVICE = re.compile(
@@ -140,17 +142,9 @@ def load(path: str, table: Table) -> Document:
         DocumentError: it cannot be read, is malformed or has another version.
         UsageError: a flag has a value of another type.
     """
-    import yaml  # 2 MB, which a plugin without a config file does without
+    from nvct.agent import yaml_file  # 2 MB, which a plugin without a config file does without
 
-    try:
-        with open(path, "rb") as file:
-            document = yaml.safe_load(file)
-    except OSError as error:
-        raise DocumentError(f"config file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split())
-        raise DocumentError(f"config file {path} is malformed: {text}") from error
-    return parse(document, path, table)
+    return parse(yaml_file.load(path, "config file"), path, table)
 
 
 def parse(document: object, path: str, table: Table) -> Document:
@@ -218,6 +212,8 @@ def _replicas(rule: Mapping[str, Any], place: str, *, renames: bool) -> Replicas
         raise DocumentError(f"sharing of {name}: no replicas specified")
     if type(replicas) is not int or replicas < 2:
         raise DocumentError(f"sharing of {name}: number of replicas must be >= 2")
+    if replicas > REPLICAS_LIMIT:
+        raise DocumentError(f"sharing of {name}: number of replicas must be <= {REPLICAS_LIMIT}")
     if rename is not None and not isinstance(rename, str):
         raise DocumentError(f"sharing of {name}: rename must be a string")
     name = resource_name(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
+from nvct.host.nvml import session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 LISTED = ("listed", "withdrawn")
 """States of a resource that is as it should be."""
+REASONS = {
+    "refused": Reason.DevicePluginNotAlone,
+    "yielded": Reason.DevicePluginNotAlone,
+}
+"""By state of a resource; ResourceNotListed for the others."""
 
 
 def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
@@ -48,9 +54,9 @@ def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
 
 def _nvml(nvml: Json) -> Iterator[Finding]:
     if nvml["state"] == "fails":
-        yield Finding(
-            reason=Reason.DriverNotWorking, severity="error", evidence=str(nvml["reason"])
-        )
+        evidence = str(nvml["reason"])
+        reason = Reason.NvmlHung if session.is_hang(evidence) else Reason.DriverNotWorking
+        yield Finding(reason=reason, severity="error", evidence=evidence)
 
 
 def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
@@ -58,7 +64,8 @@ def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
     for resource in unlisted:
         why = f": {resource['reason']}" if resource["reason"] else ""
         evidence = f"{resource['resource']} is {resource['state']}{why}"
-        yield Finding(reason=Reason.ResourceNotListed, severity="error", evidence=evidence)
+        reason = REASONS.get(resource["state"], Reason.ResourceNotListed)
+        yield Finding(reason=reason, severity="error", evidence=evidence)
     if not unlisted:
         yield _devices([resource for resource in resources if resource["devices"]])
 

@@ -50,6 +50,11 @@ class Reason(Enum):
         "the exit status of nvidia-smi and its last line, or the call of NVML that failed",
         "Run `nvidia-smi` and read `dmesg`; after an update of the driver, reboot.",
     )
+    NvmlHung = (
+        "Does NVML answer in time?",
+        "the calls of NVML that the agent makes, and the process that it waits for",
+        "Read `dmesg`, which tells which GPU hangs; if the process cannot be killed, reboot.",
+    )
     DriverIncomplete = (
         "Is the driver complete and usable?",
         "the warnings of discovery, as `nvidia-ctk cdi generate` prints them",
@@ -81,6 +86,11 @@ class Reason(Enum):
         "Has the kubelet read the list of devices?",
         "the resources in the agent's /status",
         "Read the reason in `nvct agent --status`, and the log of the kubelet.",
+    )
+    DevicePluginNotAlone = (
+        "Is nvct's device plugin the only one for its resources?",
+        "the process that listens on the resource's socket in the kubelet's folder",
+        "Remove one of the two device plugins from this node.",
     )
     DeviceUnhealthy = (
         "Is a device of the node healthy?",

@@ -48,7 +48,8 @@ def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
     """Refuse a container's request; the sentences are the incumbent's.
 
     Raises:
-        RequestError: an id is unknown, or there is more than one replica and that is not allowed.
+        RequestError: an id is unknown; or there is more than one replica, or more than one of a
+            device, and that is not allowed.
     """
     problem = ""
     for id_ in ids:
@@ -59,6 +60,9 @@ def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
         shared = any(resource.devices[id_].is_replica for id_ in ids)
         if settings.one_each and shared and len(ids) > 1:
             problem = f"maximum request size for shared resources is 1; found {len(ids)}"
+        hardware = {resource.devices[id_].uuid for id_ in ids}
+        if settings.shared_devices_allocation_policy == "distinct" and len(hardware) < len(ids):
+            problem = f"{len(ids)} replicas must be of as many devices; found {len(hardware)}"
     if problem:
         raise RequestError(
             f'invalid allocation request for "{resource.name}": invalid request: {problem}'

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 
+from nvct.agent.device_plugin.list_strategy import AUTO
 from nvct.agent.device_plugin.settings import (
     DISCOVERY,
     ID_STRATEGIES,
@@ -133,6 +135,10 @@ def settings_of(values: Mapping[str, Any], more: Mapping[str, Any]) -> Settings:
         UsageError: a value is not one of its choices.
     """
     known = TABLE.fields(values)
+    if AUTO in (strategies := known.get("device_list_strategy", ())) and len(strategies) > 1:
+        raise UsageError("--device-list-strategy=auto goes with no other strategy")
+    if known.get("kubelet_socket"):
+        known["kubelet_socket"] = os.path.abspath(known["kubelet_socket"])
     if not known.get("dev_root"):
         known["dev_root"] = known.get("driver_root", "/")
     if known.get("imex_channel_ids", ()) not in ((), (0,)):

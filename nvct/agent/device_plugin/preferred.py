@@ -6,7 +6,8 @@ go-gpuallocator: of all ways to divide the free GPUs into sets of the wanted siz
 highest sum, and of that the best set. That search grows exponentially, so for more GPUs a set is
 grown from each start and then improved by swaps.
 
-Replicas and MIG devices are spread over the GPUs, or packed. Ties are broken by the order of the
+Replicas and MIG devices are spread over the GPUs, or packed; by policy distinct, no two replicas
+are of one device, as far as possible. Ties are broken by the order of the
 machine, where the incumbent leaves them to chance.
 """
 
@@ -62,7 +63,7 @@ def preferred(
         required: ids that the answer must contain.
         size: of the answer.
         table: of `scores`.
-        policy: distributed or packed, for replicas and MIG devices.
+        policy: distributed, packed or distinct, for replicas and MIG devices.
     """
     known = resource.devices
     must = [id_ for id_ in dict.fromkeys(required) if id_ in known][: max(size, 0)]
@@ -71,7 +72,7 @@ def preferred(
         return []
     if all(device.instance is None and not device.is_replica for device in known.values()):
         return _aligned(known, [*must, *free], must, size, table)
-    return must + _spread(known, free, size - len(must), packed=policy == "packed")
+    return must + _spread(known, free, must, size - len(must), policy)
 
 
 def _aligned(
@@ -155,23 +156,29 @@ def _gain(gpu: str, chosen: Iterable[str], table: Scores) -> int:
 
 
 def _spread(
-    known: Mapping[str, Device], free: Sequence[str], size: int, *, packed: bool
+    known: Mapping[str, Device], free: Sequence[str], must: Sequence[str], size: int, policy: str
 ) -> list[str]:
-    """Return ids one by one: from the GPU with the fewest used devices, or with the most."""
+    """Return ids one by one: from the GPU with the fewest used devices, or with the most.
+
+    By policy distinct, hardware that the container has already comes last.
+    """
     left = sorted(free, key=lambda id_: known[id_].order)
-    sign = -1 if packed else 1
+    sign = -1 if policy == "packed" else 1
     used = Counter(uuid for id_ in known.keys() - set(left) for uuid in _parts(known[id_]))
     picked: Counter[str] = Counter()
+    uuids = {known[id_].uuid for id_ in must}
 
     def rank(id_: str) -> tuple[int, ...]:
         parts = _parts(known[id_])
-        return *(sign * used[uuid] for uuid in parts), *(picked[uuid] for uuid in parts)
+        had = (known[id_].uuid in uuids,) if policy == "distinct" else ()
+        return *had, *(sign * used[uuid] for uuid in parts), *(picked[uuid] for uuid in parts)
 
     chosen: list[str] = []
     for _ in range(size):
         best = min(left, key=rank)
         left.remove(best)
         chosen.append(best)
+        uuids.add(known[best].uuid)
         used.update(_parts(known[best]))
         picked.update(_parts(known[best]))
     return chosen

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 GPU = f"{PREFIX}gpu"
 SEPARATOR = "::"
 """Between a device's UUID and the number of a replica."""
+DEVICES_LIMIT = 32768
+"""Of a resource, at 100 bytes each: gRPC in Go, as in the kubelet, reads messages of 4 MiB."""
 PART = re.compile(r"\d+c\.")
 """At the start of the profile of a compute instance that is smaller than its GPU instance."""
 
@@ -109,6 +111,12 @@ def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resou
         for name, of_name in mig.items():
             devices.setdefault(name, []).extend(of_name)
     shared = _shared(devices, settings.replicas)
+    for name, of_name in shared.items():
+        if len(of_name) > DEVICES_LIMIT:
+            raise HostError(
+                f"{name} would have {len(of_name)} devices; the kubelet reads {DEVICES_LIMIT}",
+                hint="lower the number of replicas in sharing",
+            )
     return {name: _resource(name, shared[name]) for name in sorted(shared)}, warnings
 
 

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
     from nvct.agent.config_file import NamePattern, Replicas
 
-STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
+STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "auto")
 CDI = frozenset({"cdi-annotations", "cdi-cri"})
 MIG_STRATEGIES = ("none", "single", "mixed")
 ID_STRATEGIES = ("uuid", "index")
-POLICIES = ("distributed", "packed")
+POLICIES = ("distributed", "packed", "distinct")
 DISCOVERY = ("auto", "nvml", "tegra")
 FOLDER = "/var/lib/kubelet/device-plugins"
 VENDOR = "k8s.device-plugin.nvidia.com"

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from nvct.agent import waiting
-from nvct.agent.device_plugin import allocate, preferred
+from nvct.agent.device_plugin import allocate, list_strategy, preferred
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.endpoint import Content
 from nvct.agent.device_plugin.health_watch import HealthWatch
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin import published
     from nvct.agent.device_plugin.health import Checks
+    from nvct.agent.device_plugin.list_strategy import AskEngine
     from nvct.agent.device_plugin.registration import Registration
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
@@ -64,7 +66,9 @@ class DevicePlugin:
         discovery: Callable[[Settings], Discovery],
         checks: Checks,
         log: Log,
+        *,
         spec_folder: str = SPEC_FOLDER,
+        ask_engine: AskEngine = list_strategy.nobody,
     ) -> None:
         """Do nothing yet.
 
@@ -74,18 +78,20 @@ class DevicePlugin:
             checks: which XIDs count.
             log: for what happens.
             spec_folder: of the host's CDI specifications.
+            ask_engine: tells what the container engine supports, for the strategy auto.
         """
         self.reload = asyncio.Event()
         self._load = load
         self._make_discovery = discovery
         self._log = log
         self._spec_folder = spec_folder
-        self._settings = load()
+        self._ask_engine = ask_engine
+        self._settings, self._strategy = self._loaded()
         self._discovery = discovery(self._settings)
         self._has_nvml = False
         self._offered: tuple[Inventory, published.Signature] | None = None
         self._layout = ""
-        self._last_error = ""
+        self._failure: NvctError | None = None
         self._counts = Counts()
         self._served = ServedResources(log, self._counts)
         self._health = HealthWatch(checks, self._counts, log, self._show_health)
@@ -96,17 +102,23 @@ class DevicePlugin:
         return self._served.current
 
     def describe(self) -> list[dict[str, object]]:
-        """Return the state of each resource, as JSON data."""
-        return [
+        """Return the state of each resource, as JSON data; and why there is none."""
+        entries: list[dict[str, object]] = [
             {
                 "resource": registration.name,
                 "state": registration.state,
                 "reason": registration.reason,
                 "devices": len(registration.endpoint.content.resource.devices),
                 "unhealthy": dict(registration.endpoint.content.unhealthy),
+                "strategy": ",".join(self._strategy.strategies),
+                "strategy_reason": self._strategy.reason,
             }
             for registration in self._served.all
         ]
+        if self._failure is not None and not self.registrations:
+            nothing = {"resource": "every resource", "devices": 0, "unhealthy": {}}
+            entries.append({**nothing, "state": "absent", "reason": self._failure.message})
+        return entries
 
     def metrics(self) -> Iterator[Family]:
         """Yield the plugin's own metrics: what it offers now, and what it has counted."""
@@ -159,7 +171,7 @@ class DevicePlugin:
                 try:
                     await self._offer()
                     self._health.set_nvml_problem("look", "")
-                    self._last_error = ""
+                    self._failure = None
                 except SupervisorEndedError:
                     raise
                 except NvctError as error:
@@ -170,11 +182,19 @@ class DevicePlugin:
                 is_first = False
             await waiting.until_set(self.reload, MACHINE_S)
 
+    def _loaded(self) -> tuple[Settings, list_strategy.Choice]:
+        """Return the settings, with the device list strategies that are in force."""
+        settings = self._load()
+        choice = list_strategy.choose(settings.device_list_strategy, self._ask_engine)
+        if settings.device_list_strategy != choice.strategies:
+            self._log.info(f"device list strategy {','.join(choice.strategies)}, {choice.reason}")
+        return replace(settings, device_list_strategy=choice.strategies), choice
+
     def _reload(self) -> None:
         self.reload.clear()
         self._log.info("Received SIGHUP, reading the settings again")
         try:
-            self._settings = self._load()
+            self._settings, self._strategy = self._loaded()
         except NvctError as error:
             self._log.error(f"the settings stay as they were: {error.message}")
         self._discovery = self._make_discovery(self._settings)
@@ -267,10 +287,9 @@ class DevicePlugin:
         Returns:
             The time until the next attempt, in seconds.
         """
-        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
-        if text != self._last_error:
-            self._log.error(text)
-            self._last_error = text
+        if self._failure is None or error.message != self._failure.message:
+            self._log.error(f"{error.message}{f' ({error.hint})' if error.hint else ''}")
+        self._failure = error
         if isinstance(error, NvmlError) and self._discovery.has_driver():
             if self.registrations:
                 self._health.set_nvml_problem("look", error.message)

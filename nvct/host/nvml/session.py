@@ -178,6 +178,11 @@ class NvmlSession:
         )
 
 
+def is_hang(message: str) -> bool:
+    """Return whether the message of an error is about NVML that does not answer."""
+    return message.startswith(("NVML does not answer", "NVML hangs"))
+
+
 def _serve(connection: socket, path: str) -> None:
     """Run the worker; only its own process imports the module."""
     from nvct.host.nvml import worker

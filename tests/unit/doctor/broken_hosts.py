@@ -318,6 +318,7 @@ def agent(**more: object) -> Case:
     detail = [{"unhealthy": {}, **resource, **more}]
     status = {
         "state": "serving", "nvml": {"state": "answers"}, "tasks": [{**changed, "detail": detail}],
+        **{key: more[key] for key in more if key == "nvml"},
     }  # fmt: skip
     return lambda _: shown(*agent_status.findings(status, ["device-plugin"]))
 
@@ -333,6 +334,10 @@ CASES: dict[Reason, Case] = {
     Reason.DeviceNodesMissing: no_device_node,
     Reason.AgentTaskFailed: agent(state="failed", reason="there is no driver"),
     Reason.ResourceNotListed: agent(state="lost", reason="the kubelet was restarted"),
+    Reason.NvmlHung: agent(
+        nvml={"state": "fails", "reason": "NVML does not answer within 5 s: /usr/lib/x"}
+    ),
+    Reason.DevicePluginNotAlone: agent(state="refused", reason="process 7 serves x.sock"),
     Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
     Reason.SpecificationMissing: no_spec,
     Reason.SpecificationUnreadable: damaged_spec,

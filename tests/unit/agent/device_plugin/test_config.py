@@ -32,6 +32,10 @@ resources:
 """
 
 
+def sharing(rule: str) -> str:
+    return f"sharing: {{timeSlicing: {{resources: [{{name: gpu, {rule}}}]}}}}"
+
+
 def resolve(
     tmp_path: Path, *words: str, env: Mapping[str, str] | None = None, config: str = ""
 ) -> tuple[Settings, tuple[str, ...]]:
@@ -162,7 +166,29 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
         (["--imex-channel-ids=1"], "", "the IMEX channels must be none or 0"),
         (["--imex-channel-ids=a"], "", "--imex-channel-ids must be numbers, not 'a'"),
         ([], "version: v2", "has the unknown version 'v2', not v1"),
-        ([], "{", "is malformed: while parsing"),
+        ([], "{", "is malformed in line 1: expected the node content"),
+        ([], "flags: {migStrategy: 2024-01-01}", "invalid --mig-strategy option: '2024-01-01'"),
+        ([], "flags: {migStrategy: 2024-13-45}", "invalid --mig-strategy option: '2024-13-45'"),
+        ([], "a: 1\nflags: {}\nflags: {}", "is malformed in line 3: duplicate key flags"),
+        ([], "flags:\n\tmigStrategy: none", "is malformed in line 2: found character '\\t'"),
+        ([], "a: \x01", "is malformed: unacceptable character"),
+        ([], "a: !!binary aaa", "the type tag:yaml.org,2002:binary is not allowed"),
+        ([], "a: !!timestamp 9", "the type tag:yaml.org,2002:timestamp is not allowed"),
+        ([], "a: !!int zz", "is malformed in line 1: zz is no decimal number"),
+        ([], "a: !!bool zz", "is malformed in line 1: zz is neither true nor false"),
+        ([], "a: !!float zz", "is malformed in line 1: zz is no number"),
+        ([], "a: !!python/object:os.system x", "is not allowed"),
+        ([], "a: 0x10", "is malformed in line 1: 0x10 is no decimal number"),
+        ([], f"a: {'9' * 5000}", "is malformed in line 1: the number 999999999999999999... is"),
+        ([], "[" * 5000, "is malformed in line 1: nested too deeply"),
+        ([], "? [a]\n: b", "is malformed in line 1: a key is no string"),
+        ([], "---\n---\n", "is malformed in line 2: but found another document"),
+        ([], "x: " + "a" * (1 << 20), "has more than 1 MiB"),
+        ([], sharing("replicas: 010"), "is malformed in line 1: 010 is no decimal number"),
+        ([], sharing("replicas: .nan"), "number of replicas must be >= 2"),
+        ([], sharing("replicas: 2.0"), "number of replicas must be >= 2"),
+        ([], sharing("replicas: 1001"), "number of replicas must be <= 1000"),
+        (["--device-list-strategy=auto,envvar"], "", "auto goes with no other strategy"),
         ([], "[]", "is no table of settings"),
         ([], "flags: {failOnInitError: 'yes'}", "flags.failOnInitError in "),
         (
@@ -204,6 +230,35 @@ def test_bad_input_is_refused_with_a_sentence(
 
 def test_each_key_of_an_option_is_one_of_the_schema() -> None:
     assert {option.key for option in options.OPTIONS if option.key} <= KEYS
+
+
+def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"\xff\xfe")
+
+    with pytest.raises(NvctError, match=r"config\.yaml is malformed: it is not UTF-8"):
+        config_file.resolve([f"--config-file={path}"], {})
+
+
+def test_what_yaml_1_1_and_1_2_read_alike_is_read(tmp_path: Path) -> None:
+    settings, warnings = resolve(
+        tmp_path,
+        config=sharing("replicas: 2, devices: [0, 1:0]") + "\nflags: {failOnInitError: no}",
+    )
+
+    assert settings.replicas[0].devices == ("0", "1:0")
+    assert not settings.fail_on_init_error
+    assert not warnings
+
+
+def test_a_relative_socket_is_below_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    settings, _ = resolve(tmp_path, "--kubelet-socket=kubelet.sock")
+
+    assert settings.kubelet_socket == f"{tmp_path}/kubelet.sock"
 
 
 def test_a_config_file_that_is_not_there_is_named() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvct.agent.device_plugin.allocate import check
 from nvct.agent.device_plugin.preferred import preferred, scores
 from nvct.agent.device_plugin.resources import GPU, Device, Resource
+from nvct.agent.device_plugin.settings import Settings
+from nvct.errors import RequestError
 from nvct.host.nvml.model import GpuLink
 
 LARGEST = 16
@@ -123,3 +127,25 @@ def test_sixteen_gpus_in_two_boards_stay_on_one_board_in_no_time() -> None:
 
     assert chosen == [f"GPU-{n}" for n in range(8, 16)]
     assert time.process_time() - began < 1
+
+
+def test_distinct_takes_replicas_of_as_many_gpus_as_there_are() -> None:
+    resource = shared(2, 3)
+    free = ["GPU-0::0", "GPU-0::1", "GPU-0::2", "GPU-1::2"]  # GPU 1 is used more
+
+    def two(must: list[str], policy: str) -> list[str]:
+        return preferred(resource, free, must, 2, {}, policy=policy)
+
+    assert two([], "distinct") == ["GPU-0::0", "GPU-1::2"]
+    assert two(["GPU-1::2"], "distinct") == ["GPU-1::2", "GPU-0::0"]
+    assert two([], "distributed") == ["GPU-0::0", "GPU-0::1"]
+
+
+def test_two_replicas_of_one_gpu_are_refused_by_policy_distinct() -> None:
+    resource = shared(2, 3)
+    distinct = Settings(shared_devices_allocation_policy="distinct")
+
+    check(resource, ["GPU-0::0", "GPU-1::0"], distinct)
+    check(resource, ["GPU-0::0", "GPU-0::1"], Settings())
+    with pytest.raises(RequestError, match="2 replicas must be of as many devices; found 1"):
+        check(resource, ["GPU-0::0", "GPU-0::1"], distinct)

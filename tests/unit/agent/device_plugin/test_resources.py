@@ -97,6 +97,14 @@ def test_sharing_of_what_is_not_there_is_refused(devices: int | tuple[str, ...])
         of(gpu(0), replicas=(rule,))
 
 
+def test_more_devices_than_the_kubelet_reads_are_refused() -> None:
+    gpus = [gpu(n, A100, *["1g.10gb"] * 7) for n in range(5)]
+    rule = Replicas(name=GPU, replicas=1000)
+
+    with pytest.raises(HostError, match="would have 35000 devices; the kubelet reads 32768"):
+        of(*gpus, mig_strategy="single", replicas=(rule,))
+
+
 def test_a_rule_for_a_resource_that_this_node_does_not_have_has_no_effect() -> None:
     assert of(gpu(0), replicas=(Replicas(name="nvidia.com/x", replicas=2),)) == {GPU: ["GPU-0"]}
 

@@ -200,6 +200,21 @@ def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: Lab) ->
     asyncio.run(run())
 
 
+def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
+    lab.words.append("--device-list-strategy=auto")
+
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            (entry,) = plugin.describe()
+            assert (entry["strategy"], entry["strategy_reason"]) == (
+                "envvar", "auto: the container engine cannot be asked",
+            )  # fmt: skip
+            assert "device list strategy envvar, auto: " in lab.log.getvalue()
+
+    asyncio.run(run())
+
+
 def test_without_a_driver_the_program_ends(lab: Lab) -> None:
     hide(lab)
     plugin = task.DevicePlugin(
@@ -217,8 +232,11 @@ def test_a_driver_that_comes_and_goes_is_followed(
     hide(lab)
 
     async def run() -> None:
-        async with lab.running():
+        async with lab.running() as plugin:
             await until(lambda: "no libnvidia-ml.so.1 in" in lab.log.getvalue())
+            (entry,) = plugin.describe()
+            assert (entry["resource"], entry["state"]) == ("every resource", "absent")
+            assert "no libnvidia-ml.so.1 in" in str(entry["reason"])
             show(lab)
             await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
             hide(lab)

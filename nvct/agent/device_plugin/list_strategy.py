@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What --device-list-strategy=auto stands for: the best way that kubelet and engine support.
+
+By CDI names in the answer (cdi-cri) where both take them, else by CDI names in annotations, which
+need nvct's runtime; else by the variable that every NVIDIA runtime reads. Never two of them, which
+would give devices twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeAlias
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What is known of the kubelet and the container engine of this node.
+
+    Attributes:
+        takes_names: whether both take CDI names in the answer to Allocate.
+        takes_annotations: whether the engine, or its NVIDIA runtime, reads CDI annotations.
+        evidence: how that is known, e.g. "containerd 1.7.28, enable_cdi = true".
+    """
+
+    takes_names: bool
+    takes_annotations: bool
+    evidence: str
+
+
+AskEngine: TypeAlias = "Callable[[], Engine | None]"
+"""Returns None if the engine cannot be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The strategies that are in force, and why."""
+
+    strategies: tuple[str, ...]
+    reason: str
+
+
+def nobody() -> Engine | None:
+    """Return that the engine cannot be asked."""
+    return None
+
+
+def choose(setting: tuple[str, ...], ask: AskEngine) -> Choice:
+    """Return the strategies for a setting; the engine is asked for auto alone."""
+    if setting != (AUTO,):
+        return Choice(setting, "as configured")
+    engine = ask()
+    if engine is None:
+        return Choice(("envvar",), "auto: the container engine cannot be asked")
+    if engine.takes_names:
+        return Choice(("cdi-cri",), f"auto: kubelet and engine take CDI names ({engine.evidence})")
+    if engine.takes_annotations:
+        return Choice(("cdi-annotations",), f"auto: CDI annotations are read ({engine.evidence})")
+    return Choice(("envvar",), f"auto: the engine does not take CDI names ({engine.evidence})")
