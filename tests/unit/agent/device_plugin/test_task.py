@@ -59,7 +59,7 @@ class Lab:
         await self.kubelet.start()
         log = Log(target=self.log)
         plugin = task.DevicePlugin(
-            self.settings, lambda _: self.discovery, self.checks, log, str(self.specs)
+            self.settings, lambda _: self.discovery, self.checks, log, spec_folder=str(self.specs)
         )
         runs = asyncio.create_task(plugin.run())
         try:
