@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test kubernetes crio record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle image ci ci-full clean
+.PHONY: help setup demo test kubernetes crio record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle image manifests ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -134,6 +134,10 @@ build/image/wheels/.ready: $(WHEELS) | setup
 	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: \
 	  --require-hashes --dest build/image/wheels $(addprefix --requirement ,$(WHEELS))
 	@touch $@
+
+manifests: kubernetes ## render the chart into packaging/kubernetes, for clusters without helm
+	@$(BIN)/python packaging/kubernetes/render.py \
+	  --helm "$$($(BIN)/python -m tests.kubernetes.programs | tail -n 1)/helm"
 
 image: setup build/image/base.tar build/image/wheels/.ready ## build the image of all programs, an OCI archive, into dist/
 	@$(STATIC_IF_POSSIBLE)

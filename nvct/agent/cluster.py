@@ -96,6 +96,22 @@ class Cluster:
             raise failure from error
         return dict(found)
 
+    async def find_all(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Object]:
+        """Return the objects of a namespace that have some labels.
+
+        Raises:
+            ClusterError: as `find`.
+        """
+        try:
+            objects: Any = self._client.list(
+                _resource(kind), namespace=namespace, labels=dict(labels)
+            )
+            return [dict(each) async for each in objects]
+        except Exception as error:
+            raise self._failure(error, "list", kind, namespace) from error
+
     async def apply(self, kind: Kind, manifest: Object, manager: str) -> Object:
         """Apply an object on the server's side, and return what it is then.
 

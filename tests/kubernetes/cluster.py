@@ -118,8 +118,8 @@ class Cluster:
         assert done.returncode == 0, done
         return done.stdout
 
-    def helm(self, *words: str) -> str:
-        """Run helm, and return its output.
+    def helm(self, *words: str, errors: bool = False) -> str:
+        """Run helm, and return its output; `errors` adds what it writes to stderr.
 
         Raises:
             AssertionError: helm fails.
@@ -131,7 +131,7 @@ class Cluster:
         }
         done = self.box.call("helm", *words, env=env)
         assert done.returncode == 0, done
-        return done.stdout
+        return done.stdout + done.stderr if errors else done.stdout
 
     def restart_kubelet(self) -> None:
         """End the kubelet; it is started again at once."""

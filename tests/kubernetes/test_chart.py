@@ -1,28 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packaging/helm/nvct on a real cluster: installed and used."""
+"""packaging/helm/nvct on a real cluster: installed, used, upgraded and removed."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.device_plugin.settings import FOLDER
 from nvct.sim import run_folder
+from nvct.version import __version__
 from tests.engines.checks import UUID
 from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes.api import PODS, ApiError, wait
 from tests.kubernetes.cluster import NODE
-from tests.kubernetes.pods import Pod, Result, run_all
+from tests.kubernetes.pods import CONTAINER, Pod, Result, run, run_all
 from tests.support import program_image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
 NAMESPACE = "nvct"
+IN_NAMESPACE = (f"--namespace={NAMESPACE}",)
+IMAGE = "docker.io/library/nvct:agent"
+TOOLKIT = "/usr/local/nvidia/toolkit"
+SOCKET = f"{FOLDER}/nvidia-gpu.sock"
 CLASSES = ("", "nvidia", "nvidia-cdi", "nvidia-legacy")
 """The RuntimeClasses of pods; "" is none."""
 CONFIG = "/etc/containerd/config.toml"
@@ -52,45 +65,127 @@ def node(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def install(node: Cluster, *words: str) -> str:
-    return node.helm("install", "nvct", str(CHART), f"--namespace={NAMESPACE}",
-                     "--create-namespace", *words)  # fmt: skip
+@contextlib.contextmanager
+def installed(node: Cluster, *words: str, said: list[str] | None = None) -> Iterator[None]:
+    """Install the chart; remove it at the end, and hold the engine's files against the former.
 
-
-def uninstall(node: Cluster) -> None:
-    node.helm("uninstall", "nvct", f"--namespace={NAMESPACE}", "--wait", "--timeout=180s")
-
-
-def test_pods_get_what_they_request(node: Cluster) -> None:
-    began = time.monotonic()
-    install(node)
+    `said` gets what the removal prints.
+    """
+    before = node.engine.snapshot()
+    node.helm("install", "nvct", str(CHART), *IN_NAMESPACE, "--create-namespace", *words)
     try:
-        first = run_all(node.api, {"first": _asks("")})["first"]
+        yield
+    except BaseException:
+        print(_state(node))
+        raise
+    finally:
+        words = ("uninstall", "nvct", *IN_NAMESPACE, "--wait", "--timeout=180s")
+        text = node.helm(*words, errors=True)
+    if said is not None:
+        said += text.replace("\\n", "\n").splitlines()  # helm quotes what the Job prints
+    assert node.engine.snapshot() == before
+    assert wait(lambda: _allocatable(node) == 0, TIMEOUT_S)
+
+
+def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
+    began, said = time.monotonic(), list[str]()
+    with installed(node, said=said):
+        first = run(node.api, "first", _asks(""))
         from_nothing_s = time.monotonic() - began
         print(f"nvidia-smi in a pod {from_nothing_s:.1f} s after helm install")
-        assert _gpus(first) == 1, (first, _state(node))
+        assert _gpus(first) == 1, first
         assert from_nothing_s < FROM_NOTHING_S
         results = run_all(node.api, {f"asks-{name or 'none'}": _asks(name) for name in CLASSES})
         assert [_gpus(result) for result in results.values()] == [1] * len(CLASSES), results
         pod = Pod(script="ls /dev | grep -c nvidia", env=IMAGE_SAYS_ALL)
-        silent = {f"silent-{name or 'none'}": pod for name in CLASSES}
+        silent = {f"silent-{name or 'none'}": replace(pod, runtime_class=name) for name in CLASSES}
         results = run_all(node.api, silent)
         assert [result.lines for result in results.values()] == [["0"]] * len(CLASSES), results
-        node.helm("test", "nvct", f"--namespace={NAMESPACE}", "--timeout=120s")
-    except AssertionError:
-        print(_state(node))
-        raise
+        node.helm("test", "nvct", *IN_NAMESPACE, "--timeout=120s")
+    print("\n".join(said))
+    assert f"{NODE}: removed {TOOLKIT}" in said, said
+    assert any(line.startswith(f"{NODE}: /run/nvct stays") for line in said), said
+
+
+def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
+    node: Cluster, tmp_path: Path
+) -> None:
+    """The newer version is the same chart with another version, image and label."""
+    newer = tmp_path / "newer"
+    shutil.copytree(CHART, newer)
+    text = (newer / "Chart.yaml").read_text()
+    (newer / "Chart.yaml").write_text(text.replace(f"ersion: {__version__}", "ersion: 99.0.0"))
+    assert isinstance(node.engine, SupervisedContainerd)
+    done = node.engine.ctr("image", "tag", "--force", IMAGE, IMAGE.replace(":agent", ":newer"))
+    assert done.returncode == 0, done
+    path, said = f"{PODS}/stays", list[str]()
+    with installed(node, said=said):
+        node.api.create(PODS, _asks("nvidia", f"{LIST}; sleep 600").manifest("stays"))
+        try:
+            assert wait(lambda: UUID.findall(_log(node, "stays")), TIMEOUT_S)
+            containerd = node.box.call("pgrep", "-x", "containerd").stdout
+            words = ("--set=image.tag=newer", "--set=daemonsets.labels.changed=yes")
+            node.helm("upgrade", "nvct", str(newer), *IN_NAMESPACE, *words, "--wait",
+                      "--timeout=120s")  # fmt: skip
+            pods = node.api.find(f"/api/v1/namespaces/{NAMESPACE}/pods")
+            assert pods is not None
+            images = {pod["spec"]["containers"][0]["image"] for pod in pods["items"]}
+            assert "nvct:newer" in images
+            assert _gpus(run(node.api, "after-upgrade", _asks("", count=GPUS - 1))) == GPUS - 1
+            node.helm("rollback", "nvct", *IN_NAMESPACE, "--wait", "--timeout=120s")
+            assert _gpus(run(node.api, "after-rollback", _asks("", count=GPUS - 1))) == GPUS - 1
+            assert node.box.call("pgrep", "-x", "containerd").stdout == containerd, "not restarted"
+        finally:
+            stays = node.api.find(path)
+            print(_state(node))
+    assert stays is not None
+    after = node.api.find(path)
+    assert after is not None
+    try:
+        for each in (stays, after):
+            (status,) = each["status"]["containerStatuses"]
+            assert (status["ready"], status["restartCount"]) == (True, 0)
+        seen = node.kubectl("exec", "stays", "--", "sh", "-c", LIST)
+        assert UUID.findall(seen) == UUID.findall(_log(node, "stays"))
+        assert any(line.startswith(f"{NODE}: {TOOLKIT} stays: container ") for line in said), said
+        program = f"{TOOLKIT}/nvidia-container-runtime"
+        assert node.box.call("test", "-x", program).returncode == 0, "the pod was started by it"
     finally:
-        uninstall(node)
+        node.api.delete(path)
+        assert wait(lambda: node.api.find(path) is None, TIMEOUT_S)
+        node.box.call("rm", "-rf", TOOLKIT)
 
 
-def _asks(runtime_class: str) -> Pod:
-    limits = {"resources": {"limits": {GPU: 1}}}
-    return Pod(script=LIST, runtime_class=runtime_class, container=limits, env=IMAGE_SAYS_ALL)
+def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None:
+    listener = "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind({!r}); s.listen(); "
+    script = f"{listener.format(SOCKET)}time.sleep(600)"
+    node.box.start(["python3", "-c", script], "other-plugin.log")
+    try:
+        assert wait(lambda: node.box.call("test", "-S", SOCKET).returncode == 0)
+        with installed(node):
+            assert wait(lambda: "is not displaced" in _state(node), TIMEOUT_S), _state(node)
+            assert re.search(r"process \d+ \(python3\) serves", _state(node)), _state(node)
+            assert _allocatable(node) == 0
+    finally:
+        node.box.call("pkill", "-f", SOCKET)
+        node.box.call("rm", "-f", SOCKET)
+
+
+def _asks(runtime_class: str, script: str = LIST, count: int = 1) -> Pod:
+    limits = {"resources": {"limits": {GPU: count}}}
+    return Pod(script=script, runtime_class=runtime_class, container=limits, env=IMAGE_SAYS_ALL)
 
 
 def _gpus(result: Result) -> int:
     return len(set(UUID.findall(result.log)))
+
+
+def _log(node: Cluster, pod: str) -> str:
+    """Return a pod's log, "" while it has none."""
+    try:
+        return node.api.logs(pod, CONTAINER)
+    except ApiError:
+        return ""
 
 
 def _allocatable(node: Cluster) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
+MANIFESTS = CHART.parents[1] / "kubernetes"
 OPERATOR: dict[str, Any] = {
     "cdi": {"enabled": True, "default": True},
     "dcgmExporter": {"enabled": True},
@@ -61,14 +63,18 @@ MATRIX: dict[str, dict[str, Any]] = {
 }
 
 
-def helm(*words: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run helm without a cluster; skip if it isn't built."""
+def _helm() -> Path:
+    """Return the path of helm; skip if it isn't built."""
     try:
-        folder = programs.folders()[-1]
+        return programs.folders()[-1] / "helm"
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
+
+
+def helm(*words: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+    """Run helm without a cluster."""
     return subprocess.run(
-        [str(folder / "helm"), *words, "--values=-"], input=json.dumps(values or {}), text=True,
+        [str(_helm()), *words, "--values=-"], input=json.dumps(values or {}), text=True,
         capture_output=True, check=False, timeout=120,
     )  # fmt: skip
 
@@ -116,6 +122,21 @@ def test_the_chart_is_well_formed_with(values: dict[str, Any]) -> None:
         containers = [*spec.get("initContainers", ()), *spec["containers"]]
         mounts = [mount for one in containers for mount in one.get("volumeMounts", ())]
         assert {mount["name"] for mount in mounts} == volumes, name
+
+
+def test_the_manifests_are_those_of_the_chart(tmp_path: Path) -> None:
+    """`make manifests` renders them again."""
+    program = _helm()
+    command = [sys.executable, str(MANIFESTS / "render.py"), f"--helm={program}"]
+    done = subprocess.run(
+        [*command, f"--out={tmp_path}"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["nvct.yaml", "uninstall.yaml"]
+    for name in names:
+        assert (tmp_path / name).read_text() == (MANIFESTS / name).read_text(), "make manifests"
+        assert "helm" not in (tmp_path / name).read_text().partition("---")[2]
 
 
 def test_no_two_daemon_sets_select_the_same_pods() -> None:

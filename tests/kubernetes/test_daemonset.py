@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""packaging/kubernetes/daemonset.yaml on a real cluster: installed, used and removed."""
+"""The toolkit alone as a DaemonSet, as the GPU operator has it, on a real cluster: installed, used and removed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 PACKAGING = Path(__file__).parents[2] / "packaging/kubernetes"
+TOOLKIT = Path(__file__).with_name("toolkit.yaml")
 LABEL = "nvidia.com/gpu.deploy.container-toolkit=true"
 PODS = "/api/v1/namespaces/nvct/pods"
 DEFAULT_RUNC = "SystemdCgroup = false"
@@ -52,7 +53,7 @@ def test_pods_get_gpus_while_it_is_there_and_the_node_is_as_before_afterwards(
     containerd, api = node.engine, node.api
     before = containerd.snapshot()
     node.kubectl("apply", f"--filename={PACKAGING}/runtimeclasses.yaml")
-    node.kubectl("apply", f"--filename={PACKAGING}/daemonset.yaml")
+    node.kubectl("apply", f"--filename={TOOLKIT}")
     assert api.find(PODS) is not None
     node.kubectl("label", "node", NODE, LABEL)
     assert wait(lambda: _is_installed(node), TIMEOUT_S), _state(node)
@@ -61,7 +62,7 @@ def test_pods_get_gpus_while_it_is_there_and_the_node_is_as_before_afterwards(
         result = run(api, f"asks-{name}", pod)
         assert len(UUID.findall(result.log)) == 1, result
     assert containerd.snapshot() != before
-    node.kubectl("delete", "--timeout=120s", f"--filename={PACKAGING}/daemonset.yaml")
+    node.kubectl("delete", "--timeout=120s", f"--filename={TOOLKIT}")
     assert containerd.snapshot() == before
     assert wait(containerd.answers)
     refused = run(api, "too-late", Pod(script="true", runtime_class="nvidia", env=ONE))

@@ -29,14 +29,16 @@ PACKAGING = Path(__file__).parents[3] / "packaging"
 MANIFESTS = sorted((PACKAGING / "kubernetes").glob("*.yaml"))
 
 
-def documents(name: str) -> list[dict[str, Any]]:
-    text = (PACKAGING / "kubernetes" / name).read_text(encoding="utf-8")
-    return list(yaml.safe_load_all(text))
+TOOLKIT = Path(__file__).parents[2] / "kubernetes/toolkit.yaml"
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
 
 
 @pytest.fixture
 def pod() -> dict[str, Any]:
-    daemon_sets = [one for one in documents("daemonset.yaml") if one["kind"] == "DaemonSet"]
+    daemon_sets = [one for one in documents(TOOLKIT) if one["kind"] == "DaemonSet"]
     spec: dict[str, Any] = daemon_sets[0]["spec"]["template"]["spec"]
     return spec
 
@@ -51,16 +53,16 @@ def variables(command: click.Command) -> set[str]:
 
 def test_there_is_a_class_for_each_runtime(ask: Callable[..., Request]) -> None:
     runtimes, _ = engine.handlers(ask(engine="containerd"))
-    classes = documents("runtimeclasses.yaml")
+    classes = documents(PACKAGING / "kubernetes/runtimeclasses.yaml")
     assert [one["kind"] for one in classes] == ["RuntimeClass"] * 3
     assert [one["handler"] for one in classes] == [handler.name for handler in runtimes]
     assert [one["metadata"]["name"] for one in classes] == [handler.name for handler in runtimes]
 
 
-@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*MANIFESTS, TOOLKIT], ids=lambda path: path.name)
 def test_every_image_is_one_that_is_built(path: Path) -> None:
     names = {f"{build.NAME}:{tag}" for tag in build.PROGRAMS}
-    for document in documents(path.name):
+    for document in documents(path):
         spec = document.get("spec", {}).get("template", {}).get("spec", {})
         containers = [*spec.get("initContainers", ()), *spec.get("containers", ())]
         assert {container["image"] for container in containers} <= names

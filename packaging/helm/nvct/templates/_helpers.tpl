@@ -40,6 +40,16 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end }}
 
+{{/* Names of Secrets, alone or as {name: NAME}. */}}
+{{- define "nvct.pull" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
 {{/* What all pods on nodes have: where they run, and with which image. */}}
 {{- define "nvct.node" -}}
 serviceAccountName: {{ include "nvct.serviceAccount" . }}
@@ -48,12 +58,7 @@ hostPID: true # containerd is told by a signal to the owner of its socket
 {{- with .Values.daemonsets.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-{{- with .Values.imagePullSecrets }}
-imagePullSecrets:
-  {{- range . }}
-  - name: {{ kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") . }}
-  {{- end }}
-{{- end }}
+{{- include "nvct.pull" . }}
 {{- with .Values.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
