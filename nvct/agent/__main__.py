@@ -8,22 +8,40 @@ import sys
 
 from nvct.errors import HostError, NvctError, line
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.nvml_client import NvmlClient
+
+SOCKET_ENV = "NVCT_AGENT_WORKER"
+
 
 def main() -> None:
     """Run the tasks that the arguments name."""
     try:
-        from nvct.agent import nvml_supervisor
-
-        # Before anything that starts a thread, and while this process is small.
-        supervisor = nvml_supervisor.start()
+        client = _client(os.environ.get(SOCKET_ENV, ""))
         from nvct.agent import main as agent
         from nvct.agent.task_table import DEFAULT
 
-        agent.run(sys.argv[1:] or DEFAULT, os.environ, supervisor)
+        agent.run(sys.argv[1:] or DEFAULT, os.environ, client)
     except (NvctError, OSError) as failure:
         error = failure if isinstance(failure, NvctError) else HostError(str(failure))
         sys.stderr.write(f"{line('nvct agent', error)}\n")
         sys.exit(error.exit_status)
+
+
+def _client(worker: str) -> NvmlClient:
+    """Return the client of a worker's socket; without one, of a process that is started."""
+    if worker:
+        from nvct.agent.nvml_client import NvmlWorkerClient
+
+        return NvmlWorkerClient(worker)
+    from nvct.agent import nvml_supervisor
+
+    # Before anything that starts a thread, and while this process is small.
+    supervisor = nvml_supervisor.start()
+    from nvct.agent.nvml_client import NvmlClient
+
+    return NvmlClient(supervisor.connection)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,8 @@ class Discovery:
         mode = self._mode or platform.detect(roots)[0]
         if mode != "nvml":
             return Inventory(mode=mode)
-        self.nvml.library = nvml_library(roots)
+        if self.nvml.chooses_library:
+            self.nvml.library = nvml_library(roots)
         report = await self.nvml.report()
         search = gpus.GpuSearch(roots, visible_nodes(roots, self.stat_node), findings)
         # The flag makes it ask for the report, which alone shows MIG mode without an instance.

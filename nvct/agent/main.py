@@ -16,14 +16,13 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from nvct.agent import http, logs, status
+from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
-from nvct.agent.nvml_client import NvmlClient
 from nvct.agent.status import Status
 from nvct.agent.task_table import TASKS
 from nvct.agent.tasks import Task
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
-from nvct.installer import ready
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -32,11 +31,10 @@ if TYPE_CHECKING:
 
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
     from nvct.agent.task_table import Runs
-    from nvct.host.nvml.process import WorkerProcess
 
 HTTP = "http"
-DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
 LISTEN_ENV = "NVCT_AGENT_LISTEN"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
@@ -140,9 +138,9 @@ class Agent:
         try:
             port = await server.listen(host, port)
         except OSError as error:
-            reason = (
-                os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-            )
+            # The resolver's errors have numbers below 0, and no text in strerror(3).
+            number = error.errno or 0
+            reason = os.strerror(number) if number > 0 else error.strerror
             raise HostError(f"cannot listen on {host}:{port}: {reason}") from error
         self.journal.info(f"listening on http://{host or '*'}:{port}")
         try:
@@ -185,7 +183,7 @@ async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:
 def run(
     names: Sequence[str],
     env: Mapping[str, str],
-    supervisor: WorkerProcess,
+    client: NvmlClient,
     folder: str = FOLDER,
 ) -> None:
     """Serve until a signal ends the agent.
@@ -199,7 +197,6 @@ def run(
             raise UsageError(f"task {name!r} is unknown", hint=f"there are: {', '.join(TASKS)}")
     journal = logs.from_environment(env)
     listen = env.get(LISTEN_ENV, "")
-    client = NvmlClient(supervisor.connection)
     agent = Agent(names, env, client, journal, has_gpu, http.address(listen) if listen else None)
     asyncio.run(_serve(agent, Instance(folder)))
 
@@ -216,13 +213,3 @@ async def _serve(agent: Agent, instance: Instance) -> None:
     finally:
         agent.client.disconnect()
     agent.journal.info("Received a signal, shutting down.")
-
-
-def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the environment with the driver's roots that `nvct install` has found, if it has.
-
-    Raises:
-        HostError: its file cannot be read.
-    """
-    path = env.get(DRIVER_READY_ENV, "")
-    return {**env, **ready.read(path)} if os.path.exists(path) else env

@@ -25,6 +25,8 @@ START_S = 60
 """Eight GPUs that nothing else uses take some twenty seconds to start."""
 CALL_S = 5
 """Of a worker that has answered before: a longer wait is a hang."""
+SLACK_S = 10
+"""More than a call's limit: until a worker in another container has killed its process."""
 
 
 class SupervisorEndedError(NvmlError):
@@ -40,12 +42,15 @@ class NvmlClient:
     """
 
     problem: str | None = None
+    chooses_library = True
+    """Whether this side names the library."""
 
-    def __init__(self, connection: _socket.socket, library: str = "") -> None:
+    def __init__(self, connection: _socket.socket | None, library: str = "") -> None:
         """Use a supervisor by the connection to it, which is this client's own from now on."""
         self.library = library
-        self._socket = socket.socket(fileno=connection.detach())
-        self._socket.settimeout(0)
+        self._socket = socket.socket(fileno=connection.detach()) if connection else None
+        if self._socket:
+            self._socket.settimeout(0)
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
@@ -97,8 +102,9 @@ class NvmlClient:
         self.problem = None
 
     def disconnect(self) -> None:
-        """End the supervisor."""
-        self._socket.close()
+        """End the connection, and with it the supervisor."""
+        if self._socket is not None:
+            self._socket.close()
 
     async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
         # A canceled request would leave its answer to the next one.
@@ -116,26 +122,84 @@ class NvmlClient:
             limit_s = CALL_S if self._has_answered else START_S
             arguments: Json = {"library": self.library, "limit_s": limit_s}
             request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
-            loop = asyncio.get_running_loop()
             try:
-                await loop.sock_sendall(self._socket, messages.encode(request))
-                header = await self._read(messages.HEADER)
-                message = messages.decode(await self._read(messages.length_of(header)))
+                message = await self._answer(messages.encode(request), limit_s)
                 self._has_answered = False
                 value = messages.value_of(message, self._requests)
                 self._has_answered = verb != CLOSE
                 return value
             except (OSError, EOFError, messages.MalformedMessageError) as error:
-                raise SupervisorEndedError(
-                    f"NVML's supervisor has ended: {str(error) or 'no answer'}"
-                ) from error
+                raise self._failure(str(error) or "no answer") from error
 
-    async def _read(self, size: int) -> bytes:
-        loop = asyncio.get_running_loop()
-        data = b""
-        while len(data) < size:
-            chunk = await loop.sock_recv(self._socket, size - len(data))
-            if not chunk:
-                raise EOFError
-            data += chunk
-        return data
+    async def _answer(self, request: bytes, limit_s: float) -> Json:
+        """Return the answer to a request; the supervisor sees to its limit."""
+        del limit_s
+        connection = await self._connection()
+        await asyncio.get_running_loop().sock_sendall(connection, request)
+        header = await _read(connection, messages.HEADER)
+        return messages.decode(await _read(connection, messages.length_of(header)))
+
+    async def _connection(self) -> socket.socket:
+        if self._socket is None:
+            raise EOFError
+        return self._socket
+
+    def _failure(self, reason: str) -> NvmlError:
+        return SupervisorEndedError(f"NVML's supervisor has ended: {reason}")
+
+
+class NvmlWorkerClient(NvmlClient):
+    """NVML in another container, which may end and start again (`nvct agent worker`).
+
+    The library is that of the other container.
+    """
+
+    chooses_library = False
+
+    def __init__(self, path: str) -> None:
+        """Keep the path of the worker's socket; the first request connects."""
+        super().__init__(None)
+        self._path = path
+
+    async def _answer(self, request: bytes, limit_s: float) -> Json:
+        """Return the answer; a connection without one in time is not used again."""
+        limit_s += SLACK_S
+        try:
+            return await asyncio.wait_for(super()._answer(request, limit_s), limit_s)
+        except asyncio.TimeoutError as error:
+            self._disconnect()
+            raise TimeoutError(f"no answer within {limit_s:g} s") from error
+        except BaseException:
+            self._disconnect()
+            raise
+
+    async def _connection(self) -> socket.socket:
+        if self._socket is None:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(0)
+            try:
+                await asyncio.get_running_loop().sock_connect(connection, self._path)
+            except BaseException:
+                connection.close()
+                raise
+            self._socket, self._has_answered = connection, False
+        return self._socket
+
+    def _failure(self, reason: str) -> NvmlError:
+        hint = f"NVML's worker is the other container, or `nvct agent worker` on {self._path}"
+        return NvmlError(f"NVML's worker does not answer: {reason}", hint=hint)
+
+    def _disconnect(self) -> None:
+        self.disconnect()
+        self._socket = None
+
+
+async def _read(connection: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = b""
+    while len(data) < size:
+        chunk = await loop.sock_recv(connection, size - len(data))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return data

@@ -11,8 +11,10 @@ The protocol is that of `nvct.host.nvml.messages`; the arguments of a request ar
 
 from __future__ import annotations
 
+import contextlib
+
 from nvct import errors
-from nvct.errors import NvctError, NvmlError
+from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
@@ -20,11 +22,14 @@ from nvct.host.nvml.session import NvmlSession
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
+    from collections.abc import Callable
 
     from nvct.oci.jsontext import Json
 
 CLOSE = "close"
 """The verb that ends the worker, which closes NVML's handles."""
+LIMIT_S = 60
+"""The longest deadline that a request may give a call, in seconds."""
 
 
 def start() -> WorkerProcess:
@@ -38,50 +43,81 @@ def serve(connection: socket) -> None:
     Raises:
         MalformedMessageError: the agent does not speak the protocol.
     """
-    session: NvmlSession | None = None
+    supervisor = Supervisor()
     try:
         while True:
-            number, verb, arguments = messages.request_of(messages.receive(connection))
-            answer: dict[str, Json]
-            try:
-                session = _session(session, arguments)
-                answer = {"value": _call(session, verb)}
-            except NvctError as error:
-                answer = {"error": {**errors.to_dict(error)}}
-            messages.send(connection, {"id": number, **answer})
+            messages.send(connection, supervisor.answer(messages.receive(connection)))
     except EOFError:
         pass
     finally:
-        if session is not None:
-            _close(session)
+        supervisor.close()
 
 
-def _session(session: NvmlSession | None, arguments: dict[str, Json]) -> NvmlSession:
-    """Return the session with a library, which ends that with another one.
+class Supervisor:
+    """One session with NVML, and the answers to requests."""
 
-    Raises:
-        NvmlError: the other session's worker does not end.
-    """
-    library, limit_s = arguments.get("library"), arguments.get("limit_s")
-    if not isinstance(library, str) or not isinstance(limit_s, int):
-        raise NvmlError("a request to NVML's supervisor has malformed arguments")
-    if session is not None and session.path != library:
-        session.close()
-        session = None
-    session = session or NvmlSession(library)
-    session.limit_s = limit_s
-    return session
+    def __init__(self, find_library: Callable[[], str] | None = None) -> None:
+        """Start nothing.
 
+        Args:
+            find_library: returns the path of the library, or raises DriverNotFoundError; None
+                takes the one that a request names.
+        """
+        self._find_library = find_library
+        self._session: NvmlSession | None = None
 
-def _call(session: NvmlSession, verb: str) -> Json:
-    if verb == CLOSE:
-        session.close()
-        return None
-    return session.call(verb)
+    def answer(self, message: Json) -> Json:
+        """Return the answer to a request.
 
+        Raises:
+            MalformedMessageError: it is not a request.
+        """
+        number, verb, arguments = messages.request_of(message)
+        try:
+            return {"id": number, "value": self._call(verb, arguments)}
+        except NvctError as error:
+            return {"id": number, "error": {**errors.to_dict(error)}}
 
-def _close(session: NvmlSession) -> None:
-    try:
-        session.close()
-    except NvmlError:  # it waits in the kernel, and ends with a reboot
-        pass
+    def close(self) -> None:
+        """End the worker, unless it waits in the kernel: it ends with a reboot, or by itself."""
+        if self._session is not None:
+            with contextlib.suppress(NvmlError):
+                self._session.close()
+
+    def _call(self, verb: str, arguments: dict[str, Json]) -> Json:
+        library, limit_s = arguments.get("library"), arguments.get("limit_s")
+        if not isinstance(library, str) or type(limit_s) is not int or not 0 < limit_s <= LIMIT_S:
+            raise NvmlError("a request to NVML's supervisor has malformed arguments")
+        if verb == CLOSE and self._session is None:
+            return None
+        session = self._with_library(self._library(verb, library))
+        session.limit_s = limit_s
+        if verb == CLOSE:
+            session.close()
+            return None
+        return session.call(verb)
+
+    def _library(self, verb: str, named: str) -> str:
+        """Return the library for a request: looked for where the driver may have changed."""
+        if self._find_library is None:
+            return named
+        if self._session is not None and verb != "report":
+            return self._session.path
+        try:
+            return self._find_library()
+        except DriverNotFoundError as error:
+            if verb == "report":
+                raise
+            raise NvmlError(error.message, hint=error.hint) from error
+
+    def _with_library(self, library: str) -> NvmlSession:
+        """Return the session with a library, which ends that with another one.
+
+        Raises:
+            NvmlError: the other session's worker does not end.
+        """
+        if self._session is not None and self._session.path != library:
+            self._session.close()
+            self._session = None
+        self._session = self._session or NvmlSession(library)
+        return self._session

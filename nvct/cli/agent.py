@@ -9,6 +9,7 @@ import sys
 import click
 
 from nvct.agent import logs
+from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import flat, say, words
 from nvct.errors import HostError
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 PYTHON = (3, 11)
 LISTEN_ENV = "NVCT_AGENT_LISTEN"
+WORKER_ENV = "NVCT_AGENT_WORKER"
+WORKER_SOCKET = "/run/nvct-nvml/nvml.sock"
+"""In a folder that two containers of a pod share, and nobody else."""
 
 
 def log_options(command: Command) -> Command:
@@ -37,12 +41,16 @@ def log_options(command: Command) -> Command:
     return command
 
 
-@click.command()
+@click.group(cls=GoGroup, invoke_without_command=True)
 @words("--tasks", env="NVCT_AGENT_TASKS", text="What the agent does.  [default: device-plugin]")
 @click.option(
     "--listen", metavar="ADDRESS", envvar=LISTEN_ENV,
     help="Serve /status, /healthz and /metrics by HTTP, as :9400 or 127.0.0.1:9400.  "
     "[default: no port]",
+)  # fmt: skip
+@click.option(
+    "--worker", metavar="SOCKET", envvar=WORKER_ENV,
+    help="Where `nvct agent worker` listens.  [default: NVML in a process of the agent's own]",
 )  # fmt: skip
 @log_options
 @click.option(
@@ -58,10 +66,13 @@ def log_options(command: Command) -> Command:
 )  # fmt: skip
 @click.option("--host-root", default="/", show_default=True, envvar="HOST_ROOT_MOUNT",
               help="Where the host's root is for this process, with --leave.")  # fmt: skip
+@click.pass_context
 def agent(
+    ctx: click.Context,
     *,
     tasks: tuple[tuple[str, ...], ...],
     listen: str | None,
+    worker: str | None,
     log_level: str,
     log_format: str,
     shows_status: bool,
@@ -77,6 +88,8 @@ def agent(
 
     Example: MIG_STRATEGY=mixed nvct agent
     """
+    if ctx.invoked_subcommand is not None:
+        return
     if shows_status or asks_ready:
         answer = _status()
         if shows_status:
@@ -90,8 +103,25 @@ def agent(
         for sentence in leave.leave(host_root):
             say(sentence)
         return
-    settings = {LISTEN_ENV: listen, logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}
-    _become("nvct.agent", flat(tasks), settings, needs="grpc")
+    settings = {LISTEN_ENV: listen, WORKER_ENV: worker}
+    log = {logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}
+    _become("nvct.agent", flat(tasks), {**settings, **log}, needs="grpc")
+
+
+@agent.command("worker")
+@click.option("--socket", envvar=WORKER_ENV, default=WORKER_SOCKET, show_default=True,
+              help="Where to listen.")  # fmt: skip
+@click.option("--driver-root", envvar="DRIVER_ROOT_CTR_PATH", default="/driver-root",
+              show_default=True, help="Where the driver's root is mounted here.")  # fmt: skip
+@log_options
+def worker_command(*, socket: str, driver_root: str, log_level: str, log_format: str) -> None:
+    """Serve NVML to the agent in another container: `nvct agent --worker SOCKET`.
+
+    This container has the devices, and the agent's has no privileges. Only root can connect.
+    """
+    settings = {WORKER_ENV: socket, "DRIVER_ROOT_CTR_PATH": driver_root}
+    log = {logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}
+    _become("nvct.agent.nvml_worker", (), {**settings, **log}, needs="pynvml")
 
 
 def _become(

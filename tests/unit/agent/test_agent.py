@@ -16,11 +16,12 @@ import pytest
 from prometheus_client import parser
 
 from nvct.agent import http, status, tasks
+from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.http import Request
 from nvct.agent.instance import Instance
 from nvct.agent.logs import Log, from_environment
-from nvct.agent.main import Agent, run, with_driver_roots
+from nvct.agent.main import Agent, run
 from nvct.agent.status import Status
 from nvct.agent.tasks import Task
 from nvct.errors import HostError, UsageError
