@@ -27,10 +27,15 @@ START = """
 import sys, time
 from pathlib import Path
 from nvct.errors import HostError
+from nvct.kernel.calls import KERNEL
 from nvct.sim import attach
 from nvct.sim.tree import load
 try:
-    attach.enter(load(Path(sys.argv[1])), host_run=False)
+    if sys.argv[1]:
+        attach.enter(load(Path(sys.argv[1])), host_run=False)
+    else:
+        attach.make_private()
+        KERNEL.mount("run", "/run", "tmpfs")
 except HostError as error:
     sys.exit(str(error))
 print("ready", flush=True)
@@ -43,11 +48,11 @@ PORT = re.compile(r"listening on http://127\.0\.0\.1:(\d+)")
 class Machine:
     """A simulated node that programs are started on; they end with it."""
 
-    def __init__(self, node: Node, kubelet: str, work: Path) -> None:
+    def __init__(self, node: Node | None, kubelet: str, work: Path) -> None:
         """Make the namespace.
 
         Args:
-            node: with device nodes.
+            node: with device nodes; None is a machine without GPUs.
             kubelet: folder of the kubelet's socket.
             work: for logs.
 
@@ -57,7 +62,7 @@ class Machine:
         self.node, self.kubelet, self.work = node, kubelet, work
         self.programs: list[Program] = []
         self._holder = subprocess.Popen(
-            [*DIE_WITH_TESTS, sys.executable, "-c", START, str(node.tree)], cwd=REPOSITORY,
+            [*DIE_WITH_TESTS, sys.executable, "-c", START, str(node.tree) if node else ""], cwd=REPOSITORY,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self._holder.stdout
@@ -73,6 +78,7 @@ class Machine:
             "KUBELET_SOCKET": f"{self.kubelet}/kubelet.sock",
             "NVCT_AGENT_LISTEN": "127.0.0.1:0",
             "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT,
+            "FAIL_ON_INIT_ERROR": "false",
             "PATH": os.environ["PATH"],
             **env,
         }
@@ -134,6 +140,11 @@ class Program:
     @property
     def state(self) -> str:
         return str(self.status().get("state", ""))
+
+    def pss_kib(self) -> int:
+        """Return the memory of the process and its descendants: proportional set size."""
+        rollups = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.tree()]
+        return sum(int(re.findall(r"^Pss: +(\d+) kB", text, re.MULTILINE)[0]) for text in rollups)
 
     def tree(self) -> list[int]:
         """Return the ids of the process and its descendants."""
