@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from dataclasses import dataclass
 
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from nvct.agent.nvml_client import NvmlClient
     from nvct.agent.task_table import Runs
     from nvct.host.nvml.process import WorkerProcess
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+"""Signals that end a program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +47,7 @@ class Program:
 
 def main(program: Program) -> NoReturn:
     """Run a program with the arguments of this process."""
+    early = EarlySignals()
     words = sys.argv[1:]
     if words in (["--version"], ["-version"], ["-v"]):
         sys.stdout.write(f"{program.title} version v{program.version}\nnvct: {__version__}\n")
@@ -54,7 +60,7 @@ def main(program: Program) -> NoReturn:
 
         # Before anything that starts a thread; and while this process is small.
         supervisor = nvml_supervisor.start()
-        run(program, words, os.environ, supervisor)
+        run(program, words, os.environ, supervisor, early)
     except NvctError as error:
         sys.stderr.write(f"{line(program.name, error)}\n")
         sys.exit(1)
@@ -65,8 +71,35 @@ def main(program: Program) -> NoReturn:
     sys.exit(0)
 
 
+class EarlySignals:
+    """Takes signals until the program has loaded what it needs, which takes a tenth of a second.
+
+    Without it, process 1 of a container ignores SIGTERM in that time, and SIGHUP ends another one.
+
+    Attributes:
+        wants_reload: whether SIGHUP was received.
+    """
+
+    def __init__(self) -> None:
+        """Set the handlers."""
+        self.wants_reload = False
+        signal.signal(signal.SIGHUP, self._reload)
+        for number in ENDING:
+            signal.signal(number, self._end)
+
+    def _reload(self, _number: int, _frame: object) -> None:
+        self.wants_reload = True
+
+    def _end(self, _number: int, _frame: object) -> None:
+        os._exit(0)  # nothing is served yet
+
+
 def run(
-    program: Program, words: Sequence[str], env: Mapping[str, str], supervisor: WorkerProcess
+    program: Program,
+    words: Sequence[str],
+    env: Mapping[str, str],
+    supervisor: WorkerProcess,
+    early: EarlySignals,
 ) -> None:
     """Run until a signal ends the program, or it has nothing more to do.
 
@@ -79,7 +112,7 @@ def run(
     program.check(words, env)
     import asyncio
 
-    asyncio.run(_serve(program, words, env, supervisor, journal))
+    asyncio.run(_serve(program, words, env, supervisor, journal, early=early))
 
 
 async def _serve(
@@ -88,9 +121,10 @@ async def _serve(
     env: Mapping[str, str],
     supervisor: WorkerProcess,
     journal: Log,
+    *,
+    early: EarlySignals,
 ) -> None:
     import asyncio
-    import signal
 
     from nvct.agent.nvml_client import NvmlClient
 
@@ -100,8 +134,10 @@ async def _serve(
     task = asyncio.ensure_future(runs.run())
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, runs.reload.set)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+    for number in ENDING:
         loop.add_signal_handler(number, task.cancel)
+    if early.wants_reload:
+        runs.reload.set()
     try:
         await task
     except asyncio.CancelledError:

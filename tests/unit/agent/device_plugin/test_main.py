@@ -4,11 +4,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.device_plugin.main")
 REPOSITORY = Path(__file__).parents[4]
@@ -58,3 +64,51 @@ def test_a_failure_is_the_last_line_and_status_1(
     assert last.startswith("nvidia-device-plugin: ")
     assert sentence in last
     assert done.returncode == 1
+
+
+@pytest.mark.parametrize("is_first", [False, True], ids=["any process", "process 1"])
+def test_a_signal_is_heeded_before_anything_slow_is_loaded(*, is_first: bool) -> None:
+    words = [*PROGRAM, "--fail-on-init-error=false", "--kubelet-socket="]
+    if is_first:
+        first = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+        if subprocess.run([*first, "true"], check=False, capture_output=True).returncode:
+            pytest.skip("no user namespaces here")
+        words = [*first, *words]
+    # This process may be late for once, and the program serves already.
+    assert "" in (log_of_signaled(words, is_first=is_first) for _ in range(5))
+
+
+def log_of_signaled(words: Sequence[str], *, is_first: bool) -> str:
+    """Return what a program logs that gets signals as soon as it catches them."""
+    with subprocess.Popen(
+        words, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY, env={"PATH": os.environ["PATH"]}
+    ) as process:
+        pid = wait_for(lambda: child_of(process.pid) if is_first else process.pid)
+        wait_for(lambda: catches(pid, signal.SIGTERM))
+        os.kill(pid, signal.SIGHUP)
+        os.kill(pid, signal.SIGTERM)
+        assert process.wait(20) == 0
+        assert process.stderr
+        return process.stderr.read()
+
+
+def wait_for(answer: Callable[[], int]) -> int:
+    """Return the first true answer."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if found := answer():
+            return found
+        time.sleep(0.001)
+    pytest.fail("it does not start in time")
+
+
+def child_of(pid: int) -> int:
+    words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(words[0]) if words else 0
+
+
+def catches(pid: int, number: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("SigCgt:"):
+            return int(line.split()[1], 16) >> (number - 1) & 1
+    return 0
