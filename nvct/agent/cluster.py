@@ -6,7 +6,9 @@ Contract: the only user of lightkube. Objects are plain dicts, as JSON has them.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -21,12 +23,14 @@ from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from typing import TypeAlias
 
     Object: TypeAlias = dict[str, Any]
 
 TIMEOUT_S = 10.0
+WATCH_S = 300.0
+"""How long one watch lasts."""
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT = 401, 403, 404, 409
 USER = re.compile(r'User "([^"]+)"')
 """In the API server's message of status 403."""
@@ -132,6 +136,41 @@ class Cluster:
         """
         return await self._patch(kind, manifest, PatchType.MERGE, manager)
 
+    async def changes(
+        self, kind: Kind, name: str, limit_s: float = WATCH_S
+    ) -> AsyncGenerator[Object | None, None]:
+        """Yield an object as it is now, and after each change; None if it is deleted.
+
+        The watch ends after the limit, or if nothing is heard from the server for so long; whoever
+        wants to go on calls this again.
+
+        Raises:
+            ClusterError: the API server refuses, or does not answer.
+        """
+        stream: Any = self._client.watch(
+            _resource(kind), fields={"metadata.name": name}, server_timeout=int(limit_s)
+        )
+        end = time.monotonic() + limit_s
+        try:
+            while True:
+                step = asyncio.ensure_future(anext(stream))
+                try:
+                    await asyncio.wait([step], timeout=end - time.monotonic())
+                finally:
+                    if not step.done():
+                        step.cancel()
+                        await asyncio.gather(step, return_exceptions=True)
+                if step.cancelled():
+                    return
+                what, found = step.result()
+                yield None if what == "DELETED" else dict(found)
+        except StopAsyncIteration:
+            return
+        except Exception as error:
+            raise self._failure(error, "watch", kind, name) from error
+        finally:
+            await stream.aclose()
+
     async def close(self) -> None:
         """Close the connections."""
         await self._client.close()
@@ -156,9 +195,11 @@ class Cluster:
         """
         if isinstance(error, ApiError):
             return refusal(error.response.status_code, str(error), verb, kind, name)
-        if isinstance(error, httpx2.HTTPStatusError):  # an answer that is not Kubernetes's
+        if isinstance(error, httpx2.HTTPStatusError):  # of a stream, or not Kubernetes's
             status = error.response.status_code
-            return refusal(status, f"HTTP status {status}", verb, kind, name)
+            lacks = f'User "this account" cannot {verb} resource "{kind.plural}"'
+            text = lacks if status == FORBIDDEN else f"HTTP status {status}"
+            return refusal(status, text, verb, kind, name)
         if isinstance(error, (httpx2.HTTPError, ConfigError, OSError)):
             reason = str(error) or type(error).__name__
             return ClusterError(

@@ -46,7 +46,14 @@ def _labels(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
     return main.make((), env, client, journal, in_agent=True)
 
 
+def _config_manager(env: Mapping[str, str], _client: NvmlClient, journal: Log) -> Runs:
+    from nvct.agent.config_manager import main
+
+    return main.make_in_agent(env, journal)
+
+
 TASKS: Mapping[str, Factory] = {
+    "config-manager": _config_manager,
     "device-plugin": _device_plugin,
     "labels": _labels,
 }

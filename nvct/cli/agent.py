@@ -82,9 +82,10 @@ def agent(
 ) -> None:
     """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
 
-    Tasks: device-plugin offers GPUs to the kubelet, labels labels this Node. A task takes its
-    settings from the environment variables of NVIDIA's programs (nvidia-device-plugin,
-    gpu-feature-discovery), as MIG_STRATEGY, and from the file in CONFIG_FILE.
+    Tasks: device-plugin offers GPUs to the kubelet, labels labels this Node, config-manager writes
+    CONFIG_FILE as the Node's label wants it. A task takes its settings from the environment
+    variables of NVIDIA's programs (nvidia-device-plugin, gpu-feature-discovery, config-manager),
+    as MIG_STRATEGY, and from the file in CONFIG_FILE.
 
     Example: MIG_STRATEGY=mixed nvct agent
     """

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
+from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.api import ApiError, wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import smi
@@ -81,22 +81,6 @@ CRD = {
 def account(cluster: Cluster) -> str:
     """A service account that may get and patch Nodes; return its kubeconfig."""
     return kubeconfig_of(cluster, "labels", may="get,patch")
-
-
-def kubeconfig_of(cluster: Cluster, name: str, may: str = "") -> str:
-    cluster.kubectl("create", "serviceaccount", name)
-    if may:
-        cluster.kubectl("create", "clusterrole", name, f"--verb={may}", "--resource=nodes")
-        cluster.kubectl(
-            "create", "clusterrolebinding", name, f"--clusterrole={name}",
-            f"--serviceaccount=default:{name}",
-        )  # fmt: skip
-    token = cluster.kubectl("create", "token", name).strip()
-    config = json.loads(cluster.box.read(KUBECONFIG))
-    config["users"][0]["user"] = {"token": token}
-    path = f"{FOLDER}/{name}.kubeconfig"
-    cluster.box.write(path, json.dumps(config))
-    return path
 
 
 def words_of(kubeconfig: str, *flags: str) -> list[str]:

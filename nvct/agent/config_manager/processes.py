@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Signals the processes of a program, in a pod whose containers share their processes."""
+
+from __future__ import annotations
+
+import os
+
+from nvct.host import procfs
+
+MODULES = {
+    "nvidia-device-plugin": "nvct.agent.device_plugin.main",
+    "gpu-feature-discovery": "nvct.agent.labels.main",
+}
+"""Modules that the image's programs run: python -I -m MODULE."""
+WORDS = 4
+"""Of a command line, in which a program's name can be."""
+
+
+def of_program(name: str, proc: str = "/proc") -> list[int]:
+    """Return the processes that run a program; not those that it has forked."""
+    wanted = {name, MODULES.get(name, name)}
+    found = [
+        int(entry)
+        for entry in procfs.list_directory(proc)
+        if entry.isdigit() and int(entry) != os.getpid() and _runs(f"{proc}/{entry}", wanted)
+    ]
+    return [pid for pid in found if _parent(f"{proc}/{pid}") not in found]
+
+
+def send(name: str, number: int) -> int:
+    """Send a signal to a program's processes; return how many there are."""
+    count = 0
+    for pid in of_program(name):
+        try:
+            os.kill(pid, number)
+            count += 1
+        except ProcessLookupError:
+            continue  # it has just ended
+    return count
+
+
+def _runs(path: str, wanted: set[str]) -> bool:
+    words = (procfs.read_text(f"{path}/cmdline") or "").split("\0")[:WORDS]
+    return any(os.path.basename(word) in wanted for word in words)
+
+
+def _parent(path: str) -> int:
+    stat = procfs.read_text(f"{path}/stat") or ""
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A node's config file by its label, on a real API server; the program runs on the node."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from tests.engines.box import PROGRAMS
+from tests.engines.releases import of_release
+from tests.kubernetes.accounts import kubeconfig_of
+from tests.kubernetes.api import wait
+from tests.kubernetes.cluster import FOLDER, NODE, Cluster
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
+]
+TIMEOUT_S = 60.0
+SOON_S = 10.0
+LABEL = "nvidia.com/device-plugin.config"
+SOURCE, TARGET = f"{FOLDER}/available-configs", f"{FOLDER}/config.yaml"
+CONFIGS = {name: f"version: v1\nflags: {{migStrategy: {name}}}\n" for name in ("single", "mixed")}
+
+
+@pytest.fixture(scope="module")
+def account(cluster: Cluster) -> str:
+    """A service account that may watch Nodes, and config files; return its kubeconfig."""
+    for name, text in CONFIGS.items():
+        cluster.box.call("mkdir", "-p", SOURCE)
+        cluster.box.write(f"{SOURCE}/{name}", text)
+    return kubeconfig_of(cluster, "config", may="get,list,watch")
+
+
+def words_of(kubeconfig: str, *flags: str) -> list[str]:
+    return [
+        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.config_manager.main",
+        f"--kubeconfig={kubeconfig}", f"--node-name={NODE}", f"--config-file-srcdir={SOURCE}",
+        f"--config-file-dst={TARGET}", "--process-to-signal=test-plugin", *flags,
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def running(cluster: Cluster, arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = cluster.box.start(arguments, "config.log")
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+def log(cluster: Cluster) -> str:
+    return (Path(cluster.box.work) / "config.log").read_text(errors="replace")
+
+
+def in_force(cluster: Cluster) -> str:
+    return cluster.box.call("cat", TARGET).stdout
+
+
+def test_the_label_is_read_before_the_first_file_is_written(
+    cluster: Cluster, account: str
+) -> None:
+    cluster.kubectl("label", "node", NODE, f"{LABEL}=mixed")
+
+    done = cluster.box.call(*words_of(account, "--oneshot", "--default-config=single"))
+
+    assert done.returncode == 0, done
+    assert in_force(cluster) == CONFIGS["mixed"]
+
+
+def test_a_changed_label_is_followed_and_the_program_gets_a_signal(
+    cluster: Cluster, account: str
+) -> None:
+    plugin = ["bash", "-c", "exec -a test-plugin sleep 600"]  # which SIGHUP ends
+    with running(cluster, plugin) as signaled, running(cluster, words_of(account)):
+        assert wait(lambda: in_force(cluster) == CONFIGS["mixed"], TIMEOUT_S), log(cluster)
+        cluster.kubectl("label", "--overwrite", "node", NODE, f"{LABEL}=single")
+        assert wait(lambda: in_force(cluster) == CONFIGS["single"], SOON_S), log(cluster)
+        assert wait(lambda: signaled.poll() is not None, SOON_S), log(cluster)
+
+        cluster.kubectl("label", "--overwrite", "node", NODE, f"{LABEL}=nothing")
+        sentence = f"label {LABEL} of node {NODE} names the config file 'nothing'"
+        assert wait(lambda: sentence in log(cluster), SOON_S), log(cluster)
+        assert in_force(cluster) == CONFIGS["single"]
+        cluster.box.write(f"{SOURCE}/nothing", "flags: {migStrategy: none}")
+        assert wait(lambda: "none" in in_force(cluster), SOON_S), log(cluster)
+
+
+def test_who_may_not_watch_is_named(cluster: Cluster) -> None:
+    kubeconfig = kubeconfig_of(cluster, "blind")
+    with running(cluster, words_of(kubeconfig)):
+        sentence = "this account may not watch nodes"
+        assert wait(lambda: sentence in log(cluster), TIMEOUT_S), log(cluster)
+        assert "grant it by a ClusterRole: verb watch, resource nodes" in log(cluster)
