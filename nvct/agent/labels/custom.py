@@ -33,16 +33,9 @@ def load(path: str) -> Labels:
     Raises:
         DocumentError: it cannot be read, or has a key or value that Kubernetes does not accept.
     """
-    import yaml  # 2 MB
+    from nvct.agent import yaml_file  # 2 MB
 
-    try:
-        with open(path, "rb") as file:
-            document = yaml.safe_load(file)
-    except OSError as error:
-        raise DocumentError(f"labels file {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        text = " ".join(str(error).split())
-        raise DocumentError(f"labels file {path} is malformed: {text}") from error
+    document = yaml_file.load(path, "labels file")
     if document is None:
         return {}
     if not isinstance(document, dict):

@@ -227,7 +227,7 @@ def test_once_without_a_good_file_is_an_error(tmp_path: Path) -> None:
 FORKS = (
     "import os, signal, sys, time; child = os.fork(); "
     "signal.signal(signal.SIGHUP, lambda *_: sys.exit(0 if child else 7)); "
-    "print(os.getpid(), flush=True); time.sleep(60)"
+    'os.write(1, b"%d\\n" % os.getpid()); time.sleep(60)'
 )
 
 
