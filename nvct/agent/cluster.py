@@ -103,14 +103,14 @@ class Cluster:
     async def find_all(
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Object]:
-        """Return the objects of a namespace that have some labels.
+        """Return the objects of a namespace, "" for a kind that has none, with some labels.
 
         Raises:
             ClusterError: as `find`.
         """
         try:
             objects: Any = self._client.list(
-                _resource(kind), namespace=namespace, labels=dict(labels)
+                _resource(kind), namespace=namespace or None, labels=dict(labels)
             )
             return [dict(each) async for each in objects]
         except Exception as error:

@@ -143,5 +143,6 @@ def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
             return f"{task['name']} has failed: {task['reason']}"
         for part in task["detail"] or ():
             if part["state"] not in READY:
-                return f"{part['resource']} is {part['state']}"
+                reason = f": {part['reason']}" if part.get("reason") else ""
+                return f"{part['resource']} is {part['state']}{reason}"
     return ""

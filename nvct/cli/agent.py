@@ -101,7 +101,7 @@ def agent(
     if leaves:
         from nvct.agent import leave
 
-        for sentence in leave.leave(host_root):
+        for sentence in leave.leave(host_root, os.environ):
             say(sentence)
         return
     settings = {LISTEN_ENV: listen, WORKER_ENV: worker}

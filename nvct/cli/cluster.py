@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 
 import click
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 KUBECONFIG = click.option(
     "--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE",
-    help="Access to the cluster.  [default: this pod's service account]",
+    help="Access to the cluster.  [default: this pod's service account, or ~/.kube/config]",
 )  # fmt: skip
 
 
@@ -48,7 +49,43 @@ def wait(*, daemonset: str, namespace: str, timeout_s: float, kubeconfig: str) -
     asyncio.run(run())
 
 
+@cluster.command()
+@click.option("--namespace", "-n", default="nvct", show_default=True, help="Of the agent's pods.")
+@click.option("--output", "-o", "form", type=click.Choice(["table", "json"]), default="table",
+              show_default=True, help="How to print it.")  # fmt: skip
+@KUBECONFIG
+def status(*, namespace: str, form: str, kubeconfig: str) -> None:
+    """Show the GPU nodes: what they offer, their driver, and why an agent is not ready.
+
+    Example: nvct cluster status --kubeconfig ~/.kube/config
+    """
+    from nvct.agent import fleet
+
+    async def run() -> list[fleet.GpuNode]:
+        connected = _connect(kubeconfig)
+        try:
+            return await fleet.nodes(connected, namespace)
+        finally:
+            await connected.close()
+
+    nodes = asyncio.run(run())
+    if form == "json":
+        click.echo(json.dumps([node._asdict() for node in nodes], indent=2))
+        return
+    rows = [("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "REASON")]
+    for node in nodes:
+        gpus = ",".join(f"{name}={count}" for name, count in node.gpus.items())
+        rows.append((node.name, gpus, node.driver, node.product, node.agent, node.reason))
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
 def _connect(kubeconfig: str) -> Cluster:
     from nvct.agent import cluster as clusters
 
+    usual = os.path.expanduser("~/.kube/config")
+    if not kubeconfig and "KUBERNETES_SERVICE_HOST" not in os.environ and os.path.exists(usual):
+        kubeconfig = usual
     return clusters.connect(kubeconfig, os.environ)

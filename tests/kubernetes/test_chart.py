@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import shutil
 import time
@@ -16,10 +17,12 @@ from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.sim import run_folder
 from nvct.version import __version__
+from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.api import PODS, ApiError, wait
-from tests.kubernetes.cluster import NODE
+from tests.kubernetes.cluster import FOLDER as CLUSTER_FOLDER
+from tests.kubernetes.cluster import KUBECONFIG, NODE
 from tests.kubernetes.pods import CONTAINER, Pod, Result, run, run_all
 from tests.support import program_image
 
@@ -41,6 +44,8 @@ CLASSES = ("", "nvidia", "nvidia-cdi", "nvidia-legacy")
 CONFIG = "/etc/containerd/config.toml"
 DEFAULT_RUNC = "SystemdCgroup = false"
 GPUS = 8
+READY_ROW = rf"(?m)^{NODE}  nvidia.com/gpu={GPUS}  [\d.]+ +\S+ +Ready$"
+"""Of nvct cluster status."""
 TIMEOUT_S = 90.0
 FROM_NOTHING_S = 60.0
 """From helm install to the output of nvidia-smi in a pod."""
@@ -71,7 +76,7 @@ def installed(node: Cluster, *words: str, said: list[str] | None = None) -> Iter
 
     `said` gets what the removal prints.
     """
-    before = node.engine.snapshot()
+    before, labels = node.engine.snapshot(), _labels(node)
     node.helm("install", "nvct", str(CHART), *IN_NAMESPACE, "--create-namespace", *words)
     try:
         yield
@@ -85,6 +90,7 @@ def installed(node: Cluster, *words: str, said: list[str] | None = None) -> Iter
         said += text.replace("\\n", "\n").splitlines()  # helm quotes what the Job prints
     assert node.engine.snapshot() == before
     assert wait(lambda: _allocatable(node) == 0, TIMEOUT_S)
+    assert _labels(node) == labels
 
 
 def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
@@ -101,6 +107,8 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         silent = {f"silent-{name or 'none'}": replace(pod, runtime_class=name) for name in CLASSES}
         results = run_all(node.api, silent)
         assert [result.lines for result in results.values()] == [["0"]] * len(CLASSES), results
+        assert wait(lambda: _labels(node).get("nvidia.com/gpu.count") == str(GPUS), TIMEOUT_S)
+        assert wait(lambda: re.search(READY_ROW, _status(node)), TIMEOUT_S), _status(node)
         node.helm("test", "nvct", *IN_NAMESPACE, "--timeout=120s")
     print("\n".join(said))
     assert f"{NODE}: removed {TOOLKIT}" in said, said
@@ -166,9 +174,60 @@ def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None
             assert wait(lambda: "is not displaced" in _state(node), TIMEOUT_S), _state(node)
             assert re.search(r"process \d+ \(python3\) serves", _state(node)), _state(node)
             assert _allocatable(node) == 0
+            assert wait(lambda: "(python3) serves" in _status(node), TIMEOUT_S), _status(node)
     finally:
         node.box.call("pkill", "-f", SOCKET)
         node.box.call("rm", "-f", SOCKET)
+
+
+def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None:
+    other = "other-node"
+    node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": {"name": other}})
+    label = '{"metadata": {"labels": {"nvidia.com/gpu.count": "9"}}}'
+    taint = '{"spec": {"unschedulable": true}}'
+    try:
+        with installed(node, "--set=nodeSelector.kubernetes\\.io/hostname=none"):
+            assert "patched" in _patch(node, NODE, label)
+            assert "may change only the Node that it runs on" in _patch(node, other, label)
+            assert "may change only the Node" in _patch(node, NODE, label, at="")
+            assert "may change only metadata of a Node" in _patch(node, NODE, taint)
+    finally:
+        node.api.delete(f"/api/v1/nodes/{other}")
+
+
+def _patch(node: Cluster, name: str, patch: str, at: str = NODE) -> str:
+    """Patch a Node with the agent's account, in a dry run; return what kubectl prints.
+
+    `at` is the Node on which its pod runs, "" for a token that is not bound to a pod.
+    """
+    config = json.loads(node.box.read(KUBECONFIG))
+    claims = {"authentication.kubernetes.io/node-name": [at]} if at else {}
+    account = {"as": f"system:serviceaccount:{NAMESPACE}:nvct", "as-user-extra": claims}
+    config["users"][0]["user"].update(account)
+    path = f"{CLUSTER_FOLDER}/as-agent.kubeconfig"
+    node.box.write(path, json.dumps(config))
+    done = node.box.call(
+        "kubectl", f"--kubeconfig={path}", "patch", "node", name, "--dry-run=server",
+        f"--patch={patch}",
+    )  # fmt: skip
+    return done.stdout + done.stderr
+
+
+def _labels(node: Cluster) -> dict[str, str]:
+    """Return the Node's labels of NVIDIA's."""
+    found = node.api.find(f"/api/v1/nodes/{NODE}")
+    assert found is not None
+    labels = found["metadata"]["labels"]
+    return {key: value for key, value in labels.items() if key.startswith("nvidia.com/")}
+
+
+def _status(node: Cluster) -> str:
+    """Return the table of the cluster's GPU nodes."""
+    kubeconfig = f"--kubeconfig={KUBECONFIG}"
+    words = (f"{PROGRAMS}/python", "-I", "-m", "nvct.cli", "nvct", "cluster", "status")
+    done = node.box.call(*words, kubeconfig)
+    assert done.returncode == 0, done
+    return done.stdout
 
 
 def _asks(runtime_class: str, script: str = LIST, count: int = 1) -> Pod:
@@ -198,5 +257,5 @@ def _state(node: Cluster) -> str:
     """Return the logs of the pods, and their state."""
     logs = ("logs", f"--namespace={NAMESPACE}", "--all-containers", "--prefix", "daemonset/nvct")
     pods = node.kubectl("describe", "pods", f"--namespace={NAMESPACE}")
-    done = node.box.call("kubectl", "--kubeconfig=/run/kubernetes/kubeconfig", *logs)
+    done = node.box.call("kubectl", f"--kubeconfig={KUBECONFIG}", *logs)
     return pods + done.stdout + done.stderr

@@ -48,6 +48,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "operator": OPERATOR,
     "plugin": PLUGIN,
     "without-toolkit": {"toolkit": {"enabled": False}},
+    "without-labels": {"gfd": {"enabled": False}},
     "without-cdi": {"cdi": {"enabled": False}},
     "without-policy": {"toolkit": {"policy": ""}},
     "without-classes": {"runtimeClasses": {"create": False}, "serviceAccount": {"create": False}},
@@ -97,7 +98,7 @@ def pod_of(objects: dict[tuple[str, str], dict[str, Any]], name: str = "nvct") -
 def env_of(container: dict[str, Any]) -> dict[str, str]:
     names = [entry["name"] for entry in container["env"]]
     assert len(set(names)) == len(names)
-    return {entry["name"]: entry["value"] for entry in container["env"]}
+    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
 
 
 def notes(values: dict[str, Any]) -> str:
@@ -186,6 +187,21 @@ def test_values_of_the_device_plugins_chart_are_understood() -> None:
     assert (env["MIG_STRATEGY"], env["PASS_DEVICE_SPECS"]) == ("single", "true")
 
 
+def test_only_the_agent_has_a_token_and_only_with_labels() -> None:
+    objects = rendered({})
+    pod = pod_of(objects)
+    assert pod["automountServiceAccountToken"] is False
+    holders = [
+        container["name"]
+        for container in [*pod["initContainers"], *pod["containers"]]
+        if any(mount["name"] == "token" for mount in container["volumeMounts"])
+    ]
+    assert holders == ["agent"]
+    without = rendered({"gfd": {"enabled": False}})
+    assert not [kind for kind, _ in without if kind.startswith(("ClusterRole", "Validating"))]
+    assert "token" not in [volume["name"] for volume in pod_of(without)["volumes"]]
+
+
 def test_each_ignored_value_is_one_line_of_the_notes() -> None:
     text = notes({**OPERATOR, **PLUGIN})
     ignored = text.partition("Values without effect:\n")[2].split("\n")
@@ -203,6 +219,10 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
         ({"sandboxWorkloads": {"enabled": True}}, "nvct prepares no GPUs for virtual machines"),
         ({"vgpuManager": {"enabled": True}}, "vgpuManager.enabled=true: nvct installs no vGPU"),
         ({"devicePlugin": {"config": {"name": "x"}}}, "devicePlugin.config.default names the key"),
+        (
+            {"devicePlugin": {"enabled": False}, "gfd": {"enabled": False}},
+            "The agent has nothing to do: enable devicePlugin or gfd.",
+        ),
         ({"toolkit": {"runtime": "podman"}}, "at '/toolkit/runtime': value must be one of"),
         ({"mig": {"strategy": "double"}}, "at '/mig/strategy': value must be one of"),
         ({"toolkit": {"installDir": "opt"}}, "at '/toolkit/installDir': 'opt' does not match"),

@@ -40,7 +40,7 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
             await older.stand_by()
 
         ending = asyncio.create_task(end())
-        said = await asyncio.to_thread(leave.leave, str(tmp_path))
+        said = await asyncio.to_thread(leave.leave, str(tmp_path), {})
         done, _ = await asyncio.wait([ending], timeout=1.5)
         assert not done, "it serves the node again"
         ending.cancel()
@@ -53,4 +53,4 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
 
 
 def test_a_node_without_an_agent_has_nothing_to_leave(tmp_path: Path) -> None:
-    assert leave.leave(str(tmp_path)) == []
+    assert leave.leave(str(tmp_path), {}) == []

@@ -73,6 +73,47 @@ tolerations:
 {{- end }}
 {{- end }}
 
+{{/* The agent's tasks, as --tasks has them. */}}
+{{- define "nvct.tasks" -}}
+{{- $tasks := list -}}
+{{- if .Values.devicePlugin.enabled }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
+{{- if .Values.gfd.enabled }}{{ $tasks = append $tasks "labels" }}{{ end -}}
+{{- required "The agent has nothing to do: enable devicePlugin or gfd." (join "," $tasks) -}}
+{{- end }}
+
+{{/* Access to the API server for one container: its variables, mount and volume. */}}
+{{- define "nvct.tokenEnv" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+{{- end }}
+
+{{- define "nvct.tokenMount" -}}
+- name: token
+  mountPath: /var/run/secrets/kubernetes.io/serviceaccount
+  readOnly: true
+{{- end }}
+
+{{- define "nvct.tokenVolume" -}}
+- name: token
+  projected:
+    sources:
+      - serviceAccountToken:
+          path: token
+          expirationSeconds: 3607
+      - configMap:
+          name: kube-root-ca.crt
+          items:
+            - key: ca.crt
+              path: ca.crt
+      - downwardAPI:
+          items:
+            - path: namespace
+              fieldRef:
+                fieldPath: metadata.namespace
+{{- end }}
+
 {{/* Variables of the installer, which undoes what it did with the same ones. */}}
 {{- define "nvct.installerEnv" -}}
 - name: NVIDIA_VISIBLE_DEVICES # of this container

@@ -40,7 +40,6 @@ dcgmExporter: nvct has no exporter yet
 draDriver: nvct has no DRA driver yet
 gdrcopy: nvct installs no kernel module; GDRCOPY_ENABLED in devicePlugin.env gives its device to pods
 gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its devices to pods
-gfd: nvct writes no labels yet
 gpuCluster: nvct has no custom resource
 kataManager: nvct prepares no Kata containers
 kataSandboxDevicePlugin: nvct prepares no Kata containers
@@ -64,6 +63,7 @@ cdi: [enabled]
 daemonsets: [labels, annotations, priorityClassName, tolerations]
 devicePlugin: [enabled, env, config]
 driver: [enabled]
+gfd: [enabled, env]
 hostPaths: [driverInstallDir, kubelet]
 mig: [strategy]
 operator: [defaultRuntime]
