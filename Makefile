@@ -7,10 +7,10 @@ PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
-.PHONY: help setup demo test kubernetes crio record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle image manifests ci ci-full clean
+.PHONY: help setup demo demo-kubernetes test kubernetes crio record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle image manifests ci ci-full clean
 
 help: ## print this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
 
 setup: $(VENV)/.launchers ## set up .venv with every program in .venv/bin
 
@@ -25,8 +25,14 @@ $(VENV)/.launchers: $(VENV)/.ready $(shell find nvct -name '*.py' -o -name 'laun
 	@$(BIN)/nvct launchers install --bin-dir $(BIN)
 	@touch $@
 
-demo: setup ## run the main job on a simulated 8-GPU node
+demo: setup ## run the main job on a simulated 8-GPU node; pods too, if Kubernetes is built
 	@$(SUDO) $(BIN)/nvct demo
+	@$(SUDO) $(BIN)/python -m tests.kubernetes.demo
+
+demo-kubernetes: setup ## a pod with a GPU in a real Kubernetes on a simulated node; builds it once, with Go 1.26
+	@echo "building Kubernetes and helm, if they are not built: some minutes" >&2
+	@$(SUDO) $(BIN)/python -m tests.kubernetes.programs >/dev/null
+	@$(SUDO) $(BIN)/python -m tests.kubernetes.demo
 
 PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make bench`: all measurements in one run, on simulated nodes, as milliseconds and ratios.
 
-NVCT_BENCH_PEER names a folder with the incumbent's programs; NVCT_BENCH_ROUNDS the number of
-rounds (default 40).
+`python -m tests.bench agents` measures the agents alone. NVCT_BENCH_PEER names a folder with the
+incumbent's programs; NVCT_BENCH_ROUNDS the number of rounds (default 40).
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from nvct.paths import DEFAULT_PATH_DIRS
 from nvct.sim import attach, container_support, tree
 from tests.bench import generation
 
+AGENTS = {"h100": "device plugin, 8 GPUs", "a100-16": "device plugin, 16 GPUs"}
+"""Profiles of nodes and the titles of their tables."""
+
 
 def main() -> int:
     """Build simulated nodes and measure inside each; return the exit status."""
@@ -26,10 +29,21 @@ def main() -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="nvct-bench-") as folder:
         work = Path(folder)
+        if sys.argv[1:] == ["agents"]:
+            return _agents(work)
         status = _inside(tree.create("bench", "h100", base=work / "nodes"), "inside", str(work))
         for profile, title in generation.PROFILES.items():
             node = tree.create(f"bench-{profile}", profile, base=work / "nodes")
             status = status or _inside(node, "generation", str(work), title, driver_root="/")
+        return status or _agents(work)
+
+
+def _agents(work: Path) -> int:
+    """Measure the agents on each of their nodes; return the exit status."""
+    status = 0
+    for profile, title in AGENTS.items():
+        node = tree.create(f"agents-{profile}", profile, base=work / "nodes")
+        status = status or _inside(node, "agents", str(work), title, driver_root="/")
     return status
 
 

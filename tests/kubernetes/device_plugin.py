@@ -54,24 +54,27 @@ LOW_LEVEL = f'[nvidia-container-runtime]\nruntimes = ["{run_folder.PROGRAMS}/run
 SETTINGS = "accept-nvidia-visible-devices-as-volume-mounts = true\n"
 
 
-def prepare(cluster: Cluster, *flags: str) -> None:
-    """Configure the engine for GPUs, and create the runtime classes.
-
-    Containers see the simulated /proc.
-
-    Args:
-        cluster: a new one.
-        flags: of `nvct runtime configure`.
-    """
-    box, engine = cluster.box, cluster.engine
-    assert isinstance(engine, SupervisedContainerd)
+def show_simulation(cluster: Cluster) -> None:
+    """Make containers see the simulated /proc, and pods get GPUs by volume mounts."""
+    box = cluster.box
     box.write(CONFIG, SETTINGS + box.read(CONFIG) + LOW_LEVEL)
     config = box.read(ENGINE_CONFIG)
     assert DEFAULT_RUNC in config
     runc = f'BinaryName = "{run_folder.PROGRAMS}/runc"'
     box.write(ENGINE_CONFIG, config.replace(DEFAULT_RUNC, f"{DEFAULT_RUNC}\n{runc}"))
-    engine.configure("--cdi.enabled", *flags)
-    engine.reload()
+
+
+def prepare(cluster: Cluster, *flags: str) -> None:
+    """Configure the engine for GPUs, and create the runtime classes; see `show_simulation`.
+
+    Args:
+        cluster: a new one.
+        flags: of `nvct runtime configure`.
+    """
+    assert isinstance(cluster.engine, SupervisedContainerd)
+    show_simulation(cluster)
+    cluster.engine.configure("--cdi.enabled", *flags)
+    cluster.engine.reload()
     for runtime_class in yaml.safe_load_all(RUNTIME_CLASSES.read_text(encoding="utf-8")):
         cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
 

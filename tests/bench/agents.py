@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The device plugin beside the incumbent's, on simulated nodes, with a kubelet of the tests.
+
+Times are medians of the rounds; memory is the proportional set size of each process of the last
+round. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.kernel.calls import KERNEL
+from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAM = "nvidia-device-plugin"
+FLAGS = ("--driver-root=/", "--driver-root-ctr-path=/")
+ROUNDS = int(os.environ.get("NVCT_BENCH_AGENT_ROUNDS", "5"))
+IDLE_S = float(os.environ.get("NVCT_BENCH_IDLE_S", "20"))
+SETTLE_S = 5.0
+"""After the last list, before the time of idleness begins."""
+CALLS = 100
+PREFERRED_CALLS = 5
+TIMEOUT_S = 30.0
+POLL_S = 0.001
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Subject:
+    """A device plugin.
+
+    Attributes:
+        name: in the table.
+        command: its argument vector.
+        values: milliseconds of each measurement, and more, by the name of the row.
+        processes: KiB of proportional set size of each process, by its name.
+    """
+
+    name: str
+    command: list[str]
+    values: dict[str, list[float]] = field(default_factory=dict)
+    processes: list[tuple[str, float]] = field(default_factory=list)
+
+    def add(self, row: str, value: float) -> None:
+        """Add a value to a row."""
+        self.values.setdefault(row, []).append(value)
+
+
+def main() -> None:
+    """Measure on one node; the arguments are a work folder and the title."""
+    work, title = Path(sys.argv[1]), sys.argv[2]
+    KERNEL.mount("nvct-bench", "/var/lib", "tmpfs")  # the folder's path is fixed
+    Path(FOLDER).mkdir(parents=True)
+    subjects = [Subject("nvct", [str(Path(sys.executable).with_name(PROGRAM)), *FLAGS])]
+    peer = Path(os.environ.get("NVCT_BENCH_PEER", "/nonexistent"), PROGRAM)
+    if peer.exists():
+        subjects.append(Subject("peer", [str(peer), *FLAGS]))
+    for number in range(ROUNDS):
+        for subject in subjects:
+            asyncio.run(_round(subject, work, is_last=number == ROUNDS - 1))
+    _print(title, subjects)
+
+
+async def _round(subject: Subject, work: Path, *, is_last: bool) -> None:
+    kubelet = FakeKubelet(FOLDER)
+    await kubelet.start()
+    began = time.perf_counter()
+    with (work / f"{subject.name}.log").open("ab") as log:
+        process = subprocess.Popen(subject.command, stdout=log, stderr=log)  # noqa: ASYNC220
+    try:
+        await _listed(kubelet, subject, log.name)
+        subject.add("start to list", _ms(began))
+        await kubelet.stop()
+        await asyncio.sleep(1.0)
+        await kubelet.start()
+        began = time.perf_counter()
+        await _listed(kubelet, subject, log.name)
+        subject.add("kubelet.sock to list", _ms(began))
+        await _calls(kubelet, subject)
+        if is_last:
+            await _idle(process.pid, subject)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(TIMEOUT_S)
+        await kubelet.stop()
+
+
+async def _listed(kubelet: FakeKubelet, subject: Subject, log: str) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not kubelet.lists.get(GPU):
+        if time.monotonic() > end:
+            raise SystemExit(f"{subject.name} lists nothing: {_end_of(log)}")
+        await asyncio.sleep(POLL_S)
+
+
+async def _calls(kubelet: FakeKubelet, subject: Subject) -> None:
+    ids = sorted(kubelet.lists[GPU])
+    half = len(ids) // 2
+    one = api.AllocateRequest(
+        container_requests=[api.ContainerAllocateRequest(devices_ids=ids[:1])]
+    )
+    prefer = api.PreferredAllocationRequest(
+        container_requests=[
+            api.ContainerPreferredAllocationRequest(available_deviceIDs=ids, allocation_size=half)
+        ]
+    )
+    for _ in range(CALLS):
+        began = time.perf_counter()
+        await kubelet.call(GPU, "Allocate", one, api.AllocateResponse)
+        subject.add("Allocate", _ms(began))
+    for _ in range(PREFERRED_CALLS):
+        row = f"GetPreferredAllocation, {half} of {len(ids)}"
+        began = time.perf_counter()
+        try:
+            await kubelet.call(
+                GPU, "GetPreferredAllocation", prefer, api.PreferredAllocationResponse
+            )
+        except grpc.RpcError as error:
+            print(f"{subject.name}: {row}: {error.code().name}")
+            return
+        subject.add(row, _ms(began))
+
+
+async def _idle(pid: int, subject: Subject) -> None:
+    await asyncio.sleep(SETTLE_S)
+    before = _cpu_s(pid)
+    await asyncio.sleep(IDLE_S)
+    subject.add("idle CPU, % of a core", 100 * (_cpu_s(pid) - before) / IDLE_S)
+    subject.processes = [(_name(each), _pss_kib(each)) for each in _family(pid)]
+
+
+def _end_of(log: str) -> str:
+    return Path(log).read_text(encoding="utf-8", errors="replace")[-600:]
+
+
+def _ms(began: float) -> float:
+    return (time.perf_counter() - began) * 1000
+
+
+def _family(pid: int) -> list[int]:
+    """Return a process and all its descendants."""
+    children = [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+    return [pid, *(each for child in children for each in _family(child))]
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process and its descendants that run."""
+    stats = [
+        Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split() for each in _family(pid)
+    ]
+    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
+
+
+def _pss_kib(pid: int) -> float:
+    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return float(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def _print(title: str, subjects: list[Subject]) -> None:
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    table.add_column("")
+    for subject in subjects:
+        table.add_column(subject.name, justify="right")
+    if len(subjects) > 1:
+        table.add_column("x peer", justify="right")
+    for row in subjects[0].values:
+        unit = "" if "%" in row else ", ms"
+        _row(table, row + unit, subjects, functools.partial(_median, row))
+    _row(table, "PSS of all processes, MiB", subjects, _memory_mib)
+    console = Console(highlight=False)
+    console.print(table)
+    for subject in subjects:
+        sizes = (f"{name} {kib / 1024:.1f}" for name, kib in subject.processes)
+        console.print(f"  PSS of {subject.name}'s processes, MiB: {', '.join(sizes)}")
+
+
+def _row(
+    table: Table, name: str, subjects: list[Subject], value: Callable[[Subject], float | None]
+) -> None:
+    values = [value(subject) for subject in subjects]
+    cells = ["-" if each is None else f"{each:.2f}" for each in values]
+    if len(values) > 1:
+        own, peer = values[0], values[1]
+        cells.append("-" if own is None or not peer else f"{own / peer:.2f}")
+    table.add_row(name, *cells)
+
+
+def _median(row: str, subject: Subject) -> float | None:
+    values = subject.values.get(row)
+    return statistics.median(values) if values else None
+
+
+def _memory_mib(subject: Subject) -> float | None:
+    return sum(kib for _, kib in subject.processes) / 1024 or None
