@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MIG state of a machine's GPUs, as values: modes, profiles, instances.
+
+A profile is known by its kind, NVML's NVML_GPU_INSTANCE_PROFILE_* (in a compute instance
+NVML_COMPUTE_INSTANCE_PROFILE_*). Its id, which NVML's calls take, differs between GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Placement(NamedTuple):
+    """A range of slices: of memory for a GPU instance, of compute for a compute instance."""
+
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigProfile:
+    """A kind of GPU instance that a GPU can have.
+
+    Attributes:
+        kind: NVML_GPU_INSTANCE_PROFILE_*.
+        id: as NVML's calls take it.
+        name: e.g. 1g.10gb+me.
+        slices: of compute.
+        limit: how many instances of it a GPU can have.
+        placements: where NVML says that an instance can be; empty if it does not say.
+    """
+
+    kind: int
+    id: int
+    name: str
+    slices: int
+    limit: int
+    placements: tuple[Placement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeInstance:
+    """A compute instance.
+
+    Attributes:
+        kind: NVML_COMPUTE_INSTANCE_PROFILE_*.
+        engine: NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_*.
+        start, size: in compute slices of its GPU instance.
+    """
+
+    id: int
+    kind: int
+    engine: int
+    start: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuInstance:
+    """A GPU instance with its compute instances."""
+
+    id: int
+    kind: int
+    placement: Placement
+    compute: tuple[ComputeInstance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigGpu:
+    """A GPU.
+
+    Attributes:
+        bus_id: its PCI address as sysfs writes it.
+        minor: of its device node; -1 if NVML does not report it.
+        device, subsystem: PCI ids, the device in the upper 16 bits and the vendor in the lower.
+        capable: whether it has a MIG mode.
+        enabled: whether MIG mode is on.
+        pending: the mode after the next reset of the GPU.
+    """
+
+    index: int
+    uuid: str
+    name: str
+    bus_id: str
+    minor: int
+    device: int
+    subsystem: int
+    capable: bool = False
+    enabled: bool = False
+    pending: bool = False
+    profiles: tuple[MigProfile, ...] = ()
+    instances: tuple[GpuInstance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigState:
+    """All GPUs of a machine, in the order of their PCI addresses."""
+
+    gpus: tuple[MigGpu, ...] = ()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints in the format of nvidia-mig-parted: each instance of each GPU, with its place."""
+
+from __future__ import annotations
+
+import json
+
+from nvct.errors import DocumentError, UsageError
+from nvct.host.nvml.mig_model import Placement
+from nvct.mig.layout import ComputePart, Layout, Part, layout_of
+from nvct.mig.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from nvct.host.nvml.mig_model import MigState
+
+VERSION = "v1"
+
+
+def of_state(state: MigState) -> dict[str, Any]:
+    """Return the checkpoint of all GPUs that have a MIG mode."""
+    return of_layouts({gpu.uuid: layout_of(gpu) for gpu in state.gpus if gpu.capable})
+
+
+def of_layouts(layouts: Mapping[str, Layout]) -> dict[str, Any]:
+    """Return the checkpoint of layouts by the UUIDs of GPUs."""
+    gpus = [
+        {
+            "UUID": uuid,
+            "MigMode": int(layout.enabled),
+            "GpuInstances": [_instance(part) for part in layout.parts] or None,
+        }
+        for uuid, layout in layouts.items()
+    ]
+    return {"Version": VERSION, "MigState": {"Devices": gpus or None}}
+
+
+def text_of(checkpoint: Mapping[str, Any]) -> str:
+    """Return a checkpoint as a file has it."""
+    return json.dumps(checkpoint, separators=(",", ":"))
+
+
+def parse(text: str) -> Plan:
+    """Return the plan that restores a checkpoint.
+
+    Raises:
+        DocumentError: the text is not a checkpoint.
+    """
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise DocumentError(f"a checkpoint is not JSON: {error}") from error
+    try:
+        if document["Version"] != VERSION:
+            raise DocumentError(f"a checkpoint of an unknown version: {document['Version']}")
+        return plan_of(document["MigState"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DocumentError(f"a checkpoint is malformed: {error!r}") from error
+
+
+def plan_of(state: Mapping[str, Any]) -> Plan:
+    """Return the plan of a checkpoint's member MigState."""
+    layouts = {}
+    for gpu in state["Devices"] or ():
+        parts = tuple(_part(gi) for gi in gpu["GpuInstances"] or ())
+        if gpu["MigMode"] not in (0, 1):
+            raise ValueError(f"MigMode {gpu['MigMode']}")
+        layouts[str(gpu["UUID"])] = Layout(enabled=gpu["MigMode"] == 1, parts=parts)
+    return Plan(layouts=layouts)
+
+
+def check(plan: Plan, state: MigState) -> None:
+    """Check that this machine can have what a checkpoint says.
+
+    Raises:
+        UsageError: a GPU is not there, or has no such profile or placement.
+    """
+    gpus = {gpu.uuid: gpu for gpu in state.gpus if gpu.capable}
+    for uuid, layout in plan.layouts.items():
+        if uuid not in gpus:
+            raise UsageError(
+                f"no GPU {uuid} with a MIG mode on this machine", hint="nothing was changed"
+            )
+        profiles = {profile.kind: profile for profile in gpus[uuid].profiles}
+        for part in layout.parts:
+            profile = profiles.get(part.kind)
+            allowed = profile and (part.placement in profile.placements or not profile.placements)
+            if not allowed:
+                raise UsageError(
+                    f"GPU {uuid} can have no instance of profile {part.kind} at slice "
+                    f"{part.placement.start} of size {part.placement.size}",
+                    hint="nothing was changed",
+                )
+
+
+def _instance(part: Part) -> dict[str, Any]:
+    compute = [{"ProfileID": c.kind, "EngProfileID": c.engine} for c in part.compute]
+    return {
+        "ProfileID": part.kind,
+        "Placement": {"Start": part.placement.start, "Size": part.placement.size},
+        "ComputeInstances": compute or None,
+    }
+
+
+def _part(instance: Mapping[str, Any]) -> Part:
+    place = instance["Placement"]
+    compute = (
+        ComputePart(kind=int(c["ProfileID"]), engine=int(c["EngProfileID"]))
+        for c in instance["ComputeInstances"] or ()
+    )
+    return Part(
+        kind=int(instance["ProfileID"]),
+        placement=Placement(int(place["Start"]), int(place["Size"])),
+        compute=tuple(compute),
+    )

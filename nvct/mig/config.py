@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration file of nvidia-mig-parted, version v1.
+
+The messages are those of NVIDIA's program, so that scripts which look for them go on to work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from nvct.errors import DocumentError, UsageError
+from nvct.mig import names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, TypeAlias
+
+    Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
+
+ALL = "all"
+FIELDS = ("devices", "mig-enabled", "mig-devices", "device-filter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceId:
+    """A filter for GPUs.
+
+    Attributes:
+        device: the PCI id, the device in the upper 16 bits and the vendor in the lower.
+        subsystem: the same of the board; None if every board matches.
+    """
+
+    device: int
+    subsystem: int | None = None
+
+    def matches(self, device: int, subsystem: int) -> bool:
+        """Return whether a GPU with these PCI ids matches."""
+        return self.device == device and self.subsystem in (None, subsystem)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One entry of a configuration.
+
+    Attributes:
+        devices: indices in the order of PCI addresses; None for all.
+        filters: the GPU matches one of them; empty for all.
+        wish: how many MIG devices of each name.
+    """
+
+    devices: tuple[int, ...] | None
+    enabled: bool
+    wish: Mapping[str, int] = field(default_factory=dict)
+    filters: tuple[DeviceId, ...] = ()
+
+
+def parse(text: str) -> Configs:
+    """Return the configurations of a file by their names.
+
+    Raises:
+        DocumentError: the file is malformed. The message says where.
+    """
+    import yaml
+
+    try:
+        document = yaml.load(text, Loader=_unique_keys(yaml))  # noqa: S506 - a SafeLoader
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise DocumentError(f"error converting YAML to JSON: {reason}") from error
+    document = _mapping(document or {}, "the file")
+    if "version" not in document:
+        if document:
+            raise DocumentError("unable to parse with missing 'version' field")
+        raise DocumentError("unknown version: ")
+    if document["version"] != "v1":
+        raise DocumentError(f"unknown version: {document['version']}")
+    for key in document:
+        if key not in ("version", "mig-configs"):
+            raise DocumentError(f"unexpected field: {key}")
+    configs = _mapping(document.get("mig-configs", {"": None}) or {}, "'mig-configs'")
+    if not configs:
+        raise DocumentError("at least one entry in 'mig-configs' is required")
+    if configs == {"": None}:
+        return {}
+    return {str(name): _config(str(name), specs) for name, specs in configs.items()}
+
+
+def select(configs: Configs, name: str) -> tuple[Spec, ...]:
+    """Return a configuration by its name; "" selects the only one.
+
+    Raises:
+        UsageError: there is none of this name, or none is named and there are several.
+    """
+    if not name and len(configs) > 1:
+        raise UsageError(
+            "missing required flag 'selected-config' when more than one config available"
+        )
+    name = name or next(iter(configs), "")
+    if name not in configs:
+        raise UsageError(f"selected mig-config not present: {name}")
+    return configs[name]
+
+
+def device_id(text: str) -> DeviceId:
+    """Return a filter: `0x<device><vendor>`, with `:0x<subdevice><subvendor>` for one board.
+
+    Raises:
+        DocumentError: the text is not one.
+    """
+    parts = text.split(":")
+    try:
+        numbers = [int(part, 0) for part in parts]
+    except ValueError as error:
+        raise DocumentError(f"unable to create DeviceID from string '{text}'") from error
+    if len(numbers) > 2 or not all(0 <= number < 1 << 32 for number in numbers):
+        raise DocumentError(
+            f"invalid DeviceID format '{text}': expected '<devicevendor>' or "
+            "'<devicevendor>:<subdevicevendor>'"
+        )
+    return DeviceId(device=numbers[0], subsystem=numbers[1] if len(numbers) == 2 else None)
+
+
+def _config(name: str, value: object) -> tuple[Spec, ...]:
+    if not isinstance(value, list):
+        raise DocumentError(f"'{name}' is not a list")
+    if not value:
+        raise DocumentError(f"at least one entry in '{name}' is required")
+    return tuple(_spec(_mapping(item, f"an entry of '{name}'")) for item in value)
+
+
+def _spec(fields: Mapping[str, Any]) -> Spec:
+    for key in ("devices", "mig-enabled"):
+        if key not in fields:
+            raise DocumentError(f"missing required field: {key}")
+    for key in fields:
+        if key not in FIELDS:
+            raise DocumentError(f"unexpected field: {key}")
+    enabled = fields["mig-enabled"]
+    if not isinstance(enabled, bool):
+        raise DocumentError("the value of 'mig-enabled' is not true or false")
+    wish = _wish(fields["mig-devices"]) if fields.get("mig-devices") is not None else None
+    if enabled and wish is None:
+        raise DocumentError("missing required field 'mig-devices' when 'mig-enabled' is true")
+    if not enabled and wish:
+        raise DocumentError("MIG devices included when 'mig-enabled' is false")
+    return Spec(
+        devices=_devices(fields["devices"]),
+        enabled=enabled,
+        wish=wish or {},
+        filters=_filters(fields.get("device-filter")),
+    )
+
+
+def _devices(value: object) -> tuple[int, ...] | None:
+    if isinstance(value, str):
+        if value != ALL:
+            raise DocumentError(f"invalid string input for 'devices': {value}")
+        return None
+    if not isinstance(value, list) or not all(type(index) is int for index in value):
+        raise DocumentError("the value of 'devices' is neither all nor a list of numbers")
+    return tuple(value)
+
+
+def _filters(value: object) -> tuple[DeviceId, ...]:
+    texts = [value] if isinstance(value, str) else value or []
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise DocumentError(
+            "the value of 'device-filter' is neither a string nor a list of strings, such as "
+            '"0x20B210DE"'
+        )
+    return tuple(device_id(text) for text in texts if text)
+
+
+def _wish(value: object) -> dict[str, int]:
+    where = "error validating values in 'mig-devices' field"
+    wish = _mapping(value, "the value of 'mig-devices'")
+    for name, count in wish.items():
+        try:
+            names.parse(name)
+        except DocumentError as error:
+            reason = f"{where}: invalid format for '{name}': {error.message}"
+            raise DocumentError(reason) from error
+        if type(count) is not int or count < 0:
+            raise DocumentError(f"{where}: invalid count for '{name}': {count}")
+    if wish and not any(wish.values()):
+        raise DocumentError(f"{where}: all counts for all MigProfiles are 0")
+    return wish
+
+
+def _mapping(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise DocumentError(f"{what} is not a map of names to values")
+    return value
+
+
+def _unique_keys(yaml: Any) -> Any:  # noqa: ANN401 - a module that is imported late
+    """Return a SafeLoader that refuses a key which a map has twice."""
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            for key in keys:
+                if keys.count(key) > 1:
+                    raise yaml.YAMLError(f"key {key!r} already set in map")
+            return super().construct_mapping(node, deep)
+
+    return Loader

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A configuration, resolved into a layout for every GPU before any GPU is touched."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from nvct.errors import UsageError
+from nvct.mig.layout import Layout, devices, is_same, layout_of
+from nvct.mig.search import layout_for
+from nvct.mig.tables import with_placements
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nvct.host.nvml.mig_model import MigGpu, MigState
+    from nvct.mig.config import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The layouts of GPUs.
+
+    Attributes:
+        layouts: by the UUID of each GPU that the configuration names; others stay as they are.
+    """
+
+    layouts: Mapping[str, Layout]
+
+    def changed(self, state: MigState) -> tuple[MigGpu, ...]:
+        """Return the GPUs that do not have their layout."""
+        return tuple(
+            gpu
+            for gpu in state.gpus
+            if gpu.uuid in self.layouts and not _has(gpu, self.layouts[gpu.uuid])
+        )
+
+    def mode_changes(self, state: MigState) -> tuple[MigGpu, ...]:
+        """Return the GPUs whose MIG mode changes."""
+        return tuple(
+            gpu
+            for gpu in self.changed(state)
+            if self.layouts[gpu.uuid].enabled not in (gpu.enabled,)
+        )
+
+
+def make(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> Plan:
+    """Return the plan of a configuration.
+
+    GPUs without a MIG mode are left out where the configuration says `devices: all` or MIG off.
+
+    Args:
+        state: the machine.
+        specs: the configuration; a later entry counts more.
+        mode_only: MIG devices are not asked for; a mode that changes removes them.
+
+    Raises:
+        UsageError: a GPU does not exist, has no MIG mode or no such profile, or no layout exists.
+    """
+    _check_devices(state, specs)
+    layouts = {}
+    for gpu, spec in assigned(state, specs):
+        if gpu.capable:
+            layouts[gpu.uuid] = _layout(with_placements(gpu), spec, mode_only=mode_only)
+        elif spec.enabled and spec.devices is not None:
+            raise UsageError(
+                f"cannot set MIG mode on non MIG-capable GPU {gpu.index} ({gpu.name})",
+                hint="nothing was changed",
+            )
+    if not layouts and any(spec.enabled for spec in specs):
+        raise UsageError(
+            "no GPU of this configuration has a MIG mode: no MIG device can be made",
+            hint="nothing was changed",
+        )
+    return Plan(layouts=layouts)
+
+
+def assigned(state: MigState, specs: Sequence[Spec]) -> Iterator[tuple[MigGpu, Spec]]:
+    """Yield each GPU that an entry names, with the last such entry."""
+    for gpu in state.gpus:
+        spec = next((spec for spec in reversed(specs) if _matches(spec, gpu)), None)
+        if spec is not None:
+            yield gpu, spec
+
+
+def is_applied(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> bool:
+    """Return whether all GPUs are as a configuration says, wherever their instances lie.
+
+    A GPU that no entry names is not. A GPU without a MIG mode is, if the entry says `devices: all`
+    and another GPU of the configuration has one.
+    """
+    pairs = list(assigned(state, specs))
+    if any(gpu.capable != spec.enabled and not gpu.capable for gpu, spec in pairs) and not any(
+        gpu.capable for gpu, _ in pairs
+    ):
+        return False
+    fitting = [_is_as(gpu, spec, mode_only=mode_only) for gpu, spec in pairs]
+    return all(fitting) and (mode_only or len(pairs) == len(state.gpus))
+
+
+def _is_as(gpu: MigGpu, spec: Spec, *, mode_only: bool) -> bool:
+    if not gpu.capable:
+        return not spec.enabled or spec.devices is None
+    if gpu.enabled != spec.enabled:
+        return False
+    wish = Counter({name: count for name, count in spec.wish.items() if count})
+    return mode_only or not spec.enabled or devices(gpu, layout_of(gpu)) == wish
+
+
+def _layout(gpu: MigGpu, spec: Spec, *, mode_only: bool) -> Layout:
+    if not spec.enabled:
+        return Layout(enabled=False)
+    if mode_only:
+        return layout_of(gpu) if gpu.enabled else Layout(enabled=True)
+    return layout_for(gpu, spec.wish)
+
+
+def _matches(spec: Spec, gpu: MigGpu) -> bool:
+    is_device = spec.devices is None or gpu.index in spec.devices
+    filters = spec.filters
+    return is_device and (
+        not filters or any(each.matches(gpu.device, gpu.subsystem) for each in filters)
+    )
+
+
+def _check_devices(state: MigState, specs: Sequence[Spec]) -> None:
+    """Refuse an entry none of whose GPUs exists.
+
+    A list may name more GPUs than this machine has: one file serves many machines.
+
+    Raises:
+        UsageError: there is such an entry.
+    """
+    for spec in specs:
+        if spec.devices and not spec.filters and len(state.gpus) <= min(spec.devices):
+            numbers = ", ".join(map(str, spec.devices))
+            raise UsageError(
+                f"no GPU {numbers}: this machine has {len(state.gpus)}", hint="nothing was changed"
+            )
+
+
+def _has(gpu: MigGpu, layout: Layout) -> bool:
+    return gpu.pending == gpu.enabled and is_same(layout_of(gpu), layout)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds where MIG instances can be: an exhaustive, deterministic search on paper.
+
+A layout is found whenever one exists. Of all layouts it is one that keeps the most existing MIG
+devices, and among these the one that a GPU without instances would get, if that is possible.
+
+Rules of NVML: memory slices of GPU instances do not overlap; the compute slices of all of them are
+not more than those of the largest profile; each profile has a limit. Compute instances lie in
+their GPU instance, each in neighbouring slices, in the first free ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from nvct.errors import UsageError
+from nvct.mig import names
+from nvct.mig.layout import COMPUTE_KINDS, ComputePart, Layout, Part, devices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nvct.host.nvml.mig_model import (
+        ComputeInstance,
+        GpuInstance,
+        MigGpu,
+        MigProfile,
+        Placement,
+    )
+
+    Kept = tuple[tuple[GpuInstance, ComputeInstance], ...]
+
+
+@dataclass(slots=True)
+class _Bin:
+    """A GPU instance while compute instances are put into it.
+
+    Attributes:
+        existing: the instance, None for a new one.
+        used: a bit for each compute slice.
+    """
+
+    profile: MigProfile
+    existing: GpuInstance | None = None
+    used: int = 0
+    compute: list[ComputePart] = field(default_factory=list)
+
+    def fit(self, slices: int) -> int:
+        """Return the bits of the first free neighbouring slices, 0 if there are none."""
+        for start in range(self.profile.slices - slices + 1):
+            bits = ((1 << slices) - 1) << start
+            if not self.used & bits:
+                return bits
+        return 0
+
+
+def layout_for(gpu: MigGpu, wish: Mapping[str, int]) -> Layout:
+    """Return the layout with exactly these MIG devices.
+
+    Args:
+        gpu: what it has is kept where that is possible.
+        wish: how many MIG devices of each name.
+
+    Raises:
+        UsageError: the GPU has no such profile, or no layout exists.
+    """
+    wanted = _wanted(gpu, wish)
+    if not wanted:
+        return Layout(enabled=True)
+    fresh = _arrange(gpu, wanted, ())
+    if fresh is None:
+        raise UsageError(_no_room(gpu, wanted), hint="nothing was changed; ask for less")
+    places = {(part.kind, part.placement) for part in fresh.parts}
+
+    def strangers(kept: Kept) -> int:
+        return sum((gi.kind, gi.placement) not in places for gi, _ in kept)
+
+    existing = sorted(
+        ((gi, ci) for gi in gpu.instances for ci in gi.compute),
+        key=lambda pair: (pair[0].placement, pair[0].kind, pair[1].start),
+    )
+    for count in range(len(existing), 0, -1):
+        for kept in sorted(combinations(existing, count), key=strangers):
+            found = _arrange(gpu, wanted, kept)
+            if found is not None:
+                return found
+    return fresh
+
+
+def _wanted(gpu: MigGpu, wish: Mapping[str, int]) -> Counter[str]:
+    """Return the wish by canonical names, without zeros.
+
+    Raises:
+        UsageError: the GPU has no such profile.
+    """
+    known = {str(names.parse(profile.name)) for profile in gpu.profiles}
+    wanted: Counter[str] = Counter()
+    for text, count in wish.items():
+        name = names.parse(text)
+        if name.gpu_instance not in known or name.compute not in COMPUTE_KINDS:
+            raise UsageError(
+                f"GPU {gpu.index} ({gpu.name}) has no MIG profile {text}",
+                hint=f"nothing was changed; it has {', '.join(p.name for p in gpu.profiles)}",
+            )
+        if count:
+            wanted[str(name)] += count
+    return wanted
+
+
+def _arrange(gpu: MigGpu, wanted: Counter[str], kept: Kept) -> Layout | None:
+    """Return the layout that keeps these compute instances, None if there is none."""
+    profiles = {profile.kind: profile for profile in gpu.profiles}
+    bins: list[_Bin] = []
+    for gi, ci in kept:
+        if gi.kind not in profiles:
+            return None
+        if not bins or bins[-1].existing is not gi:
+            bins.append(_Bin(profiles[gi.kind], gi))
+        bins[-1].used |= ((1 << ci.size) - 1) << ci.start
+        bins[-1].compute.append(ComputePart(kind=ci.kind, engine=ci.engine, id=ci.id))
+    missing = wanted.copy()
+    missing.subtract(devices(gpu, Layout(enabled=True, parts=tuple(map(_kept_part, bins)))))
+    if any(count < 0 for count in missing.values()):
+        return None
+    by_name = {str(names.parse(profile.name)): profile for profile in gpu.profiles}
+    items = sorted((names.parse(name) for name in missing.elements()), key=_largest_first)
+    limit = max(profile.slices for profile in gpu.profiles)
+    for filled in _fillings(bins, items, by_name, limit):
+        parts = _place(filled)
+        if parts is not None:
+            return Layout(enabled=True, parts=parts)
+    return None
+
+
+def _largest_first(name: names.ProfileName) -> tuple[int, int, tuple[int, ...], int]:
+    """Sort as NVIDIA's program does: slices, compute slices, attributes, all descending."""
+    return -name.slices, -name.compute, tuple(-ord(c) for c in name.attributes), name.gigabytes
+
+
+def _fillings(
+    bins: list[_Bin],
+    items: Sequence[names.ProfileName],
+    profiles: Mapping[str, MigProfile],
+    limit: int,
+) -> Iterator[list[_Bin]]:
+    """Yield the ways to put compute instances into existing and new GPU instances.
+
+    Ways with more GPU instances than needed come later. The same list is changed and yielded.
+    """
+    if sum(each.profile.slices for each in bins) > limit:
+        return
+    if not items:
+        yield bins
+        return
+    first, rest = items[0], items[1:]
+    profile = profiles[first.gpu_instance]
+    tried: set[tuple[int, int, bool]] = set()
+    for each in [*bins, None]:
+        target = each or _Bin(profile)
+        bits = target.fit(first.compute) if target.profile.kind == profile.kind else 0
+        key = (target.used, len(target.compute), target.existing is None)
+        if not bits or (key in tried and target.existing is None):
+            continue
+        tried.add(key)
+        if each is None:
+            bins.append(target)
+        target.used |= bits
+        target.compute.append(ComputePart(kind=COMPUTE_KINDS[first.compute]))
+        yield from _fillings(bins, rest, profiles, limit)
+        target.compute.pop()
+        target.used &= ~bits
+        if each is None:
+            bins.pop()
+
+
+def _place(bins: Sequence[_Bin]) -> tuple[Part, ...] | None:
+    """Return the GPU instances at their places, None if there is no room."""
+    counts: dict[int, int] = {}
+    used = 0
+    for each in bins:
+        counts[each.profile.kind] = counts.get(each.profile.kind, 0) + 1
+        if counts[each.profile.kind] > each.profile.limit:
+            return None
+        if each.existing:
+            used |= _bits(each.existing.placement)
+    new = [each for each in bins if each.existing is None]
+    places = _places([each.profile for each in new], used)
+    if places is None:
+        return None
+    found = [_kept_part(each) for each in bins if each.existing]
+    for each, placement in zip(new, places, strict=True):
+        part = Part(kind=each.profile.kind, placement=placement, compute=tuple(each.compute))
+        found.append(part)
+    return tuple(found)
+
+
+def _places(profiles: Sequence[MigProfile], used: int) -> list[Placement] | None:
+    """Return the first combination of free placements, None if there is none."""
+    if not profiles:
+        return []
+    for placement in sorted(profiles[0].placements):
+        bits = _bits(placement)
+        if not used & bits:
+            rest = _places(profiles[1:], used | bits)
+            if rest is not None:
+                return [placement, *rest]
+    return None
+
+
+def _bits(placement: Placement) -> int:
+    return ((1 << placement.size) - 1) << placement.start
+
+
+def _kept_part(each: _Bin) -> Part:
+    assert each.existing is not None  # noqa: S101 - for the type checker
+    return Part(
+        kind=each.existing.kind, placement=each.existing.placement, compute=tuple(each.compute)
+    )
+
+
+def _no_room(gpu: MigGpu, wanted: Mapping[str, int]) -> str:
+    wish = ", ".join(f"{count} x {name}" for name, count in wanted.items())
+    if not any(profile.placements for profile in gpu.profiles):
+        return f"NVML does not say where GPU {gpu.index} ({gpu.name}) can have MIG instances"
+    return f"GPU {gpu.index} ({gpu.name}) has no room for {wish}"

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MIG profiles of known GPUs, from tables.toml."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import import_module, resources
+
+from nvct.errors import UsageError
+from nvct.host.nvml.mig_model import MigGpu, MigProfile, Placement
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NVIDIA = 0x10DE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The profiles of one GPU model.
+
+    Attributes:
+        ids: its PCI device ids.
+    """
+
+    name: str
+    ids: tuple[int, ...]
+    profiles: tuple[MigProfile, ...]
+
+
+@lru_cache(maxsize=1)
+def tables() -> tuple[Table, ...]:
+    """Return all tables, in the file's order."""
+    # tomli is the same parser for Python 3.10.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    text = resources.files("nvct.mig").joinpath("tables.toml").read_text(encoding="utf-8")
+    data: dict[str, Any] = toml.loads(text)
+    layouts = data["layouts"]
+    return tuple(_table(gpu, layouts[gpu["layout"]]["rows"]) for gpu in data["gpus"])
+
+
+def of_device(device: int) -> Table | None:
+    """Return the table of a PCI id (device in the upper 16 bits), None if there is none."""
+    matches = (t for t in tables() if device >> 16 in t.ids and device & 0xFFFF == NVIDIA)
+    return next(matches, None)
+
+
+def of_name(name: str) -> Table:
+    """Return a table by its name, without regard to case; spaces may be left out or be hyphens.
+
+    Raises:
+        UsageError: there is none.
+    """
+
+    def plain(text: str) -> str:
+        return text.lower().replace(" ", "").replace("-", "")
+
+    for table in tables():
+        if plain(table.name) == plain(name):
+            return table
+    names = ", ".join(table.name for table in tables())
+    raise UsageError(f"no MIG table of a GPU {name!r}", hint=f"one of {names}")
+
+
+def gpu_of(table: Table, index: int = 0) -> MigGpu:
+    """Return a GPU of a model, without instances, for a plan without hardware."""
+    return MigGpu(
+        index=index,
+        uuid=f"GPU-{index}",
+        name=table.name,
+        bus_id="",
+        minor=-1,
+        device=table.ids[0] << 16 | NVIDIA,
+        subsystem=0,
+        capable=True,
+        profiles=table.profiles,
+    )
+
+
+def with_placements(gpu: MigGpu) -> MigGpu:
+    """Return a GPU whose profiles have placements: the table's where NVML does not say."""
+    table = of_device(gpu.device)
+    if table is None or all(profile.placements for profile in gpu.profiles):
+        return gpu
+    known = {profile.name: profile.placements for profile in table.profiles}
+    return replace(
+        gpu,
+        profiles=tuple(
+            p if p.placements else replace(p, placements=known.get(p.name, ()))
+            for p in gpu.profiles
+        ),
+    )
+
+
+def _table(gpu: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
+    profiles = (
+        MigProfile(
+            kind=row["kind"],
+            id=row["kind"],
+            name=name,
+            slices=row["slices"],
+            limit=row["limit"],
+            placements=tuple(Placement(start, row["size"]) for start in row["starts"]),
+        )
+        for name, row in zip(gpu["names"], rows, strict=True)
+    )
+    return Table(name=gpu["name"], ids=tuple(gpu["ids"]), profiles=tuple(profiles))
