@@ -68,7 +68,7 @@ def report(value: Json) -> NvmlReport:
     Raises:
         MalformedMessageError: the value is not a report.
     """
-    fields = _fields(value, "the report", REPORT)
+    fields = fields_of(value, "the report", REPORT)
     if not all(isinstance(warning, str) for warning in fields["warnings"]):
         raise MalformedMessageError("the report's field warnings is not a list of strings")
     fields["warnings"] = tuple(fields["warnings"])
@@ -85,7 +85,7 @@ def properties(value: Json) -> dict[str, GpuProperties]:
     if not isinstance(value, dict):
         raise MalformedMessageError("the properties are not an object")
     return {
-        uuid: GpuProperties(**_fields(gpu, "the properties of a GPU", PROPERTIES))
+        uuid: GpuProperties(**fields_of(gpu, "the properties of a GPU", PROPERTIES))
         for uuid, gpu in value.items()
     }
 
@@ -107,7 +107,7 @@ def topology(value: Json) -> NvmlTopology:
     Raises:
         MalformedMessageError: the value is not a topology.
     """
-    links = _fields(value, "the topology", TOPOLOGY)["links"]
+    links = fields_of(value, "the topology", TOPOLOGY)["links"]
     return NvmlTopology(links=tuple(_link(link) for link in links))
 
 
@@ -117,28 +117,28 @@ def events(value: Json) -> NvmlEvents:
     Raises:
         MalformedMessageError: the value is not events.
     """
-    fields = _fields(value, "the events", EVENTS)
+    fields = fields_of(value, "the events", EVENTS)
     if not all(isinstance(reason, str) for reason in fields["unwatched"].values()):
         raise MalformedMessageError("the events' field unwatched has a value that is no string")
-    fields["events"] = tuple(XidEvent(**_fields(e, "an event", XID)) for e in fields["events"])
+    fields["events"] = tuple(XidEvent(**fields_of(e, "an event", XID)) for e in fields["events"])
     return NvmlEvents(**fields)
 
 
 def _attributes(value: Json) -> GpuAttributes:
-    fields = _fields(value, "the attributes of a GPU", ATTRIBUTES)
+    fields = fields_of(value, "the attributes of a GPU", ATTRIBUTES)
     compute = fields["compute"]
     if len(compute) != 2 or not all(type(number) is int for number in compute):
         raise MalformedMessageError("a GPU's field compute is not two numbers")
     fields["compute"] = tuple(compute)
     fields["mig"] = {
-        uuid: MigAttributes(**_fields(mig, "the attributes of a MIG device", MIG_ATTRIBUTES))
+        uuid: MigAttributes(**fields_of(mig, "the attributes of a MIG device", MIG_ATTRIBUTES))
         for uuid, mig in fields["mig"].items()
     }
     return GpuAttributes(**fields)
 
 
 def _link(value: Json) -> GpuLink:
-    fields = _fields(value, "a link", LINK)
+    fields = fields_of(value, "a link", LINK)
     gpus = fields["gpus"]
     if len(gpus) != 2 or not all(isinstance(uuid, str) for uuid in gpus):
         raise MalformedMessageError("a link's field gpus is not two UUIDs")
@@ -147,13 +147,17 @@ def _link(value: Json) -> GpuLink:
 
 
 def _gpu(value: Json) -> NvmlGpu:
-    fields = _fields(value, "a GPU", GPU)
-    fields["mig"] = tuple(NvmlMig(**_fields(mig, "a MIG device", MIG)) for mig in fields["mig"])
+    fields = fields_of(value, "a GPU", GPU)
+    fields["mig"] = tuple(NvmlMig(**fields_of(mig, "a MIG device", MIG)) for mig in fields["mig"])
     return NvmlGpu(**fields)
 
 
-def _fields(value: Json, name: str, types: Types) -> dict[str, Any]:
-    """Return the members of an object that has exactly these fields; true is not an integer."""
+def fields_of(value: Json, name: str, types: Types) -> dict[str, Any]:
+    """Return the members of an object that has exactly these fields; true is not an integer.
+
+    Raises:
+        MalformedMessageError: it has other fields, or a field has another type.
+    """
     if not isinstance(value, dict):
         raise MalformedMessageError(f"{name} is not an object")
     if value.keys() != types.keys():

@@ -19,9 +19,10 @@ from nvct.host.nvml.process import KILL_S, WorkerProcess
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import TypeAlias, TypeVar
 
+    from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.model import GpuProperties, NvmlReport
     from nvct.oci.jsontext import Json
 
@@ -81,6 +82,29 @@ class NvmlSession:
         """
         return self._ask("properties", answers.properties)
 
+    def mig(self) -> MigState:
+        """Return modes, profiles and instances of all GPUs.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        from nvct.host.nvml import mig_answers  # few callers change MIG
+
+        return self._ask("mig", mig_answers.mig)
+
+    def change_mig(self, verb: str, parse: Callable[[Json], T], **arguments: Json) -> T:
+        """Make one change to MIG, and return the parsed value.
+
+        Args:
+            verb: a function of `mig_change`.
+            parse: its answer's parser.
+            arguments: the function's.
+
+        Raises:
+            NvmlError: as `report`, or NVML refuses the change.
+        """
+        return self._ask(verb, parse, arguments)
+
     def call(self, verb: str) -> Json:
         """Return the value of a verb as the worker sends it, for a process that passes it on.
 
@@ -88,6 +112,12 @@ class NvmlSession:
             NvmlError: as `report`.
         """
         return self._ask(verb, lambda value: value)
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None if there is no worker."""
+        worker = self._own_worker()
+        return worker.pid if worker else None
 
     def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.
@@ -111,7 +141,9 @@ class NvmlSession:
         worker = self._own_worker()
         return worker is not None and worker.killed
 
-    def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
+    def _ask(
+        self, verb: str, parse: Callable[[Json], T], arguments: Mapping[str, Json] | None = None
+    ) -> T:
         """Return the worker's answer to a request.
 
         Raises:
@@ -124,7 +156,7 @@ class NvmlSession:
         if worker.killed:
             raise self._stuck(worker)
         try:
-            return parse(self._exchange(worker.connection, verb))
+            return parse(self._exchange(worker.connection, verb, arguments or {}))
         except NvctError:  # an answer, too
             raise
         except TimeoutError as error:
@@ -149,11 +181,11 @@ class NvmlSession:
             self._kill(worker)
             raise
 
-    def _exchange(self, connection: socket, verb: str) -> Json:
+    def _exchange(self, connection: socket, verb: str, arguments: Mapping[str, Json]) -> Json:
         """Send a request and return the value of its answer."""
         until = time.monotonic() + self.limit_s
         self._requests += 1
-        request: Json = {"id": self._requests, "verb": verb, "arguments": {}}
+        request: Json = {"id": self._requests, "verb": verb, "arguments": {**arguments}}
         messages.send(connection, request, until)
         return messages.value_of(messages.receive(connection, until), self._requests)
 

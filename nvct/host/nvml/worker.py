@@ -18,6 +18,14 @@ from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, messages
 from nvct.host.nvml.attributes import attributes
 from nvct.host.nvml.events import events
+from nvct.host.nvml.mig import mig
+from nvct.host.nvml.mig_change import (
+    mig_create,
+    mig_create_compute,
+    mig_destroy,
+    mig_destroy_compute,
+    mig_set_mode,
+)
 from nvct.host.nvml.process import DEBUG_ENV
 from nvct.host.nvml.properties import properties
 from nvct.host.nvml.report import report
@@ -41,6 +49,12 @@ VERBS: Mapping[str, Callable[..., object]] = {
     "attributes": attributes,
     "check": check,
     "events": events,
+    "mig": mig,
+    "mig_create": mig_create,
+    "mig_create_compute": mig_create_compute,
+    "mig_destroy": mig_destroy,
+    "mig_destroy_compute": mig_destroy_compute,
+    "mig_set_mode": mig_set_mode,
     "properties": properties,
     "report": report,
     "topology": topology,
