@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out a plan, whole or not at all.
+
+Order: the plan is resolved for every GPU; hooks run; holders are looked for; the journal is
+written; instances are destroyed, modes set, GPUs reset if they must be, instances created; what
+NVML then reports is compared with the plan; the journal is removed. A failure leads back to the
+layout before. If the program is killed in between, the journal stays and the next start leads
+back to the layout before, unless the layout after is complete.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from nvct.errors import HostError, NvctError
+from nvct.host.nvml import mig_answers
+from nvct.host.nvml.answers import nothing
+from nvct.mig import steps as changes
+from nvct.mig.holders import Holder, holders
+from nvct.mig.layout import COMPUTE_SLICES, layout_of
+from nvct.mig.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nvct.host.nvml.mig_model import MigGpu, MigState
+    from nvct.host.nvml.session import NvmlSession
+    from nvct.host.roots import Roots
+    from nvct.mig.journal import Journal
+    from nvct.mig.layout import ComputePart
+
+HARMLESS = ("nvidia-persiste",)
+"""Commands (15 characters) that have a GPU open and do not hinder a change."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What a change works on.
+
+    Attributes:
+        session: with NVML.
+        roots: of the machine, for its processes.
+        journal: of this machine.
+        reset: resets GPUs by their PCI addresses; raises HostError.
+        hook: runs the hooks of a name; raises HostError.
+        skip_reset: leave a mode pending that needs a reset.
+        may_be_held: do not look for processes that hold what changes; NVML may still refuse.
+    """
+
+    session: NvmlSession
+    roots: Roots
+    journal: Journal
+    reset: Callable[[Sequence[str]], None]
+    hook: Callable[[str], None] = lambda _: None
+    skip_reset: bool = False
+    may_be_held: bool = False
+
+
+def apply(machine: Machine, resolve: Callable[[MigState], Plan]) -> bool:
+    """Make a plan of the machine's state and carry it out; return whether anything changed.
+
+    Raises:
+        UsageError: the plan is not possible; nothing was changed.
+        HostError: a process holds what changes, or a change failed; the layout before is back, or
+            the message says what is not.
+    """
+    with machine.journal.lock():
+        recover(machine)
+        resolve(machine.session.mig())  # refused before any hook runs
+        machine.hook("apply-start")
+        try:
+            changed = _apply(machine, resolve)
+        except BaseException:
+            _last_hook(machine)
+            raise
+        machine.hook("apply-exit")
+        return changed
+
+
+def recover(machine: Machine) -> bool:
+    """End an interrupted change, with the layout before or after it; return whether there was one.
+
+    Raises:
+        HostError: neither layout can be had; the journal stays.
+        DocumentError: the journal is damaged.
+    """
+    interrupted = machine.journal.read()
+    if interrupted is None:
+        return False
+    before, after = interrupted
+    if after.changed(machine.session.mig()):
+        _go_back(machine, before)
+    machine.journal.close()
+    return True
+
+
+def reset(bus_ids: Sequence[str]) -> None:
+    """Reset GPUs with nvidia-smi.
+
+    Raises:
+        HostError: it fails.
+    """
+    import subprocess
+
+    command = ["nvidia-smi", "-r", "-i", ",".join(bus_ids)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError(f"{' '.join(command)} failed: {error}") from error
+    if done.returncode:
+        reason = " ".join((done.stdout + done.stderr).split())
+        raise HostError(
+            f"{' '.join(command)} failed: {reason}",
+            hint="end what uses the GPUs (nvct mig holders), or reboot",
+        )
+
+
+def _apply(machine: Machine, resolve: Callable[[MigState], Plan]) -> bool:
+    state = machine.session.mig()
+    plan = resolve(state)
+    changed = plan.changed(state)
+    if not changed:
+        return False
+    if plan.mode_changes(state):
+        machine.hook("pre-apply-mode")
+    if any(plan.layouts[gpu.uuid].parts or gpu.instances for gpu in changed):
+        machine.hook("pre-apply-config")
+    after = Plan(layouts={gpu.uuid: plan.layouts[gpu.uuid] for gpu in changed})
+    _refuse_if_held(machine, changed, after)
+    before = Plan(layouts={gpu.uuid: layout_of(gpu) for gpu in changed})
+    machine.journal.open(before, after)
+    try:
+        _carry_out(machine, state, after, changes.steps)
+        _verify(machine, after)
+    except BaseException as error:
+        _go_back(machine, before)
+        machine.journal.close()
+        if isinstance(error, NvctError):
+            raise _failed(machine, changed, error) from error
+        raise
+    machine.journal.close()
+    return True
+
+
+def _carry_out(
+    machine: Machine,
+    state: MigState,
+    plan: Plan,
+    steps_of: Callable[..., list[changes.Step]],
+) -> None:
+    """Make the changes of a plan: on all GPUs, first what destroys, then what creates."""
+    gpus = [gpu for gpu in state.gpus if gpu.uuid in plan.layouts]
+    steps = {gpu.uuid: steps_of(gpu, plan.layouts[gpu.uuid]) for gpu in gpus}
+    pending = []
+    for gpu in gpus:
+        for step in steps[gpu.uuid]:
+            if _creates(step):
+                continue
+            with _Naming(gpu, step):
+                if not _make(machine, gpu, step):
+                    pending.append(gpu.bus_id)
+    if pending and not machine.skip_reset:
+        machine.session.close()  # its handles would be in the way
+        machine.reset(pending)
+    for gpu in gpus:
+        for step in filter(_creates, steps[gpu.uuid]):
+            with _Naming(gpu, step):
+                _make(machine, gpu, step)
+
+
+def _creates(step: changes.Step) -> bool:
+    return isinstance(step, (changes.Create, changes.CreateCompute))
+
+
+def _make(machine: Machine, gpu: MigGpu, step: changes.Step) -> bool:
+    """Make one change; return whether it is in force, without a reset of the GPU."""
+    change, uuid = machine.session.change_mig, gpu.uuid
+    if isinstance(step, changes.SetMode):
+        return change("mig_set_mode", mig_answers.boolean, uuid=uuid, enabled=step.enabled)
+    if isinstance(step, changes.DestroyCompute):
+        change("mig_destroy_compute", nothing, uuid=uuid, gi=step.gi, ci=step.ci)
+    elif isinstance(step, changes.Destroy):
+        change("mig_destroy", nothing, uuid=uuid, gi=step.gi)
+    elif isinstance(step, changes.CreateCompute):
+        _create_compute(machine, uuid, step.gi, [step.compute])
+    else:
+        part = step.part
+        start, size = part.placement
+        gi = change(
+            "mig_create", mig_answers.number, uuid=uuid, kind=part.kind, start=start, size=size
+        )
+        _create_compute(machine, uuid, gi, part.compute)
+    return True
+
+
+def _create_compute(machine: Machine, uuid: str, gi: int, parts: Iterable[ComputePart]) -> None:
+    for part in sorted(parts, key=lambda each: -COMPUTE_SLICES.get(each.kind, 0)):
+        machine.session.change_mig(
+            "mig_create_compute", mig_answers.number,
+            uuid=uuid, gi=gi, kind=part.kind, engine=part.engine,
+        )  # fmt: skip
+
+
+class _Naming:
+    """Adds the GPU and the change to an error of NVML."""
+
+    def __init__(self, gpu: MigGpu, step: changes.Step) -> None:
+        self.gpu, self.step = gpu, step
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, NvctError):
+            what = type(self.step).__name__
+            raise HostError(
+                f"GPU {self.gpu.index}: {what}: {error.message}", hint=error.hint
+            ) from error
+
+
+def _verify(machine: Machine, plan: Plan) -> None:
+    """Compare what NVML reports with the plan.
+
+    Raises:
+        HostError: they differ.
+    """
+    state = machine.session.mig()
+    wrong = [
+        gpu
+        for gpu in plan.changed(state)
+        if not (machine.skip_reset and gpu.pending == plan.layouts[gpu.uuid].enabled)
+    ]
+    gone = plan.layouts.keys() - {gpu.uuid for gpu in state.gpus}
+    if wrong or gone:
+        names = ", ".join([*(f"GPU {gpu.index}" for gpu in wrong), *sorted(gone)])
+        raise HostError(f"NVML accepts the changes but reports another layout: {names}")
+
+
+def _go_back(machine: Machine, before: Plan) -> None:
+    """Bring the layout before back: by differences, else from nothing.
+
+    Raises:
+        HostError: it cannot be had.
+    """
+    reason = ""
+    for steps_of in (changes.steps, changes.from_nothing):
+        try:
+            _carry_out(machine, machine.session.mig(), before, steps_of)
+            if not before.changed(machine.session.mig()):
+                return
+            reason = "NVML reports another layout"
+        except NvctError as error:
+            reason = error.message
+    raise HostError(
+        f"the MIG layout before the change cannot be brought back: {reason}",
+        hint=f"it is recorded in {machine.journal.path}; run nvct mig apply again when the GPUs "
+        "are idle",
+    )
+
+
+def _failed(machine: Machine, changed: Sequence[MigGpu], error: NvctError) -> HostError:
+    found = _all_holders(machine, changed)
+    reason = f"{error.message}; the layout before is back"
+    if found:
+        return HostError(reason, hint="; ".join(map(str, found[:4])))
+    return HostError(reason, hint=error.hint)
+
+
+def _refuse_if_held(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> None:
+    """Refuse a change of what a process uses.
+
+    Raises:
+        HostError: there is such a process.
+    """
+    if machine.may_be_held:
+        return
+    found: list[Holder] = []
+    for gpu in changed:
+        layout = after.layouts[gpu.uuid]
+        instances = None
+        if gpu.enabled == layout.enabled:
+            steps = changes.steps(gpu, layout)
+            instances = {
+                (gpu.uuid, s.gi, s.ci) for s in steps if isinstance(s, changes.DestroyCompute)
+            }
+        found += holders(machine.roots, [gpu], instances, _own_processes(machine))
+    found = [holder for holder in found if holder.command not in HARMLESS]
+    if found:
+        raise HostError(
+            "; ".join(map(str, found[:4])) + (" and others" if len(found) > 4 else ""),
+            hint="end what uses the device, then apply again; nothing was changed",
+        )
+
+
+def _all_holders(machine: Machine, changed: Sequence[MigGpu]) -> list[Holder]:
+    return holders(machine.roots, changed, None, _own_processes(machine))
+
+
+def _own_processes(machine: Machine) -> set[int]:
+    return {os.getpid(), machine.session.pid or 0}
+
+
+def _last_hook(machine: Machine) -> None:
+    """Run the last hook after a failure, which is what the caller reports."""
+    try:
+        machine.hook("apply-exit")
+    except NvctError:
+        pass

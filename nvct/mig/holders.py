@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who has a GPU or MIG device open: processes, by the files below /proc.
+
+A GPU without MIG is held by an open /dev/nvidiaN, a MIG device by the open capability file of its
+instance (/dev/nvidia-caps/nvidia-capM). Device numbers are compared, not names: a container has
+nodes of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from dataclasses import dataclass
+
+from nvct.host import procfs
+from nvct.host.gpu import mig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from nvct.host.nvml.mig_model import MigGpu
+    from nvct.host.roots import Roots
+
+CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
+UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
+POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A process that has a device open.
+
+    Attributes:
+        command: its name, as the kernel has it.
+        container: the id of its container by its cgroup, "" if it is in none.
+        pod: the UID of its Kubernetes pod, "" if it is in none.
+        unit: its systemd service, "" if it is in none.
+        device: what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0".
+    """
+
+    pid: int
+    command: str
+    container: str
+    pod: str
+    unit: str
+    device: str
+
+    def __str__(self) -> str:
+        """Return e.g. "process 4242 (python3, container 1234567890ab) holds GPU 0"."""
+        parts = [self.command]
+        if self.pod:
+            parts.append(f"pod {self.pod}")
+        if self.container:
+            parts.append(f"container {self.container[:12]}")
+        elif self.unit:
+            parts.append(f"unit {self.unit}")
+        return f"process {self.pid} ({', '.join(parts)}) holds {self.device}"
+
+
+def holders(
+    roots: Roots,
+    gpus: Iterable[MigGpu],
+    instances: Collection[tuple[str, int, int]] | None = None,
+    ignore: Collection[int] = (),
+) -> list[Holder]:
+    """Return who has these GPUs open.
+
+    Args:
+        roots: the machine.
+        gpus: the GPUs.
+        instances: only MIG devices of these (GPU's UUID, GPU instance, compute instance); None for
+            the GPUs themselves and all their MIG devices.
+        ignore: process ids that do not count: one's own.
+    """
+    wanted = _devices(roots, gpus, instances)
+    numbers = (int(name) for name in procfs.list_directory(roots.proc) if name.isdigit())
+    return [
+        _holder(roots, pid, wanted[number])
+        for pid in sorted(set(numbers) - set(ignore))
+        for number in sorted(set(_open_devices(roots, pid)) & wanted.keys())
+    ]
+
+
+def _devices(
+    roots: Roots, gpus: Iterable[MigGpu], instances: Collection[tuple[str, int, int]] | None
+) -> dict[tuple[int, int], str]:
+    """Return what to look for by device numbers."""
+    majors = procfs.majors(roots)
+    gpu_major, cap_major = majors.get("nvidia", 195), majors.get("nvidia-caps", -1)
+    table = mig.minors(roots)
+    wanted = {}
+    for gpu in gpus:
+        if instances is None:
+            wanted[gpu_major, gpu.minor] = f"GPU {gpu.index}"
+        for gi in gpu.instances:
+            for ci in gi.compute:
+                pair = mig.cap_minors(roots, table, gpu.minor, gi.id, ci.id)
+                if pair and (instances is None or (gpu.uuid, gi.id, ci.id) in instances):
+                    wanted[cap_major, pair[1]] = f"GPU {gpu.index}, instance {gi.id}/{ci.id}"
+    return wanted
+
+
+def _open_devices(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
+    folder = f"{roots.proc}/{pid}/fd"
+    for name in procfs.list_directory(folder):
+        try:
+            status = os.stat(f"{folder}/{name}")
+        except OSError:
+            continue  # closed since
+        if stat.S_ISCHR(status.st_mode):
+            yield os.major(status.st_rdev), os.minor(status.st_rdev)
+
+
+def _holder(roots: Roots, pid: int, device: str) -> Holder:
+    folder = f"{roots.proc}/{pid}"
+    cgroup = procfs.read_text(f"{folder}/cgroup") or ""
+    container, unit, pod = (p.search(cgroup) for p in (CONTAINER, UNIT, POD))
+    return Holder(
+        pid=pid,
+        command=(procfs.read_text(f"{folder}/comm") or "?").strip(),
+        container=container[1] if container else "",
+        pod=pod[1].replace("_", "-") if pod else "",
+        unit=unit[1] if unit else "",
+        device=device,
+    )

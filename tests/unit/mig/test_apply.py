@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans carried out on a simulated node: whole or not at all, after failures and kills, too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from nvct.errors import DocumentError, HostError, NvmlError, UsageError
+from nvct.host.nvml.session import NvmlSession
+from nvct.mig import checkpoint, config, export, plan
+from nvct.mig.apply import Machine, apply, recover
+from tests.unit.mig.conftest import library_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvct.host.nvml.mig_model import MigState
+    from nvct.mig.plan import Plan
+    from nvct.sim import tree
+
+BALANCED = {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
+SMALL = {"1g.10gb": 7}
+
+
+def spec(wish: dict[str, int] | None, *devices: int) -> config.Spec:
+    return config.Spec(devices=devices or None, enabled=wish is not None, wish=wish or {})
+
+
+def resolve(*specs: config.Spec) -> Callable[[MigState], Plan]:
+    return partial(plan.make, specs=specs)
+
+
+def layouts(machine: Machine) -> dict[str, Any]:
+    return checkpoint.of_state(machine.session.mig())
+
+
+def exported(machine: Machine) -> Any:
+    return export.current(machine.session.mig())["current"]
+
+
+class FailingSession(NvmlSession):
+    """Fails, or does something else, instead of one change."""
+
+    def __init__(self, library: str, at: int, instead: Callable[[], None]) -> None:
+        super().__init__(library)
+        self.left, self.instead = at, instead
+
+    def change_mig(self, verb: str, parse: Callable[[Any], Any], **arguments: Any) -> Any:
+        self.left -= 1
+        if self.left == 0:
+            self.instead()
+        return super().change_mig(verb, parse, **arguments)
+
+
+def refuse() -> None:
+    raise NvmlError("nvmlGpuInstanceDestroy of libnvidia-ml.so.1 failed: in use by another client")
+
+
+def test_a_configuration_is_applied_once(machine: Machine) -> None:
+    assert apply(machine, resolve(spec(None, 0), spec(BALANCED, 1, 2), spec({}, 3)))
+    assert not apply(machine, resolve(spec(None, 0), spec(BALANCED, 1, 2), spec({}, 3)))
+
+    assert exported(machine) == [
+        {"devices": [0, 4, 5, 6, 7], "mig-enabled": False, "mig-devices": {}},
+        {"devices": [1, 2], "mig-enabled": True, "mig-devices": BALANCED},
+        {"devices": [3], "mig-enabled": True, "mig-devices": {}},
+    ]
+    assert not os.path.exists(machine.journal.path)
+
+
+def test_what_stays_is_not_destroyed(machine: Machine) -> None:
+    apply(machine, resolve(spec(SMALL, 0)))
+    before = {gi.id: gi for gi in machine.session.mig().gpus[0].instances}
+    apply(machine, resolve(spec({"1g.10gb": 3, "3g.40gb": 1}, 0)))
+
+    gpu = machine.session.mig().gpus[0]
+    assert len([gi for gi in gpu.instances if before.get(gi.id) == gi]) == 3
+
+
+def test_an_impossible_wish_changes_nothing(machine: Machine) -> None:
+    apply(machine, resolve(spec(BALANCED)))
+    before = layouts(machine)
+    for wrong in (spec({"1g.10gb": 8}), spec({"9g.99gb": 1}), spec(SMALL, 42)):
+        with pytest.raises(UsageError):
+            apply(machine, resolve(spec(SMALL, 0), wrong))
+    assert layouts(machine) == before
+
+
+CHANGES = 29
+"""From seven 1g.10gb with their compute instances on two GPUs to the balanced layout."""
+
+
+@pytest.mark.parametrize("at", range(1, CHANGES, 3))
+def test_a_failure_at_any_change_brings_the_layout_before_back(
+    at: int, machine: Machine, node: tree.Node
+) -> None:
+    apply(machine, resolve(spec(SMALL, 0, 1)))
+    before = layouts(machine)
+    failing = replace(machine, session=FailingSession(library_of(node), at, refuse))
+    with pytest.raises(HostError, match="in use by another client; the layout before is back"):
+        apply(failing, resolve(spec(BALANCED, 0), spec(None, 1)))
+    failing.session.close()
+
+    assert layouts(machine) == before
+    assert not os.path.exists(machine.journal.path)
+
+
+@pytest.mark.parametrize("at", range(1, CHANGES, 4))
+def test_a_kill_at_any_change_ends_in_the_old_or_new_layout(
+    at: int, machine: Machine, node: tree.Node
+) -> None:
+    apply(machine, resolve(spec(SMALL, 0, 1)))
+    before = layouts(machine)
+    pid = os.fork()
+    if pid == 0:
+        kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+        killed = replace(machine, session=FailingSession(library_of(node), at, kill))
+        try:
+            apply(killed, resolve(spec(BALANCED, 0), spec(None, 1)))
+        finally:
+            os._exit(1)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+    assert os.path.exists(machine.journal.path)
+
+    assert recover(machine)
+
+    assert layouts(machine) == before
+    assert not recover(machine)
+
+
+def test_a_change_that_was_complete_when_killed_stays(machine: Machine) -> None:
+    before = layouts(machine)
+    apply(machine, resolve(spec(SMALL, 0)))
+    after = layouts(machine)
+    machine.journal.open(
+        checkpoint.plan_of(before["MigState"]), checkpoint.plan_of(after["MigState"])
+    )
+
+    assert recover(machine)
+    assert layouts(machine) == after
+
+
+def test_a_damaged_journal_stops_every_change(machine: Machine) -> None:
+    machine.journal.lock().__enter__()
+    with open(machine.journal.path, "w", encoding="utf-8") as file:
+        file.write('{"Version":"v1"')
+    with pytest.raises(DocumentError, match="the journal of a MIG change is damaged"):
+        recover(machine)
+
+
+def test_hooks_run_in_their_order(machine: Machine) -> None:
+    names: list[str] = []
+    hooked = replace(machine, hook=names.append)
+    apply(hooked, resolve(spec(SMALL, 0)))
+    assert names == ["apply-start", "pre-apply-mode", "pre-apply-config", "apply-exit"]
+
+    names.clear()
+    apply(hooked, resolve(spec(BALANCED, 0)))
+    assert names == ["apply-start", "pre-apply-config", "apply-exit"]
+
+    names.clear()
+    apply(hooked, resolve(spec(BALANCED, 0)))
+    assert names == ["apply-start", "apply-exit"]
+
+    names.clear()
+    with pytest.raises(UsageError):
+        apply(hooked, resolve(spec({"1g.10gb": 9}, 0)))
+    assert names == []
+
+
+def test_a_checkpoint_is_restored_with_its_places(machine: Machine) -> None:
+    apply(machine, resolve(spec(BALANCED, 0), spec({"1c.3g.40gb": 2, "2c.3g.40gb": 1}, 1)))
+    before = layouts(machine)
+    saved = checkpoint.parse(checkpoint.text_of(before))
+    apply(machine, resolve(spec(None)))
+
+    def restore(state: MigState) -> Plan:
+        checkpoint.check(saved, state)
+        return saved
+
+    apply(machine, restore)
+    assert layouts(machine) == before
