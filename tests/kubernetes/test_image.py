@@ -15,7 +15,7 @@ from tests.engines.checks import UUID
 from tests.engines.engines import CONFIG
 from tests.engines.releases import of_release
 from tests.engines.supervised import SupervisedContainerd
-from tests.kubernetes.api import wait
+from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.pods import Pod, run
 from tests.support import program_image
@@ -85,6 +85,44 @@ def test_pods_get_gpus_of_the_agent_and_of_a_newer_one(node: Cluster) -> None:
         assert wait(lambda: _has_registered(node), TIMEOUT_S), _state(node, name)
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node, name)
         _gives(node, name, GPUS)
+
+
+def test_nodes_have_labels_by_which_pods_are_scheduled(node: Cluster) -> None:
+    """By memory, ECC and compute capability, as a guide of 2018 wants it."""
+    file = f"--filename={MANIFESTS}/gpu-feature-discovery.yaml"
+    node.kubectl("apply", file)
+    try:
+        assert wait(lambda: _labels(node).get(f"{GPU}.count") == str(GPUS), TIMEOUT_S), (
+            node.kubectl("logs", "-n=kube-system", "daemonset/gpu-feature-discovery"),
+        )
+        fits = _wants(memory="8000", compute="8")
+        assert run(node.api, "fits", Pod(script="echo runs", spec=fits)).lines == ["runs"]
+        node.api.create(PODS, Pod(script="true", spec=_wants(memory="90000")).manifest("large"))
+        reason = "node(s) didn't match Pod's node affinity"
+        assert wait(lambda: any(reason in e for e in node.api.events("large")), TIMEOUT_S)
+    finally:
+        node.api.delete(f"{PODS}/large")
+        node.kubectl("delete", "--timeout=120s", "--ignore-not-found", file)
+    assert _labels(node)[f"{GPU}.count"] == str(GPUS)  # they stay
+
+
+def _wants(memory: str, compute: str = "0") -> dict[str, Any]:
+    """Return the part of a pod that asks for a node with ECC and more than so much of each."""
+    rules = [
+        {"key": f"{GPU}.memory", "operator": "Gt", "values": [memory]},
+        {"key": f"{GPU}.compute.major", "operator": "Gt", "values": [compute]},
+        {"key": f"{GPU}.ecc", "operator": "In", "values": ["true"]},
+    ]
+    required = {"nodeSelectorTerms": [{"matchExpressions": rules}]}
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    return {"affinity": {"nodeAffinity": affinity}}
+
+
+def _labels(cluster: Cluster) -> dict[str, str]:
+    found = cluster.api.find(f"/api/v1/nodes/{NODE}")
+    assert found is not None
+    labels: dict[str, str] = found["metadata"]["labels"]
+    return labels
 
 
 @contextlib.contextmanager

@@ -224,8 +224,22 @@ def test_a_node_that_is_not_there_is_not_created(cluster: Cluster, account: str)
     assert cluster.api.find("/api/v1/nodes/elsewhere") is None
 
 
+def test_labels_are_removed_on_request_and_those_of_others_stay(
+    cluster: Cluster, account: str
+) -> None:
+    cluster.kubectl("label", "node", NODE, "--overwrite", "example.com/mine=1")
+    done = cluster.box.call(*words_of(account, "--label-node", "--oneshot"))
+    assert done.returncode == 0, done
+    assert f"{GPU}.count" in labels(cluster)
+
+    done = cluster.box.call(*words_of(account, "--label-node", "--remove-labels"))
+
+    assert done.returncode == 0, done
+    assert not [key for key in labels(cluster) if key.startswith("nvidia.com/")]
+    assert labels(cluster)["example.com/mine"] == "1"
+
+
 def test_the_agent_labels_its_node(cluster: Cluster, account: str) -> None:
-    cluster.kubectl("label", "node", NODE, f"{GPU}.family-")
     env = [f"KUBECONFIG={account}", f"NODE_NAME={NODE}", f"DRIVER_ROOT_CTR_PATH={DRIVER_ROOT}"]
     words = ["env", *env, f"{PROGRAMS}/python", "-I", "-m", "nvct.agent", "labels"]
     process = cluster.box.start(words, "labels.log")
@@ -233,8 +247,8 @@ def test_the_agent_labels_its_node(cluster: Cluster, account: str) -> None:
         assert wait(lambda: labels(cluster).get(f"{GPU}.family") == "hopper", TIMEOUT_S), log(
             cluster
         )
-        status = cluster.box.call(f"{PROGRAMS}/nvct", "agent", "--ready")
-        assert status.returncode == 0, status
+        ready = [f"{PROGRAMS}/nvct", "agent", "--ready"]
+        assert wait(lambda: cluster.box.call(*ready).returncode == 0, TIMEOUT_S), log(cluster)
     finally:
         process.terminate()
         process.wait(TIMEOUT_S)

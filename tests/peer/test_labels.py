@@ -12,7 +12,8 @@ import json
 
 import pytest
 
-from nvct.agent.labels import compute, gather, options
+from nvct.agent.labels import compute, gather, options, outputs
+from nvct.agent.labels.values import is_key, is_value
 from nvct.errors import HostError
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 MODE = "nvidia.com/gpu.mode"
 CHANCE = "# by chance: "
+FEATURE_FILE_LIMIT = 65536
+"""Bytes; Node Feature Discovery skips a larger file."""
 FAR = {"mixed"}
 """Nodes with a GPU in a PCI domain of more than 16 bits."""
 
@@ -120,3 +123,29 @@ def test_a_node_with_several_models_has_labels_of_each(node: Node, facts: Facts)
     assert (
         labels["nvidia.com/gpu.product.NVIDIA-A100-SXM4-80GB.replicas"] == "0"
     )  # all in MIG mode
+
+
+@pytest.mark.parametrize("name", cases.IN_PODS)
+def test_in_a_pod_the_incumbent_finds_the_same(name: str, node: Node, facts: Facts) -> None:
+    if cases.IN_PODS[name].node != node.name:
+        return
+    text = (RECORDED / name / "gpu-feature-discovery.labels").read_text(encoding="utf-8")
+    settings, _ = options.resolve(["--no-timestamp", "--extra-labels="], {})
+
+    assert compute.labels(facts, options.rules_of(settings, timestamp=0))[0] == recorded(text)[0]
+
+
+def test_node_feature_discovery_accepts_the_file(node: Node, facts: Facts) -> None:
+    """Rules of its source `local`: size, one label a line; and those of the API server."""
+    words = ["--mig-strategy=mixed", f"--extra-labels={','.join(compute.EXTRA)}"]
+    settings, _ = options.resolve(words, {})
+    labels, _ = compute.labels(facts, options.rules_of(settings, timestamp=1))
+
+    text = outputs.text_of(labels)
+
+    assert len(text) <= FEATURE_FILE_LIMIT
+    pairs = [line.split("=", 1) for line in text.splitlines()]
+    assert dict(map(tuple, pairs)) == labels  # type: ignore[arg-type]
+    assert all(is_key(key) and is_value(value) for key, value in pairs)
+    domains = {key.partition("/")[0] for key, _ in pairs}
+    assert domains == {"nvidia.com", "feature.node.kubernetes.io"}

@@ -99,6 +99,10 @@ OPTIONS = (
         help="Write the labels to this node, without Node Feature Discovery",
     ),
     Option(
+        flags=("remove-labels",), env=("GFD_REMOVE_LABELS",), field="remove_labels",
+        kind="switch", help="Remove the labels that were written, and end",
+    ),
+    Option(
         flags=("labels-file",), env=("GFD_LABELS_FILE",), field="labels_file",
         help="A file with further labels: KEY: VALUE, or KEY: @LABEL for another label's value",
     ),

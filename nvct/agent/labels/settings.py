@@ -44,6 +44,7 @@ class Settings:
     node_name: str = ""
     pod_name: str = ""
     label_node: bool = False
+    remove_labels: bool = False
     labels_file: str = ""
     extra_labels: tuple[str, ...] = (ECC, MODELS)
     gpu_names: tuple[NamePattern, ...] = ()

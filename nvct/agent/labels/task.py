@@ -92,7 +92,7 @@ class NodeLabels:
         return ()
 
     async def run(self) -> None:
-        """Label until canceled, or once.
+        """Label until canceled, or once; or remove the labels.
 
         Raises:
             NvctError: at the start, the settings do not fit the machine; or, if the settings say
@@ -100,6 +100,9 @@ class NodeLabels:
         """
         output = self._make_output(self._settings)
         try:
+            if self._settings.remove_labels:
+                await output.write({})
+                return
             if self._settings.oneshot:
                 await self._label(output)
                 return
