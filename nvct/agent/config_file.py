@@ -42,7 +42,8 @@ KEYS = {
             "gdrcopyEnabled", "gdsEnabled", "mofedEnabled", "useNodeFeatureAPI",
             "deviceDiscoveryStrategy", "plugin.passDeviceSpecs", "plugin.deviceListStrategy",
             "plugin.deviceIDStrategy", "plugin.cdiAnnotationPrefix", "plugin.nvidiaCTKPath",
-            "plugin.containerDriverRoot", "plugin.sharedDevicesAllocationPolicy", "gfd.oneshot",
+            "plugin.containerDriverRoot", "plugin.sharedDevicesAllocationPolicy",
+            "plugin.startupTaint", "gfd.oneshot",
             "gfd.noTimestamp", "gfd.sleepInterval", "gfd.outputFile", "gfd.machineTypeFile",
         )
     ),

@@ -112,6 +112,19 @@ OPTIONS = (
         help="The kubelet's socket; empty: serve without registration",
     ),
     Option(
+        flags=("startup-taint",), env=("STARTUP_TAINT",), field="startup_taint",
+        key=f"{PLUGIN}.startupTaint",
+        help="Key of a taint of this node, removed when pods can have its devices",
+    ),
+    Option(
+        flags=("node-name",), env=("NODE_NAME",), field="node_name",
+        help="This node's name, for the taint; default: the hostname",
+    ),
+    Option(
+        flags=("kubeconfig",), env=("KUBECONFIG",), field="kubeconfig",
+        help="A kubeconfig file, for the taint; default: the pod's service account",
+    ),
+    Option(
         flags=("config-file",), env=("CONFIG_FILE",), field="", help="A config file, v1",
     ),
     Option(

@@ -51,6 +51,9 @@ class Settings:
     imex_channel_ids: tuple[int, ...] = ()
     imex_required: bool = False
     kubelet_socket: str = f"{FOLDER}/kubelet.sock"
+    startup_taint: str = ""
+    node_name: str = ""
+    kubeconfig: str = ""
     cdi_feature_flags: tuple[str, ...] = ()
     cdi_disable_hooks: tuple[str, ...] = ()
     gpu_names: tuple[NamePattern, ...] = ()

@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 
 from nvct.agent import waiting
-from nvct.agent.device_plugin import allocate, list_strategy, preferred
+from nvct.agent.device_plugin import allocate, list_strategy, preferred, startup_taint
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.endpoint import Content
 from nvct.agent.device_plugin.health_watch import HealthWatch
@@ -87,6 +87,7 @@ class DevicePlugin:
         self._spec_folder = spec_folder
         self._ask_engine = ask_engine
         self._settings, self._strategy = self._loaded()
+        self._taint = startup_taint.of_settings(self._settings, log)
         self._discovery = discovery(self._settings)
         self._has_nvml = False
         self._offered: tuple[Inventory, published.Signature] | None = None
@@ -118,6 +119,9 @@ class DevicePlugin:
         if self._failure is not None and not self.registrations:
             nothing = {"resource": "every resource", "devices": 0, "unhealthy": {}}
             entries.append({**nothing, "state": "absent", "reason": self._failure.message})
+        if self._taint is not None and self._taint.reason:
+            taint = {"resource": f"startup taint {self._taint.key}", "devices": 0, "unhealthy": {}}
+            entries.append({**taint, "state": "kept", "reason": self._taint.reason})
         return entries
 
     def metrics(self) -> Iterator[Family]:
@@ -148,6 +152,8 @@ class DevicePlugin:
             asyncio.create_task(self._served.watch()),
             asyncio.create_task(self._health.run(self._watched, self._offers)),
         ]
+        if self._taint is not None:
+            tasks.append(asyncio.create_task(self._taint.run(self._listed)))
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
@@ -301,6 +307,11 @@ class DevicePlugin:
     def _watched(self) -> NvmlClient | None:
         """Return the client of NVML if there are devices that it watches."""
         return self._discovery.nvml if self.registrations and self._has_nvml else None
+
+    def _listed(self) -> list[str]:
+        """Return the names of all resources if the kubelet has read each list, else nothing."""
+        states = {name: entry.state for name, entry in self.registrations.items()}
+        return list(states) if set(states.values()) == {"listed"} else []
 
     def _offers(self) -> list[Resource]:
         return [entry.endpoint.content.resource for entry in self.registrations.values()]

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Removes a taint from the own Node once its GPUs can be had.
+
+A node that was just made is ready before its GPUs are. With a taint that its pool gives it, pods
+that ask for GPUs wait instead of being refused, and an autoscaler knows that the node is not done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from typing import Any, Protocol
+
+    from nvct.agent.cluster import Kind
+    from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.logs import Log
+
+    class Nodes(Protocol):
+        """What is used of `nvct.agent.cluster.Cluster`."""
+
+        async def find(self, kind: Kind, name: str, namespace: str = "") -> dict[str, Any] | None:
+            """Return an object."""
+
+        async def merge(self, kind: Kind, manifest: dict[str, Any], manager: str) -> Any:  # noqa: ANN401 - JSON data
+            """Merge fields into an object."""
+
+
+MANAGER = "nvct-device-plugin"
+POLL_S = 1.0
+DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Before each next attempt after a failure."""
+
+
+class StartupTaint:
+    """The taint of one key.
+
+    Attributes:
+        key: of the taint.
+        node: name of the Node.
+        reason: why the taint is still there, "" if it is not.
+    """
+
+    def __init__(self, key: str, node: str, connect: Callable[[], Nodes], log: Log) -> None:
+        """Do nothing yet; `connect` returns the cluster."""
+        self.key = key
+        self.node = node
+        self.reason = "the kubelet has not read the list of devices yet"
+        self._connect = connect
+        self._log = log
+
+    async def run(self, listed: Callable[[], Collection[str]]) -> None:
+        """Remove the taint, then do nothing until canceled.
+
+        Args:
+            listed: returns the names of the resources that the kubelet has read; empty while one
+                is not ready.
+        """
+        failures = 0
+        while self.reason:
+            delay_s = POLL_S
+            names = listed()
+            try:
+                if names:
+                    self.reason = await self._remove(names)
+                    failures = 0
+            except HostError as error:
+                if self.reason != error.message:
+                    self._log.warning(f"taint {self.key} of node {self.node}: {error.message}")
+                self.reason = error.message
+                delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
+                failures += 1
+            if self.reason:
+                await asyncio.sleep(delay_s)
+        await asyncio.Event().wait()
+
+    async def _remove(self, names: Collection[str]) -> str:
+        """Remove the taint if the Node has the resources; return why it is still there, or "".
+
+        Raises:
+            ClusterError: the API server refuses, or does not answer.
+        """
+        from nvct.agent.cluster import CONFLICT, NODE, ClusterError  # 12 MB
+
+        cluster = self._connect()
+        node = await cluster.find(NODE, self.node)
+        if node is None:
+            raise HostError(f"the cluster has no node {self.node}: NODE_NAME gives another name")
+        allocatable = node.get("status", {}).get("allocatable", {})
+        missing = [name for name in names if allocatable.get(name, "0") == "0"]
+        if missing:
+            return f"the Node has no allocatable {missing[0]} yet"
+        taints = node.get("spec", {}).get("taints") or []
+        kept = [taint for taint in taints if taint.get("key") != self.key]
+        if len(kept) == len(taints):
+            return ""
+        version = node["metadata"]["resourceVersion"]
+        metadata = {"name": self.node, "resourceVersion": version}
+        try:
+            await cluster.merge(NODE, {"metadata": metadata, "spec": {"taints": kept}}, MANAGER)
+        except ClusterError as error:
+            if error.status != CONFLICT:
+                raise
+            return "the Node has changed meanwhile"
+        self._log.info(f"removed taint {self.key} of node {self.node}")
+        return ""
+
+
+def of_settings(settings: Settings, log: Log) -> StartupTaint | None:
+    """Return the taint that the settings name, None if there is none."""
+    if not settings.startup_taint:
+        return None
+    clusters: list[Nodes] = []
+
+    def connect() -> Nodes:
+        if not clusters:
+            from nvct.agent.cluster import connect
+
+            clusters.append(connect(settings.kubeconfig, os.environ))
+        return clusters[0]
+
+    node = settings.node_name or os.uname().nodename
+    return StartupTaint(settings.startup_taint, node, connect, log)
