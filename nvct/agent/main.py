@@ -15,7 +15,7 @@ import signal
 from dataclasses import dataclass, field
 from functools import partial
 
-from nvct.agent import http, logs, status
+from nvct.agent import http, logs, service_manager, status
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.status import Status
@@ -113,6 +113,7 @@ class Agent:
         yielded = asyncio.Event()
         server = status.with_yield(self.status, yielded.set)
         await server.listen_unix(instance.socket)
+        service_manager.notify(self.env, service_manager.READY)
         runs = asyncio.create_task(unless(yielded, self._run()))
         try:
             await unless(stopped, runs)
@@ -210,6 +211,7 @@ async def _serve(agent: Agent, instance: Instance) -> None:
         loop.add_signal_handler(number, stopped.set)
     try:
         await agent.serve(instance, stopped)
+        service_manager.notify(agent.env, service_manager.STOPPING)
     finally:
         agent.client.disconnect()
     agent.journal.info("Received a signal, shutting down.")
