@@ -69,6 +69,7 @@ class Discovery:
         self.stat_node = stat_node
         self._mode = mode
         self._last = Inventory()
+        self._known_links: tuple[tuple[str, ...], tuple[GpuLink, ...]] = ((), ())
 
     def signature(self) -> Signature:
         """Return a value that changes when the driver or its GPUs and MIG instances change.
@@ -120,14 +121,20 @@ class Discovery:
             cuda_version=report.cuda_version,
             gpus=usable,
             numa={uuid: node for uuid, node in numa.items() if node is not None},
-            links=await self._links(findings) if len(usable) > 1 else (),
+            links=await self._links(report, findings) if len(usable) > 1 else (),
             control_nodes=tuple(node.path for node in control_nodes),
             warnings=tuple(findings.warnings),
         )
 
-    async def _links(self, findings: Findings) -> tuple[GpuLink, ...]:
+    async def _links(self, report: NvmlReport, findings: Findings) -> tuple[GpuLink, ...]:
+        """Return how GPUs are connected; they are asked once for each set of GPUs."""
+        machine = (report.driver_version, *(gpu.uuid for gpu in report.gpus))
+        if self._known_links[0] == machine:
+            return self._known_links[1]
         try:
-            return (await self.nvml.topology()).links
+            links = (await self.nvml.topology()).links
+            self._known_links = (machine, links)
+            return links
         except NvmlError as error:
             findings.warn(f"it is not known how GPUs are connected: {error.message}")
             return ()

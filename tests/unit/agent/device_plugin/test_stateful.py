@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -249,6 +249,6 @@ def test_after_any_sequence_of_events_the_list_is_right(monkeypatch: pytest.Monk
         Plugin,
         settings=settings(
             max_examples=25, stateful_step_count=15, deadline=None,
-            suppress_health_check=list(HealthCheck), database=None,
+            suppress_health_check=list(HealthCheck), database=None, phases=[Phase.generate],
         ),
     )  # fmt: skip

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.discovery import Discovery
+    from nvct.host.nvml.model import NvmlTopology
 
 SMALL = "nvidia.com/mig-1g.10gb"
 
@@ -198,6 +199,29 @@ def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: Lab) ->
             await until(lambda: mounts() > 5)
 
     asyncio.run(run())
+
+
+def test_gpus_are_asked_once_how_they_are_connected(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    topology = lab.discovery.nvml.topology
+
+    async def count() -> NvmlTopology:
+        asked.append(1)
+        return await topology()
+
+    monkeypatch.setattr(lab.discovery.nvml, "topology", count)
+
+    async def run() -> None:
+        first = await lab.discovery.inventory()
+        node_changes.set_mig_mode(lab.node, 0, on=True)
+        second = await lab.discovery.inventory()
+        assert second.generation == first.generation + 1
+        assert len(second.links) == 8 * 7 / 2
+
+    asyncio.run(run())
+    assert asked == [1]
 
 
 def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
