@@ -54,6 +54,10 @@ MATRIX: dict[str, dict[str, Any]] = {
     "without-classes": {"runtimeClasses": {"create": False}, "serviceAccount": {"create": False}},
     "named": {"fullnameOverride": "gpus", "imagePullSecrets": [{"name": "registry"}]},
     "digest": {"image": {"repository": "r.example/nvct", "digest": f"sha256:{'0' * 64}"}},
+    "config-alone": {
+        "devicePlugin": {"config": {"name": "plugin"}},
+        "gfd": {"enabled": False},
+    },
     "config": {"devicePlugin": {"config": {"name": "plugin", "default": "shared.yaml"}}},
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
@@ -202,6 +206,22 @@ def test_only_the_agent_has_a_token_and_only_with_labels() -> None:
     assert "token" not in [volume["name"] for volume in pod_of(without)["volumes"]]
 
 
+@pytest.mark.parametrize(
+    ("values", "verbs"),
+    [
+        ({}, ["get", "patch"]),
+        (MATRIX["config"], ["get", "patch", "list", "watch"]),
+        (MATRIX["config-alone"], ["get", "list", "watch"]),
+    ],
+)
+def test_the_account_has_the_rights_of_the_tasks(values: dict[str, Any], verbs: list[str]) -> None:
+    objects = rendered(values)
+    (rule,) = objects["ClusterRole", "nvct-agent"]["rules"]
+    assert (rule["resources"], rule["verbs"]) == (["nodes"], verbs)
+    has_policy = ("ValidatingAdmissionPolicy", "nvct-agent") in objects
+    assert has_policy == ("patch" in verbs)
+
+
 def test_each_ignored_value_is_one_line_of_the_notes() -> None:
     text = notes({**OPERATOR, **PLUGIN})
     ignored = text.partition("Values without effect:\n")[2].split("\n")
@@ -218,7 +238,6 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
         ({"driver": {"enabled": True}}, "driver.enabled=true: nvct installs no driver"),
         ({"sandboxWorkloads": {"enabled": True}}, "nvct prepares no GPUs for virtual machines"),
         ({"vgpuManager": {"enabled": True}}, "vgpuManager.enabled=true: nvct installs no vGPU"),
-        ({"devicePlugin": {"config": {"name": "x"}}}, "devicePlugin.config.default names the key"),
         (
             {"devicePlugin": {"enabled": False}, "gfd": {"enabled": False}},
             "The agent has nothing to do: enable devicePlugin or gfd.",
