@@ -13,11 +13,13 @@ from nvct.oci import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 LEVEL_ENV, FORMAT_ENV = "NVCT_LOG_LEVEL", "NVCT_LOG_FORMAT"
+FLAGS = {"log-level": (LEVEL_ENV, LEVELS), "log-format": (FORMAT_ENV, FORMATS)}
+"""Of all programs of the agent, beside the flags of NVIDIA's: variable and values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,3 +79,38 @@ def from_environment(env: Mapping[str, str]) -> Log:
         if env.get(name, choices[0]) not in choices:
             raise UsageError(f"{name}={env[name]!r}", hint=f"it is one of {', '.join(choices)}")
     return Log(level=env.get(LEVEL_ENV, "info"), form=env.get(FORMAT_ENV, "text"))
+
+
+def from_command_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the words that are not of FLAGS, and the values of those by their variables.
+
+    Raises:
+        UsageError: a value is missing or unknown.
+    """
+    rest: list[str] = []
+    values: dict[str, str] = {}
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        flag, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or flag not in FLAGS:
+            rest.append(word)
+            continue
+        if not equals and not left:
+            raise UsageError(f"--{flag} needs a value")
+        variable, choices = FLAGS[flag]
+        values[variable] = value if equals else left.pop(0)
+        if values[variable] not in choices:
+            hint = f"it is one of {', '.join(choices)}"
+            raise UsageError(f"invalid --{flag} option: {values[variable]!r}", hint=hint)
+    return rest, values
+
+
+def help_text() -> str:
+    """Return the lines of --help about FLAGS."""
+    lines = ""
+    for flag, (variable, choices) in FLAGS.items():
+        default = getattr(Log(), "level" if variable == LEVEL_ENV else "form")
+        lines += f"  --{flag} VALUE\n        Of the log on stderr ({', '.join(choices)}) "
+        lines += f"[{variable}]\n        default: {default}\n"
+    return lines

@@ -54,7 +54,9 @@ def main(program: Program) -> NoReturn:
         sys.exit(0)
     try:
         if any(word.lstrip("-") in ("help", "h") for word in words if word.startswith("-")):
-            sys.stdout.write(program.help_text())
+            from nvct.agent import logs
+
+            sys.stdout.write(program.help_text() + logs.help_text())
             sys.exit(0)
         from nvct.agent import nvml_supervisor
 
@@ -108,7 +110,8 @@ def run(
     """
     from nvct.agent import logs
 
-    journal = logs.from_environment(env)
+    words, log_settings = logs.from_command_line(words)
+    journal = logs.from_environment({**env, **log_settings})
     program.check(words, env)
     import asyncio
 

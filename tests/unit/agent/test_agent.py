@@ -15,7 +15,7 @@ import tempfile
 import pytest
 from prometheus_client import parser
 
-from nvct.agent import http, status, tasks
+from nvct.agent import http, logs, status, tasks
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.http import Request
@@ -257,3 +257,15 @@ def test_a_wrong_address_or_level_ends_the_program_with_one_sentence() -> None:
         assert done.returncode == 2
         assert done.stderr.startswith(f"nvct agent: {sentence}")
         assert done.stderr.count("\n") == 1
+
+
+def test_the_options_of_the_log_are_taken_from_any_programs_command_line() -> None:
+    words = ["--mig-strategy", "none", "-log-level", "debug", "x", "--log-format=json"]
+
+    rest, values = logs.from_command_line(words)
+
+    assert rest == ["--mig-strategy", "none", "x"]
+    assert values == {"NVCT_LOG_LEVEL": "debug", "NVCT_LOG_FORMAT": "json"}
+    for wrong in (["--log-level=loud"], ["--log-level"], ["--log-format", ""]):
+        with pytest.raises(UsageError, match="--log-"):
+            logs.from_command_line(wrong)

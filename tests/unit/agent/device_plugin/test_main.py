@@ -39,6 +39,7 @@ def test_help_is_printed() -> None:
     done = call("--mig-strategy=none", "--help")
 
     assert "--fail-on-init-error" in done.stdout
+    assert "--log-format VALUE" in done.stdout
     assert done.returncode == 0
 
 
@@ -52,6 +53,7 @@ def test_help_is_printed() -> None:
         ),
         ([], {"MIG_STRATEGY": "x"}, "invalid --mig-strategy option: 'x'"),
         ([], {"NVCT_LOG_FORMAT": "xml"}, "NVCT_LOG_FORMAT='xml'; it is one of text, json"),
+        (["--log-level=loud"], {}, "invalid --log-level option: 'loud'; it is one of debug, info"),
         (["--kubelet-socket="], {}, "no libnvidia-ml.so.1 in / or /"),
     ],
 )
