@@ -68,7 +68,7 @@ def in_force(cluster: Cluster) -> str:
 def test_the_label_is_read_before_the_first_file_is_written(
     cluster: Cluster, account: str
 ) -> None:
-    cluster.kubectl("label", "node", NODE, f"{LABEL}=mixed")
+    cluster.kubectl("label", "--overwrite", "node", NODE, f"{LABEL}=mixed")
 
     done = cluster.box.call(*words_of(account, "--oneshot", "--default-config=single"))
 
@@ -79,6 +79,7 @@ def test_the_label_is_read_before_the_first_file_is_written(
 def test_a_changed_label_is_followed_and_the_program_gets_a_signal(
     cluster: Cluster, account: str
 ) -> None:
+    cluster.kubectl("label", "--overwrite", "node", NODE, f"{LABEL}=mixed")
     plugin = ["bash", "-c", "exec -a test-plugin sleep 600"]  # which SIGHUP ends
     with running(cluster, plugin) as signaled, running(cluster, words_of(account)):
         assert wait(lambda: in_force(cluster) == CONFIGS["mixed"], TIMEOUT_S), log(cluster)

@@ -113,7 +113,8 @@ def log(cluster: Cluster) -> str:
 
 
 def test_a_node_has_the_labels_and_those_of_others_stay(cluster: Cluster, account: str) -> None:
-    cluster.kubectl("label", "node", NODE, "example.com/mine=1", f"{GPU}.count=of-another")
+    mine = ("example.com/mine=1", f"{GPU}.count=of-another")
+    cluster.kubectl("label", "--overwrite", "node", NODE, *mine)
     cluster.box.write(
         OWN, 'example.com/pool: training\nexample.com/gpu: "@nvidia.com/gpu.product"\n'
     )

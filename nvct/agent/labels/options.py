@@ -123,15 +123,18 @@ def resolve(
 ) -> tuple[Settings, tuple[str, ...]]:
     """Return the settings, and warnings.
 
-    The agent labels its Node unless a setting names another output.
+    Without a setting for it, the agent waits for a driver, and labels its Node unless a setting
+    names another output.
 
     Raises:
         UsageError, DocumentError: a value is malformed.
     """
     document = config_file.resolve(TABLE, words, env)
     values = dict(document.values)
-    if in_agent and not any(name in values for name in OUTPUTS):
-        values["label-node"] = True
+    if in_agent:
+        values.setdefault("fail-on-init-error", False)
+        if not any(name in values for name in OUTPUTS):
+            values["label-node"] = True
     settings = Settings(
         **TABLE.fields(values),
         gpu_names=document.gpu_names,

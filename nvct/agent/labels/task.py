@@ -122,7 +122,8 @@ class NodeLabels:
         while not self.reload.is_set():
             current = self._discovery.signature()
             if current != signature or time.monotonic() > due:
-                delay_s = SETTLE_S if current != signature else min(PERIOD_S, self._interval_s)
+                is_change = current != signature
+                delay_s = SETTLE_S if is_change else min(PERIOD_S, self._interval_s)
                 is_first = signature is None and self.labels is None
                 signature = current
                 try:
@@ -134,7 +135,7 @@ class NodeLabels:
                     if is_first and not self._may_wait(error):
                         raise
                     self._complain(error)
-                    delay_s = RETRY_S
+                    delay_s = SETTLE_S if is_change else RETRY_S
                 due = time.monotonic() + delay_s
             await until_set(self.reload, MACHINE_S)
         self._read_settings()

@@ -85,6 +85,12 @@ def test_the_agent_labels_its_node_unless_another_output_is_named(
     assert not options.resolve([], {})[0].label_node
 
 
+def test_the_agent_waits_for_a_driver_unless_it_is_to_fail() -> None:
+    assert not options.resolve([], {}, in_agent=True)[0].fail_on_init_error
+    env = {"FAIL_ON_INIT_ERROR": "true"}
+    assert options.resolve([], env, in_agent=True)[0].fail_on_init_error
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("60s", 60.0), ("1m30s", 90.0), ("1.5h", 5400.0), ("250ms", 0.25), ("infinite", math.inf)],
