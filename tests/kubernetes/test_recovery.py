@@ -39,6 +39,7 @@ SOON_S = 20.0
 HANG_S = 600
 """Ended by the test."""
 HANGS = ("hang", "hang-hard")
+ENDED = "the kubelet ended the stream of the list"
 PROGRAM = "nvct.agent.device_plugin.main"
 
 
@@ -94,6 +95,7 @@ def test_a_surge_upgrade(node: Cluster) -> None:
         assert watch.until(GPUS, "the older plugin was deleted", began) < SOON_S, state(
             node, newer
         )
+        assert ENDED in log(node, newer)
         _gives_all(node)
 
 
