@@ -8,7 +8,7 @@ import socket
 
 from nvct.agent.nvml_supervisor import CLOSE
 from nvct.errors import NvmlError
-from nvct.host.nvml import answers, messages
+from nvct.host.nvml import answers, messages, samples_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nvct.host.nvml.model import GpuAttributes, NvmlEvents, NvmlReport, NvmlTopology
+    from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
@@ -94,6 +95,14 @@ class NvmlClient:
             NvmlError: as `report`.
         """
         return await self._ask("events", answers.events)
+
+    async def samples(self) -> NvmlSamples:
+        """Return what all GPUs report now, for monitoring.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return await self._ask("samples", samples_answer.samples)
 
     async def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.

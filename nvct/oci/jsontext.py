@@ -126,10 +126,10 @@ def quote(value: str) -> str:
 
 
 def dumps(value: object) -> str:
-    """Return plain data (dicts, lists, strings, integers, booleans, None) as JSON.
+    """Return plain data (dicts, lists, strings, numbers, booleans, None) as JSON.
 
     Raises:
-        TypeError: it contains another type.
+        TypeError: it contains another type, or a number that is not finite.
     """
     if isinstance(value, str):
         return quote(value)
@@ -141,6 +141,8 @@ def dumps(value: object) -> str:
         return "{" + ",".join([f"{quote(k)}:{dumps(v)}" for k, v in value.items()]) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join([dumps(v) for v in value]) + "]"
+    if isinstance(value, float) and value - value == 0:  # finite
+        return repr(value)
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 

@@ -9,6 +9,7 @@ the driver hangs, so the verb also asks each GPU for a value: that hangs with th
 from __future__ import annotations
 
 import threading
+import time
 from ctypes import c_void_p, cast
 from itertools import count
 
@@ -18,9 +19,11 @@ from nvct.host.nvml.model import NvmlEvents, XidEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeAlias
 
     from nvct.host.nvml.calls import Handle
+
+    Totals: TypeAlias = dict[str, dict[tuple[int, int, int], tuple[int, float]]]
 
 SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8
 """Types of events, from nvml.h."""
@@ -41,6 +44,7 @@ class Watch:
         number: of this watch.
         unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
         failure: why the watch has ended, "" while it runs.
+        started: in seconds since 1970.
     """
 
     def __init__(self, nvml: Calls) -> None:
@@ -52,6 +56,8 @@ class Watch:
         self.number = next(NUMBERS)
         self.unwatched: dict[str, str] = {}
         self.failure = ""
+        self.started = time.time()
+        self._totals: Totals = {}
         self._nvml = Calls(nvml.module)  # its `last` is the thread's own
         self._handles: list[Handle] = []
         self._uuids: dict[int | None, str] = {}  # a lost GPU does not tell its UUID any more
@@ -78,6 +84,14 @@ class Watch:
         with self._lock:
             taken, self._events = tuple(self._events), []
         return taken
+
+    def totals(self, uuid: str) -> dict[tuple[int, int, int], tuple[int, float]]:
+        """Return how often each XID occurred on a GPU, and when last (seconds since 1970).
+
+        The keys are the XID and the ids of GPU instance and compute instance, -1 for all.
+        """
+        with self._lock:
+            return dict(self._totals.get(uuid, {}))
 
     def _register(self, index: int, failure: str) -> None:
         nvml, uuid = self._nvml, ""
@@ -112,15 +126,20 @@ class Watch:
         event = XidEvent(
             uuid=self._uuids.get(_address(data.device), ""),
             xid=int(data.eventData),
-            gi=_instance(data.gpuInstanceId),
-            ci=_instance(data.computeInstanceId),
+            gi=instance_id(data.gpuInstanceId),
+            ci=instance_id(data.computeInstanceId),
         )
         with self._lock:
+            totals = self._totals.setdefault(event.uuid, {})
+            key = (event.xid, event.gi, event.ci)
+            totals[key] = (totals.get(key, (0, 0.0))[0] + 1, time.time())
             if event not in self._events[-1:] and len(self._events) < LIMIT:
                 self._events.append(event)
 
 
 _watch: Watch | None = None
+_starting = threading.Lock()
+"""Two verbs may want the watch at the same time."""
 
 
 def events(nvml: Calls) -> NvmlEvents:
@@ -129,21 +148,40 @@ def events(nvml: Calls) -> NvmlEvents:
     Raises:
         NvmlError: the watch has ended, and the next question starts another one.
     """
-    global _watch  # noqa: PLW0603 - one for each worker process, whose memory this is
-    if _watch is None:
-        _watch = Watch(nvml)
-    watch = _watch
-    if watch.failure:
-        _watch = None
-        raise NvmlError(f"the watch for XID errors ended: {watch.failure}")
+    watch = current(nvml)
     watch.probe(nvml)
     return NvmlEvents(watch=watch.number, events=watch.take(), unwatched=watch.unwatched)
+
+
+def current(nvml: Calls) -> Watch:
+    """Return the running watch, started if there is none.
+
+    Raises:
+        NVMLError: NVML cannot make a set of events.
+        NvmlError: the watch has ended; the next call starts another one.
+    """
+    global _watch  # noqa: PLW0603 - one for each worker process, whose memory this is
+    with _starting:
+        if _watch is None:
+            _watch = Watch(nvml)
+        watch = _watch
+        if watch.failure:
+            _watch = None
+            raise NvmlError(f"the watch for XID errors ended: {watch.failure}")
+    return watch
+
+
+def totals(uuid: str) -> dict[tuple[int, int, int], tuple[int, float]]:
+    """Return the counts of a GPU's XIDs, as `Watch.totals`; none without a watch."""
+    watch = _watch
+    return watch.totals(uuid) if watch else {}
+
+
+def instance_id(number: int) -> int:
+    """Return the id of a MIG instance, -1 for NVML's number of a whole GPU."""
+    return -1 if number in (WHOLE_GPU, -1) else int(number)
 
 
 def _address(handle: Handle) -> int | None:
     """Return what identifies a GPU in a session with NVML."""
     return cast(handle, c_void_p).value
-
-
-def _instance(number: int) -> int:
-    return -1 if number in (WHOLE_GPU, -1) else int(number)

@@ -79,7 +79,7 @@ def _mig_devices(
         try:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
             gi = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
-            profile = _profile(nvml, handle)
+            profile = mig_profile(nvml, handle)
             if graphical and "+" not in profile and _profile_id(nvml, parent, gi) in graphical:
                 profile += "+gfx"
             devices.append(
@@ -123,7 +123,7 @@ def _profile_id(nvml: Calls, parent: Handle, gi: int) -> int | None:
     return profile
 
 
-def _profile(nvml: Calls, handle: Handle) -> str:
+def mig_profile(nvml: Calls, handle: Handle) -> str:
     """Return e.g. 1g.10gb, from the end of the device's name, else from its attributes."""
     name = optional(nvml, lambda: string(nvml.nvmlDeviceGetName(handle))) or ""
     _, mig, profile = name.rpartition(" MIG ")

@@ -29,6 +29,7 @@ from nvct.host.nvml.mig_change import (
 from nvct.host.nvml.process import DEBUG_ENV
 from nvct.host.nvml.properties import properties
 from nvct.host.nvml.report import report
+from nvct.host.nvml.samples import samples
 from nvct.host.nvml.topology import topology
 
 TYPE_CHECKING = False
@@ -57,6 +58,7 @@ VERBS: Mapping[str, Callable[..., object]] = {
     "mig_set_mode": mig_set_mode,
     "properties": properties,
     "report": report,
+    "samples": samples,
     "topology": topology,
 }
 

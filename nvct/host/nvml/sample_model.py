@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVML measures at one time, as values: for monitoring.
+
+The names of values and their units are in `VALUES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+VALUES = {
+    "sm_clock": "MHz",
+    "memory_clock": "MHz",
+    "temperature": "degrees Celsius",
+    "memory_temperature": "degrees Celsius",
+    "power": "milliwatts",
+    "energy": "millijoules since the driver was loaded",
+    "gpu_utilization": "per cent",
+    "memory_utilization": "per cent",
+    "encoder_utilization": "per cent",
+    "decoder_utilization": "per cent",
+    "clock_event_reasons": "bits, nvml.h nvmlClocksEventReason*",
+    "memory_total": "bytes",
+    "memory_free": "bytes",
+    "memory_used": "bytes",
+    "memory_reserved": "bytes",
+    "pcie_replays": "retries",
+    "pcie_tx": "KB/s, before Hopper",
+    "pcie_rx": "KB/s, before Hopper",
+    "ecc_corrected": "errors since the driver was loaded",
+    "ecc_uncorrected": "errors since the driver was loaded",
+    "ecc_corrected_total": "errors",
+    "ecc_uncorrected_total": "errors",
+    "retired_sbe": "pages",
+    "retired_dbe": "pages",
+    "retired_pending": "0 or 1",
+    "remapped_corrected": "rows",
+    "remapped_uncorrected": "rows",
+    "remap_pending": "0 or 1",
+    "remap_failed": "0 or 1",
+    "nvlink_tx": "KiB, all links",
+    "nvlink_rx": "KiB, all links",
+    "nvlink_crc_flit": "errors",
+    "nvlink_crc_data": "errors",
+    "nvlink_replays": "errors",
+    "nvlink_recoveries": "errors",
+    "violation_power": "nanoseconds",
+    "violation_thermal": "nanoseconds",
+    "violation_sync_boost": "nanoseconds",
+    "violation_board_limit": "nanoseconds",
+    "violation_low_utilization": "nanoseconds",
+    "violation_reliability": "nanoseconds",
+    "recovery_action": "nvml.h NVML_GPU_RECOVERY_ACTION_*",
+    "graphics_active": "per cent, since Hopper",
+    "sm_active": "per cent, since Hopper",
+    "sm_occupancy": "per cent, since Hopper",
+    "tensor_active": "per cent, since Hopper",
+    "dram_active": "per cent, since Hopper",
+    "fp64_active": "per cent, since Hopper",
+    "fp32_active": "per cent, since Hopper",
+    "fp16_active": "per cent, since Hopper",
+    "gpm_pcie_tx": "bytes/s, since Hopper",
+    "gpm_pcie_rx": "bytes/s, since Hopper",
+}
+"""All names, with their units."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSample:
+    """A process that uses a GPU.
+
+    Attributes:
+        pid: in the PID namespace of the driver, the host's.
+        memory: bytes of the GPU's memory; None where NVML does not report it.
+        gi, ci: ids of its MIG instances, -1 if there are none.
+        sm: per cent of the GPU's time; None where NVML does not report it, as in MIG mode.
+    """
+
+    pid: int
+    memory: int | None
+    gi: int = -1
+    ci: int = -1
+    sm: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XidCount:
+    """How often a GPU or MIG instance had an XID error since the watch started.
+
+    Attributes:
+        at: of the last one, in seconds since 1970.
+        gi, ci: ids of the MIG instances, -1 if the whole GPU is concerned.
+    """
+
+    xid: int
+    count: int
+    at: float
+    gi: int = -1
+    ci: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigSample:
+    """A MIG device.
+
+    Attributes:
+        profile: as 1g.10gb; "" where NVML does not report it.
+        values: by the names in VALUES.
+        errors: why NVML does not report a value, by its name.
+    """
+
+    uuid: str
+    gi: int
+    ci: int
+    profile: str
+    values: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSample:
+    """A GPU.
+
+    Attributes:
+        minor: of its device node; -1 if it has none.
+        bus_id: its PCI address as NVML writes it, 00000000:18:00.0.
+        vbios, serial: "" where NVML does not report them.
+        values: by the names in VALUES.
+        errors: why NVML does not report a value, by its name.
+        mig: its MIG devices; empty unless it is in MIG mode.
+    """
+
+    index: int
+    minor: int
+    uuid: str
+    bus_id: str
+    name: str
+    vbios: str = ""
+    serial: str = ""
+    brand: str = ""
+    values: dict[str, float] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+    mig: tuple[MigSample, ...] = ()
+    processes: tuple[ProcessSample, ...] = ()
+    xids: tuple[XidCount, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlSamples:
+    """All GPUs of a machine at one time.
+
+    Attributes:
+        driver_version, nvml_version: "" where NVML does not report them.
+        watch_start: when the watch for XIDs started, seconds since 1970: counts of XIDs begin with
+            0 after it. 0.0 without a watch.
+        watch_failure: why there is no watch; "" if there is one.
+        gpus: those that answered, by index.
+        unanswered: a reason for each other GPU, by its index as text.
+    """
+
+    driver_version: str = ""
+    nvml_version: str = ""
+    watch_start: float = 0.0
+    watch_failure: str = ""
+    gpus: tuple[GpuSample, ...] = ()
+    unanswered: dict[str, str] = field(default_factory=dict)

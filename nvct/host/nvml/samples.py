@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verb samples: what monitoring needs of all GPUs and MIG devices. Runs in the worker.
+
+Each GPU is asked in a thread of its own: one that hangs is left out, and is not asked again until
+its thread has ended. Contract: a value that NVML refuses is an error of that value alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+
+from nvct import errors
+from nvct.errors import NvmlError
+from nvct.host.nvml import events, gpm
+from nvct.host.nvml.calls import Calls, optional, reason, string
+from nvct.host.nvml.report import mig_profile
+from nvct.host.nvml.sample_model import (
+    GpuSample,
+    MigSample,
+    NvmlSamples,
+    ProcessSample,
+    XidCount,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from nvct.host.nvml.calls import Handle
+
+LIMIT_S = 2.0
+"""For all GPUs together; they are asked at the same time."""
+ALL_LINKS = 0xFFFFFFFF
+SM_CLOCK, MEMORY_CLOCK = 1, 2
+PCIE_TX, PCIE_RX = 0, 1
+FIELDS = {
+    "ecc_corrected": "ECC_SBE_VOL_TOTAL",
+    "ecc_uncorrected": "ECC_DBE_VOL_TOTAL",
+    "ecc_corrected_total": "ECC_SBE_AGG_TOTAL",
+    "ecc_uncorrected_total": "ECC_DBE_AGG_TOTAL",
+    "retired_sbe": "RETIRED_SBE",
+    "retired_dbe": "RETIRED_DBE",
+    "retired_pending": "RETIRED_PENDING",
+    "remapped_corrected": "REMAPPED_COR",
+    "remapped_uncorrected": "REMAPPED_UNC",
+    "remap_pending": "REMAPPED_PENDING",
+    "remap_failed": "REMAPPED_FAILURE",
+    "memory_temperature": "MEMORY_TEMP",
+    "pcie_replays": "PCIE_REPLAY_COUNTER",
+    "nvlink_tx": "NVLINK_THROUGHPUT_DATA_TX",
+    "nvlink_rx": "NVLINK_THROUGHPUT_DATA_RX",
+    "nvlink_crc_flit": "NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "nvlink_crc_data": "NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    "nvlink_replays": "NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "nvlink_recoveries": "NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "violation_power": "PERF_POLICY_POWER",
+    "violation_thermal": "PERF_POLICY_THERMAL",
+    "violation_sync_boost": "PERF_POLICY_SYNC_BOOST",
+    "violation_board_limit": "PERF_POLICY_BOARD_LIMIT",
+    "violation_low_utilization": "PERF_POLICY_LOW_UTILIZATION",
+    "violation_reliability": "PERF_POLICY_RELIABILITY",
+    "recovery_action": "GET_GPU_RECOVERY_ACTION",
+}
+"""Values that one call of nvmlDeviceGetFieldValues gives: by name, its NVML_FI_DEV_*."""
+UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
+"""Members of nvmlValue_t, by nvmlValueType_t."""
+_asking: dict[int, threading.Thread] = {}
+"""Threads that have not ended yet: by a GPU's index, WATCH starts the watch for XIDs."""
+WATCH = -1
+
+
+class Reading:
+    """The values of one device, and the errors of those that NVML refuses."""
+
+    def __init__(self, nvml: Calls) -> None:
+        """Start without a value."""
+        self.nvml = nvml
+        self.values: dict[str, float] = {}
+        self.errors: dict[str, str] = {}
+
+    def read(self, names: tuple[str, ...], call: Callable[[], Any]) -> None:
+        """Add the values that a call returns, in the order of their names."""
+        try:
+            values = call()
+        except AttributeError:
+            self.refuse(names, "nvidia-ml-py is too old")
+        except self.nvml.NVMLError as error:
+            self.refuse(names, reason(error))
+        else:
+            self.values.update(zip(names, values, strict=True))
+
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        """Add an error for each name."""
+        self.errors.update(dict.fromkeys(names, why))
+
+
+def samples(nvml: Calls) -> NvmlSamples:
+    """Return what all GPUs report now. A GPU that does not answer in LIMIT_S is named as such."""
+    until = time.monotonic() + LIMIT_S
+    answers: dict[int, GpuSample] = {}
+    refused: dict[str, str] = {}
+    watch: dict[float, str] = {}
+    indices = range(nvml.nvmlDeviceGetCount())
+    _start(WATCH, _watch, Calls(nvml.module), watch)
+    for index in indices:
+        _start(index, _ask, Calls(nvml.module), index, answers, refused)
+    for key, thread in list(_asking.items()):
+        thread.join(max(0.0, until - time.monotonic()))
+        if not thread.is_alive():
+            del _asking[key]
+    for index in indices:
+        if index not in answers:
+            refused.setdefault(str(index), f"no answer within {LIMIT_S:g} s")
+    started, failure = next(iter(watch.items()), (0.0, f"no answer within {LIMIT_S:g} s"))
+    return NvmlSamples(
+        driver_version=string(optional(nvml, nvml.nvmlSystemGetDriverVersion) or ""),
+        nvml_version=string(optional(nvml, nvml.nvmlSystemGetNVMLVersion) or ""),
+        watch_start=started,
+        watch_failure=failure,
+        gpus=tuple(answers[index] for index in sorted(answers)),
+        unanswered=refused,
+    )
+
+
+def _start(key: int, ask: Callable[..., None], *words: object) -> None:
+    """Ask in a thread, unless the thread of this key still waits for an answer."""
+    if key not in _asking:
+        _asking[key] = threading.Thread(target=ask, args=words, daemon=True)
+        _asking[key].start()
+
+
+def _watch(nvml: Calls, watch: dict[float, str]) -> None:
+    """Add when the watch for XIDs started, or why there is none."""
+    try:
+        watch[events.current(nvml).started] = ""
+    except NvmlError as error:
+        watch[0.0] = error.message
+    except nvml.NVMLError as error:
+        watch[0.0] = f"{nvml.last}: {reason(error)}"
+
+
+def _ask(nvml: Calls, index: int, answers: dict[int, GpuSample], refused: dict[str, str]) -> None:
+    try:
+        answers[index] = _gpu(nvml, index)
+    except nvml.NVMLError as error:
+        refused[str(index)] = f"{nvml.last}: {reason(error)}"
+    except Exception as error:  # the last resort of this thread: the other GPUs are not concerned
+        refused[str(index)] = errors.unexpected(error).message
+
+
+def _gpu(nvml: Calls, index: int) -> GpuSample:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = string(nvml.nvmlDeviceGetUUID(handle))
+    reading = Reading(nvml)
+    _read_board(reading, handle)
+    _read_fields(reading, handle)
+    _read_memory(reading, handle)
+    has_gpm = gpm.read(reading, uuid, handle)
+    if has_gpm:
+        reading.refuse(("pcie_tx", "pcie_rx"), "GPM reports them")
+    else:  # each call takes 20 ms
+        reading.read(("pcie_tx",), lambda: (nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_TX),))
+        reading.read(("pcie_rx",), lambda: (nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_RX),))
+    minor = optional(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle))
+    return GpuSample(
+        index=index,
+        minor=-1 if minor is None else int(minor),
+        uuid=uuid,
+        bus_id=string(optional(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId) or ""),
+        name=string(nvml.nvmlDeviceGetName(handle)),
+        vbios=string(optional(nvml, lambda: nvml.nvmlDeviceGetVbiosVersion(handle)) or ""),
+        serial=string(optional(nvml, lambda: nvml.nvmlDeviceGetSerial(handle)) or ""),
+        brand=str(optional(nvml, lambda: nvml.nvmlDeviceGetBrand(handle)) or ""),
+        values=reading.values,
+        errors=reading.errors,
+        mig=_mig_devices(nvml, handle, uuid),
+        processes=_processes(nvml, handle),
+        xids=_xids(uuid),
+    )
+
+
+def _read_board(reading: Reading, handle: Handle) -> None:
+    nvml, read = reading.nvml, reading.read
+    read(("sm_clock",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, SM_CLOCK),))
+    read(("memory_clock",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, MEMORY_CLOCK),))
+    read(("temperature",), lambda: (nvml.nvmlDeviceGetTemperature(handle, 0),))
+    read(("power",), lambda: (nvml.nvmlDeviceGetPowerUsage(handle),))
+    read(("energy",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),))
+    read(("gpu_utilization", "memory_utilization"), lambda: _rates(nvml, handle))
+    read(("encoder_utilization",), lambda: nvml.nvmlDeviceGetEncoderUtilization(handle)[:1])
+    read(("decoder_utilization",), lambda: nvml.nvmlDeviceGetDecoderUtilization(handle)[:1])
+    # The name of this function up to driver 525.
+    read(
+        ("clock_event_reasons",),
+        lambda: (nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),),
+    )
+
+
+def _rates(nvml: Calls, handle: Handle) -> tuple[int, int]:
+    rates = nvml.nvmlDeviceGetUtilizationRates(handle)
+    return int(rates.gpu), int(rates.memory)
+
+
+def _read_fields(reading: Reading, handle: Handle) -> None:
+    """Add the values of FIELDS."""
+    nvml = reading.nvml
+    ids = {}
+    for name, field in FIELDS.items():
+        number = getattr(nvml.module, f"NVML_FI_DEV_{field}", None)
+        if number is None:
+            reading.refuse((name,), "nvidia-ml-py is too old")
+        else:
+            ids[name] = (number, ALL_LINKS) if "THROUGHPUT" in field else number
+    try:
+        fields = nvml.nvmlDeviceGetFieldValues(handle, list(ids.values()))
+    except nvml.NVMLError as error:
+        reading.refuse(tuple(ids), reason(error))
+        return
+    for name, field in zip(ids, fields, strict=True):
+        if field.nvmlReturn != nvml.NVML_SUCCESS:
+            reading.refuse((name,), reason(nvml.NVMLError(field.nvmlReturn)))
+        else:
+            reading.values[name] = getattr(field.value, UNION[field.valueType])
+
+
+def _read_memory(reading: Reading, handle: Handle) -> None:
+    """Add the memory of a GPU or MIG device."""
+    names = ("memory_total", "memory_free", "memory_used", "memory_reserved")
+
+    def ask() -> tuple[int, ...]:
+        nvml = reading.nvml
+        info = nvml.nvmlDeviceGetMemoryInfo(handle, nvml.module.nvmlMemory_v2)
+        return int(info.total), int(info.free), int(info.used), int(info.reserved)
+
+    reading.read(names, ask)
+    if "memory_total" in reading.errors:  # a driver before 510 has version 1 only
+        reading.read(names[:3], lambda: _memory_v1(reading.nvml, handle))
+        for name in set(names) & set(reading.values):
+            del reading.errors[name]
+
+
+def _memory_v1(nvml: Calls, handle: Handle) -> tuple[int, ...]:
+    info = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return int(info.total), int(info.free), int(info.used)
+
+
+def _mig_devices(nvml: Calls, parent: Handle, uuid: str) -> tuple[MigSample, ...]:
+    mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(parent)[0])
+    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
+        return ()
+    count = optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(parent)) or 0
+    devices = (optional(nvml, partial(_mig_device, nvml, parent, uuid, i)) for i in range(count))
+    return tuple(device for device in devices if device is not None)
+
+
+def _mig_device(nvml: Calls, parent: Handle, uuid: str, index: int) -> MigSample:
+    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
+    gi = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
+    reading = Reading(nvml)
+    _read_memory(reading, handle)
+    gpm.read(reading, uuid, parent, gi)
+    return MigSample(
+        uuid=string(nvml.nvmlDeviceGetUUID(handle)),
+        gi=gi,
+        ci=int(nvml.nvmlDeviceGetComputeInstanceId(handle)),
+        profile=mig_profile(nvml, handle),
+        values=reading.values,
+        errors=reading.errors,
+    )
+
+
+def _processes(nvml: Calls, handle: Handle) -> tuple[ProcessSample, ...]:
+    """Return the processes of CUDA and of graphics; none where NVML does not report them."""
+    used = optional(nvml, lambda: nvml.nvmlDeviceGetProcessUtilization(handle, 0)) or ()
+    percent = {int(sample.pid): int(sample.smUtil) for sample in used}
+    by_pid = {}
+    for ask in (
+        lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle),
+        lambda: nvml.nvmlDeviceGetGraphicsRunningProcesses(handle),
+    ):
+        for process in optional(nvml, ask) or ():
+            gi, ci = (
+                events.instance_id(getattr(process, name, events.WHOLE_GPU))
+                for name in ("gpuInstanceId", "computeInstanceId")
+            )
+            memory = process.usedGpuMemory
+            by_pid[process.pid, gi, ci] = ProcessSample(
+                pid=int(process.pid),
+                memory=None if memory is None else int(memory),
+                gi=gi,
+                ci=ci,
+                sm=percent.get(int(process.pid)),
+            )
+    return tuple(by_pid.values())
+
+
+def _xids(uuid: str) -> tuple[XidCount, ...]:
+    totals = events.totals(uuid)
+    return tuple(
+        XidCount(xid=xid, count=count, at=at, gi=gi, ci=ci)
+        for (xid, gi, ci), (count, at) in sorted(totals.items())
+    )

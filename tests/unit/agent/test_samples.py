@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of a simulated node through supervisor and worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+
+from nvct.agent.nvml_client import NvmlClient
+from nvct.host.nvml.sample_model import VALUES
+from nvct.sim import node_changes, tree
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.machines import Supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
+
+RARE_S = 60.0
+
+
+def make(tmp_path: Path, profile: str) -> tree.Node:
+    return tree.create("samples", profile, tmp_path, nodes="plain", native_cache=CACHE)
+
+
+@contextlib.contextmanager
+def client_of(node: tree.Node) -> Iterator[NvmlClient]:
+    supervisor = Supervisor(NVCT_SIM_DEV=str(node.dev))
+    library = str(node.library_dir / f"libnvidia-ml.so.{node.installed}")
+    client = NvmlClient(supervisor.connection, library)
+    try:
+        yield client
+    finally:
+        client.disconnect()
+        assert supervisor.ended() == 0
+
+
+def ask(node: tree.Node, questions: Callable[[NvmlClient], Awaitable[NvmlSamples]]) -> NvmlSamples:
+    async def run() -> NvmlSamples:
+        with client_of(node) as client:
+            return await questions(client)
+
+    return asyncio.run(run())
+
+
+async def twice(client: NvmlClient) -> NvmlSamples:
+    await client.samples()
+    return await client.samples()
+
+
+def of(samples: NvmlSamples, index: int) -> GpuSample:
+    return next(gpu for gpu in samples.gpus if gpu.index == index)
+
+
+def test_each_value_is_there_or_has_a_reason(tmp_path: Path) -> None:
+    for profile in ("hgx-h100", "a100-80", "v100-8", "gtx1080ti-9", "vgpu", "mixed"):
+        folder = tmp_path / profile
+        folder.mkdir()
+        for gpu in ask(make(folder, profile), twice).gpus:
+            named = gpu.values.keys() | gpu.errors.keys()
+            assert named == VALUES.keys(), (profile, named ^ VALUES.keys())
+            assert not gpu.values.keys() & gpu.errors.keys()
+            assert all(gpu.errors.values())
+
+
+def test_what_was_set_is_what_is_sampled(tmp_path: Path) -> None:
+    node = make(tmp_path, "hgx-h100")
+    fields: dict[str, str | int] = {
+        "temp": 91, "util": 77, "memutil": 5, "power_usage": 650000, "ecc_uncorrected": 2,
+        "remapped_uncorrected": 3, "nvlink_tx": 4096, "tensor_active": 42, "throttle": "hw-thermal",
+        "recovery": "reset", "pcie_tx": 2048, "used": 2 << 30,
+    }  # fmt: skip
+    node_changes.set_gpu(node, 3, **fields)
+    node_changes.apply(node, "process", ["3", "4711", "memory=1000", "sm=60"])
+
+    gpu = of(ask(node, twice), 3)
+
+    expected = {
+        "temperature": 91, "gpu_utilization": 77, "memory_utilization": 5, "power": 650000,
+        "ecc_uncorrected": 2, "remapped_uncorrected": 3, "nvlink_tx": 4096, "tensor_active": 42,
+        "clock_event_reasons": 0x40, "recovery_action": 1, "gpm_pcie_tx": 2 * 2**20,
+    }  # fmt: skip
+    assert {name: gpu.values[name] for name in expected} == expected
+    assert gpu.values["memory_used"] + gpu.values["memory_reserved"] == 2 << 30
+    (process,) = gpu.processes
+    assert (process.pid, process.memory, process.sm, process.gi) == (4711, 1000, 60, -1)
+
+
+def test_an_older_gpu_names_what_it_lacks(tmp_path: Path) -> None:
+    gpu = of(ask(make(tmp_path, "v100-8"), twice), 0)
+
+    assert "DCGM" in gpu.errors["tensor_active"]
+    assert gpu.errors["remapped_corrected"] == "not supported"
+    assert gpu.values["pcie_tx"] == 0
+    assert gpu.values["retired_dbe"] == 0
+
+
+def test_mig_devices_have_memory_and_performance_metrics(tmp_path: Path) -> None:
+    node = make(tmp_path, "h100-mig")
+    parent = int(node.state().find("gi")[0].fields["gpu"])
+    gpu = of(ask(node, twice), parent)
+
+    assert sorted(mig.gi for mig in gpu.mig) == [7, 8, 9, 11, 12, 13, 14]
+    for mig in gpu.mig:
+        assert mig.profile == "1g.10gb"
+        assert mig.values["memory_total"] < gpu.values["memory_total"]
+        assert "graphics_active" in mig.values
+    assert gpu.errors["gpu_utilization"] == "not supported"
+
+
+def test_xids_are_counted_by_gpu_and_instance(tmp_path: Path) -> None:
+    node = make(tmp_path, "h100-mig")
+    began = time.time()
+
+    async def run(client: NvmlClient) -> NvmlSamples:
+        await client.samples()
+        for words in (["0", "31"], ["0", "31"], ["0", "43", "gi=7", "ci=0"], ["1", "79"]):
+            node_changes.apply(node, "xid", words)
+        until = time.monotonic() + RARE_S
+        while time.monotonic() < until:
+            answer = await client.samples()
+            if sum(xid.count for gpu in answer.gpus for xid in gpu.xids) == 4:
+                return answer
+            await asyncio.sleep(0.05)
+        raise AssertionError("the XIDs did not arrive")
+
+    samples = ask(node, run)
+
+    assert samples.watch_start >= began - 1
+    counts = [(xid.xid, xid.count, xid.gi) for xid in of(samples, 0).xids]
+    assert counts == [(31, 2, -1), (43, 1, 7)]
+    assert [xid.xid for xid in of(samples, 1).xids] == [79]
+    assert all(xid.at >= began for xid in of(samples, 0).xids)
+
+
+def test_a_gpu_that_hangs_or_is_lost_is_named_and_the_others_answer(tmp_path: Path) -> None:
+    node = make(tmp_path, "hgx-h100")
+    node_changes.apply(node, "gpu", ["2", "hang=3600"])
+    node_changes.apply(node, "lose", ["5"])
+
+    async def run(client: NvmlClient) -> NvmlSamples:
+        first = await client.samples()
+        assert set(first.unanswered) == {"2", "5"}
+        second = await client.samples()
+        node_changes.apply(node, "gpu", ["2", "hang=0"])
+        return second
+
+    samples = ask(node, run)
+
+    assert samples.unanswered["2"] == "no answer within 2 s"
+    assert samples.unanswered["5"].endswith("gpu is lost")
+    assert [gpu.index for gpu in samples.gpus] == [0, 1, 3, 4, 6, 7]
+
+
+def test_eight_gpus_take_little_time(tmp_path: Path) -> None:
+    node = make(tmp_path, "hgx-h100")
+    times = []
+
+    async def run(client: NvmlClient) -> NvmlSamples:
+        answer = await client.samples()
+        for _ in range(20):
+            began = time.perf_counter()
+            answer = await client.samples()
+            times.append(time.perf_counter() - began)
+        return answer
+
+    ask(node, run)
+
+    print(f"samples of 8 GPUs: {1000 * statistics.median(times):.1f} ms, median of 20")
+    assert min(times) < 0.2  # 20 ms on an idle machine
