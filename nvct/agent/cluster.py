@@ -10,7 +10,7 @@ import asyncio
 import re
 import time
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import httpx2
 from lightkube import generic_resource
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TIMEOUT_S = 10.0
 WATCH_S = 300.0
 """How long one watch lasts."""
+CHUNK = 500
+"""Objects of one answer to a list."""
 UNAUTHORIZED, FORBIDDEN, NOT_FOUND, CONFLICT = 401, 403, 404, 409
 USER = re.compile(r'User "([^"]+)"')
 """In the API server's message of status 403."""
@@ -54,6 +56,7 @@ class Kind(NamedTuple):
 
 NODE = Kind("", "v1", "Node", "nodes", is_namespaced=False)
 POD = Kind("", "v1", "Pod", "pods", is_namespaced=True)
+EVENT = Kind("", "v1", "Event", "events", is_namespaced=True)
 
 
 class ClusterError(HostError):
@@ -101,32 +104,56 @@ class Cluster:
         return dict(found)
 
     async def find_all(
-        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+        self, kind: Kind, namespace: str = "", labels: Mapping[str, str] | None = None
     ) -> list[Object]:
-        """Return the objects of a namespace, "" for a kind that has none, with some labels.
+        """Return the objects of a kind, or those of a namespace that have some labels.
 
         Raises:
             ClusterError: as `find`.
         """
         try:
             objects: Any = self._client.list(
-                _resource(kind), namespace=namespace or None, labels=dict(labels)
-            )
+                _resource(kind), namespace=namespace or None, labels=dict(labels or {}) or None,
+                chunk_size=CHUNK,
+            )  # fmt: skip
             return [dict(each) async for each in objects]
         except Exception as error:
             raise self._failure(error, "list", kind, namespace) from error
 
-    async def apply(self, kind: Kind, manifest: Object, manager: str) -> Object:
+    async def create(self, kind: Kind, manifest: Object) -> Object:
+        """Create an object of a namespace, and return it.
+
+        Raises:
+            ClusterError: as `find`; status 409 if there is one of that name.
+        """
+        metadata = manifest["metadata"]
+        try:
+            resource: Any = _resource(kind)
+            body = resource.from_dict(_typed(kind, manifest))
+            client: Any = self._client  # its overloads do not take a kind that is made here
+            created = await client.create(body, namespace=metadata["namespace"])
+        except Exception as error:
+            raise self._failure(error, "create", kind, metadata["name"]) from error
+        return dict(created)
+
+    async def apply(
+        self, kind: Kind, manifest: Object, manager: str, part: Literal["", "status"] = ""
+    ) -> Object:
         """Apply an object on the server's side, and return what it is then.
 
         Keys that the manager applied before and leaves out now are removed. Those of the manifest
         are taken over from other managers.
 
+        Args:
+            kind: of the object.
+            manifest: of the object.
+            manager: of the fields.
+            part: status, or all but that.
+
         Raises:
             ClusterError: as `find`.
         """
-        body = {"apiVersion": f"{kind.group}/{kind.version}".lstrip("/"), "kind": kind.name}
-        return await self._patch(kind, {**body, **manifest}, PatchType.APPLY, manager)
+        return await self._patch(kind, _typed(kind, manifest), PatchType.APPLY, manager, part)
 
     async def merge(self, kind: Kind, manifest: Object, manager: str) -> Object:
         """Merge fields into an object (JSON merge patch), and return what it is then.
@@ -175,11 +202,14 @@ class Cluster:
         """Close the connections."""
         await self._client.close()
 
-    async def _patch(self, kind: Kind, manifest: Object, how: PatchType, manager: str) -> Object:
+    async def _patch(
+        self, kind: Kind, manifest: Object, how: PatchType, manager: str, part: str = ""
+    ) -> Object:
         metadata = manifest["metadata"]
+        resource: Any = _resource(kind)
         try:
             patched: Any = await self._client.patch(
-                _resource(kind), metadata["name"], manifest,
+                resource.Status if part else resource, metadata["name"], manifest,
                 namespace=metadata.get("namespace"), patch_type=how, field_manager=manager,
                 force=True,
             )  # fmt: skip
@@ -258,6 +288,12 @@ def refusal(status: int, message: str, verb: str, kind: Kind, name: str) -> Clus
     return ClusterError(
         f"the API server refuses to {verb} {kind.name} {name}: {message}", status=status
     )
+
+
+def _typed(kind: Kind, manifest: Object) -> Object:
+    """Return an object with its kind."""
+    version = f"{kind.group}/{kind.version}".lstrip("/")
+    return {"apiVersion": version, "kind": kind.name, **manifest}
 
 
 def _verb(message: str) -> str:

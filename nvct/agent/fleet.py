@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-from nvct.agent.cluster import NODE, POD, Kind
+from nvct.agent.cluster import EVENT, NODE, POD
+from nvct.agent.condition import condition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.cluster import Cluster, Object
 
-EVENT = Kind("", "v1", "Event", "events", is_namespaced=True)
 AGENT = {"app.kubernetes.io/component": "agent", "app.kubernetes.io/name": "nvct"}
 """Labels of the agent's pods, as the chart has them."""
 PREFIX = "nvidia.com/"
 DRIVER = (f"{PREFIX}cuda.driver-version.full", f"{PREFIX}gpu.product")
 NO_AGENT = "no pod of the agent runs here"
+SILENT = timedelta(minutes=30)
+"""Three heartbeats of the condition: an older one is not believed."""
+UNKNOWN = "Unknown"
 
 
 class GpuNode(NamedTuple):
@@ -27,7 +31,8 @@ class GpuNode(NamedTuple):
         driver: its version, "" if no label tells.
         product: of its GPUs, same.
         agent: of the agent's pod: Ready, NotReady, or "" if there is none.
-        reason: why the agent is not ready, "" if it is.
+        ready: whether pods can have the GPUs, as the condition nvct.dev/GPUReady says.
+        reason: why the agent is not ready, or what the condition says against the GPUs.
     """
 
     name: str
@@ -35,6 +40,7 @@ class GpuNode(NamedTuple):
     driver: str
     product: str
     agent: str
+    ready: str
     reason: str
 
 
@@ -90,4 +96,17 @@ def gpu_node(node: Object, pod: Object | None, reasons: dict[str, str]) -> GpuNo
         is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
         agent = "Ready" if is_ready else "NotReady"
         reason = "" if is_ready else reasons.get(pod["metadata"]["name"], "no event tells why")
-    return GpuNode(node["metadata"]["name"], gpus, driver, product, agent, reason)
+    ready, says = _condition(node, datetime.now(timezone.utc))
+    return GpuNode(node["metadata"]["name"], gpus, driver, product, agent, ready, says or reason)
+
+
+def _condition(node: Object, now: datetime) -> tuple[str, str]:
+    """Return the status of the condition, and what it says against the GPUs."""
+    found = condition.find(node)
+    if found is None:
+        return UNKNOWN, ""
+    beat = datetime.fromisoformat(found["lastHeartbeatTime"].replace("Z", "+00:00"))
+    if now - beat > SILENT:
+        return UNKNOWN, f"the agent has been silent since {found['lastHeartbeatTime']}"
+    is_good = found["reason"] == condition.READY
+    return found["status"], "" if is_good else found["message"]

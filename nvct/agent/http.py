@@ -13,6 +13,7 @@ import contextlib
 import os
 from dataclasses import dataclass
 
+from nvct.agent.waiting import within
 from nvct.errors import UsageError
 
 TYPE_CHECKING = False
@@ -107,7 +108,7 @@ class Server:
             oldest.transport.abort()
         try:
             with contextlib.suppress(*GONE):  # whoever asked does not want an answer
-                await asyncio.wait_for(self._exchange(reader, writer), TIMEOUT_S)
+                await within(TIMEOUT_S, self._exchange(reader, writer))
         finally:
             self._open.pop(writer, None)
             writer.transport.abort()
@@ -158,7 +159,7 @@ async def ask(path: str, method: str, target: str) -> tuple[int, str]:
     try:
         writer.write(f"{method} {target} HTTP/1.0\r\n\r\n".encode())
         try:
-            data = await asyncio.wait_for(reader.read(), TIMEOUT_S)
+            data = await within(TIMEOUT_S, reader.read())
         except asyncio.TimeoutError as error:
             raise OSError(f"{path} does not answer") from error
     finally:

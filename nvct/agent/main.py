@@ -19,8 +19,9 @@ from nvct.agent import http, logs, service_manager, status
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.status import Status
-from nvct.agent.task_table import TASKS
+from nvct.agent.task_table import SOCKET_ENV, TASKS
 from nvct.agent.tasks import Task
+from nvct.agent.waiting import within
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
 from nvct.version import __version__
@@ -114,6 +115,7 @@ class Agent:
         server = status.with_yield(self.status, yielded.set)
         await server.listen_unix(instance.socket)
         service_manager.notify(self.env, service_manager.READY)
+        self.env = {**self.env, SOCKET_ENV: instance.socket}
         runs = asyncio.create_task(unless(yielded, self._run()))
         try:
             await unless(stopped, runs)
@@ -122,7 +124,7 @@ class Agent:
             instance.release()
         if not stopped.is_set():
             with contextlib.suppress(NvmlError, asyncio.TimeoutError):  # it may hang
-                await asyncio.wait_for(self.client.close(), CLOSE_S)
+                await within(CLOSE_S, self.client.close())
 
     async def _run(self) -> None:
         if not self.has_gpu():

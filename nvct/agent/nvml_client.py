@@ -7,6 +7,7 @@ import asyncio
 import socket
 
 from nvct.agent.nvml_supervisor import CLOSE
+from nvct.agent.waiting import within
 from nvct.errors import NvmlError
 from nvct.host.nvml import answers, messages, samples_answer
 
@@ -177,7 +178,7 @@ class NvmlWorkerClient(NvmlClient):
         """Return the answer; a connection without one in time is not used again."""
         limit_s += SLACK_S
         try:
-            return await asyncio.wait_for(super()._answer(request, limit_s), limit_s)
+            return await within(limit_s, super()._answer(request, limit_s))
         except asyncio.TimeoutError as error:
             self._disconnect()
             raise TimeoutError(f"no answer within {limit_s:g} s") from error

@@ -142,7 +142,7 @@ def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
         if task["state"] == "failed":
             return f"{task['name']} has failed: {task['reason']}"
         for part in task["detail"] or ():
-            if part["state"] not in READY:
+            if part.get("state") not in (*READY, None):
                 reason = f": {part['reason']}" if part.get("reason") else ""
                 return f"{part['resource']} is {part['state']}{reason}"
     return ""

@@ -52,7 +52,18 @@ def _config_manager(env: Mapping[str, str], _client: NvmlClient, journal: Log) -
     return main.make_in_agent(env, journal)
 
 
+def _condition(env: Mapping[str, str], _client: NvmlClient, journal: Log) -> Runs:
+    from nvct.agent.condition import main
+
+    return main.make(env, env[SOCKET_ENV], journal, OFFERING)
+
+
+OFFERING = ("device-plugin",)
+"""The tasks that offer devices to the kubelet."""
+SOCKET_ENV = "NVCT_AGENT_SOCKET"
+"""Where this agent answers; the agent itself sets it for its tasks."""
 TASKS: Mapping[str, Factory] = {
+    "condition": _condition,
     "config-manager": _config_manager,
     "device-plugin": _device_plugin,
     "labels": _labels,

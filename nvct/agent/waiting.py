@@ -8,6 +8,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+T = TypeVar("T")
 
 
 async def until_set(event: asyncio.Event, limit_s: float | None = None) -> bool:
@@ -18,3 +25,21 @@ async def until_set(event: asyncio.Event, limit_s: float | None = None) -> bool:
     finally:
         waiter.cancel()
     return event.is_set()
+
+
+async def within(limit_s: float, work: Awaitable[T]) -> T:
+    """Return the result of some work, which is canceled when the limit has passed.
+
+    Raises:
+        TimeoutError: of asyncio; the limit has passed.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=limit_s)
+        if not done:
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task])

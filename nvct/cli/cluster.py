@@ -72,10 +72,10 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
     if form == "json":
         click.echo(json.dumps([node._asdict() for node in nodes], indent=2))
         return
-    rows = [("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "REASON")]
+    rows = [("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "READY", "REASON")]
     for node in nodes:
         gpus = ",".join(f"{name}={count}" for name, count in node.gpus.items())
-        rows.append((node.name, gpus, node.driver, node.product, node.agent, node.reason))
+        rows.append((node.name, gpus, *node[2:]))
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]

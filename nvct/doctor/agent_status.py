@@ -42,7 +42,11 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
     needed = [task for task in document["tasks"] if task["name"] in tasks]
     faults = [*_tasks(needed), *_nvml(document["nvml"])]
     resources = [part for task in needed for part in task["detail"] or ()]
-    yield from faults or _resources(resources)
+    if needed or faults:
+        yield from faults or _resources(resources)
+    else:
+        evidence = "another program than this agent offers devices to the kubelet"
+        yield Finding(reason=Reason.ResourceNotListed, severity="unknown", evidence=evidence)
 
 
 def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from nvct.agent import fleet
+from nvct.agent.condition.condition import TYPE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,12 +80,40 @@ def test_a_node_has_its_gpus_its_driver_and_the_reason_why_it_is_not_ready() -> 
         ],
     )
     assert shown(cluster) == [
-        ("foreign", {"nvidia.com/gpu": 2}, "", "", "", fleet.NO_AGENT),
-        ("good", {"nvidia.com/gpu": 8}, "580.1", "H100", "Ready", ""),
-        ("refused", {}, "", "", "NotReady", "Readiness probe failed: nvct: refused"),
-        ("silent", {}, "", "", "NotReady", "no event tells why"),
+        ("foreign", {"nvidia.com/gpu": 2}, "", "", "", "Unknown", fleet.NO_AGENT),
+        ("good", {"nvidia.com/gpu": 8}, "580.1", "H100", "Ready", "Unknown", ""),
+        ("refused", {}, "", "", "NotReady", "Unknown", "Readiness probe failed: nvct: refused"),
+        ("silent", {}, "", "", "NotReady", "Unknown", "no event tells why"),
     ]
 
 
 def test_a_cluster_without_a_gpu_has_no_row() -> None:
     assert shown(FakeCluster(nodes=[node("cpu", {})], pods=[], events=[])) == []
+
+
+def test_the_condition_of_a_node_says_whether_pods_can_have_its_gpus() -> None:
+    now = datetime.now(timezone.utc)
+
+    def said(name: str, status: str, reason: str, beat: datetime) -> Object:
+        condition = {
+            "type": TYPE, "status": status, "reason": reason, "message": f"{reason}: so it is",
+            "lastHeartbeatTime": f"{beat:%Y-%m-%dT%H:%M:%SZ}",
+        }  # fmt: skip
+        found = node(name, {}, gpu="8")
+        found["status"]["conditions"] = [{"type": "Ready", "status": "True"}, condition]
+        return found
+
+    old = now - timedelta(hours=2)
+    nodes = [
+        said("good", "True", "GPUsAreOffered", now),
+        said("hung", "False", "NvmlHung", now),
+        said("ill", "True", "DeviceUnhealthy", now),
+        said("old", "True", "GPUsAreOffered", old),
+    ]
+    found = shown(FakeCluster(nodes=nodes, pods=[pod("a", "good", "True")], events=[]))
+    assert [(each.name, each.ready, each.reason) for each in found] == [
+        ("good", "True", ""),
+        ("hung", "False", "NvmlHung: so it is"),
+        ("ill", "True", "DeviceUnhealthy: so it is"),
+        ("old", "Unknown", f"the agent has been silent since {old:%Y-%m-%dT%H:%M:%SZ}"),
+    ]

@@ -44,3 +44,45 @@ def test_a_cancellation_as_the_wait_ends_is_not_lost(turns: int) -> None:
         assert not goes_on
 
     asyncio.run(run())
+
+
+def test_work_ends_in_time_or_is_canceled() -> None:
+    async def run() -> None:
+        ended = []
+
+        async def work(duration_s: float) -> str:
+            try:
+                await asyncio.sleep(duration_s)
+            finally:
+                ended.append(duration_s)
+            return "done"
+
+        assert await waiting.within(60, work(0.01)) == "done"
+        with pytest.raises(asyncio.TimeoutError):
+            await waiting.within(0.01, work(60))
+        assert ended == [0.01, 60]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_cancellation_as_work_ends_is_not_lost(turns: int) -> None:
+    async def run() -> None:
+        event, goes_on = asyncio.Event(), []
+
+        async def wait() -> None:
+            await waiting.within(60, event.wait())
+            await asyncio.sleep(0.01)
+            goes_on.append(1)
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0.01)
+        event.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not goes_on
+
+    asyncio.run(run())

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The condition nvct.dev/GPUReady of a Node, made of what the agent's /status says.
+
+Contract: pure functions. Source of the fields: Kubernetes' API reference, NodeCondition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nvct.doctor import agent_status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any, TypeAlias
+
+    Object: TypeAlias = dict[str, Any]
+
+TYPE = "nvct.dev/GPUReady"
+READY = "GPUsAreOffered"
+"""The reason without a fault. With one, it is that of the catalogue (docs/reasons.md)."""
+MESSAGE_LIMIT = 1024
+"""Characters; the same as the kubelet's limit of an Event's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What the condition says.
+
+    Attributes:
+        is_ready: pods can have GPUs of this node.
+        reason: a word as Kubernetes wants it.
+        message: what was seen, and what to do about it.
+    """
+
+    is_ready: bool
+    reason: str
+    message: str
+
+    @property
+    def status(self) -> str:
+        """Return the status as the API has it."""
+        return str(self.is_ready)
+
+    def to_dict(self, since: str, now: str) -> Object:
+        """Return the condition as the API has it.
+
+        Args:
+            since: when the status became what it is, RFC 3339.
+            now: the same.
+        """
+        return {
+            "type": TYPE,
+            "status": self.status,
+            "reason": self.reason,
+            "message": self.message,
+            "lastTransitionTime": since,
+            "lastHeartbeatTime": now,
+        }
+
+
+def of(document: Mapping[str, Any], tasks: Sequence[str]) -> Condition | None:
+    """Return the condition of a node, None if it has no GPU.
+
+    Args:
+        document: /status of the agent that serves the node.
+        tasks: names of the tasks that pods need to get GPUs.
+    """
+    first, *_ = agent_status.findings(document, tasks)
+    if first.severity == "note":
+        return None
+    reason = first.reason.name if first.is_fault else READY
+    texts = (first.evidence, first.to_dict()["remedy"])
+    message = ". ".join(text for text in texts if text)[:MESSAGE_LIMIT]
+    return Condition(first.severity != "error", reason, message)
+
+
+def find(node: Object) -> Object | None:
+    """Return the condition that a Node has, None if it has none."""
+    conditions = node.get("status", {}).get("conditions", ())
+    return next((found for found in conditions if found["type"] == TYPE), None)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task `condition`: keeps the condition of this node's Node as the agent's /status is.
+
+It is written when it changes, and again every ten minutes, which shows that the agent lives. Each
+change of its status or reason is also an Event of the Node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from datetime import datetime, timezone
+
+from nvct.agent import http
+from nvct.agent.cluster import EVENT, NODE, NOT_FOUND, ClusterError
+from nvct.agent.condition import condition
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nvct.agent.cluster import Cluster, Object
+    from nvct.agent.condition.condition import Condition
+    from nvct.agent.exposition import Family
+    from nvct.agent.logs import Log
+
+MANAGER = "nvct-health"
+"""The field manager of server-side apply."""
+LOOK_S = 1.0
+"""How often /status is read."""
+SETTLE_S = 3.0
+"""How long a fault lasts before it is written: a restart of the kubelet is none."""
+HEARTBEAT_S = 600.0
+DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Before the next attempt after a failure."""
+EVENTS_NAMESPACE = "default"
+"""Where Kubernetes keeps the Events of objects without a namespace."""
+
+
+class NodeCondition:
+    """The task of the agent that writes the condition of its Node.
+
+    Attributes:
+        reload: has no effect: there are no settings to read again.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Cluster],
+        node: str,
+        socket: str,
+        log: Log,
+        tasks: Sequence[str],
+    ) -> None:
+        """Do nothing yet.
+
+        Args:
+            connect: returns the cluster.
+            node: name of the Node.
+            socket: of the agent, for its /status.
+            log: for what happens.
+            tasks: names of the tasks that pods need to get GPUs.
+        """
+        self.reload = asyncio.Event()
+        self._connect = connect
+        self._node = node
+        self._socket = socket
+        self._log = log
+        self._tasks = tasks
+        self._written: Condition | None = None
+        self._fault_since: float | None = None
+        self._due = 0.0
+        self._failures = 0
+        self._problem = ""
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return the state of the condition, as JSON data."""
+        written = self._written
+        return [
+            {
+                "condition": condition.TYPE,
+                "status": written.status if written else "",
+                "reason": written.reason if written else "",
+                "problem": self._problem,
+            }
+        ]
+
+    def metrics(self) -> Iterable[Family]:
+        """Return no metrics: the condition is on the Node."""
+        return ()
+
+    async def run(self) -> None:
+        """Write the condition until canceled.
+
+        Raises:
+            ClusterError: there is no access to the cluster.
+        """
+        cluster = self._connect()
+        try:
+            while True:
+                _, body = await http.ask(self._socket, "GET", "/status")
+                current = self._settled(condition.of(json.loads(body), self._tasks))
+                if self._is_due(current):
+                    await self._try_write(cluster, current)
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await cluster.close()
+
+    def _settled(self, current: Condition | None) -> Condition | None:
+        """Return the condition to be written; a new fault counts when it has lasted."""
+        if current is None or current.is_ready:
+            self._fault_since = None
+            return current
+        now = time.monotonic()
+        self._fault_since = self._fault_since or now
+        return current if now - self._fault_since >= SETTLE_S else self._written
+
+    def _is_due(self, current: Condition | None) -> bool:
+        is_late = time.monotonic() >= self._due
+        is_changed = current != self._written
+        return (is_late or not self._failures) and (
+            is_changed or (is_late and current is not None)
+        )
+
+    async def _try_write(self, cluster: Cluster, current: Condition | None) -> None:
+        """Write the condition, or say why that fails and when it is tried again."""
+        try:
+            await self._write(cluster, current)
+        except ClusterError as error:
+            delay_s = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)] * about(1.25)
+            self._failures += 1
+            self._complain(error)
+        else:
+            delay_s = HEARTBEAT_S * about(1)
+            self._failures, self._problem, self._written = 0, "", current
+        self._due = time.monotonic() + delay_s
+
+    async def _write(self, cluster: Cluster, current: Condition | None) -> None:
+        """Apply the condition; if its status or reason is another, make an Event.
+
+        Raises:
+            ClusterError: the API server refuses, or there is no such Node.
+        """
+        node = await cluster.find(NODE, self._node)
+        if node is None:
+            raise ClusterError(
+                f"the cluster has no Node {self._node}",
+                hint="give its name: NODE_NAME, from the field spec.nodeName",
+                status=NOT_FOUND,
+            )
+        before, now = condition.find(node), timestamp()
+        conditions = []
+        if current is not None:
+            is_same = before is not None and before["status"] == current.status
+            since = before["lastTransitionTime"] if before and is_same else now
+            conditions = [current.to_dict(since, now)]
+        # With the uid, an apply never creates a Node that was deleted just now.
+        metadata = {"name": self._node, "uid": node["metadata"]["uid"]}
+        manifest = {"metadata": metadata, "status": {"conditions": conditions}}
+        await cluster.apply(NODE, manifest, MANAGER, part="status")
+        if current and (before is None or before["reason"] != current.reason):
+            self._log.info(f"{condition.TYPE} is {current.status}: {current.message}")
+            await self._tell(cluster, current)
+
+    async def _tell(self, cluster: Cluster, current: Condition) -> None:
+        """Make an Event; without the right to do so, the condition says the same."""
+        try:
+            await cluster.create(EVENT, event(self._node, current))
+        except ClusterError as error:
+            self._complain(error)
+
+    def _complain(self, error: ClusterError) -> None:
+        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
+        if text != self._problem:
+            self._problem = text
+            self._log.warning(text)
+
+
+def event(node: str, current: Condition) -> Object:
+    """Return an Event of a Node, as `kubectl describe node` finds it."""
+    now = datetime.now(timezone.utc)
+    return {
+        "metadata": {
+            "name": f"{node}.{int(now.timestamp() * 1e9):x}",
+            "namespace": EVENTS_NAMESPACE,
+        },
+        # The kubelet, too, gives the name as uid.
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+        "reason": current.reason,
+        "message": current.message,
+        "type": "Normal" if current.is_ready else "Warning",
+        "source": {"component": "nvct", "host": node},
+        "firstTimestamp": timestamp(now),
+        "lastTimestamp": timestamp(now),
+        "count": 1,
+    }
+
+
+def about(factor: float) -> float:
+    """Return a factor that is up to a fifth more or less: nodes do not all write at once."""
+    return factor * random.uniform(0.8, 1.2)  # noqa: S311  no secret
+
+
+def timestamp(moment: datetime | None = None) -> str:
+    """Return a moment, or now, as the API has it."""
+    return f"{moment or datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The condition of a Node: its content, when it is written, and what a refusal does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import re
+
+import pytest
+
+from nvct.agent import http
+from nvct.agent.cluster import EVENT, NODE, ClusterError
+from nvct.agent.condition import condition, task
+from nvct.agent.logs import Log
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.doctor.test_agent_status import PLUGIN, document, resource
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from nvct.agent.cluster import Kind, Object
+
+OTHERS = {"type": "Ready", "status": "True"}
+
+
+class FakeCluster:
+    """A cluster of one Node, whose conditions have one manager each.
+
+    Attributes:
+        node: None if it was deleted.
+        failure: raised by each request, if there is one.
+        writes: how many there were.
+    """
+
+    def __init__(self) -> None:
+        self.node: Object | None = {"metadata": {"uid": "u1"}, "status": {"conditions": [OTHERS]}}
+        self.events: list[Object] = []
+        self.failure: ClusterError | None = None
+        self.may_create = True
+        self.writes = 0
+
+    async def find(self, kind: Kind, name: str) -> Object | None:
+        assert (kind, name) == (NODE, "node-1")
+        if self.failure:
+            raise self.failure
+        return self.node
+
+    async def apply(self, kind: Kind, manifest: Object, manager: str, part: str) -> Object:
+        assert (kind, manager, part) == (NODE, "nvct-health", "status")
+        assert manifest["metadata"] == {"name": "node-1", "uid": "u1"}
+        assert self.node is not None
+        self.node["status"]["conditions"] = [OTHERS, *manifest["status"]["conditions"]]
+        self.writes += 1
+        return self.node
+
+    async def create(self, kind: Kind, manifest: Object) -> Object:
+        assert kind == EVENT
+        if not self.may_create:
+            raise ClusterError("may not create events", status=403)
+        self.events.append(manifest)
+        return manifest
+
+    async def close(self) -> None:
+        pass
+
+    def written(self) -> tuple[str, str]:
+        """Return status and reason of the condition."""
+        found = condition.find(self.node or {})
+        return (found["status"], found["reason"]) if found else ("", "")
+
+
+class Lab:
+    """An agent's /status, a cluster, and the task between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.status = document(resource())
+        self.cluster = FakeCluster()
+        self.log = io.StringIO()
+        self.socket = str(folder / "agent.sock")
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[task.NodeCondition]:
+        server = http.Server(lambda _: http.Answer(200, json.dumps(self.status)))
+        await server.listen_unix(self.socket)
+        log = Log(target=self.log)
+        work = task.NodeCondition(
+            lambda: self.cluster,  # type: ignore[arg-type,return-value]
+            "node-1", self.socket, log, [PLUGIN],
+        )  # fmt: skip
+        runs = asyncio.create_task(work.run())
+        try:
+            yield work
+        finally:
+            runs.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await runs
+            await server.close()
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    monkeypatch.setattr(task, "LOOK_S", 0.02)
+    monkeypatch.setattr(task, "SETTLE_S", 0.2)
+    monkeypatch.setattr(task, "DELAYS_S", (0.02, 0.1))
+    return Lab(tmp_path)
+
+
+FAULT = condition.Condition(is_ready=False, reason="DriverNotFound", message="no libcuda")
+LOST = document(resource("lost", reason="the kubelet was restarted"))
+
+
+def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> None:
+    async def run() -> None:
+        async with lab.running() as work:
+            await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
+            lab.status = LOST
+            await until(lambda: lab.cluster.written() == ("False", "ResourceNotListed"))
+            lab.status = document(resource())
+            await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
+            assert work.describe()[0]["reason"] == "GPUsAreOffered"
+
+    asyncio.run(run())
+    kinds = [(event["type"], event["reason"]) for event in lab.cluster.events]
+    assert kinds == [
+        ("Normal", "GPUsAreOffered"), ("Warning", "ResourceNotListed"), ("Normal", "GPUsAreOffered"),
+    ]  # fmt: skip
+    message = lab.cluster.events[1]["message"]
+    assert message.startswith("nvidia.com/gpu is lost: the kubelet was restarted. Read ")
+    assert lab.cluster.node is not None
+    assert lab.cluster.node["status"]["conditions"][0] is OTHERS
+
+
+def test_what_passes_soon_is_not_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "SETTLE_S", 30.0)
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: lab.cluster.writes == 1)
+            lab.status = LOST
+            await asyncio.sleep(0.3)
+            lab.status = document(resource())
+            await asyncio.sleep(0.1)
+
+    asyncio.run(run())
+    assert lab.cluster.writes == 1
+
+
+def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "HEARTBEAT_S", 0.05)
+    assert lab.cluster.node is not None
+    before = {
+        "type": condition.TYPE, "status": "True", "reason": "GPUsAreOffered", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "lastHeartbeatTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
+    lab.cluster.node["status"]["conditions"].append(before)
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: lab.cluster.writes >= 3)
+
+    asyncio.run(run())
+    found = condition.find(lab.cluster.node)
+    assert found is not None
+    assert found["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+    assert found["lastHeartbeatTime"] > "2026-11-01"
+    assert lab.cluster.events == []
+
+
+def test_a_refusal_is_said_once_and_tried_again(lab: Lab) -> None:
+    lab.cluster.failure = ClusterError("may not get nodes", hint="grant it", status=403)
+
+    async def run() -> None:
+        async with lab.running() as work:
+            await until(lambda: work.describe()[0]["problem"] == "may not get nodes (grant it)")
+            await asyncio.sleep(0.3)
+            lab.cluster.failure = None
+            await until(lambda: lab.cluster.written()[0] == "True")
+            assert work.describe()[0]["problem"] == ""
+
+    asyncio.run(run())
+    assert lab.log.getvalue().count("may not get nodes") == 1
+
+
+def test_without_the_right_to_make_events_the_condition_is_written(lab: Lab) -> None:
+    lab.cluster.may_create = False
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: lab.cluster.written()[0] == "True")
+            await until(lambda: "may not create events" in lab.log.getvalue())
+
+    asyncio.run(run())
+
+
+def test_a_node_that_is_not_there_is_named(lab: Lab) -> None:
+    lab.cluster.node = None
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: "the cluster has no Node node-1" in lab.log.getvalue())
+
+    asyncio.run(run())
+
+
+def test_an_event_has_what_the_api_wants() -> None:
+    event = task.event("node-1", FAULT)
+    assert event["metadata"]["namespace"] == "default"
+    assert re.fullmatch(r"node-1\.[0-9a-f]{16}", event["metadata"]["name"])
+    assert event["involvedObject"]["uid"] == "node-1"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", event["firstTimestamp"])
+
+
+def test_a_node_without_a_gpu_has_no_condition() -> None:
+    assert condition.of(document(state="waiting"), [PLUGIN]) is None
