@@ -40,9 +40,7 @@ class Plan:
     def mode_changes(self, state: MigState) -> tuple[MigGpu, ...]:
         """Return the GPUs whose MIG mode changes."""
         return tuple(
-            gpu
-            for gpu in self.changed(state)
-            if self.layouts[gpu.uuid].enabled not in (gpu.enabled,)
+            gpu for gpu in self.changed(state) if self.layouts[gpu.uuid].enabled != gpu.enabled
         )
 
 
@@ -61,7 +59,12 @@ def make(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> 
     """
     _check_devices(state, specs)
     layouts = {}
-    for gpu, spec in assigned(state, specs):
+    pairs = list(assigned(state, specs))
+    if not pairs:
+        raise UsageError(
+            "no GPU of this machine is in the configuration", hint="nothing was changed"
+        )
+    for gpu, spec in pairs:
         if gpu.capable:
             layouts[gpu.uuid] = _layout(with_placements(gpu), spec, mode_only=mode_only)
         elif spec.enabled and spec.devices is not None:
@@ -69,7 +72,7 @@ def make(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> 
                 f"cannot set MIG mode on non MIG-capable GPU {gpu.index} ({gpu.name})",
                 hint="nothing was changed",
             )
-    if not layouts and any(spec.enabled for spec in specs):
+    if not layouts and any(spec.enabled for _, spec in pairs):
         raise UsageError(
             "no GPU of this configuration has a MIG mode: no MIG device can be made",
             hint="nothing was changed",
@@ -92,9 +95,7 @@ def is_applied(state: MigState, specs: Sequence[Spec], *, mode_only: bool = Fals
     and another GPU of the configuration has one.
     """
     pairs = list(assigned(state, specs))
-    if any(gpu.capable != spec.enabled and not gpu.capable for gpu, spec in pairs) and not any(
-        gpu.capable for gpu, _ in pairs
-    ):
+    if any(spec.enabled for _, spec in pairs) and not any(gpu.capable for gpu, _ in pairs):
         return False
     fitting = [_is_as(gpu, spec, mode_only=mode_only) for gpu, spec in pairs]
     return all(fitting) and (mode_only or len(pairs) == len(state.gpus))

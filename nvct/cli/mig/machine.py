@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine whose MIG is changed, and the files that commands read and write."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+from nvct.errors import HostError, NvctError, UsageError
+from nvct.linux import files
+from nvct.mig import hooks
+from nvct.mig.apply import Machine, reset
+from nvct.mig.journal import Journal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+FOLDER = "/run/nvct"
+STDIN = "-"
+
+
+def machine_of(given: object) -> Machine:
+    """Return this machine, or the one that a caller gives.
+
+    Raises:
+        HostError: the driver has no NVML here.
+    """
+    if isinstance(given, Machine):
+        return given
+    from nvct.agent.discovery import nvml_library
+    from nvct.cli.context import settings_in_force
+    from nvct.host.nvml import shared
+    from nvct.host.roots import Roots
+
+    settings = settings_in_force()
+    roots = Roots(driver_root=settings.driver_root or "/", dev_root=settings.dev_root or None)
+    return Machine(
+        session=shared.session(nvml_library(roots)),
+        roots=roots,
+        journal=Journal(FOLDER),
+        reset=reset,
+    )
+
+
+@contextlib.contextmanager
+def failing(prefix: str) -> Iterator[None]:
+    """Put words before the message of an error, as NVIDIA's program has them.
+
+    Raises:
+        HostError: the error with the words.
+    """
+    try:
+        yield
+    except NvctError as error:
+        raise HostError(f"{prefix}: {error.message}", hint=error.hint) from error
+
+
+def read(path: str) -> str:
+    """Return a file as text; - is standard input.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    if path == STDIN:
+        return sys.stdin.read()
+    try:
+        return files.read_bytes(path).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(f"read error: {path}: {reason}") from error
+
+
+def write(path: str, text: str) -> None:
+    """Replace a file, whole or not at all.
+
+    Raises:
+        HostError: it cannot be written.
+    """
+    try:
+        files.write_atomic(path, text.encode(), sync=True)
+    except OSError as error:
+        raise HostError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def require(**values: str) -> None:
+    """Refuse empty options.
+
+    Raises:
+        UsageError: one is empty.
+    """
+    missing = [name.replace("_", "-") for name, value in values.items() if not value]
+    if missing:
+        raise UsageError(f"missing required flags '{', '.join(missing)}'")
+
+
+class Hooks:
+    """The hooks of a file, with the variables of this command."""
+
+    def __init__(self, path: str, env: Mapping[str, str | bool]) -> None:
+        """Read the file; "" is none.
+
+        Raises:
+            HostError: it cannot be read, or is malformed.
+        """
+        self.hooks: hooks.Hooks = {}
+        if path:
+            with failing("error parsing hooks file"):
+                self.hooks = hooks.parse(read(path))
+        self.env = {
+            f"MIG_PARTED_{name}": str(value).lower() if isinstance(value, bool) else value
+            for name, value in env.items()
+        }
+
+    def __call__(self, name: str) -> None:
+        """Run the hooks of a name.
+
+        Raises:
+            HostError: a hook fails.
+        """
+        import os
+
+        hooks.run(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)
