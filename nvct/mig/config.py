@@ -68,22 +68,11 @@ def parse(text: str) -> Configs:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DocumentError(f"error converting YAML to JSON: {reason}") from error
-    document = _mapping(document or {}, "the file")
-    if "version" not in document:
-        if document:
-            raise DocumentError("unable to parse with missing 'version' field")
-        raise DocumentError("unknown version: ")
-    if document["version"] != "v1":
-        raise DocumentError(f"unknown version: {document['version']}")
-    for key in document:
-        if key not in ("version", "mig-configs"):
-            raise DocumentError(f"unexpected field: {key}")
-    configs = _mapping(document.get("mig-configs", {"": None}) or {}, "'mig-configs'")
-    if not configs:
-        raise DocumentError("at least one entry in 'mig-configs' is required")
-    if configs == {"": None}:
-        return {}
-    return {str(name): _config(str(name), specs) for name, specs in configs.items()}
+    try:
+        return _configs(_mapping(document or {}, "the file"))
+    except DocumentError as error:
+        reason = f"error unmarshaling JSON: while decoding JSON: {error.message}"
+        raise DocumentError(reason) from error
 
 
 def select(configs: Configs, name: str) -> tuple[Spec, ...]:
@@ -119,6 +108,24 @@ def device_id(text: str) -> DeviceId:
             "'<devicevendor>:<subdevicevendor>'"
         )
     return DeviceId(device=numbers[0], subsystem=numbers[1] if len(numbers) == 2 else None)
+
+
+def _configs(document: Mapping[str, Any]) -> Configs:
+    if "version" not in document:
+        if document:
+            raise DocumentError("unable to parse with missing 'version' field")
+        raise DocumentError("unknown version: ")
+    if document["version"] != "v1":
+        raise DocumentError(f"unknown version: {document['version']}")
+    for key in document:
+        if key not in ("version", "mig-configs"):
+            raise DocumentError(f"unexpected field: {key}")
+    configs = _mapping(document.get("mig-configs", {"": None}) or {}, "'mig-configs'")
+    if not configs:
+        raise DocumentError("at least one entry in 'mig-configs' is required")
+    if configs == {"": None}:
+        return {}
+    return {str(name): _config(str(name), specs) for name, specs in configs.items()}
 
 
 def _config(name: str, value: object) -> tuple[Spec, ...]:

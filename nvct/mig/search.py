@@ -137,7 +137,7 @@ def _arrange(gpu: MigGpu, wanted: Counter[str], kept: Kept) -> Layout | None:
 
 def _largest_first(name: names.ProfileName) -> tuple[int, int, tuple[int, ...], int]:
     """Sort as NVIDIA's program does: slices, compute slices, attributes, all descending."""
-    return -name.slices, -name.compute, tuple(-ord(c) for c in name.attributes), name.gigabytes
+    return -name.slices, -name.compute, (*(-ord(c) for c in name.attributes), 1), name.gigabytes
 
 
 def _fillings(

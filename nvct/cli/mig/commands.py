@@ -89,7 +89,7 @@ def apply(
     Every GPU's layout is found before any GPU is touched. MIG devices that stay are not
     destroyed. After a failure the layout before is back.
     """
-    specs = _selected(config_file, selected_config)
+    specs = selected(config_file, selected_config)
     hook = Hooks(
         hooks_file,
         {
@@ -116,7 +116,7 @@ def assert_(
     given: object, *, config_file: str, selected_config: str, mode_only: bool, valid_config: bool
 ) -> None:
     """Exit with 0 if the GPUs have a configuration of a file, with 1 otherwise."""
-    specs = _selected(config_file, selected_config)
+    specs = selected(config_file, selected_config)
     if valid_config:
         click.echo("Selected MIG configuration is valid")
         return
@@ -216,7 +216,12 @@ def _apply(
     carry_out.apply(machine, resolve)
 
 
-def _selected(config_file: str, selected_config: str) -> tuple[Spec, ...]:
+def selected(config_file: str, selected_config: str) -> tuple[Spec, ...]:
+    """Return a configuration of a file.
+
+    Raises:
+        UsageError, HostError: there is no such file or configuration, or the file is malformed.
+    """
     require(config_file=config_file)
     with failing("error parsing config file"):
         text = read(config_file)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from nvct.errors import HostError, NvctError, UsageError
+from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
 from nvct.linux import files
 from nvct.mig import hooks
 from nvct.mig.apply import Machine, reset
@@ -24,7 +24,7 @@ def machine_of(given: object) -> Machine:
     """Return this machine, or the one that a caller gives.
 
     Raises:
-        HostError: the driver has no NVML here.
+        DriverNotFoundError: there is no NVML here.
     """
     if isinstance(given, Machine):
         return given
@@ -35,8 +35,14 @@ def machine_of(given: object) -> Machine:
 
     settings = settings_in_force()
     roots = Roots(driver_root=settings.driver_root or "/", dev_root=settings.dev_root or None)
+    try:
+        library = nvml_library(roots)
+    except DriverNotFoundError as error:
+        raise DriverNotFoundError(
+            error.message, hint="install NVIDIA's driver, or name its root in config.toml"
+        ) from error
     return Machine(
-        session=shared.session(nvml_library(roots)),
+        session=shared.session(library),
         roots=roots,
         journal=Journal(FOLDER),
         reset=reset,

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvct mig …; those of nvidia-mig-parted, and plan, profiles, holders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import click
+
+from nvct.cli.formats import format_option
+from nvct.cli.lazy import LazyGroup
+from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
+from nvct.cli.mig.machine import machine_of
+from nvct.cli.options import GoStyle
+from nvct.errors import UsageError
+from nvct.host.nvml.mig_model import MigState
+from nvct.mig import plan as plans
+from nvct.mig import tables
+from nvct.mig.holders import holders as find_holders
+from nvct.mig.layout import layout_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeAlias
+
+    Command: TypeAlias = Callable[..., Any]
+
+TEXT = """Divide GPUs into MIG devices.
+
+Configuration files, checkpoints and hooks are those of nvidia-mig-parted; docs/mig.md says what
+differs."""
+OWN = "nvct.cli.mig.group"
+SHARED = "nvct.cli.mig.commands"
+mig = LazyGroup(
+    "mig",
+    {
+        "apply": (SHARED, "apply", "Give the GPUs a configuration of a file."),
+        "assert": (SHARED, "assert_", "Check that the GPUs have a configuration of a file."),
+        "checkpoint": (SHARED, "checkpoint", "Write every instance, with its place, to a file."),
+        "export": (SHARED, "export_", "Print the configuration that the GPUs have."),
+        "generate-config": (SHARED, "generate_config", "Print configurations for these GPUs."),
+        "holders": (OWN, "holders", "Print who has a GPU or MIG device open."),
+        "plan": (OWN, "plan", "Print what apply would do, without doing it."),
+        "profiles": (OWN, "profiles", "Print what MIG devices GPUs can have."),
+        "restore": (SHARED, "restore", "Give the GPUs the instances of a checkpoint."),
+    },
+    TEXT,
+)
+model = click.option(
+    "--gpu", "gpu_model", metavar="MODEL", default="",
+    help="A model of the built-in tables, such as A100-80GB, in place of this machine's GPUs.",
+)  # fmt: skip
+
+
+@click.command(cls=GoStyle)
+@config_file
+@selected_config
+@mode_only
+@model
+@click.option("--count", default=1, show_default=True, help="How many GPUs, with --gpu.")
+@click.pass_obj
+def plan(
+    given: object,
+    *,
+    config_file: str,
+    selected_config: str,
+    mode_only: bool,
+    gpu_model: str,
+    count: int,
+) -> None:
+    """Print what apply would do to each GPU, as a picture and device by device.
+
+    A place is a memory slice. Nothing is changed.
+
+    Example: nvct mig plan -f config.yaml -c all-balanced --gpu H100-80GB
+    """
+    specs = selected(config_file, selected_config)
+    state = _tabled(gpu_model, count) if gpu_model else machine_of(given).session.mig()
+    made = plans.make(state, specs, mode_only=mode_only)
+    from nvct.cli.mig import picture
+
+    out = picture.console()
+    changed = {gpu.uuid for gpu in made.changed(state)}
+    for gpu in map(tables.with_placements, state.gpus):
+        out.print(f"GPU {gpu.index}  {gpu.name}")
+        out.print("  now    ", picture.layout_line(gpu, layout_of(gpu)))
+        if gpu.uuid in changed:
+            out.print("  then   ", picture.layout_line(gpu, made.layouts[gpu.uuid]))
+            for line in picture.change_lines(gpu, made.layouts[gpu.uuid]):
+                out.print("        ", line)
+        else:
+            out.print("  stays as it is")
+
+
+@click.command(cls=GoStyle)
+@model
+@click.option("--all", "every", is_flag=True, help="All models of the built-in tables.")
+@format_option("table")
+@click.pass_obj
+def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
+    """Print the MIG profiles of this machine's GPUs, one GPU of each model, or of a table.
+
+    `instances` is how many of a profile a GPU can have, `places` the memory slices where one can
+    begin.
+    """
+    if every:
+        gpus = [tables.gpu_of(table) for table in tables.tables()]
+    elif gpu_model:
+        gpus = list(_tabled(gpu_model, 1).gpus)
+    else:
+        state = machine_of(given).session.mig()
+        by_model = {gpu.device: gpu for gpu in reversed(state.gpus) if gpu.capable}
+        gpus = [tables.with_placements(gpu) for gpu in by_model.values()]
+        if not gpus:
+            raise UsageError(
+                "no GPU of this machine has a MIG mode", hint="see --gpu MODEL and --all"
+            )
+    if form == "json":
+        click.echo(json.dumps({gpu.name: [asdict(p) for p in gpu.profiles] for gpu in gpus}))
+        return
+    from nvct.cli.mig import picture
+
+    picture.console().print(picture.profiles_table(gpus))
+
+
+@click.command(cls=GoStyle)
+@format_option("table")
+@click.pass_obj
+def holders(given: object, *, form: str) -> None:
+    """Print which processes have a GPU or MIG device open, with container, pod and unit.
+
+    Processes of other users are seen by root only.
+    """
+    machine = machine_of(given)
+    gpus = machine.session.mig().gpus
+    found = find_holders(machine.roots, gpus, ignore={machine.session.pid or 0})
+    if form == "json":
+        click.echo(json.dumps([asdict(holder) for holder in found]))
+        return
+    for holder in found:
+        click.echo(str(holder))
+    if not found:
+        click.echo("no process has a GPU open")
+
+
+def _tabled(gpu_model: str, count: int) -> MigState:
+    """Return GPUs of a built-in table."""
+    gpu = tables.gpu_of(tables.of_name(gpu_model))
+    return MigState(
+        gpus=tuple(replace(gpu, index=n, uuid=f"GPU-{n}") for n in range(max(count, 1)))
+    )

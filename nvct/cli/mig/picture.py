@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs as pictures: a line of memory slices, and what lies in them."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from nvct.mig import steps as changes
+from nvct.mig.layout import COMPUTE_SLICES, device_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvct.host.nvml.mig_model import MigGpu
+    from nvct.mig.layout import Layout, Part
+
+WIDTH = 10
+"""Columns of a memory slice."""
+COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
+
+
+def console() -> Console:
+    """Return the console; without a terminal its lines are not broken."""
+    made = Console(highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made.width = 200
+    return made
+
+
+def layout_line(gpu: MigGpu, layout: Layout) -> Text:
+    """Return the memory slices of a GPU as a line: instances by name, free slices as dots."""
+    if not gpu.capable:
+        return Text("no MIG", style="dim")
+    if not layout.enabled:
+        return Text("MIG off", style="dim")
+    line = Text("|")
+    at = 0
+    for part in sorted(layout.parts, key=lambda each: each.placement):
+        line.append(_free(part.placement.start - at))
+        cells = part.placement.size * WIDTH - 1
+        line.append(_label(gpu, part).center(cells)[:cells], style=_color(gpu, part))
+        line.append("|")
+        at = part.placement.start + part.placement.size
+    line.append(_free(memory_slices(gpu) - at))
+    return line
+
+
+def memory_slices(gpu: MigGpu) -> int:
+    """Return the number of memory slices, by the placements of the profiles."""
+    ends = (place.start + place.size for profile in gpu.profiles for place in profile.placements)
+    return max(ends, default=0)
+
+
+def profiles_table(gpus: Iterable[MigGpu]) -> Table:
+    """Return a table of the profiles of GPUs, a row for each profile."""
+    table = Table("GPU", "profile", "instances", "slices", "places", box=None, pad_edge=False)
+    for gpu in gpus:
+        for profile in sorted(gpu.profiles, key=lambda each: (each.slices, each.limit, each.name)):
+            places = ",".join(str(place.start) for place in profile.placements)
+            size = profile.placements[0].size if profile.placements else 0
+            table.add_row(
+                gpu.name, profile.name, str(profile.limit), str(profile.slices),
+                f"{places or '?'} of size {size}" if size else "NVML does not say",
+            )  # fmt: skip
+    return table
+
+
+def change_lines(gpu: MigGpu, layout: Layout) -> list[Text]:
+    """Return what happens to each MIG device and to the mode: keep, destroy, create."""
+    steps = changes.steps(gpu, layout)
+    destroyed = {(s.gi, s.ci) for s in steps if isinstance(s, changes.DestroyCompute)}
+    profiles = {profile.kind: profile for profile in gpu.profiles}
+    lines = []
+    for gi in gpu.instances:
+        for ci in gi.compute:
+            name = device_name(profiles[gi.kind], ci.kind)
+            verb, style = ("destroy", "red") if (gi.id, ci.id) in destroyed else ("keep", "dim")
+            where = f"slice {gi.placement.start}, instance {gi.id}/{ci.id}"
+            lines.append(Text(f"{verb:8}{name} at {where}", style=style))
+    for step in steps:
+        if isinstance(step, changes.SetMode):
+            text = f"{'mode':8}MIG {'on' if step.enabled else 'off'}"
+            lines.append(Text(text, style="yellow"))
+        elif isinstance(step, changes.Create):
+            for compute in step.part.compute:
+                name = device_name(profiles[step.part.kind], compute.kind)
+                text = f"{'create':8}{name} at slice {step.part.placement.start}"
+                lines.append(Text(text, style="green"))
+        elif isinstance(step, changes.CreateCompute):
+            kind = next(gi.kind for gi in gpu.instances if gi.id == step.gi)
+            name = device_name(profiles[kind], step.compute.kind)
+            lines.append(Text(f"{'create':8}{name} in instance {step.gi}", style="green"))
+    return lines
+
+
+def _free(slices: int) -> Text:
+    return Text((".".center(WIDTH - 1) + "|") * max(slices, 0), style="dim")
+
+
+def _label(gpu: MigGpu, part: Part) -> str:
+    profile = next((p for p in gpu.profiles if p.kind == part.kind), None)
+    if profile is None:
+        return "?"
+    sizes = [COMPUTE_SLICES.get(compute.kind, 0) for compute in part.compute]
+    if sizes in ([], [profile.slices]):
+        return profile.name if sizes else f"{profile.name} (empty)"
+    return f"{'+'.join(f'{size}c' for size in sizes)}.{profile.name}"
+
+
+def _color(gpu: MigGpu, part: Part) -> str:
+    kinds = [profile.kind for profile in gpu.profiles]
+    index = kinds.index(part.kind) if part.kind in kinds else 0
+    return f"black on {COLORS[index % len(COLORS)]}"

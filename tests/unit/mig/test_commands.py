@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvct mig and nvidia-mig-parted: options, variables, messages, exit statuses, pictures."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.mig import parted
+from nvct.cli.mig.commands import COMMANDS
+from nvct.cli.mig.group import mig
+from nvct.errors import HostError, UsageError
+from nvct.mig.apply import apply
+from tests.unit.mig.test_apply import BALANCED, exported, layouts, resolve, spec
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.mig.apply import Machine
+
+OWN = "ignore_holders"
+"""The only option that NVIDIA's program does not have."""
+CONFIGS = """
+version: v1
+mig-configs:
+  balanced:
+  - devices: all
+    mig-enabled: true
+    mig-devices: {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
+  none:
+  - devices: all
+    mig-enabled: false
+  wrong:
+  - devices: [3]
+    mig-enabled: true
+    mig-devices: {"9g.99gb": 1}
+"""
+
+
+@pytest.fixture
+def configs(tmp_path: Path) -> str:
+    path = tmp_path / "configs.yaml"
+    path.write_text(CONFIGS)
+    return str(path)
+
+
+def invoke(machine: Machine | None, *words: str, **env: str) -> str:
+    """Return the output of nvct mig; an error is raised as itself."""
+    result = CliRunner().invoke(
+        mig, words, obj=machine, env=env, standalone_mode=False, catch_exceptions=False
+    )
+    return result.output
+
+
+def test_a_configuration_is_planned_applied_and_asserted(machine: Machine, configs: str) -> None:
+    options = ("-f", configs, "-c", "balanced")
+    planned = invoke(machine, "plan", *options)
+    assert planned.count("create  3g.40gb at slice 4") == 8
+    assert exported(machine)[0]["mig-enabled"] is False
+    with pytest.raises(HostError, match="selected configuration not currently applied"):
+        invoke(machine, "assert", *options)
+
+    assert invoke(machine, "apply", *options) == "MIG configuration applied successfully\n"
+
+    assert invoke(machine, "assert", *options) == "Selected MIG configuration currently applied\n"
+    assert "mode settings" in invoke(machine, "assert", *options, "--mode-only")
+    assert exported(machine)[0]["mig-devices"] == BALANCED
+    assert invoke(machine, "plan", *options).count("stays as it is") == 8
+
+
+def test_a_plan_shows_what_stays(machine: Machine, configs: str) -> None:
+    apply(machine, resolve(spec({"1g.10gb": 7})))
+    planned = invoke(machine, "plan", "-f", configs, "-c", "balanced")
+
+    assert planned.count("keep    1g.10gb") == 16
+    assert planned.count("destroy 1g.10gb") == 40
+    assert "|      2g.20gb      | 1g.10gb | 1g.10gb |                3g.40gb" in planned
+
+
+def test_a_mistake_in_one_entry_touches_no_gpu(machine: Machine, configs: str) -> None:
+    before = layouts(machine)
+    with pytest.raises(HostError, match=r"GPU 3 \(.*\) has no MIG profile 9g.99gb"):
+        invoke(machine, "apply", "-f", configs, "-c", "wrong")
+    assert layouts(machine) == before
+
+
+def test_variables_are_nvidias(machine: Machine, configs: str) -> None:
+    env = {"MIG_PARTED_CONFIG_FILE": configs, "MIG_PARTED_SELECTED_CONFIG": "none"}
+
+    assert "currently applied" in invoke(machine, "assert", **env)
+    assert "is valid" in invoke(machine, "assert", **env, MIG_PARTED_VALID_CONFIG="true")
+    assert json.loads(invoke(machine, "export", MIG_PARTED_OUTPUT_FORMAT="json"))
+
+
+def test_hooks_get_the_variables_of_the_command(
+    machine: Machine, configs: str, tmp_path: Path
+) -> None:
+    script = f"env > {tmp_path}/env"
+    hooks = {"version": "v1", "hooks": {"apply-start": [
+        {"command": "/bin/sh", "args": ["-c", script], "envs": {"MINE": "1"}}
+    ]}}  # fmt: skip
+    (tmp_path / "hooks.yaml").write_text(json.dumps(hooks))
+    options = ("-f", configs, "-c", "balanced", "-k", str(tmp_path / "hooks.yaml"))
+    invoke(machine, "apply", *options)
+
+    lines = (tmp_path / "env").read_text().splitlines()
+    assert {"MINE=1", "MIG_PARTED_SELECTED_CONFIG=balanced", "MIG_PARTED_SKIP_RESET=false"} <= {
+        *lines
+    }
+    assert not any(line.startswith("HOME=") for line in lines)
+
+
+def test_a_hook_that_fails_stops_before_anything_changes(
+    machine: Machine, configs: str, tmp_path: Path
+) -> None:
+    hooks = {"hooks": {"pre-apply-mode": [{"command": "/bin/false"}]}}
+    (tmp_path / "hooks.yaml").write_text(json.dumps(hooks))
+    before = layouts(machine)
+    options = ("-f", configs, "-c", "balanced", "-k", str(tmp_path / "hooks.yaml"))
+    with pytest.raises(HostError, match="error running pre-apply-mode hook: /bin/false"):
+        invoke(machine, "apply", *options)
+    assert layouts(machine) == before
+
+
+def test_a_checkpoint_is_restored(machine: Machine, configs: str, tmp_path: Path) -> None:
+    file = str(tmp_path / "checkpoint.json")
+    invoke(machine, "checkpoint", "-f", file)
+    invoke(machine, "apply", "-f", configs, "-c", "balanced")
+    assert "restored" in invoke(machine, "restore", "-f", file)
+    assert exported(machine)[0]["mig-enabled"] is False
+
+
+def test_a_checkpoint_of_other_gpus_is_refused(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "checkpoint.json"
+    gpu = {"UUID": "GPU-other", "MigMode": 1, "GpuInstances": None}
+    path.write_text(json.dumps({"Version": "v1", "MigState": {"Devices": [gpu]}}))
+    with pytest.raises(HostError, match="no GPU GPU-other with a MIG mode on this machine"):
+        invoke(machine, "restore", "-f", str(path))
+    path.write_text('{"Version":"v1","MigState":{"Devices":[{}]}}')
+    with pytest.raises(HostError, match="a checkpoint is malformed"):
+        invoke(machine, "restore", "-f", str(path))
+
+
+def test_plans_and_profiles_need_no_gpu(configs: str) -> None:
+    planned = invoke(None, "plan", "-f", configs, "-c", "balanced", "--gpu", "h100-80gb")
+    assert "create  2g.20gb at slice 0" in planned
+    assert "2g.12gb+me" in invoke(None, "profiles", "--gpu", "A30")
+    assert len(json.loads(invoke(None, "profiles", "--all", "--json"))) == 13
+    with pytest.raises(UsageError, match="no MIG table of a GPU 'V100'"):
+        invoke(None, "profiles", "--gpu", "V100")
+
+
+def test_generated_configurations_can_all_be_applied(machine: Machine, tmp_path: Path) -> None:
+    path = str(tmp_path / "generated.yaml")
+    invoke(machine, "generate-config", "-f", path)
+    for name in ("all-balanced", "all-1g.10gb.me", "all-3g.40gb", "all-disabled"):
+        invoke(machine, "apply", "-f", path, "-c", name)
+        assert "currently applied" in invoke(machine, "assert", "-f", path, "-c", name)
+
+
+def test_holders_are_none_on_an_idle_node(machine: Machine) -> None:
+    assert invoke(machine, "holders") == "no process has a GPU open\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["apply"], "Missing required flags 'config-file'"),
+        (["apply", "-f", "/nowhere"], "Error parsing config file: read error: /nowhere: No such"),
+        (["export", "-o", "xml"], "Unrecognized 'output-format': xml"),
+        (["restore"], "Missing required flags 'checkpoint-file'"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+    ],
+)
+def test_errors_of_the_program_are_log_lines(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parted.run(words) == 1
+    line = capsys.readouterr().err
+    assert line.startswith('time="')
+    assert f'level=fatal msg="{message}' in line
+    assert line.count("\n") == 1
+
+
+def test_a_malformed_file_is_one_log_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "configs.yaml"
+    path.write_text("version: v2\n")
+    assert parted.run(["assert", "-f", str(path)]) == 1
+    assert (
+        'msg="Error parsing config file: unmarshal error: error unmarshaling JSON: while decoding '
+        'JSON: unknown version: v2"'
+    ) in capsys.readouterr().err
+
+
+def test_every_option_of_the_program_has_nvidias_variable() -> None:
+    for command in COMMANDS:
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden and option.name != OWN:
+                assert str(option.envvar).startswith("MIG_PARTED_"), (command.name, option.name)
