@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import os
 import subprocess
@@ -331,6 +332,23 @@ def test_a_socket_that_appears_before_the_own_one_is_there_stays(folder: str) ->
                 await endpoint.start(None)
             assert (identity(path), os.listdir(folder)) == (owned, ["nvidia-gpu.sock"])
         await endpoint.stop()
+
+    asyncio.run(run())
+
+
+def test_a_socket_in_a_folder_that_became_read_only_does_not_fail_the_end(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+
+    async def run() -> None:
+        async with started(FakeKubelet(folder)) as kubelet:
+            async with Running(kubelet.socket, folder) as plugin:
+                await until(lambda: plugin.registration.state == "listed")
+                monkeypatch.setattr("nvct.agent.device_plugin.endpoint.os.unlink", refuse)
+            assert plugin.task.cancelled()
+            monkeypatch.undo()
 
     asyncio.run(run())
 
