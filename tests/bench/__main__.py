@@ -53,6 +53,7 @@ def _inside(
     """Run main() of a module of this folder on a node; return its exit status."""
     env = {key: os.environ[key] for key in ("TERM", "COLUMNS", "NO_COLOR") if key in os.environ}
     env |= {k: v for k, v in os.environ.items() if k.startswith("NVCT_BENCH_")}
+    env["GRPC_VERBOSITY"] = "ERROR"
     env["PATH"] = ":".join([str(Path(sys.executable).parent), *DEFAULT_PATH_DIRS])
     repository = str(Path(__file__).parents[2])
     code = f"import sys;sys.path.insert(0,{repository!r});from tests.bench.{module} import main;main()"
