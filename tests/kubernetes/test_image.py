@@ -11,6 +11,7 @@ import yaml
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.sim import run_folder
+from nvct.sim.attach import DRIVER_ROOT
 from tests.engines.checks import UUID
 from tests.engines.engines import CONFIG
 from tests.engines.releases import of_release
@@ -35,6 +36,7 @@ TIMEOUT_S = 60.0
 DAEMON_SETS = {
     "device-plugin.yaml": ("kube-system", "nvidia-device-plugin-daemonset"),
     "agent.yaml": ("nvct", "nvct-agent"),
+    "agent-worker.yaml": ("nvct", "nvct-agent"),
 }
 SELECTORS: tuple[dict[str, str], ...] = ({}, {"gpus": "true"}, {"hardware-type": "NVIDIAGPU"})
 """The last two are of well-known guides."""
@@ -87,6 +89,17 @@ def test_pods_get_gpus_of_the_agent_and_of_a_newer_one(node: Cluster) -> None:
         _gives(node, name, GPUS)
 
 
+def test_pods_get_gpus_of_an_agent_without_privileges(node: Cluster) -> None:
+    """NVML is in another container, whose end the agent survives."""
+    name = "agent-worker.yaml"
+    with _applied(node, name, {}):
+        _gives(node, name, 2)
+        done = node.box.call("pkill", "-9", "-o", "-f", "nvct.agent.nvml_worker")
+        assert done.returncode == 0, done
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node, name)
+        _gives(node, name, GPUS)
+
+
 def test_nodes_have_labels_by_which_pods_are_scheduled(node: Cluster) -> None:
     """By memory, ECC and compute capability, as a guide of 2018 wants it."""
     file = f"--filename={MANIFESTS}/gpu-feature-discovery.yaml"
@@ -129,7 +142,12 @@ def _labels(cluster: Cluster) -> dict[str, str]:
 def _applied(node: Cluster, name: str, selector: dict[str, str]) -> Iterator[None]:
     """Apply a manifest with a node selector, and wait until the node has its GPUs."""
     documents: list[dict[str, Any]] = list(yaml.safe_load_all((MANIFESTS / name).read_text()))
-    documents[-1]["spec"]["template"]["spec"]["nodeSelector"] = selector
+    pod = documents[-1]["spec"]["template"]["spec"]
+    pod["nodeSelector"] = selector
+    pod["runtimeClassName"] = "nvidia"  # its runc gives containers the simulated /proc and /sys
+    for container in pod["containers"]:
+        if container.get("args") == ["worker"]:
+            container["args"].append(f"--driver-root=/driver-root{DRIVER_ROOT}")
     file = node.box.work / name
     file.write_text(yaml.safe_dump_all(documents))
     try:
