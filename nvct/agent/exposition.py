@@ -34,11 +34,13 @@ class Family:
         name: of the metric; that of a counter ends with _total.
         help: one sentence.
         kind: as Prometheus' TYPE.
+        fixed: whether values are written with six digits after the point, as C's %f.
     """
 
     name: str
     help: str
-    kind: Literal["counter", "gauge", "untyped"] = "gauge"
+    kind: Literal["counter", "gauge", "histogram", "summary", "untyped"] = "gauge"
+    fixed: bool = False
     samples: tuple[Sample, ...] = ()
 
 
@@ -56,7 +58,8 @@ def text(families: Iterable[Family]) -> str:
         if samples:
             lines.append(f"# HELP {name} {_escaped(parts[0].help)}")
             lines.append(f"# TYPE {name} {parts[0].kind}")
-            lines += [f"{name}{_labels(sample)} {_number(sample.value)}" for sample in samples]
+            number = _fixed if parts[0].fixed else _number
+            lines += [f"{name}{_labels(sample)} {number(sample.value)}" for sample in samples]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -70,6 +73,10 @@ def _labels(sample: Sample) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _fixed(value: float) -> str:
+    return f"{value:f}" if math.isfinite(value) else _number(value)
 
 
 def _number(value: float) -> str:

@@ -58,14 +58,23 @@ def _condition(env: Mapping[str, str], _client: NvmlClient, journal: Log) -> Run
     return main.make(env, env[SOCKET_ENV], journal, OFFERING)
 
 
+def _exporter(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+    from nvct.agent.exporter import main
+
+    return main.make((), env, client, journal)
+
+
 OFFERING = ("device-plugin",)
 """The tasks that offer devices to the kubelet."""
 SOCKET_ENV = "NVCT_AGENT_SOCKET"
 """Where this agent answers; the agent itself sets it for its tasks."""
+
+
 TASKS: Mapping[str, Factory] = {
     "condition": _condition,
     "config-manager": _config_manager,
     "device-plugin": _device_plugin,
+    "exporter": _exporter,
     "labels": _labels,
 }
 DEFAULT = ("device-plugin",)

@@ -83,9 +83,10 @@ def agent(
     """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
 
     Tasks: device-plugin offers GPUs to the kubelet, labels labels this Node, config-manager writes
-    CONFIG_FILE as the Node's label wants it. A task takes its settings from the environment
-    variables of NVIDIA's programs (nvidia-device-plugin, gpu-feature-discovery, config-manager),
-    as MIG_STRATEGY, and from the file in CONFIG_FILE.
+    CONFIG_FILE as the Node's label wants it, exporter serves metrics. A task takes its settings
+    from the environment variables of NVIDIA's programs (nvidia-device-plugin,
+    gpu-feature-discovery, config-manager, dcgm-exporter), as MIG_STRATEGY, and from the file in
+    CONFIG_FILE.
 
     Example: MIG_STRATEGY=mixed nvct agent
     """

@@ -63,6 +63,7 @@ PROGRAMS = {
                 {"NVIDIA_VISIBLE_DEVICES": "void"}),
     "agent": ("Serves the GPUs of a Kubernetes node", ["/usr/bin/nvct", "agent"], GPUS),
     "device-plugin": ("Offers GPUs to the kubelet", ["/usr/bin/nvidia-device-plugin"], GPUS),
+    "dcgm-exporter": ("Serves metrics of GPUs", ["/usr/bin/dcgm-exporter"], GPUS),
     "gpu-feature-discovery": ("Labels a Kubernetes node with what its GPUs are",
                               ["/usr/bin/gpu-feature-discovery"], GPUS),
 }  # fmt: skip

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What follows from several samples: counts of XIDs and of reasons that limit clocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+    from nvct.host.nvml.sample_model import NvmlSamples
+
+    Instance: TypeAlias = tuple[str, int]
+    """UUID of a GPU and id of a GPU instance, -1 for the whole GPU."""
+
+CLOCK_EVENTS = {
+    "gpu_idle": 0x1, "clocks_setting": 0x2, "power_cap": 0x4, "hw_slowdown": 0x8,
+    "sync_boost": 0x10, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80,
+    "display_clocks": 0x100,
+}  # fmt: skip
+"""The names of dcgm-exporter for nvml.h's nvmlClocksEventReason*."""
+
+
+@dataclass
+class History:
+    """The counts since this process started.
+
+    Attributes:
+        xids: how often each XID occurred, by instance and XID, and when last (seconds since 1970).
+        skipped: how often a GPU did not answer, by index.
+    """
+
+    xids: dict[Instance, dict[int, tuple[int, float]]] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    _watch: float = 0.0
+    _seen: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
+    _recent_xids: deque[tuple[float, Instance, int, int]] = field(default_factory=deque)
+    _recent_clocks: deque[tuple[float, str, int]] = field(default_factory=deque)
+
+    def add(self, samples: NvmlSamples, now: float, keep_s: float) -> None:
+        """Add samples, and forget what is older than keep_s seconds for the counts of windows."""
+        if samples.watch_start != self._watch:  # it counts from 0 again
+            self._watch = samples.watch_start
+            self._seen.clear()
+        for index in samples.unanswered:
+            self.skipped[index] = self.skipped.get(index, 0) + 1
+        for gpu in samples.gpus:
+            for xid in gpu.xids:
+                key = (gpu.uuid, xid.xid, xid.gi, xid.ci)
+                new = xid.count - self._seen.get(key, 0)
+                self._seen[key] = xid.count
+                if new > 0:
+                    self._add_xid((gpu.uuid, xid.gi), xid.xid, new, xid.at, now)
+            bits = int(gpu.values.get("clock_event_reasons", 0))
+            self._recent_clocks.append((now, gpu.uuid, bits))
+        for recent in (self._recent_xids, self._recent_clocks):
+            while recent and recent[0][0] < now - keep_s:
+                recent.popleft()
+
+    def _add_xid(self, where: Instance, xid: int, new: int, at: float, now: float) -> None:
+        counts = self.xids.setdefault(where, {})
+        counts[xid] = (counts.get(xid, (0, 0.0))[0] + new, at)
+        self._recent_xids.append((now, where, xid, new))
+
+    def last_xid(self, uuid: str, gi: int) -> int:
+        """Return the last XID of a GPU instance or its whole GPU; 0 if there was none."""
+        found = [
+            (at, xid)
+            for where in {(uuid, gi), (uuid, -1)}
+            for xid, (_, at) in self.xids.get(where, {}).items()
+        ]
+        return max(found)[1] if found else 0
+
+    def xids_since(self, since: float, uuid: str, gi: int) -> Mapping[int, int]:
+        """Return the number of each XID of an instance or its whole GPU since a time."""
+        counts: dict[int, int] = {}
+        for at, where, xid, new in self._recent_xids:
+            if at >= since and where in ((uuid, gi), (uuid, -1)):
+                counts[xid] = counts.get(xid, 0) + new
+        return counts
+
+    def clock_events_since(self, since: float, uuid: str) -> Mapping[str, int]:
+        """Return in how many samples since a time each reason limited a GPU's clocks."""
+        counts: dict[str, int] = {}
+        for at, of, bits in self._recent_clocks:
+            for name, bit in CLOCK_EVENTS.items() if at >= since and of == uuid else ():
+                if bits & bit:
+                    counts[name] = counts.get(name, 0) + 1
+        return counts

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which pod has which GPU or MIG instance, as the kubelet tells it, by every form of device id.
+
+The forms: GPU-… and MIG-… UUIDs; those with `::N` or `/vgpuN` at the end, which a plugin makes of
+one shared GPU; nvidia0 and nvidia0/gi7 (GKE). A GPU or instance that several containers share has
+the labels of none of them: each value would be shown several times, and sums would be wrong. With
+--kubernetes-virtual-gpus it has a series for each of them, with the replica in label vgpu.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nvct.agent.exporter.series import Pods
+    from nvct.agent.kubelet.pod_resources import Holding, PodResources
+    from nvct.agent.logs import Log
+    from nvct.host.nvml.sample_model import NvmlSamples
+
+GPU = "nvidia.com/gpu"
+PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
+"""Of resources whose ids are devices: those that a plugin renames, as nvidia.com/gpu.shared."""
+REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d+)")
+WHOLE = -1
+NEW = ("container", "namespace", "pod")
+OLD = ("container_name", "pod_namespace", "pod_name")
+
+
+class PodDevices:
+    """What the kubelet last told.
+
+    Attributes:
+        problem: why series have no pods, "" if they have.
+    """
+
+    def __init__(
+        self,
+        socket: str,
+        *,
+        wanted: bool | None,
+        names: tuple[str, ...],
+        old: bool,
+        virtual: bool,
+        journal: Log,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            socket: of the kubelet's service.
+            wanted: None if the socket's existence decides.
+            names: further resources whose ids are devices.
+            old: whether labels have the names of dcgm-exporter's version 1.
+            virtual: whether each container that shares a device has series.
+            journal: the log.
+        """
+        self._socket, self._wanted, self._log = socket, wanted, journal
+        self._names = frozenset((GPU, *names))
+        self._labels = OLD if old else NEW
+        self._virtual = virtual
+        self._kubelet: PodResources | None = None
+        self._holdings: tuple[Holding, ...] = ()
+        self.problem = "the kubelet was not asked yet"
+
+    async def refresh(self) -> None:
+        """Ask the kubelet."""
+        before = self.problem
+        self._holdings, self.problem = await self._ask()
+        if self.problem and self.problem != before:
+            self._log.info(f"metrics have no pods: {self.problem}")
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._kubelet is not None:
+            await self._kubelet.close()
+
+    def labels(self, samples: NvmlSamples) -> Pods:
+        """Return the labels of the container that has a device, by UUID and id of the instance."""
+        return labels(
+            self._holdings, samples, self._labels, self._is_device, virtual=self._virtual
+        )
+
+    def _is_device(self, resource: str) -> bool:
+        return resource in self._names or resource.startswith(PREFIXES)
+
+    async def _ask(self) -> tuple[tuple[Holding, ...], str]:
+        if self._wanted is False:
+            return (), "switched off"
+        if not os.path.exists(self._socket):  # noqa: ASYNC240 - one stat of a local file
+            return (), f"{self._socket} does not exist"
+        if self._kubelet is None:
+            from nvct.agent.kubelet.pod_resources import PodResources  # loads gRPC
+
+            self._kubelet = PodResources(self._socket)
+        try:
+            return await self._kubelet.holdings(), ""
+        except HostError as error:
+            return (), error.message
+
+
+def labels(
+    holdings: tuple[Holding, ...],
+    samples: NvmlSamples,
+    names: tuple[str, str, str],
+    is_device: Callable[[str], bool],
+    *,
+    virtual: bool = False,
+) -> Pods:
+    """Return the labels of the containers that have a device, by UUID and id of the instance.
+
+    Args:
+        holdings: what containers have.
+        samples: of the GPUs and MIG devices.
+        names: of the labels for container, namespace and pod.
+        is_device: whether the ids of a resource are devices.
+        virtual: whether several containers of one device are shown.
+    """
+    known = _devices(samples)
+    found: dict[tuple[str, int], dict[tuple[str, ...], str]] = {}
+    for holding in holdings:
+        for id_ in holding.devices if is_device(holding.resource) else ():
+            replica = REPLICA.fullmatch(id_)
+            key = known.get(replica[1] if replica else id_)
+            if key:
+                holder = (holding.container, holding.namespace, holding.pod)
+                found.setdefault(key, {})[holder] = replica[2] if replica else ""
+    return {
+        key: [_labels(names, holder, vgpu if virtual else "") for holder, vgpu in holders.items()]
+        for key, holders in found.items()
+        if virtual or len(holders) == 1
+    }
+
+
+def _labels(names: tuple[str, ...], holder: tuple[str, ...], vgpu: str) -> dict[str, str]:
+    labels = dict(zip(names, holder, strict=True))
+    return {**labels, "vgpu": vgpu} if vgpu else labels
+
+
+def _devices(samples: NvmlSamples) -> Mapping[str, tuple[str, int]]:
+    """Return UUID of the GPU and id of the instance, by each form of a device's id."""
+    devices = {}
+    for gpu in samples.gpus:
+        for id_ in (gpu.uuid, f"nvidia{gpu.minor}", str(gpu.index)):
+            devices[id_] = (gpu.uuid, WHOLE)
+        for mig in gpu.mig:
+            devices[mig.uuid] = devices[f"nvidia{gpu.minor}/gi{mig.gi}"] = (gpu.uuid, mig.gi)
+    return devices

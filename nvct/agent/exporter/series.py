@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples → metrics with dcgm-exporter's names, types, help texts, labels and their order.
+
+A value that NVML does not report has no series; `nvct_metric_unavailable` names it and the reason.
+Contract: pure functions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from dataclasses import dataclass
+
+from nvct.agent.exporter import fields
+from nvct.agent.exporter.fields import FIELDS, UNAVAILABLE
+from nvct.agent.exposition import Family, Sample
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    from nvct.agent.exporter.counters import Counter
+    from nvct.agent.exporter.history import History
+    from nvct.agent.exporter.settings import Settings
+    from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples
+
+    Pods: TypeAlias = Mapping[tuple[str, int], Sequence[Mapping[str, str]]]
+    """Labels of each pod that has a GPU (its UUID and -1) or a GPU instance (UUID and id)."""
+
+WHOLE = -1
+BOARD = ("gpu_utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")
+"""Values of a GPU that say nothing about one of its instances."""
+XID_TEXTS = {
+    0: "No Error", 13: "Graphics Engine Exception", 31: "GPU memory page fault",
+    43: "GPU stopped processing", 45: "Preemptive cleanup, due to previous errors",
+    48: "Double Bit ECC Error", 61: "Internal micro-controller breakpoint/warning",
+    62: "Internal micro-controller halt", 63: "Row remapping or page retirement event",
+    64: "Row remapping or page retirement failure",
+    74: "NVLINK Error", 79: "GPU has fallen off the bus",
+    92: "High single-bit ECC error rate", 94: "Contained ECC error",
+    95: "Uncontained ECC error", 119: "GSP RPC timeout", 120: "GSP error",
+}  # fmt: skip
+"""For the label err_msg; source: docs.nvidia.com/deploy/xid-errors."""
+UNKNOWN_XID = "Unknown Error"
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A row of series: a GPU, or a GPU instance."""
+
+    gpu: GpuSample
+    mig: MigSample | None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Return UUID of the GPU and id of the instance."""
+        return self.gpu.uuid, self.mig.gi if self.mig else WHOLE
+
+    def value(self, name: str) -> tuple[float | None, str]:
+        """Return a value of `sample_model.VALUES`, or None and the reason."""
+        if name == "nvlink_total":
+            (sent, why), (received, _) = self.value("nvlink_tx"), self.value("nvlink_rx")
+            return (None, why) if sent is None or received is None else (sent + received, "")
+        own = self.mig
+        if own and (name in own.values or name in own.errors):
+            return own.values.get(name), own.errors.get(name, "")
+        if own and name in BOARD:
+            return None, "NVML does not report it for MIG instances"
+        return self.gpu.values.get(name), self.gpu.errors.get(name, "not reported")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What metrics are made of.
+
+    Attributes:
+        samples: of all GPUs.
+        history: counts since the start.
+        settings: of the exporter.
+        pods: who has which device.
+        now: seconds since 1970.
+    """
+
+    samples: NvmlSamples
+    history: History
+    settings: Settings
+    pods: Pods
+    now: float
+
+
+def families(view: View, counters: Sequence[Counter]) -> Iterator[Family]:
+    """Yield the metrics of a counter file, and the one that names what is unavailable."""
+    samples, settings = view.samples, view.settings
+    entities = list(_entities(samples, settings))
+    unavailable: Tally[tuple[str, str]] = Tally()
+    texts = _texts(samples, counters)
+    for counter in counters:
+        if counter.kind == "label":
+            if counter.field in UNAVAILABLE:
+                unavailable[counter.name, UNAVAILABLE[counter.field]] = len(entities)
+            continue
+        rows: list[Sample] = []
+        for entity in entities:
+            labels = _labels(entity, settings)
+            found = list(_values(counter, entity, view, unavailable))
+            for value, extra in found:
+                for pod in view.pods.get(entity.key) or ({},):
+                    attributes = dict(sorted({**extra, **pod}.items()))
+                    rows.append(
+                        Sample(value=value,
+                               labels={**labels, **texts.get(entity.gpu.uuid, {}), **attributes})
+                    )  # fmt: skip
+        is_float = counter.field in FIELDS and FIELDS[counter.field].is_float
+        yield Family(
+            name=counter.name, help=counter.help, kind=counter.kind, samples=tuple(rows),
+            fixed=is_float,
+        )  # fmt: skip
+    yield _unavailable(unavailable)
+
+
+def _entities(samples: NvmlSamples, settings: Settings) -> Iterator[Entity]:
+    for gpu in samples.gpus:
+        if settings.indices and gpu.index not in settings.indices:
+            continue
+        instances = {mig.gi: mig for mig in gpu.mig} if settings.devices != "g" else {}
+        for gi in sorted(instances):
+            yield Entity(gpu, instances[gi])
+        if not instances and settings.devices != "i":
+            yield Entity(gpu, None)
+
+
+def _labels(entity: Entity, settings: Settings) -> dict[str, str]:
+    gpu = entity.gpu
+    model = "-".join(gpu.name.split()) if settings.replace_blanks else gpu.name
+    labels = {
+        "gpu": str(gpu.index),
+        "uuid" if settings.old_namespace else "UUID": gpu.uuid,
+        "pci_bus_id": gpu.bus_id,
+        "device": f"nvidia{gpu.index}",
+        "modelName": model,
+    }
+    if entity.mig:
+        labels.update({"GPU_I_PROFILE": entity.mig.profile, "GPU_I_ID": str(entity.mig.gi)})
+    if settings.hostname:
+        labels["hostname"] = settings.hostname
+    return labels
+
+
+def _texts(samples: NvmlSamples, counters: Iterable[Counter]) -> dict[str, dict[str, str]]:
+    """Return the labels that are fields, of each GPU by its UUID."""
+    wanted = {c.field: c.name for c in counters if c.kind == "label"}
+    texts = {}
+    for gpu in samples.gpus:
+        values = {
+            "DCGM_FI_DRIVER_VERSION": samples.driver_version,
+            "DCGM_FI_NVML_VERSION": samples.nvml_version,
+            "DCGM_FI_DEV_SERIAL": gpu.serial,
+            "DCGM_FI_DEV_VBIOS_VERSION": gpu.vbios,
+        }
+        found = {wanted[field]: text for field, text in values.items() if field in wanted and text}
+        texts[gpu.uuid] = dict(sorted(found.items()))
+    return texts
+
+
+def _values(
+    counter: Counter, entity: Entity, view: View, unavailable: Tally[tuple[str, str]]
+) -> Iterator[tuple[float, dict[str, str]]]:
+    """Yield the values of a metric for one entity, each with its own labels."""
+    (uuid, gi), history, settings = entity.key, view.history, view.settings
+    if counter.field == fields.XID:
+        xid = history.last_xid(uuid, gi)
+        yield xid, {"err_code": str(xid), "err_msg": XID_TEXTS.get(xid, UNKNOWN_XID)}
+    elif counter.field == fields.XID_COUNT:
+        window = {"window_size_in_ms": str(settings.xid_window_ms)}
+        counts = history.xids_since(view.now - settings.xid_window_ms / 1000, uuid, gi)
+        yield from ((n, {"xid": str(xid), **window}) for xid, n in sorted(counts.items()))
+        if not counts:
+            yield 0, window
+    elif counter.field == fields.CLOCK_EVENTS:
+        window = {"window_size_in_ms": str(settings.clock_window_ms)}
+        events = history.clock_events_since(view.now - settings.clock_window_ms / 1000, uuid)
+        yield from ((n, {"clock_event": name, **window}) for name, n in sorted(events.items()))
+        if not events:
+            yield 0, window
+    elif counter.field in UNAVAILABLE:
+        unavailable[counter.name, UNAVAILABLE[counter.field]] += 1
+    else:
+        field = FIELDS[counter.field]
+        value, why = entity.value(field.value)
+        if value is None:
+            unavailable[counter.name, why] += 1
+        elif field.is_float:
+            yield value / field.divisor, {}
+        else:
+            yield int(value) // field.divisor, {}
+
+
+def _unavailable(reasons: Tally[tuple[str, str]]) -> Family:
+    return Family(
+        name="nvct_metric_unavailable",
+        help="GPUs and MIG instances without a series of this metric, by the reason.",
+        samples=tuple(
+            Sample(value=count, labels={"metric": metric, "reason": why})
+            for (metric, why), count in sorted(reasons.items())
+        ),
+    )

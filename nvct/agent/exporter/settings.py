@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the exporter; the names and defaults are those of the options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COUNTERS = "/etc/dcgm-exporter/default-counters.csv"
+ID_TYPES = ("uid", "device-name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings.
+
+    Attributes:
+        collectors: the counter file.
+        address: HOST:PORT that is served.
+        interval_s: between two samples.
+        kubernetes: whether series have the labels of pods; None: if the kubelet's socket exists.
+        devices: f (instances of GPUs in MIG mode, and other GPUs), g (GPUs), i (instances).
+        indices: of the GPUs that are shown; empty for all.
+        hostname: the label; "" for none.
+        socket: of the kubelet's service for pods' resources.
+        resources: further names of resources whose ids are GPUs.
+        xid_window_ms, clock_window_ms: of the counts in a window.
+        container_driver_root: where the driver's root is mounted; / is used if it is no folder.
+        textfile: a file that gets all metrics after each sample; "" for none.
+    """
+
+    collectors: str = COUNTERS
+    address: str = ":9400"
+    interval_s: float = 30.0
+    kubernetes: bool | None = None
+    old_namespace: bool = False
+    devices: str = "f"
+    indices: frozenset[int] = frozenset()
+    hostname: str = ""
+    pod_uid: bool = False
+    socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    resources: tuple[str, ...] = ()
+    virtual_gpus: bool = False
+    xid_window_ms: int = 300_000
+    clock_window_ms: int = 300_000
+    replace_blanks: bool = False
+    container_driver_root: str = "/driver-root"
+    textfile: str = ""

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exporter: samples all GPUs at an interval, and serves the last sample to each scrape.
+
+Collection is apart from the scrape: a GPU that hangs delays no scrape, and the sample's age is a
+metric. A sample that is too old is not shown as the present.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+
+from nvct.agent import exposition, http
+from nvct.agent.exporter import counters as counter_file
+from nvct.agent.exporter import series
+from nvct.agent.exporter.history import History
+from nvct.agent.exposition import Family, Sample
+from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.errors import DocumentError, HostError, NvmlError
+from nvct.linux.files import write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from nvct.agent.exporter.counters import Counter
+    from nvct.agent.exporter.pods import PodDevices
+    from nvct.agent.exporter.settings import Settings
+    from nvct.agent.http import Answer, Request
+    from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
+    from nvct.host.nvml.sample_model import NvmlSamples
+
+FIRST_S = 1.0
+"""Between the first two samples: performance metrics (GPM) need two."""
+STALE_INTERVALS = 3
+STALE_S = 10.0
+"""A sample is stale after so many intervals and seconds."""
+INDEX = "<html><title>GPU exporter</title><a href='./metrics'>Metrics</a></html>\n"
+
+
+class Exporter:
+    """The task.
+
+    Attributes:
+        reload: set to read settings and counter file again.
+        port: that is served; 0 before.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[], Settings],
+        client: NvmlClient,
+        journal: Log,
+        pods: Callable[[Settings], PodDevices],
+        library: Callable[[Settings], str],
+    ) -> None:
+        """Keep the arguments; nothing is opened yet.
+
+        Args:
+            load: returns the settings.
+            client: of NVML.
+            journal: the log.
+            pods: returns who tells which pod has which device.
+            library: returns the path of NVML, as `discovery.nvml_library`.
+        """
+        self.reload = asyncio.Event()
+        self.port = 0
+        self._load, self._client, self._log, self._pods_of = load, client, journal, pods
+        self._library = library
+        self._settings = load()
+        self._counters: tuple[Counter, ...] = counter_file.read(self._settings.collectors)
+        self._pods = pods(self._settings)
+        self._history = History()
+        self._samples: NvmlSamples | None = None
+        self._at = self._duration_s = 0.0
+        self._collections = {"ok": 0, "failed": 0}
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Serve until canceled.
+
+        Raises:
+            HostError: the address cannot be served.
+            SupervisorEndedError: NVML cannot be asked any more.
+        """
+        server = http.Server(self._answer)
+        host, port = http.address(self._settings.address)
+        try:
+            self.port = await server.listen(host, port)
+        except OSError as error:
+            raise HostError(
+                f"cannot serve {self._settings.address}: {error.strerror or error}",
+                hint="is another exporter running? --address names another port",
+            ) from error
+        self._log.info(f"serving metrics on port {self.port}")
+        try:
+            await self._collect()
+            await self._pause(FIRST_S)
+            while True:
+                await self._collect()
+                await self._pause(self._settings.interval_s)
+        finally:
+            await server.close()
+            await self._pods.close()
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return what /status shows."""
+        return [
+            {
+                "resource": "metrics",
+                "state": "listed" if not self._problem else "failing",
+                "reason": self._problem,
+                "port": self.port,
+                "gpus": len(self._samples.gpus) if self._samples else 0,
+                "pods": self._pods.problem or "mapped",
+            }
+        ]
+
+    def metrics(self) -> Iterable[Family]:
+        """Return the exporter's own metrics."""
+        return [*self._own()]
+
+    def text(self) -> str:
+        """Return what a scrape gets now."""
+        return exposition.text([*self._device_families(), *self._own()])
+
+    def _device_families(self) -> Iterator[Family]:
+        stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
+        if self._samples is not None and time.monotonic() - self._at <= stale_s:
+            pods = self._pods.labels(self._samples)
+            view = series.View(self._samples, self._history, self._settings, pods, time.time())
+            yield from series.families(view, self._counters)
+
+    def _own(self) -> Iterator[Family]:
+        if self._samples is not None:
+            age = Sample(value=round(time.monotonic() - self._at, 3))
+            yield Family(name="nvct_exporter_sample_age_seconds",
+                         help="Seconds since the GPUs were sampled.", samples=(age,))  # fmt: skip
+        yield Family(
+            name="nvct_exporter_collections_total",
+            help="Samples of all GPUs, by result.",
+            kind="counter",
+            samples=tuple(
+                Sample(value=number, labels={"result": result})
+                for result, number in self._collections.items()
+            ),
+        )
+        yield Family(
+            name="nvct_exporter_collection_seconds",
+            help="Seconds that the last sample of all GPUs took.",
+            samples=(Sample(value=round(self._duration_s, 6)),),
+        )
+        yield Family(
+            name="nvct_exporter_gpu_skipped_total",
+            help="How often a GPU was left out of a sample because it did not answer.",
+            kind="counter",
+            samples=tuple(
+                Sample(value=number, labels={"gpu": index})
+                for index, number in sorted(self._history.skipped.items())
+            ),
+        )
+        yield from self._xids()
+        up = Sample(value=int(not self._pods.problem), labels={"reason": self._pods.problem})
+        yield Family(
+            name="nvct_pod_mapping_up",
+            help="Whether series have the labels of pods; why not.",
+            samples=(up,),
+        )
+
+    def _xids(self) -> Iterator[Family]:
+        rows = [
+            ({"UUID": uuid, "GPU_I_ID": "" if gi < 0 else str(gi), "xid": str(xid)}, count, at)
+            for (uuid, gi), counts in sorted(self._history.xids.items())
+            for xid, (count, at) in sorted(counts.items())
+        ]
+        yield Family(
+            name="nvct_xid_errors_total",
+            help="XID errors since this program started.",
+            kind="counter",
+            samples=tuple(Sample(value=count, labels=labels) for labels, count, _ in rows),
+        )
+        yield Family(
+            name="nvct_xid_last_timestamp_seconds",
+            help="When an XID error occurred last, in seconds since 1970.",
+            samples=tuple(Sample(value=round(at, 3), labels=labels) for labels, _, at in rows),
+        )
+
+    async def _collect(self) -> None:
+        """Take a sample; one that fails keeps the sample before it."""
+        if self.reload.is_set():
+            self.reload.clear()
+            await self._read_settings()
+        began = time.monotonic()
+        try:
+            if self._client.chooses_library and not self._client.library:
+                self._client.library = self._library(self._settings)
+            samples = await self._client.samples()
+        except SupervisorEndedError:
+            raise
+        except (NvmlError, HostError) as error:
+            self._client.library = ""  # the driver may have another one the next time
+            self._collections["failed"] += 1
+            self._tell(error.message)
+            return
+        finally:
+            self._duration_s = time.monotonic() - began
+        self._samples, self._at = samples, time.monotonic()
+        self._collections["ok"] += 1
+        keep_ms = max(self._settings.xid_window_ms, self._settings.clock_window_ms)
+        self._history.add(samples, time.time(), keep_ms / 1000)
+        self._tell(", ".join(f"GPU {index}: {why}" for index, why in samples.unanswered.items()))
+        await self._pods.refresh()
+        if self._settings.textfile:
+            self._write_text(self._settings.textfile)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for the next sample; a reload ends the wait."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.reload.wait(), seconds)
+
+    async def _read_settings(self) -> None:
+        """Read settings and counter file again; those before stay if they are wrong."""
+        try:
+            settings = self._load()
+            self._counters = counter_file.read(settings.collectors)
+        except (DocumentError, HostError) as error:
+            self._log.error(f"{error.message}: the counters before stay")
+            return
+        await self._pods.close()
+        self._settings, self._pods = settings, self._pods_of(settings)
+        self._log.info("read the counter file again")
+
+    def _write_text(self, path: str) -> None:
+        try:
+            write_atomic(path, self.text().encode(), mode=0o644)
+        except OSError as error:
+            self._tell(f"cannot write {path}: {error.strerror}")
+
+    def _tell(self, problem: str) -> None:
+        """Log a problem when it comes and when it goes."""
+        if problem != self._problem:
+            if problem:
+                self._log.warning(problem)
+            else:
+                self._log.info("all GPUs answer")
+        self._problem = problem
+
+    def _answer(self, request: Request) -> Answer:
+        if request.method not in ("GET", "HEAD"):
+            return http.Answer(404, "there are GET /metrics and /health\n")
+        if request.path == "/metrics":
+            return http.Answer(200, self.text(), exposition.CONTENT_TYPE)
+        if request.path == "/health":
+            return http.Answer(200, "OK")
+        if request.path == "/":
+            return http.Answer(200, INDEX, "text/html; charset=utf-8")
+        return http.Answer(404, "there are GET /metrics and /health\n")

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the kubelet which container has which devices, by its service for pods' resources."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+import grpc.aio
+
+from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.errors import HostError
+
+VERSIONS = ("v1", "v1alpha1")
+"""v1alpha1 alone is served before Kubernetes 1.20; the messages are the same."""
+TIMEOUT_S = 5.0
+LIMIT = 64 << 20
+"""Bytes of an answer, of a node with very many pods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The devices of one resource that a container has."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    devices: tuple[str, ...]
+
+
+class PodResources:
+    """One open channel to the kubelet's socket."""
+
+    def __init__(self, socket: str) -> None:
+        """Keep the path; the first question connects."""
+        self._socket = socket
+        self._channel: grpc.aio.Channel | None = None
+        self._versions: tuple[str, ...] = VERSIONS
+
+    async def holdings(self) -> tuple[Holding, ...]:
+        """Return what all containers of this node have.
+
+        Raises:
+            HostError: the kubelet does not answer.
+        """
+        if self._channel is None:
+            options = (("grpc.max_receive_message_length", LIMIT),)
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
+        for version in self._versions:
+            call = self._channel.unary_unary(
+                f"/{version}.PodResourcesLister/List",
+                api.ListPodResourcesRequest.SerializeToString,
+                api.ListPodResourcesResponse.FromString,
+            )
+            try:
+                answer = await call(api.ListPodResourcesRequest(), timeout=TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                if error.code() == grpc.StatusCode.UNIMPLEMENTED and version != VERSIONS[-1]:
+                    continue
+                self._versions = VERSIONS  # the next kubelet may be another one
+                raise HostError(
+                    f"the kubelet does not answer on {self._socket}: {error.details()}"
+                ) from error
+            self._versions = (version,)
+            return tuple(_holdings(answer))
+        raise HostError(f"the kubelet on {self._socket} has no service for pods' resources")
+
+    async def close(self) -> None:
+        """Close the channel."""
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = None
+
+
+def _holdings(answer: api.ListPodResourcesResponse) -> list[Holding]:
+    return [
+        Holding(
+            pod.namespace, pod.name, container.name, devices.resource_name,
+            tuple(devices.device_ids),
+        )
+        for pod in answer.pod_resources
+        for container in pod.containers
+        for devices in container.devices
+    ]  # fmt: skip

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exporter beside a real kubelet: each series has the pod that has the GPU."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from nvct.agent.device_plugin.resources import GPU
+from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.engines.checks import UUID
+from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.conftest import CONTAINERD
+from tests.kubernetes.device_plugin import (
+    GPUS,
+    LIST,
+    TIMEOUT_S,
+    allocatable,
+    asks,
+    log,
+    plugin,
+    smi,
+    state,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.kubernetes.cluster import Cluster
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", CONTAINERD[:1], indirect=True),
+]
+SMALL = "nvidia.com/mig-1g.10gb"
+SHARED = f"{GPU}.shared"
+FILE = "/run/prometheus/dcgm.prom"
+NAME = "DCGM_FI_DEV_GPU_TEMP"
+STAYS = f"{LIST}; sleep 600"
+
+
+@contextlib.contextmanager
+def exporter(cluster: Cluster, *flags: str) -> Iterator[None]:
+    """Run the exporter on the node, beside the kubelet."""
+    cluster.box.call("mkdir", "-p", FILE.rpartition("/")[0])
+    cluster.box.call("rm", "-f", FILE)
+    daemon = cluster.box.start(
+        [
+            f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.exporter.main", "--textfile", FILE,
+            "--driver-root-ctr-path", DRIVER_ROOT, "--collect-interval", "1000", *flags,
+        ],
+        "exporter.log",
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        cluster.box.call("pkill", "-f", f"nvct.agent.exporter.main --textfile {FILE}")
+        assert daemon.wait(TIMEOUT_S) == 0
+
+
+@contextlib.contextmanager
+def pods(cluster: Cluster, resources: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Run a pod for each name with one device of a resource; yield what each of them sees."""
+    for name, resource in resources.items():
+        cluster.api.create(PODS, asks(1, STAYS, resource).manifest(name))
+    try:
+        for name in resources:
+            assert wait(lambda: "UUID" in log(cluster, name), TIMEOUT_S), state(cluster, name)  # noqa: B023
+        yield {name: log(cluster, name) for name in resources}
+    finally:
+        for name in resources:
+            cluster.api.delete(f"{PODS}/{name}")
+        assert wait(lambda: not any(cluster.api.find(f"{PODS}/{n}") for n in resources), TIMEOUT_S)
+
+
+def series(cluster: Cluster) -> list[dict[str, str]]:
+    """Return the labels of all series of one metric."""
+    try:
+        text = cluster.box.read(FILE)
+    except FileNotFoundError:
+        return []
+    found: list[Any] = [family for family in parse(text) if family.name == NAME]
+    return [sample.labels for family in found for sample in family.samples]
+
+
+def of_pod(cluster: Cluster, pod: str) -> list[dict[str, str]]:
+    return [labels for labels in series(cluster) if labels.get("pod") == pod]
+
+
+def test_a_whole_gpu_has_its_pod_and_loses_it(node: Cluster) -> None:
+    with plugin(node), exporter(node):
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
+        with pods(node, {"train": GPU}) as seen:
+            assert wait(lambda: of_pod(node, "train"), TIMEOUT_S), series(node)
+            (labels,) = of_pod(node, "train")
+            assert labels["UUID"] == UUID.findall(seen["train"])[0]
+            assert (labels["namespace"], labels["container"]) == ("default", "main")
+            assert len(series(node)) == GPUS
+        assert wait(lambda: not of_pod(node, "train"), TIMEOUT_S), series(node)
+        assert len(series(node)) == GPUS
+
+
+def test_a_mig_instance_has_its_pod(node: Cluster) -> None:
+    with plugin(node, "--mig-strategy=mixed"), exporter(node):
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
+        try:
+            smi(node, "-i", "0", "-mig", "1")
+            smi(node, "mig", "-i", "0", "-cgi", "1g.10gb,1g.10gb", "-C")
+            assert wait(lambda: allocatable(node, SMALL) == 2, TIMEOUT_S), state(node, "plugin")
+            with pods(node, {"infer-a": SMALL, "infer-b": SMALL}):
+                names = ("infer-a", "infer-b")
+                assert wait(lambda: all(of_pod(node, n) for n in names), TIMEOUT_S), series(node)
+                rows = [row for name in names for row in of_pod(node, name)]
+                assert [row["GPU_I_PROFILE"] for row in rows] == ["1g.10gb"] * 2
+                assert len({row["GPU_I_ID"] for row in rows}) == 2
+        finally:
+            smi(node, "mig", "-i", "0", "-dci")
+            smi(node, "mig", "-i", "0", "-dgi")
+            smi(node, "-i", "0", "-mig", "0")
+
+
+def test_shared_gpus_have_each_pod_where_that_is_asked_for(node: Cluster) -> None:
+    rule = "{name: nvidia.com/gpu, replicas: 2}"
+    config = f"sharing: {{timeSlicing: {{renameByDefault: true, resources: [{rule}]}}}}"
+    names = [f"share-{number}" for number in range(GPUS + 1)]
+    with plugin(node, config=config), exporter(node, "--kubernetes-virtual-gpus"):
+        assert wait(lambda: allocatable(node, SHARED) == 2 * GPUS, TIMEOUT_S)
+        with pods(node, dict.fromkeys(names, SHARED)) as seen:
+            assert wait(lambda: all(of_pod(node, n) for n in names), TIMEOUT_S), series(node)
+            for name in names:
+                (labels,) = of_pod(node, name)
+                assert labels["UUID"] == UUID.findall(seen[name])[0]
+                assert labels["vgpu"] in ("0", "1")

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples → text: names, label order and numbers as dcgm-exporter writes them."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from nvct.agent import exposition
+from nvct.agent.exporter import counters, fields, series
+from nvct.agent.exporter.history import History
+from nvct.agent.exporter.pods import NEW, labels
+from nvct.agent.exporter.settings import Settings
+from nvct.agent.kubelet.pod_resources import Holding
+from nvct.host.nvml.sample_model import VALUES, GpuSample, MigSample, NvmlSamples, XidCount
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from prometheus_client import Metric
+
+DEFAULT = counters.read(str(counters.DEFAULT))
+UUID = "GPU-818582cb-4611-5e40-88a8-507864c634eb"
+MIG_UUID = "MIG-11111111-4611-5e40-88a8-507864c634eb"
+NOW = 1_800_000_000.0
+PROFILING = "GPUs before Hopper need DCGM's profiling module"
+
+
+def gpu(index: int = 0, **changes: Any) -> GpuSample:
+    fields_of: dict[str, Any] = {
+        "index": index, "minor": index, "uuid": UUID[:-1] + str(index),
+        "bus_id": "00000000:1B:00.0", "name": "NVIDIA A100-SXM4-40GB",
+        "values": {"sm_clock": 1410, "power": 68123, "memory_used": 5 << 20},
+        "errors": {"tensor_active": PROFILING},
+    }  # fmt: skip
+    return GpuSample(**{**fields_of, **changes})
+
+
+def mig(gi: int = 7, **values: float) -> MigSample:
+    return MigSample(uuid=MIG_UUID, gi=gi, ci=0, profile="1g.5gb", values=values)
+
+
+def text(*gpus: GpuSample, history: History | None = None, **settings: Any) -> str:
+    samples = NvmlSamples(driver_version="580.1", gpus=gpus)
+    chosen = settings.pop("counters", DEFAULT)
+    pods = settings.pop("pods", {})
+    view = series.View(samples, history or History(), Settings(**settings), pods, NOW)
+    return exposition.text(series.families(view, chosen))
+
+
+def read(text: str) -> dict[str, Metric]:
+    return {family.name: family for family in parse(text)}
+
+
+def test_a_line_is_as_dcgm_exporter_writes_it() -> None:
+    written = text(gpu(), hostname="node-1").splitlines()
+
+    start = (
+        f'gpu="0",UUID="{UUID[:-1]}0",pci_bus_id="00000000:1B:00.0",device="nvidia0",'
+        'modelName="NVIDIA A100-SXM4-40GB",hostname="node-1",DCGM_FI_DRIVER_VERSION="580.1"'
+    )
+    assert written[:3] == [
+        "# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).",
+        "# TYPE DCGM_FI_DEV_SM_CLOCK gauge",
+        f"DCGM_FI_DEV_SM_CLOCK{{{start}}} 1410",
+    ]
+    assert f"DCGM_FI_DEV_POWER_USAGE{{{start}}} 68.123000" in written
+    assert f"DCGM_FI_DEV_FB_USED{{{start}}} 5" in written
+    assert f'DCGM_FI_DEV_XID_ERRORS{{{start},err_code="0",err_msg="No Error"}} 0' in written
+
+
+def test_what_has_no_value_is_named_and_not_invented() -> None:
+    families = read(text(gpu(), gpu(1)))
+
+    assert "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE" not in families
+    reasons = {
+        sample.labels["metric"]: (sample.labels["reason"], sample.value)
+        for sample in families["nvct_metric_unavailable"].samples
+    }
+    assert reasons["DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"] == (PROFILING, 2)
+    assert reasons["DCGM_FI_DEV_VGPU_LICENSE_STATUS"][1] == 2
+    shown = {counter.name for counter in DEFAULT if counter.kind != "label"}
+    assert set(families) | set(reasons) == shown | {"nvct_metric_unavailable"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("f", [("0", "7"), ("1", None)]),
+        ("g", [("0", None), ("1", None)]),
+        ("i", [("0", "7")]),
+    ],
+)
+def test_instances_stand_for_their_gpu(
+    devices: str, expected: list[tuple[str, str | None]]
+) -> None:
+    busy = {"sm_clock": 1410, "gpu_utilization": 90, "memory_used": 9 << 20}
+    split = gpu(0, values=busy, mig=(mig(memory_used=2 << 20),))
+
+    families = read(text(split, gpu(1), devices=devices))
+
+    rows = families["DCGM_FI_DEV_SM_CLOCK"].samples
+    assert [(row.labels["gpu"], row.labels.get("GPU_I_ID")) for row in rows] == expected
+    used = families["DCGM_FI_DEV_FB_USED"].samples[0].value
+    assert used == (9 if devices == "g" else 2)
+    assert ("DCGM_FI_DEV_GPU_UTIL" in families) is (devices == "g")
+
+
+def test_the_old_namespace_has_the_old_names() -> None:
+    old = tuple(counters.Counter(name, "gauge", "H.", field)
+                for name, field in fields.VERSION_1.items())  # fmt: skip
+
+    families = read(text(gpu(), counters=old, old_namespace=True))
+
+    assert families["dcgm_sm_clock"].samples[0].labels["uuid"] == f"{UUID[:-1]}0"
+
+
+def test_a_pod_is_found_by_each_form_of_its_device() -> None:
+    samples = NvmlSamples(gpus=(gpu(mig=(mig(),)), gpu(1), gpu(2)))
+    first, second = samples.gpus[0].uuid, samples.gpus[1].uuid
+    forms = {
+        MIG_UUID: (first, 7), "nvidia0/gi7": (first, 7), f"{MIG_UUID}::3": (first, 7),
+        second: (second, -1), f"{second}::0": (second, -1), "nvidia1": (second, -1),
+        "nvidia1/vgpu2": (second, -1), "nvidia0/gi7/vgpu0": (first, 7), "1": (second, -1),
+    }  # fmt: skip
+    for id_, key in forms.items():
+        held = (Holding("ns", "pod", "main", "nvidia.com/gpu", (id_,)),)
+        pods = labels(held, samples, NEW, lambda _name: True)
+        assert pods == {key: [{"container": "main", "namespace": "ns", "pod": "pod"}]}, id_
+    unknown = (Holding("ns", "pod", "main", "nvidia.com/gpu", ("GPU-other",)),)
+    assert labels(unknown, samples, NEW, lambda _name: True) == {}
+
+
+def test_labels_of_a_pod_follow_in_alphabetical_order() -> None:
+    pods = {(f"{UUID[:-1]}0", -1): [{"container": "main", "namespace": "ns", "pod": "train"}]}
+
+    line = text(gpu(), pods=pods).splitlines()[2]
+
+    assert line.endswith(
+        'DCGM_FI_DRIVER_VERSION="580.1",container="main",namespace="ns",pod="train"} 1410'
+    )
+
+
+def test_a_shared_gpu_has_no_pod_unless_each_is_asked_for() -> None:
+    samples = NvmlSamples(gpus=(gpu(),))
+    uuid = samples.gpus[0].uuid
+    held = tuple(
+        Holding("ns", pod, "main", "nvidia.com/gpu.shared", (f"{uuid}::{number}",))
+        for number, pod in enumerate(("one", "two"))
+    )
+
+    assert labels(held, samples, NEW, lambda _name: True) == {}
+    each = labels(held, samples, NEW, lambda _name: True, virtual=True)
+    assert [(pod["pod"], pod["vgpu"]) for pod in each[uuid, -1]] == [("one", "0"), ("two", "1")]
+    alone = labels(held[:1], samples, NEW, lambda _name: True)
+    assert alone[uuid, -1][0]["pod"] == "one"
+
+
+def xid(number: int, count: int, at: float, gi: int = -1) -> XidCount:
+    return XidCount(xid=number, count=count, at=at, gi=gi)
+
+
+def test_xids_are_counted_across_watches_and_in_a_window() -> None:
+    history = History()
+    for now, watch, count in ((0, 1, 1), (10, 1, 3), (400, 2, 1)):
+        sampled = gpu(xids=(xid(79, count, NOW + now),))
+        history.add(NvmlSamples(watch_start=watch, gpus=(sampled,)), NOW + now, 600)
+
+    uuid = gpu().uuid
+    assert history.xids[uuid, -1][79] == (4, NOW + 400)
+    assert history.last_xid(uuid, -1) == history.last_xid(uuid, 7) == 79
+    assert history.xids_since(NOW + 5, uuid, -1) == {79: 3}
+    assert history.xids_since(NOW + 300, uuid, -1) == {79: 1}
+
+
+def test_an_xid_of_an_instance_is_not_that_of_another() -> None:
+    history = History()
+    sampled = gpu(xids=(xid(43, 1, NOW, gi=7),))
+    history.add(NvmlSamples(watch_start=1, gpus=(sampled,)), NOW, 600)
+
+    assert (history.last_xid(sampled.uuid, 7), history.last_xid(sampled.uuid, 8)) == (43, 0)
+
+
+def test_clock_events_are_counted_in_a_window() -> None:
+    history = History()
+    for second, bits in ((0, 0x40), (60, 0x48), (120, 0)):
+        sampled = gpu(values={"clock_event_reasons": bits})
+        history.add(NvmlSamples(gpus=(sampled,)), NOW + second, 100)
+
+    counted = history.clock_events_since(NOW, gpu().uuid)
+
+    assert counted == {"hw_slowdown": 1, "hw_thermal": 1}  # the first sample is forgotten
+
+
+def test_every_field_is_a_value_of_a_sample() -> None:
+    assert {field.value for field in fields.FIELDS.values()} <= {*VALUES, "nvlink_total"}
+    assert all(fields.canonical(name) for name in fields.VERSION_1)
+
+
+def test_the_number_of_labels_is_bounded() -> None:
+    pods = {(f"{UUID[:-1]}0", 7): [{"container": "m", "namespace": "n", "pod": "p"}]}
+    for family in parse(text(gpu(mig=(mig(),)), pods=pods, hostname="h")):
+        for sample in family.samples:
+            plain = set(sample.labels) - {"err_code", "err_msg"}
+            assert len(plain) <= 12, sample

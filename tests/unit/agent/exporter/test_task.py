@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exporter on a simulated node, as a scraper sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from nvct.agent.exporter import main, task
+from nvct.agent.logs import Log
+from nvct.errors import HostError
+from nvct.sim import node_changes, tree
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.test_samples import client_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from nvct.agent.exporter.task import Exporter
+
+TIMEOUT_S = 60.0
+SETTINGS = ("--address", "127.0.0.1:0", "--collect-interval", "1000", "--kubernetes=false")
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> tree.Node:
+    return tree.create("exporter", "hgx-h100", tmp_path, nodes="plain", native_cache=CACHE)
+
+
+def serve(
+    node: tree.Node,
+    check: Callable[[Exporter], Awaitable[None]],
+    *words: str,
+    library: str | None = None,
+) -> str:
+    """Run an exporter while a check runs; return its log."""
+    log = io.StringIO()
+
+    async def run() -> None:
+        with client_of(node) as client:
+            client.library = client.library if library is None else library
+            exporter = main.make((*SETTINGS, *words), {}, client, Log(target=log))
+            running = asyncio.create_task(exporter.run())
+            try:
+                await check(exporter)
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+    return log.getvalue()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.05)
+
+
+def values(exporter: Exporter, name: str) -> dict[str, float]:
+    """Return the values of a metric by label gpu."""
+    return {
+        sample.labels.get("gpu", ""): sample.value
+        for family in parse(exporter.text())
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_a_scrape_over_http_has_all_gpus_and_the_age(node: tree.Node) -> None:
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: len(values(exporter, "DCGM_FI_PROF_GR_ENGINE_ACTIVE")) == 8)
+        url = f"http://127.0.0.1:{exporter.port}"
+
+        def fetch(path: str) -> tuple[int, str, str]:
+            with urllib.request.urlopen(url + path) as answer:  # noqa: S310
+                return answer.status, answer.headers["Content-Type"], answer.read().decode()
+
+        began = time.perf_counter()
+        status, kind, body = await asyncio.to_thread(fetch, "/metrics")
+        print(f"scrape of 8 GPUs: {1000 * (time.perf_counter() - began):.1f} ms")
+        assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        assert body.count("\nDCGM_FI_DEV_GPU_TEMP{") == 8
+        assert "\nnvct_exporter_sample_age_seconds " in body
+        assert await asyncio.to_thread(fetch, "/health") == (
+            200, "text/plain; charset=utf-8", "OK",
+        )  # fmt: skip
+        assert "metrics" in (await asyncio.to_thread(fetch, "/"))[2]
+
+    serve(node, check)
+
+
+def test_changes_of_a_gpu_are_followed(node: tree.Node) -> None:
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: values(exporter, "DCGM_FI_DEV_GPU_TEMP").get("3") == 34)
+        node_changes.apply(node, "gpu", ["3", "temp=93", "remapped_uncorrected=2"])
+        node_changes.apply(node, "xid", ["3", "63"])
+        await until(lambda: values(exporter, "DCGM_FI_DEV_XID_ERRORS").get("3") == 63)
+        await until(lambda: values(exporter, "DCGM_FI_DEV_GPU_TEMP")["3"] == 93)
+        rows = values(exporter, "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS_total")
+        text = exporter.text()
+        assert rows.get("3", 2) == 2
+        assert 'xid="63"} 1\n' in text
+
+    serve(node, check)
+
+
+def test_a_gpu_that_hangs_is_skipped_and_counted_and_comes_back(node: tree.Node) -> None:
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+        node_changes.apply(node, "gpu", ["2", "hang=3600"])
+        await until(lambda: set(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == set("0134567"))
+        assert values(exporter, "nvct_exporter_gpu_skipped_total")["2"] >= 1
+        node_changes.apply(node, "gpu", ["2", "hang=0"])
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+
+    log = serve(node, check)
+
+    assert "warning: GPU 2: no answer within 2 s" in log
+    assert "all GPUs answer" in log
+
+
+def test_an_old_sample_is_not_shown_as_the_present(
+    node: tree.Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+        monkeypatch.setattr(task, "STALE_S", -1e9)
+        assert values(exporter, "DCGM_FI_DEV_GPU_TEMP") == {}
+        assert values(exporter, "nvct_exporter_sample_age_seconds")
+
+    serve(node, check)
+
+
+def test_a_changed_counter_file_is_read_and_a_wrong_one_is_not(
+    node: tree.Node, tmp_path: Path
+) -> None:
+    path = tmp_path / "counters.csv"
+    path.write_text("DCGM_FI_DEV_GPU_TEMP, gauge, T\n")
+
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+        path.write_text("DCGM_FI_DEV_SM_CLOCK, gauge, C\n")
+        exporter.reload.set()
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_SM_CLOCK")) == 8)
+        path.write_text("nonsense\n")
+        exporter.reload.set()
+        await until(lambda: not exporter.reload.is_set())
+        assert len(values(exporter, "DCGM_FI_DEV_SM_CLOCK")) == 8
+
+    log = serve(node, check, "-f", str(path))
+
+    assert "has 1 parts, not 3: the counters before stay" in log
+
+
+def test_the_textfile_is_what_a_scrape_gets(node: tree.Node, tmp_path: Path) -> None:
+    path = tmp_path / "dcgm.prom"
+
+    async def check(_exporter: Exporter) -> None:
+        await until(path.exists)
+
+    serve(node, check, "--textfile", str(path))
+
+    names = {family.name for family in parse(path.read_text())}
+    assert "DCGM_FI_DEV_GPU_TEMP" in names
+
+
+def test_an_address_in_use_is_named(node: tree.Node) -> None:
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: exporter.port != 0)
+        with client_of(node) as client:
+            words = ("--address", f"127.0.0.1:{exporter.port}", "--kubernetes=false")
+            second = main.make(words, {}, client, Log(target=io.StringIO()))
+            with pytest.raises(HostError, match="cannot serve") as raised:
+                await second.run()
+            assert str(exporter.port) in raised.value.message
+
+    serve(node, check)
+
+
+def test_the_driver_is_found_and_one_that_comes_later(node: tree.Node, tmp_path: Path) -> None:
+    root = tmp_path / "driver-root"
+    root.mkdir()
+
+    async def check(exporter: Exporter) -> None:
+        failed = 'nvct_exporter_collections_total{result="failed"} '
+        await until(lambda: f"{failed}0" not in exporter.text())
+        root.rmdir()
+        root.symlink_to(node.driver_root)
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+
+    log = serve(node, check, "--driver-root-ctr-path", str(root), library="")
+
+    assert f"no libnvidia-ml.so.1 in {root} or /" in log

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kubelet's service for pods' resources: both versions, and a kubelet that does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubelet.pod_resources import Holding, PodResources
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+ANSWER = api.ListPodResourcesResponse(
+    pod_resources=[
+        api.PodResources(
+            name="train", namespace="ns",
+            containers=[
+                api.ContainerResources(
+                    name="main",
+                    devices=[
+                        api.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=["GPU-1"])
+                    ],
+                )
+            ],
+        ),
+        api.PodResources(name="idle", namespace="ns"),
+    ]
+)  # fmt: skip
+HELD = (Holding("ns", "train", "main", "nvidia.com/gpu", ("GPU-1",)),)
+
+
+@contextlib.asynccontextmanager
+async def kubelet(path: Path, version: str) -> AsyncIterator[None]:
+    """Serve one version on a socket."""
+
+    async def answer(_request: Any, _context: Any) -> api.ListPodResourcesResponse:
+        return ANSWER
+
+    method = grpc.unary_unary_rpc_method_handler(
+        answer,
+        api.ListPodResourcesRequest.FromString,
+        api.ListPodResourcesResponse.SerializeToString,
+    )
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(f"{version}.PodResourcesLister", {"List": method}),)
+    )
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    try:
+        yield
+    finally:
+        await server.stop(None)
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha1"])
+def test_both_versions_are_understood(version: str, tmp_path: Path) -> None:
+    async def run() -> None:
+        asked = PodResources(str(tmp_path / "kubelet.sock"))
+        try:
+            async with kubelet(tmp_path / "kubelet.sock", version):
+                assert await asked.holdings() == HELD
+                assert await asked.holdings() == HELD
+        finally:
+            await asked.close()
+
+    asyncio.run(run())
+
+
+def test_a_kubelet_that_is_gone_is_named_and_one_that_comes_back_answers(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+
+    async def run() -> None:
+        asked = PodResources(str(socket))
+        try:
+            with pytest.raises(HostError, match=f"the kubelet does not answer on {socket}"):
+                await asked.holdings()
+            await asked.close()
+            async with kubelet(socket, "v1"):
+                assert await asked.holdings() == HELD
+        finally:
+            await asked.close()
+
+    asyncio.run(run())
+
+
+def test_another_service_is_no_kubelet(tmp_path: Path) -> None:
+    socket = tmp_path / "kubelet.sock"
+
+    async def run() -> None:
+        asked = PodResources(str(socket))
+        try:
+            async with kubelet(socket, "v2"):
+                with pytest.raises(HostError, match="the kubelet does not answer"):
+                    await asked.holdings()
+        finally:
+            await asked.close()
+
+    asyncio.run(run())
