@@ -19,6 +19,7 @@ from nvct.sim import run_folder
 from nvct.version import __version__
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
+from tests.engines.releases import of_release
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.api import PODS, ApiError, wait
 from tests.kubernetes.cluster import FOLDER as CLUSTER_FOLDER
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
+ON_ONE = pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True)
+"""For what does not depend on the engine's version."""
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
 MANIFESTS = CHART.parents[1] / "kubernetes"
 NAMESPACE = "nvct"
@@ -166,6 +169,7 @@ def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
         node.box.call("rm", "-rf", TOOLKIT)
 
 
+@ON_ONE
 def test_the_manifests_install_and_remove_it_without_helm(node: Cluster) -> None:
     """The steps of packaging/kubernetes/README.md."""
     before, labels = node.engine.snapshot(), _labels(node)
@@ -186,6 +190,7 @@ def test_the_manifests_install_and_remove_it_without_helm(node: Cluster) -> None
     assert _labels(node) == labels
 
 
+@ON_ONE
 def test_a_label_of_the_node_chooses_its_config_file(node: Cluster) -> None:
     shared = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
     node.kubectl("create", "namespace", NAMESPACE)
@@ -202,6 +207,7 @@ def test_a_label_of_the_node_chooses_its_config_file(node: Cluster) -> None:
     node.kubectl("delete", "namespace", NAMESPACE)
 
 
+@ON_ONE
 def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None:
     listener = "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind({!r}); s.listen(); "
     script = f"{listener.format(SOCKET)}time.sleep(600)"
@@ -218,6 +224,7 @@ def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None
         node.box.call("rm", "-f", SOCKET)
 
 
+@ON_ONE
 def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None:
     other = "other-node"
     node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": {"name": other}})
