@@ -77,6 +77,7 @@ class Exporter:
         self._at = self._duration_s = 0.0
         self._collections = {"ok": 0, "failed": 0}
         self._problem = ""
+        self._has_failed = False
 
     async def run(self) -> None:
         """Serve until canceled.
@@ -194,19 +195,19 @@ class Exporter:
             await self._read_settings()
         began = time.monotonic()
         try:
-            if self._client.chooses_library and not self._client.library:
+            if self._client.chooses_library and (self._has_failed or not self._client.library):
                 self._client.library = self._library(self._settings)
             samples = await self._client.samples()
         except SupervisorEndedError:
             raise
         except (NvmlError, HostError) as error:
-            self._client.library = ""  # the driver may have another one the next time
+            self._has_failed = True  # the driver may be another one the next time
             self._collections["failed"] += 1
             self._tell(error.message)
             return
         finally:
             self._duration_s = time.monotonic() - began
-        self._samples, self._at = samples, time.monotonic()
+        self._samples, self._at, self._has_failed = samples, time.monotonic(), False
         self._collections["ok"] += 1
         keep_ms = max(self._settings.xid_window_ms, self._settings.clock_window_ms)
         self._history.add(samples, time.time(), keep_ms / 1000)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nvct.agent.exporter.task import Exporter
+    from nvct.agent.nvml_client import NvmlClient
 
 TIMEOUT_S = 60.0
 SETTINGS = ("--address", "127.0.0.1:0", "--collect-interval", "1000", "--kubernetes=false")
@@ -39,13 +40,17 @@ def serve(
     check: Callable[[Exporter], Awaitable[None]],
     *words: str,
     library: str | None = None,
+    log: io.StringIO | None = None,
+    seen: list[NvmlClient] | None = None,
 ) -> str:
-    """Run an exporter while a check runs; return its log."""
-    log = io.StringIO()
+    """Run an exporter while a check runs; return its log, and add its client to a list."""
+    log = log or io.StringIO()
 
     async def run() -> None:
         with client_of(node) as client:
             client.library = client.library if library is None else library
+            if seen is not None:
+                seen.append(client)
             exporter = main.make((*SETTINGS, *words), {}, client, Log(target=log))
             running = asyncio.create_task(exporter.run())
             try:
@@ -200,3 +205,23 @@ def test_the_driver_is_found_and_one_that_comes_later(node: tree.Node, tmp_path:
     log = serve(node, check, "--driver-root-ctr-path", str(root), library="")
 
     assert f"no libnvidia-ml.so.1 in {root} or /" in log
+
+
+def test_nvml_that_crashes_is_counted_and_the_other_tasks_keep_their_library(
+    node: tree.Node,
+) -> None:
+    clients: list[NvmlClient] = []
+
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+        node_changes.apply(node, "nvml-crash", ["3600"])
+        failed = 'nvct_exporter_collections_total{result="failed"} '
+        await until(lambda: f"{failed}0" not in exporter.text())
+        assert clients[0].library.endswith(node.installed)
+        node_changes.apply(node, "nvml-crash", ["0"])
+        await until(lambda: "all GPUs answer" in log.getvalue())
+
+    log = io.StringIO()
+    serve(node, check, "--driver-root-ctr-path", str(node.driver_root), log=log, seen=clients)
+
+    assert "NVML crashed with SIGSEGV" in log.getvalue()
