@@ -31,7 +31,9 @@ PERCENTS = (
     "util", "memutil", "encutil", "decutil", "gr_active", "sm_active", "sm_occupancy",
     "tensor_active", "dram_active", "fp64_active", "fp32_active", "fp16_active",
 )  # fmt: skip
-FLAGS = ("remap_pending", "remap_failed", "retired_pending", "ecc", "persistence")
+FLAGS = (
+    "remap_pending", "remap_failed", "retired_pending", "ecc", "persistence", "migreset",
+)  # fmt: skip
 RECOVERY = ("none", "reset", "reboot", "drain-p2p", "drain-and-reset")
 """In the order of NVML's numbers (nvml.h, NVML_GPU_RECOVERY_ACTION_*)."""
 THROTTLE = MappingProxyType({

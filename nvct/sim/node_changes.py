@@ -36,7 +36,25 @@ def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
         if gpu.fields["migcapable"] != "1":
             raise UsageError(f"GPU {index}, a {gpu.fields['name']}, has no MIG")
         gpu.fields["mig"] = str(int(on))
+        gpu.fields.pop("migflip", None)
         mig.remove_all_instances(now, index)
+    tree.write_kernel(node)
+
+
+def reset_gpu(node: Node, index: int) -> None:
+    """Reset a GPU: a MIG mode that is pending comes into force, which removes its MIG instances.
+
+    Raises:
+        DocumentError: there is no such GPU.
+        UsageError: a process uses the GPU.
+    """
+    with state.change(node.state_file) as now:
+        fields = now.gpu(index).fields
+        if now.find("process", gpu=index):
+            raise UsageError(f"GPU {index} cannot be reset: a process uses it")
+        if fields.pop("migflip", "0") == "1":
+            fields["mig"] = str(1 - int(fields["mig"]))
+            mig.remove_all_instances(now, index)
     tree.write_kernel(node)
 
 
@@ -216,6 +234,7 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
     "mig-mode": ("GPU on|off", lambda n, gpu, mode: set_mig_mode(n, _index(gpu), on=_mode(mode))),
     "mig-create": ("GPU PROFILE", lambda n, gpu, name: create_instance(n, _index(gpu), name)),
     "mig-destroy": ("GPU ID", lambda n, gpu, gi: destroy_instance(n, _index(gpu), _index(gi))),
+    "reset": ("GPU", lambda n, gpu: reset_gpu(n, _index(gpu))),
     "lose": ("GPU", lambda n, gpu: lose_gpu(n, _index(gpu))),
     "find": ("GPU", lambda n, gpu: restore_gpu(n, _index(gpu))),
     "xid": (

@@ -14,11 +14,12 @@ from nvct.errors import DocumentError, HostError, NvmlError, UsageError
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig import checkpoint, config, export, plan
 from nvct.mig.apply import Machine, apply, recover
+from nvct.sim import node_changes, rehearsal
 from tests.unit.mig.conftest import library_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from nvct.host.nvml.mig_model import MigState
@@ -187,3 +188,61 @@ def test_a_checkpoint_is_restored_with_its_places(machine: Machine) -> None:
 
     apply(machine, restore)
     assert layouts(machine) == before
+
+
+def test_gpus_that_need_a_reset_for_their_mode_get_it_once(
+    machine: Machine, node: tree.Node
+) -> None:
+    for index in (0, 1):
+        node_changes.set_gpu(node, index, migreset="1")
+    by_bus_id = {gpu.bus_id: gpu.index for gpu in machine.session.mig().gpus}
+    calls: list[list[int]] = []
+
+    def reset(bus_ids: Sequence[str]) -> None:
+        assert machine.session.pid is None  # its handles would be in the way
+        calls.append([by_bus_id[bus_id] for bus_id in bus_ids])
+        for index in calls[-1]:
+            node_changes.reset_gpu(node, index)
+
+    apply(replace(machine, reset=reset), resolve(spec(BALANCED, 0, 1, 2)))
+
+    assert calls == [[0, 1]]
+    assert exported(machine)[0]["mig-devices"] == BALANCED
+
+
+def test_a_reset_that_fails_takes_the_pending_mode_back(machine: Machine, node: tree.Node) -> None:
+    node_changes.set_gpu(node, 0, migreset="1")
+
+    def fail(_: Sequence[str]) -> None:
+        raise HostError("nvidia-smi -r failed: in use by another client")
+
+    with pytest.raises(HostError, match="in use by another client; the layout before is back"):
+        apply(replace(machine, reset=fail), resolve(spec(BALANCED, 0)))
+    gpu = machine.session.mig().gpus[0]
+    assert (gpu.enabled, gpu.pending) == (False, False)
+
+
+def test_without_a_reset_a_mode_may_stay_pending(machine: Machine, node: tree.Node) -> None:
+    node_changes.set_gpu(node, 0, migreset="1")
+    mode_only = partial(plan.make, specs=[spec({}, 0)], mode_only=True)
+    assert apply(replace(machine, skip_reset=True), mode_only)
+    gpu = machine.session.mig().gpus[0]
+    assert (gpu.enabled, gpu.pending) == (False, True)
+
+    with pytest.raises(HostError, match="the layout before is back"):
+        apply(replace(machine, skip_reset=True), resolve(spec(BALANCED, 0)))
+
+
+def test_a_device_that_the_driver_says_is_in_use_is_not_lost(
+    machine: Machine, node: tree.Node
+) -> None:
+    apply(machine, resolve(spec(SMALL, 0)))
+    gi = machine.session.mig().gpus[0].instances[-1].id
+    before = layouts(machine)
+    rehearsal.set_process(node, 0, 4242, {"gi": str(gi), "ci": "0"})
+    with pytest.raises(HostError, match=r"GPU 0: DestroyCompute: .* failed: in use"):
+        apply(machine, resolve(spec({"7g.80gb": 1}, 0)))
+
+    assert layouts(machine) == before
+    rehearsal.end_process(node, 0, 4242)
+    apply(machine, resolve(spec({"7g.80gb": 1}, 0)))

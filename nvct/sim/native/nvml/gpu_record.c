@@ -134,6 +134,8 @@ bool parse_gpu(const char *line, struct gpu *gpu)
     gpu->addressing = field_unsigned(line, "addressing", 0);
     gpu->mig_capable = field_unsigned(line, "migcapable", 0);
     gpu->mig = field_unsigned(line, "mig", 0);
+    gpu->mig_pending = gpu->mig != (bool)field_unsigned(line, "migflip", 0);
+    gpu->mig_needs_reset = field_unsigned(line, "migreset", 0);
     gpu->lost = field_unsigned(line, "lost", 0);
     if (gpu->memory)
         gpu->memory_used = gpu->memory_used > gpu->memory ? gpu->memory : gpu->memory_used;

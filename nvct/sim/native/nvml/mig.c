@@ -21,7 +21,8 @@ API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, un
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!t.gpu->mig_capable)
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    *current = *pending = t.gpu->mig;
+    *current = t.gpu->mig;
+    *pending = t.gpu->mig_pending;
     return finish(NVML_SUCCESS);
 }
 

@@ -15,7 +15,22 @@ static nvmlReturn_t edit_mode(struct snapshot *s, struct text *text, void *arg)
     for (unsigned i = 0; i < s->n_gpu_instances && !change->on; i++)
         if (s->gpu_instances[i].gpu == change->gpu)
             return NVML_ERROR_IN_USE;
-    return text_set(text, &gpu, "mig", change->on ? "1" : "0");
+    const struct gpu *now = find_gpu(s, change->gpu);
+    bool flips = now && now->mig != now->mig_pending;
+    nvmlReturn_t result = NVML_SUCCESS;
+    if (flips != change->pending)
+        result = text_set(text, &gpu, "migflip", change->pending ? "1" : "0");
+    return result || change->pending ? result
+                                     : text_set(text, &gpu, "mig", change->on ? "1" : "0");
+}
+
+/* Why a mode is only pending: a process uses the GPU, or the GPU must be reset first. */
+static nvmlReturn_t hindrance(const struct snapshot *s, const struct gpu *gpu)
+{
+    for (unsigned i = 0; i < s->n_processes; i++)
+        if (s->processes[i].gpu == gpu->index)
+            return NVML_ERROR_IN_USE;
+    return gpu->mig_needs_reset ? NVML_ERROR_RESET_REQUIRED : NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned mode, nvmlReturn_t *activation)
@@ -28,10 +43,11 @@ API nvmlReturn_t nvmlDeviceSetMigMode(nvmlDevice_t device, unsigned mode, nvmlRe
         return finish(NVML_ERROR_INVALID_ARGUMENT);
     if (!t.gpu->mig_capable)
         return finish(NVML_ERROR_NOT_SUPPORTED);
-    struct change change = {.gpu = t.gpu->index, .on = mode};
-    if (t.gpu->mig != change.on)
+    nvmlReturn_t reason = t.gpu->mig != (bool)mode ? hindrance(t.state, t.gpu) : NVML_SUCCESS;
+    struct change change = {.gpu = t.gpu->index, .on = mode, .pending = reason != NVML_SUCCESS};
+    if (t.gpu->mig != change.on || t.gpu->mig_pending != change.on)
         result = state_edit(edit_mode, &change);
-    *activation = result; /* no change waits for a reset of the GPU */
+    *activation = result ? result : reason;
     return finish(result);
 }
 

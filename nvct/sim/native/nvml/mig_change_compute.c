@@ -120,6 +120,11 @@ static nvmlReturn_t edit_destroy_compute(struct snapshot *s, struct text *text, 
     struct match caps = {"cap", {{"gpu", change->gpu}, {"gi", change->gi}, {"ci", change->ci}}};
     if (!find_compute_instance(s, change->gpu, change->gi, change->ci))
         return NVML_ERROR_NOT_FOUND;
+    for (unsigned i = 0; i < s->n_processes; i++) {
+        const struct process *p = &s->processes[i];
+        if (p->gpu == change->gpu && p->gi == change->gi && p->ci == change->ci)
+            return NVML_ERROR_IN_USE;
+    }
     text_remove(text, &instance);
     text_remove(text, &caps);
     return check_tree(s);

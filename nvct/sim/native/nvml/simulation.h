@@ -10,7 +10,8 @@
  * Optional keys. gpu: `vbios`, `board`, `util` (per cent), `used` (bytes), `ecc`, `eccerrors`,
  * `persistence`, `addressing` (NVML's number), `ecccapable`, `class`, `bar1` (MiB), `cores`,
  * `buswidth` (of the memory, in bits), `fan` (per cent), `vgpuhost` (of a vGPU), `path`, `nvlink`
- * (NVML's number of the version) with `links`, such as `1,1,s0`. profile: `kind`
+ * (NVML's number of the version) with `links`, such as `1,1,s0`; `migreset` (whether a change of MIG
+ * mode waits for a reset), `migflip` (whether a reset changes the mode). profile: `kind`
  * (NVML_GPU_INSTANCE_PROFILE_*, by default from the name). ci: `start`, `size`. event: `gi`, `ci`.
  * process: `gpu`, `pid`, `memory` (bytes), `gi`, `ci`, `sm` and `mem` (per cent), `graphics` (0, 1).
  * metrics.c has further keys of a gpu: counters, and values that are derived without them.
@@ -85,7 +86,8 @@ struct gpu {
     unsigned cores, bus_width, fan; /* 0: unknown */
     unsigned long long memory, memory_used, memory_reserved, ecc_errors, bar1;
     unsigned long long metrics[METRICS], has_metric; /* a bit for each that the state has */
-    bool ecc_capable, mig_capable, mig, lost, is_virtual, has_memory_used;
+    bool ecc_capable, mig_capable, mig, mig_pending, mig_needs_reset, lost, is_virtual,
+        has_memory_used;
     char uuid[UUID_LENGTH], name[NVML_NAME_LENGTH], bus_id[NVML_BUS_ID_LENGTH];
     char serial[SERIAL_LENGTH], vbios[32];
     enum visibility visibility;
@@ -305,7 +307,7 @@ void remove_capability(const struct snapshot *s, unsigned gpu_minor, unsigned gi
 struct change {
     unsigned gpu, gi, ci, profile;
     const nvmlPlacement_t *placement; /* NULL: the first that is free */
-    bool on;
+    bool on, pending;
 };
 bool overlaps(nvmlPlacement_t a, nvmlPlacement_t b);
 
