@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Protocol
 
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml import mig_answers
@@ -23,13 +24,26 @@ from nvct.mig.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from nvct.host.nvml.mig_model import MigGpu, MigState
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
     from nvct.mig.journal import Journal
     from nvct.mig.layout import ComputePart
+
+
+class Resolve(Protocol):
+    """Makes a plan of a machine's state; MIG devices in use are kept where that is possible."""
+
+    def __call__(self, state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
+        """Return the plan.
+
+        Raises:
+            UsageError: it is not possible.
+        """
+        ...
+
 
 HARMLESS = ("nvidia-persiste",)
 """Commands (15 characters) that have a GPU open and do not hinder a change."""
@@ -58,7 +72,7 @@ class Machine:
     may_be_held: bool = False
 
 
-def apply(machine: Machine, resolve: Callable[[MigState], Plan]) -> bool:
+def apply(machine: Machine, resolve: Resolve) -> bool:
     """Make a plan of the machine's state and carry it out; return whether anything changed.
 
     Raises:
@@ -68,7 +82,7 @@ def apply(machine: Machine, resolve: Callable[[MigState], Plan]) -> bool:
     """
     with machine.journal.lock():
         recover(machine)
-        resolve(machine.session.mig())  # refused before any hook runs
+        resolve(machine.session.mig(), held=())  # refused before any hook runs
         machine.hook("apply-start")
         try:
             changed = _apply(machine, resolve)
@@ -117,9 +131,9 @@ def reset(bus_ids: Sequence[str]) -> None:
         )
 
 
-def _apply(machine: Machine, resolve: Callable[[MigState], Plan]) -> bool:
+def _apply(machine: Machine, resolve: Resolve) -> bool:
     state = machine.session.mig()
-    plan = resolve(state)
+    plan = resolve(state, held=_held(machine, state))
     changed = plan.changed(state)
     if not changed:
         return False
@@ -292,6 +306,12 @@ def _refuse_if_held(machine: Machine, changed: Sequence[MigGpu], after: Plan) ->
             "; ".join(map(str, found[:4])) + (" and others" if len(found) > 4 else ""),
             hint="end what uses the device, then apply again; nothing was changed",
         )
+
+
+def _held(machine: Machine, state: MigState) -> set[tuple[str, int, int]]:
+    """Return the MIG devices that processes have open."""
+    found = holders(machine.roots, state.gpus, None, _own_processes(machine))
+    return {holder.instance for holder in found if holder.instance}
 
 
 def _all_holders(machine: Machine, changed: Sequence[MigGpu]) -> list[Holder]:

@@ -38,6 +38,7 @@ class Holder:
         pod: the UID of its Kubernetes pod, "" if it is in none.
         unit: its systemd service, "" if it is in none.
         device: what it has open, e.g. "GPU 0" or "GPU 0, instance 1/0".
+        instance: UUID of the GPU, ids of GPU and compute instance; None for the GPU itself.
     """
 
     pid: int
@@ -46,6 +47,7 @@ class Holder:
     pod: str
     unit: str
     device: str
+    instance: tuple[str, int, int] | None = None
 
     def __str__(self) -> str:
         """Return e.g. "process 4242 (python3, container 1234567890ab) holds GPU 0"."""
@@ -77,7 +79,7 @@ def holders(
     wanted = _devices(roots, gpus, instances)
     numbers = (int(name) for name in procfs.list_directory(roots.proc) if name.isdigit())
     return [
-        _holder(roots, pid, wanted[number])
+        _holder(roots, pid, *wanted[number])
         for pid in sorted(set(numbers) - set(ignore))
         for number in sorted(set(_open_devices(roots, pid)) & wanted.keys())
     ]
@@ -85,20 +87,22 @@ def holders(
 
 def _devices(
     roots: Roots, gpus: Iterable[MigGpu], instances: Collection[tuple[str, int, int]] | None
-) -> dict[tuple[int, int], str]:
+) -> dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]]:
     """Return what to look for by device numbers."""
     majors = procfs.majors(roots)
     gpu_major, cap_major = majors.get("nvidia", 195), majors.get("nvidia-caps", -1)
     table = mig.minors(roots)
-    wanted = {}
+    wanted: dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]] = {}
     for gpu in gpus:
         if instances is None:
-            wanted[gpu_major, gpu.minor] = f"GPU {gpu.index}"
+            wanted[gpu_major, gpu.minor] = f"GPU {gpu.index}", None
         for gi in gpu.instances:
             for ci in gi.compute:
                 pair = mig.cap_minors(roots, table, gpu.minor, gi.id, ci.id)
-                if pair and (instances is None or (gpu.uuid, gi.id, ci.id) in instances):
-                    wanted[cap_major, pair[1]] = f"GPU {gpu.index}, instance {gi.id}/{ci.id}"
+                key = (gpu.uuid, gi.id, ci.id)
+                if pair and (instances is None or key in instances):
+                    name = f"GPU {gpu.index}, instance {gi.id}/{ci.id}"
+                    wanted[cap_major, pair[1]] = name, key
     return wanted
 
 
@@ -113,7 +117,7 @@ def _open_devices(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
             yield os.major(status.st_rdev), os.minor(status.st_rdev)
 
 
-def _holder(roots: Roots, pid: int, device: str) -> Holder:
+def _holder(roots: Roots, pid: int, device: str, instance: tuple[str, int, int] | None) -> Holder:
     folder = f"{roots.proc}/{pid}"
     cgroup = procfs.read_text(f"{folder}/cgroup") or ""
     container, unit, pod = (p.search(cgroup) for p in (CONTAINER, UNIT, POD))
@@ -124,4 +128,5 @@ def _holder(roots: Roots, pid: int, device: str) -> Holder:
         pod=pod[1].replace("_", "-") if pod else "",
         unit=unit[1] if unit else "",
         device=device,
+        instance=instance,
     )

@@ -13,7 +13,7 @@ from nvct.mig.tables import with_placements
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from nvct.host.nvml.mig_model import MigGpu, MigState
     from nvct.mig.config import Spec
@@ -44,7 +44,13 @@ class Plan:
         )
 
 
-def make(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> Plan:
+def make(
+    state: MigState,
+    specs: Sequence[Spec],
+    *,
+    mode_only: bool = False,
+    held: Collection[tuple[str, int, int]] = (),
+) -> Plan:
     """Return the plan of a configuration.
 
     GPUs without a MIG mode are left out where the configuration says `devices: all` or MIG off.
@@ -53,6 +59,7 @@ def make(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> 
         state: the machine.
         specs: the configuration; a later entry counts more.
         mode_only: MIG devices are not asked for; a mode that changes removes them.
+        held: MIG devices in use: GPU's UUID, GPU instance, compute instance.
 
     Raises:
         UsageError: a GPU does not exist, has no MIG mode or no such profile, or no layout exists.
@@ -66,7 +73,12 @@ def make(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> 
         )
     for gpu, spec in pairs:
         if gpu.capable:
-            layouts[gpu.uuid] = _layout(with_placements(gpu), spec, mode_only=mode_only)
+            layouts[gpu.uuid] = _layout(
+                with_placements(gpu),
+                spec,
+                mode_only=mode_only,
+                held=[(gi, ci) for uuid, gi, ci in held if uuid == gpu.uuid],
+            )
         elif spec.enabled and spec.devices is not None:
             raise UsageError(
                 f"cannot set MIG mode on non MIG-capable GPU {gpu.index} ({gpu.name})",
@@ -110,12 +122,14 @@ def _is_as(gpu: MigGpu, spec: Spec, *, mode_only: bool) -> bool:
     return mode_only or not spec.enabled or devices(gpu, layout_of(gpu)) == wish
 
 
-def _layout(gpu: MigGpu, spec: Spec, *, mode_only: bool) -> Layout:
+def _layout(
+    gpu: MigGpu, spec: Spec, *, mode_only: bool, held: Collection[tuple[int, int]]
+) -> Layout:
     if not spec.enabled:
         return Layout(enabled=False)
     if mode_only:
         return layout_of(gpu) if gpu.enabled else Layout(enabled=True)
-    return layout_for(gpu, spec.wish)
+    return layout_for(gpu, spec.wish, held)
 
 
 def _matches(spec: Spec, gpu: MigGpu) -> bool:

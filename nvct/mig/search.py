@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds where MIG instances can be: an exhaustive, deterministic search on paper.
 
-A layout is found whenever one exists. Of all layouts it is one that keeps the most existing MIG
-devices, and among these the one that a GPU without instances would get, if that is possible.
+A layout is found whenever one exists. Of all layouts it is one that keeps the most MIG devices in
+use, then the most MIG devices, and among these the one that a GPU without instances would get, if
+that is possible.
 
 Rules of NVML: memory slices of GPU instances do not overlap; the compute slices of all of them are
 not more than those of the largest profile; each profile has a limit. Compute instances lie in
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 
 from nvct.errors import UsageError
 from nvct.mig import names
@@ -21,7 +22,7 @@ from nvct.mig.layout import COMPUTE_KINDS, ComputePart, Layout, Part, devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from nvct.host.nvml.mig_model import (
         ComputeInstance,
@@ -57,12 +58,15 @@ class _Bin:
         return 0
 
 
-def layout_for(gpu: MigGpu, wish: Mapping[str, int]) -> Layout:
+def layout_for(
+    gpu: MigGpu, wish: Mapping[str, int], held: Collection[tuple[int, int]] = ()
+) -> Layout:
     """Return the layout with exactly these MIG devices.
 
     Args:
         gpu: what it has is kept where that is possible.
         wish: how many MIG devices of each name.
+        held: ids of GPU and compute instances in use; they are kept before others.
 
     Raises:
         UsageError: the GPU has no such profile, or no layout exists.
@@ -75,18 +79,20 @@ def layout_for(gpu: MigGpu, wish: Mapping[str, int]) -> Layout:
         raise UsageError(_no_room(gpu, wanted), hint="nothing was changed; ask for less")
     places = {(part.kind, part.placement) for part in fresh.parts}
 
-    def strangers(kept: Kept) -> int:
-        return sum((gi.kind, gi.placement) not in places for gi, _ in kept)
+    def loss(kept: Kept) -> tuple[int, int, int]:
+        used = sum((gi.id, ci.id) in held for gi, ci in kept)
+        strangers = sum((gi.kind, gi.placement) not in places for gi, _ in kept)
+        return -used, -len(kept), strangers
 
     existing = sorted(
         ((gi, ci) for gi in gpu.instances for ci in gi.compute),
         key=lambda pair: (pair[0].placement, pair[0].kind, pair[1].start),
     )
-    for count in range(len(existing), 0, -1):
-        for kept in sorted(combinations(existing, count), key=strangers):
-            found = _arrange(gpu, wanted, kept)
-            if found is not None:
-                return found
+    sets = (combinations(existing, count) for count in range(1, len(existing) + 1))
+    for kept in sorted(chain.from_iterable(sets), key=loss):
+        found = _arrange(gpu, wanted, kept)
+        if found is not None:
+            return found
     return fresh
 
 

@@ -192,7 +192,8 @@ def restore(
         },
     )
 
-    def resolve(state: MigState) -> Plan:
+    def resolve(state: MigState, *, held: object) -> Plan:
+        del held  # a checkpoint has places
         checkpoints.check(saved, state)
         return _modes_of(saved, state) if mode_only else saved
 
@@ -206,7 +207,7 @@ COMMANDS = (apply, assert_, export_, generate_config, checkpoint, restore)
 
 def _apply(
     given: object,
-    resolve: Callable[[MigState], Plan],
+    resolve: carry_out.Resolve,
     hook: Hooks,
     *,
     may_be_held: bool,

@@ -34,7 +34,7 @@ def spec(wish: dict[str, int] | None, *devices: int) -> config.Spec:
     return config.Spec(devices=devices or None, enabled=wish is not None, wish=wish or {})
 
 
-def resolve(*specs: config.Spec) -> Callable[[MigState], Plan]:
+def resolve(*specs: config.Spec) -> Callable[..., Plan]:
     return partial(plan.make, specs=specs)
 
 
@@ -182,7 +182,7 @@ def test_a_checkpoint_is_restored_with_its_places(machine: Machine) -> None:
     saved = checkpoint.parse(checkpoint.text_of(before))
     apply(machine, resolve(spec(None)))
 
-    def restore(state: MigState) -> Plan:
+    def restore(state: MigState, *, held: object) -> Plan:
         checkpoint.check(saved, state)
         return saved
 

@@ -57,10 +57,13 @@ def test_a_change_of_a_held_gpu_is_refused_by_name(machine: Machine, fake_proc: 
     apply(held, resolve(spec(SMALL, 3)))
 
 
-def test_a_held_mig_device_may_stay_but_not_go(machine: Machine, fake_proc: Roots) -> None:
+@pytest.mark.parametrize("number", range(7))
+def test_a_held_mig_device_may_stay_but_not_go(
+    number: int, machine: Machine, fake_proc: Roots
+) -> None:
     apply(machine, resolve(spec(SMALL, 0)))
     gpu = machine.session.mig().gpus[0]
-    instance = max(gpu.instances, key=lambda gi: gi.placement)
+    instance = gpu.instances[number]
     table = Path(fake_proc.proc) / "driver/nvidia-caps/mig-minors"
     table.parent.mkdir(parents=True)
     name = f"gpu{gpu.minor}/gi{instance.id}"

@@ -11,7 +11,7 @@ from collections import Counter
 from functools import partial
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
 from nvct.errors import ContainerNotPossibleError, HostError, NvmlError, UsageError
@@ -90,9 +90,14 @@ def test_the_result_is_the_wish_or_nothing_changed(
     session.left = failure
     try:
         apply(machine, partial(plan.make, specs=wanted))
-    except (HostError, UsageError, NvmlError):
+    except UsageError:
+        event("refused")
+        assert layouts(machine) == before
+    except (HostError, NvmlError):
+        event("brought back")
         assert layouts(machine) == before
     else:
+        event("applied")
         state = machine.session.mig()
         for gpu, spec in plan.assigned(state, wanted):
             assert gpu.enabled == (spec.enabled and gpu.capable)
