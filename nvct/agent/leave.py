@@ -27,10 +27,10 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
 
     Args:
         host_root: where the host's root is mounted.
-        env: with NODE_NAME, the labels of that Node are removed, too.
+        env: with NODE_NAME, the labels and the condition of that Node are removed, too.
 
     Raises:
-        HostError: the agent does not yield, or the labels cannot be removed.
+        HostError: the agent does not yield, or the Node cannot be changed.
     """
     root = host_root.rstrip("/") if os.path.isdir(host_root) else ""
     removed = []
@@ -47,17 +47,31 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
         os.unlink(path)
         removed.append(f"removed {path.removeprefix(root)}")
     if node := env.get("NODE_NAME", ""):
-        asyncio.run(_remove_labels(node, env))
-        removed.append(f"removed the labels of Node {node}")
+        removed += asyncio.run(_leave_node(node, env))
     return removed
 
 
-async def _remove_labels(node: str, env: Mapping[str, str]) -> None:
+async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
+    """Remove what tasks wrote to a Node; return what was removed."""
     from nvct.agent import cluster
-    from nvct.agent.labels.outputs import OwnNode
+    from nvct.agent.condition import condition
+    from nvct.agent.labels import outputs
 
-    output = OwnNode(cluster.connect("", env), node)
+    connected = cluster.connect("", env)
     try:
-        await output.write({})
+        node = await connected.find(cluster.NODE, name)
+        if node is None:
+            return []
+        metadata = {"name": name, "uid": node["metadata"]["uid"]}
+        managers = {entry.get("manager") for entry in node["metadata"].get("managedFields", ())}
+        removed = []
+        if outputs.MANAGER in managers:
+            await connected.apply(cluster.NODE, {"metadata": metadata}, outputs.MANAGER)
+            removed.append(f"removed the labels of Node {name}")
+        if condition.find(node):
+            status = {"metadata": metadata, "status": {"conditions": []}}
+            await connected.apply(cluster.NODE, status, condition.MANAGER, part="status")
+            removed.append(f"removed the condition of Node {name}")
+        return removed
     finally:
-        await output.close()
+        await connected.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from nvct.agent.condition.condition import TYPE
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.sim import run_folder
@@ -48,7 +49,7 @@ CLASSES = ("", "nvidia", "nvidia-cdi", "nvidia-legacy")
 CONFIG = "/etc/containerd/config.toml"
 DEFAULT_RUNC = "SystemdCgroup = false"
 GPUS = 8
-READY_ROW = rf"(?m)^{NODE}  nvidia.com/gpu={GPUS}  [\d.]+ +\S+ +Ready$"
+READY_ROW = rf"(?m)^{NODE}  nvidia.com/gpu={GPUS}  [\d.]+ +\S+ +Ready  True$"
 """Of nvct cluster status."""
 TIMEOUT_S = 90.0
 FROM_NOTHING_S = 60.0
@@ -95,6 +96,7 @@ def installed(node: Cluster, *words: str, said: list[str] | None = None) -> Iter
     assert node.engine.snapshot() == before
     assert wait(lambda: _allocatable(node) == 0, TIMEOUT_S)
     assert _labels(node) == labels
+    assert _condition(node) == ""
 
 
 def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
@@ -112,6 +114,7 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         results = run_all(node.api, silent)
         assert [result.lines for result in results.values()] == [["0"]] * len(CLASSES), results
         assert wait(lambda: _labels(node).get("nvidia.com/gpu.count") == str(GPUS), TIMEOUT_S)
+        assert wait(lambda: _condition(node) == "True", TIMEOUT_S), _state(node)
         assert wait(lambda: re.search(READY_ROW, _status(node)), TIMEOUT_S), _status(node)
         node.helm("test", "nvct", *IN_NAMESPACE, "--timeout=120s")
     print("\n".join(said))
@@ -230,6 +233,11 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
     node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": {"name": other}})
     label = '{"metadata": {"labels": {"nvidia.com/gpu.count": "9"}}}'
     taint = '{"spec": {"unschedulable": true}}'
+    lie, own = (
+        f'{{"status": {{"conditions": [{{"type": "{name}", "status": "False"}}]}}}}'
+        for name in ("Ready", TYPE)
+    )
+    less = '{"status": {"capacity": {"cpu": "1"}}}'
     try:
         with installed(node, "--set=nodeSelector.kubernetes\\.io/hostname=none"):
             sentence = "may change only the Node that it runs on"
@@ -237,11 +245,14 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
             assert "patched" in _patch(node, NODE, label)
             assert "may change only the Node" in _patch(node, NODE, label, at="")
             assert "may change only metadata of a Node" in _patch(node, NODE, taint)
+            assert "may change no condition but" in _patch(node, NODE, lie, part="status")
+            assert "may not change the resources" in _patch(node, NODE, less, part="status")
+            assert "serverside-applied" in _patch(node, NODE, own, part="status")
     finally:
         node.api.delete(f"/api/v1/nodes/{other}")
 
 
-def _patch(node: Cluster, name: str, patch: str, at: str = NODE) -> str:
+def _patch(node: Cluster, name: str, patch: str, at: str = NODE, part: str = "") -> str:
     """Patch a Node with the agent's account, in a dry run; return what kubectl prints.
 
     `at` is the Node on which its pod runs, "" for a token that is not bound to a pod.
@@ -252,11 +263,23 @@ def _patch(node: Cluster, name: str, patch: str, at: str = NODE) -> str:
     config["users"][0]["user"].update(account)
     path = f"{CLUSTER_FOLDER}/as-agent.kubeconfig"
     node.box.write(path, json.dumps(config))
-    done = node.box.call(
-        "kubectl", f"--kubeconfig={path}", "patch", "node", name, "--dry-run=server",
-        f"--patch={patch}",
-    )  # fmt: skip
+    words = ["kubectl", f"--kubeconfig={path}", "--dry-run=server"]
+    if part:  # kubectl patch would read the part first
+        metadata = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+        manifest = f"{CLUSTER_FOLDER}/patch.json"
+        node.box.write(manifest, json.dumps({**metadata, **json.loads(patch)}))
+        words += ["apply", "--server-side", "--force-conflicts", f"--filename={manifest}"]
+        done = node.box.call(*words, f"--subresource={part}")
+    else:
+        done = node.box.call(*words, "patch", "node", name, f"--patch={patch}")
     return done.stdout + done.stderr
+
+
+def _condition(node: Cluster) -> str:
+    """Return the status of nvct's condition of the Node, "" if there is none."""
+    found = node.api.find(f"/api/v1/nodes/{NODE}")
+    assert found is not None
+    return next((c["status"] for c in found["status"]["conditions"] if c["type"] == TYPE), "")
 
 
 def _labels(node: Cluster) -> dict[str, str]:

@@ -191,7 +191,7 @@ def test_values_of_the_device_plugins_chart_are_understood() -> None:
     assert (env["MIG_STRATEGY"], env["PASS_DEVICE_SPECS"]) == ("single", "true")
 
 
-def test_only_the_agent_has_a_token_and_only_with_labels() -> None:
+def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None:
     objects = rendered({})
     pod = pod_of(objects)
     assert pod["automountServiceAccountToken"] is False
@@ -201,7 +201,7 @@ def test_only_the_agent_has_a_token_and_only_with_labels() -> None:
         if any(mount["name"] == "token" for mount in container["volumeMounts"])
     ]
     assert holders == ["agent"]
-    without = rendered({"gfd": {"enabled": False}})
+    without = rendered({"gfd": {"enabled": False}, "condition": {"enabled": False}})
     assert not [kind for kind, _ in without if kind.startswith(("ClusterRole", "Validating"))]
     assert "token" not in [volume["name"] for volume in pod_of(without)["volumes"]]
 
@@ -212,14 +212,18 @@ def test_only_the_agent_has_a_token_and_only_with_labels() -> None:
         ({}, ["get", "patch"]),
         (MATRIX["config"], ["get", "patch", "list", "watch"]),
         (MATRIX["config-alone"], ["get", "list", "watch"]),
+        ({"gfd": {"enabled": False}}, ["get"]),
     ],
 )
 def test_the_account_has_the_rights_of_the_tasks(values: dict[str, Any], verbs: list[str]) -> None:
     objects = rendered(values)
-    (rule,) = objects["ClusterRole", "nvct-agent"]["rules"]
+    rule, *more = objects["ClusterRole", "nvct-agent"]["rules"]
+    assert [(each["resources"], each["verbs"]) for each in more] == [
+        (["nodes/status"], ["patch"]), (["events"], ["create"])
+    ]  # fmt: skip
     assert (rule["resources"], rule["verbs"]) == (["nodes"], verbs)
     has_policy = ("ValidatingAdmissionPolicy", "nvct-agent") in objects
-    assert has_policy == ("patch" in verbs)
+    assert has_policy
 
 
 def test_each_ignored_value_is_one_line_of_the_notes() -> None:

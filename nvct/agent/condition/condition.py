@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     Object: TypeAlias = dict[str, Any]
 
 TYPE = "nvct.dev/GPUReady"
+MANAGER = "nvct-health"
+"""The field manager of server-side apply."""
 READY = "GPUsAreOffered"
 """The reason without a fault. With one, it is that of the catalogue (docs/reasons.md)."""
 MESSAGE_LIMIT = 1024

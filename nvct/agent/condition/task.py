@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
 
-MANAGER = "nvct-health"
-"""The field manager of server-side apply."""
 LOOK_S = 1.0
 """How often /status is read."""
 SETTLE_S = 3.0
@@ -159,7 +157,7 @@ class NodeCondition:
         # With the uid, an apply never creates a Node that was deleted just now.
         metadata = {"name": self._node, "uid": node["metadata"]["uid"]}
         manifest = {"metadata": metadata, "status": {"conditions": conditions}}
-        await cluster.apply(NODE, manifest, MANAGER, part="status")
+        await cluster.apply(NODE, manifest, condition.MANAGER, part="status")
         if current and (before is None or before["reason"] != current.reason):
             self._log.info(f"{condition.TYPE} is {current.status}: {current.message}")
             await self._tell(cluster, current)

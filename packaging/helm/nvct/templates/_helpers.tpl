@@ -76,15 +76,17 @@ tolerations:
 {{/* The agent's tasks, as --tasks has them. */}}
 {{- define "nvct.tasks" -}}
 {{- $tasks := list -}}
+{{- if .Values.condition.enabled }}{{ $tasks = append $tasks "condition" }}{{ end -}}
 {{- if .Values.devicePlugin.config.name }}{{ $tasks = append $tasks "config-manager" }}{{ end -}}
 {{- if .Values.devicePlugin.enabled }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
 {{- if .Values.gfd.enabled }}{{ $tasks = append $tasks "labels" }}{{ end -}}
-{{- required "The agent has nothing to do: enable devicePlugin or gfd." (join "," $tasks) -}}
+{{- if not (or .Values.devicePlugin.enabled .Values.gfd.enabled) }}{{ fail "The agent has nothing to do: enable devicePlugin or gfd." }}{{ end -}}
+{{- join "," $tasks -}}
 {{- end }}
 
 {{/* Not empty if the agent asks the API server. */}}
 {{- define "nvct.usesApi" -}}
-{{- if or .Values.gfd.enabled .Values.devicePlugin.config.name }}true{{ end -}}
+{{- if or .Values.condition.enabled .Values.gfd.enabled .Values.devicePlugin.config.name }}true{{ end -}}
 {{- end }}
 
 {{/* Access to the API server for one container: its variables, mount and volume. */}}
