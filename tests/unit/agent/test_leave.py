@@ -4,6 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
 
 from nvct.agent import instance, leave
 from nvct.agent.instance import FOLDER, Instance
@@ -11,16 +15,21 @@ from nvct.agent.status import Status, with_yield
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
-    import pytest
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A folder with a short path: that of a socket has 107 bytes at most."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        yield Path(path)
 
 
 def test_the_agent_yields_for_good_and_its_specifications_are_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(instance, "GRACE_S", 0.5)
-    folder, cdi = tmp_path / FOLDER[1:], tmp_path / "run/cdi"
+    folder, cdi = root / FOLDER[1:], root / "run/cdi"
     cdi.mkdir(parents=True)
     own, other = cdi / "k8s.device-plugin.nvidia.com-gpu.json", cdi / "nvidia.com-gpu.json"
     own.touch()
@@ -40,7 +49,7 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
             await older.stand_by()
 
         ending = asyncio.create_task(end())
-        said = await asyncio.to_thread(leave.leave, str(tmp_path), {})
+        said = await asyncio.to_thread(leave.leave, str(root), {})
         done, _ = await asyncio.wait([ending], timeout=1.5)
         assert not done, "it serves the node again"
         ending.cancel()

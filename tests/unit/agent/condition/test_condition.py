@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import re
+import tempfile
 
 import pytest
 
@@ -20,8 +21,7 @@ from tests.unit.doctor.test_agent_status import PLUGIN, document, resource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
+    from collections.abc import AsyncIterator, Iterator
 
     from nvct.agent.cluster import Kind, Object
 
@@ -77,11 +77,11 @@ class FakeCluster:
 class Lab:
     """An agent's /status, a cluster, and the task between them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         self.status = document(resource())
         self.cluster = FakeCluster()
         self.log = io.StringIO()
-        self.socket = str(folder / "agent.sock")
+        self.socket = f"{folder}/agent.sock"
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[task.NodeCondition]:
@@ -103,11 +103,12 @@ class Lab:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     monkeypatch.setattr(task, "LOOK_S", 0.02)
     monkeypatch.setattr(task, "SETTLE_S", 0.2)
     monkeypatch.setattr(task, "DELAYS_S", (0.02, 0.1))
-    return Lab(tmp_path)
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
+        yield Lab(folder)
 
 
 FAULT = condition.Condition(is_ready=False, reason="DriverNotFound", message="no libcuda")
