@@ -6,19 +6,18 @@ from __future__ import annotations
 import os
 import sys
 
+from nvct.agent.variables import WORKER_ENV
 from nvct.errors import HostError, NvctError, line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.nvml_client import NvmlClient
 
-SOCKET_ENV = "NVCT_AGENT_WORKER"
-
 
 def main() -> None:
     """Run the tasks that the arguments name."""
     try:
-        client = _client(os.environ.get(SOCKET_ENV, ""))
+        client = _client(os.environ.get(WORKER_ENV, ""))
         from nvct.agent import main as agent
         from nvct.agent.task_table import DEFAULT
 
@@ -30,7 +29,7 @@ def main() -> None:
 
 
 def _client(worker: str) -> NvmlClient:
-    """Return the client of a worker's socket; without one, of a process that is started."""
+    """Return the client of a worker's socket; without a socket, start NVML's process here."""
     if worker:
         from nvct.agent.nvml_client import NvmlWorkerClient
 

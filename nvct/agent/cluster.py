@@ -168,8 +168,8 @@ class Cluster:
     ) -> AsyncGenerator[Object | None, None]:
         """Yield an object as it is now, and after each change; None if it is deleted.
 
-        The watch ends after the limit, or if nothing is heard from the server for so long; whoever
-        wants to go on calls this again.
+        The watch ends after the limit, or if the server is silent for that time; the
+        caller calls this again to continue.
 
         Raises:
             ClusterError: the API server refuses, or does not answer.
@@ -251,7 +251,8 @@ def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:
         if "KUBERNETES_SERVICE_HOST" not in env:
             raise ClusterError(
                 "this is no pod of a cluster, and no kubeconfig is given",
-                hint="--kubeconfig=FILE; or write labels to a file: --use-node-feature-api=false",
+                hint="name one by KUBECONFIG; gpu-feature-discovery can also write to a file: "
+                "--use-node-feature-api=false",
             )
         return Cluster(KubeConfig.from_service_account())
     except ConfigError as error:

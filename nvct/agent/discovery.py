@@ -32,7 +32,7 @@ NVML = "libnvidia-ml.so.1"
 MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""
 HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
-"""Numbers of a node that this container cannot see; the agent does not use them."""
+"""Device numbers of a node that this container cannot see; the agent does not use them."""
 
 
 @dataclass(frozen=True)

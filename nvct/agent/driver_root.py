@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the driver is, as the environment says or as `nvct install` has found out."""
+"""The driver's roots: of the environment, or those that `nvct install` has found."""
 
 from __future__ import annotations
 

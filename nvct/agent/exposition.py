@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes metrics in Prometheus' text format 0.0.4, with names and labels as they are given.
+"""Writes metrics in Prometheus' text format 0.0.4, with names and labels unchanged.
 
 Contract: pure functions. prometheus-client is not used: it adds _total to names and sorts labels,
 and others' metrics must keep both. Source: prometheus.io/docs/instrumenting/exposition_formats.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPU nodes of a cluster, from what the API server knows of Nodes, pods and events."""
+"""The GPU nodes of a cluster, made of the API server's Nodes, pods and events."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class GpuNode(NamedTuple):
     """A node with GPUs, or with a pod of the agent.
 
     Attributes:
-        gpus: what pods can still be given, by resource, of which a pod may have taken some.
+        gpus: allocatable devices by resource, including those that pods have.
         driver: its version, "" if no label tells.
         product: of its GPUs, same.
         agent: of the agent's pod: Ready, NotReady, or "" if there is none.
         ready: whether pods can have the GPUs, as the condition nvct.dev/GPUReady says.
-        reason: why the agent is not ready, or what the condition says against the GPUs.
+        reason: why the agent is not ready, or the message of the condition if it is not True.
     """
 
     name: str

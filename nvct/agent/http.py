@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves small documents over HTTP/1.0: one request a connection, no body, no state.
 
-Clients may be slow or hostile, and cost the agent's tasks nothing but a bounded part of memory:
+Clients may be slow or hostile. They cost the agent's tasks only a bounded part of memory:
 a request has REQUEST_LIMIT bytes, its exchange takes TIMEOUT_S seconds at most, and CONNECTIONS
 are open at once. One more ends the oldest, which has had the most time.
 """

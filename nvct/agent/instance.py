@@ -3,8 +3,8 @@
 
 The instance that serves holds the lock and answers on the socket. A newer one asks it to yield,
 takes the lock, and serves. The older one keeps running without tasks: if it ended, its container
-would be started again, and would ask in turn. It serves again when nobody holds the lock, as the
-newer one was killed.
+would be started again, and would ask in turn. It serves again when nobody holds the lock,
+because the newer one was killed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ POLL_S = 0.05
 ASK_S = 1.0
 """How often the older instance is asked: it may have taken the lock again, see GRACE_S."""
 GRACE_S = 1.0
-"""How long an instance that yielded leaves the lock alone, for the one that asked."""
+"""How long an instance that yielded does not take the lock: the one that asked takes it."""
 STANDBY_S = 0.2
 """How often an instance that stands by looks whether the lock is free."""
 
 
 class Instance:
-    """This process's part in the choice of the one that serves.
+    """This process as a candidate for serving the node.
 
     Attributes:
         socket: path of the socket of the instance that serves.
@@ -59,7 +59,7 @@ class Instance:
             if now > end:
                 raise HostError(
                     f"another agent holds {self._path} and does not yield",
-                    hint="stop it, or see what it does: its /status",
+                    hint="stop it, or see its state: nvct agent --status",
                 )
             if now > ask_at:
                 with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent's tasks know about this machine: an immutable snapshot of its GPUs.
+"""The machine as the agent's tasks know it: an immutable snapshot of its GPUs.
 
 Contract: values only. All of it comes from `nvct.host`; there is no second discovery.
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes back what the agent gave Kubernetes, before nvct is removed from a node.
+"""Removes what the agent wrote on its node and Node, before nvct is removed from the node.
 
-Called by another process than the agent, which is asked to yield: it withdraws its resources from
-the kubelet, and does nothing more until its pod is removed.
+Another process than the agent runs this. It asks the agent to yield: the agent withdraws its
+resources from the kubelet, and does nothing more until its pod is removed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CDI_FOLDER = "/run/cdi"
-"""/var/run/cdi by a name without a link, which would lead into this container."""
+"""/var/run/cdi by a name without a link, because a link would lead into this container."""
 
 
 def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
@@ -42,7 +42,7 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
         for name in os.listdir(folder):
             os.unlink(f"{folder}/{name}")
         instance.release()
-        removed.append("the agent serves this node no more")
+        removed.append("the agent no longer serves this node")
     for path in sorted(glob.glob(f"{root}{CDI_FOLDER}/{VENDOR}-*.json")):
         os.unlink(path)
         removed.append(f"removed {path.removeprefix(root)}")

@@ -18,9 +18,11 @@ from functools import partial
 from nvct.agent import http, logs, service_manager, status
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
+from nvct.agent.program import ENDING
 from nvct.agent.status import Status
-from nvct.agent.task_table import SOCKET_ENV, TASKS
+from nvct.agent.task_table import TASKS
 from nvct.agent.tasks import Task
+from nvct.agent.variables import LISTEN_ENV, SOCKET_ENV
 from nvct.agent.waiting import within
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
     from nvct.agent.task_table import Runs
 
 HTTP = "http"
-LISTEN_ENV = "NVCT_AGENT_LISTEN"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
 HARDWARE_S = 5.0
@@ -209,7 +210,7 @@ async def _serve(agent: Agent, instance: Instance) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, agent.reload)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+    for number in ENDING:
         loop.add_signal_handler(number, stopped.set)
     try:
         await agent.serve(instance, stopped)

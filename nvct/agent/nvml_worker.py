@@ -21,6 +21,7 @@ import time
 
 from nvct.agent import logs
 from nvct.agent.nvml_supervisor import Supervisor
+from nvct.agent.variables import WORKER_ENV
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     from nvct.agent.logs import Log
 
-SOCKET_ENV = "NVCT_AGENT_WORKER"
 CONNECTIONS = 8
 """Open at once; one more ends the oldest. An agent has one."""
 MESSAGE_S = 1.0
@@ -129,7 +129,7 @@ def main() -> None:
 
 def _run(env: Mapping[str, str]) -> None:
     journal = logs.from_environment(env)
-    path = env[SOCKET_ENV]
+    path = env[WORKER_ENV]
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     listener = listen(path)
     _leave_network(journal)

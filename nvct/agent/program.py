@@ -31,9 +31,11 @@ class Program:
     """A program.
 
     Attributes:
-        name: its name; title: that of NVIDIA's; version: of NVIDIA's whose options this one takes.
+        name: its name.
+        title: the title that NVIDIA's program prints with its version.
+        version: of NVIDIA's program whose options this one takes.
         help_text: returns the text of --help.
-        check: raises what is wrong with the settings, before anything slow is loaded.
+        check: raises an error if a setting is wrong, before slow modules are loaded.
         make: returns the task.
     """
 
@@ -74,9 +76,9 @@ def main(program: Program) -> NoReturn:
 
 
 class EarlySignals:
-    """Takes signals until the program has loaded what it needs, which takes a tenth of a second.
+    """Handles signals until the program has loaded its modules, which takes a tenth of a second.
 
-    Without it, process 1 of a container ignores SIGTERM in that time, and SIGHUP ends another one.
+    Otherwise process 1 of a container ignores SIGTERM in that time, and SIGHUP ends any other one.
 
     Attributes:
         wants_reload: whether SIGHUP was received.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits until a DaemonSet is ready on all its nodes, and tells what its init containers said.
+"""Waits until a DaemonSet is ready on all its nodes, and prints messages of its init containers.
 
-That is how an uninstallation waits for the nodes: their init containers have the work to do.
+An uninstallation waits for its nodes this way: the init containers do its work.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def progress(daemon_set: Object) -> Progress:
 async def wait(
     cluster: Cluster, name: str, namespace: str, timeout_s: float, say: Callable[[str], None]
 ) -> None:
-    """Wait until a DaemonSet is ready on all nodes, then print what its init containers said.
+    """Wait until a DaemonSet is ready on all nodes, then print messages of its init containers.
 
     An API server that does not answer is asked again.
 
@@ -78,7 +78,7 @@ async def wait(
 
 
 async def said(cluster: Cluster, daemon_set: Object, namespace: str) -> list[str]:
-    """Return what the init containers of a DaemonSet's pods said at their end, by node.
+    """Return the last messages of the init containers of a DaemonSet's pods, by node.
 
     Raises:
         ClusterError: the pods may not be listed.

@@ -15,7 +15,7 @@ SOCKET_ENV = "NOTIFY_SOCKET"
 
 
 def notify(env: Mapping[str, str], state: str) -> None:
-    """Send a state; nothing happens where no service manager wants it.
+    """Send a state; without a service manager, do nothing.
 
     Args:
         env: the environment, which names the socket: a path, or an abstract one after `@`.

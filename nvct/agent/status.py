@@ -34,8 +34,8 @@ class Status:
     Attributes:
         tasks: of the agent.
         nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
-        part: what this process does: it starts, or waits for a GPU; it serves its node, or
-            stands by while another one does.
+        part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
+            while another one serves it.
     """
 
     tasks: Sequence[Task]

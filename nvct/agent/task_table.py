@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tasks that the agent can run, by their names in --tasks. A new task is a line here.
 
-A task takes its settings from the environment variables of NVIDIA's program of that name. Its
+A task takes its settings from the environment variables of NVIDIA's program for the same job. Its
 modules are imported when it starts.
 """
 
 from __future__ import annotations
+
+from nvct.agent.variables import SOCKET_ENV
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,10 +68,6 @@ def _exporter(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
 
 OFFERING = ("device-plugin",)
 """The tasks that offer devices to the kubelet."""
-SOCKET_ENV = "NVCT_AGENT_SOCKET"
-"""Where this agent answers; the agent itself sets it for its tasks."""
-
-
 TASKS: Mapping[str, Factory] = {
     "condition": _condition,
     "config-manager": _config_manager,

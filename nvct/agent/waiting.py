@@ -2,7 +2,7 @@
 """Waits with a limit that can be canceled at any moment.
 
 `asyncio.wait_for` of Python 3.11 loses a cancellation that comes as the wait ends
-(github.com/python/cpython/issues/86296): the task goes on, and whoever waits for its end hangs.
+(github.com/python/cpython/issues/86296): the task runs on, and a wait for its end hangs.
 """
 
 from __future__ import annotations

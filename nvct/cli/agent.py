@@ -9,6 +9,8 @@ import sys
 import click
 
 from nvct.agent import logs
+from nvct.agent.task_table import DEFAULT
+from nvct.agent.variables import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import flat, say, words
 from nvct.errors import HostError
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     Command: TypeAlias = Callable[..., Any]
 
 PYTHON = (3, 11)
-LISTEN_ENV = "NVCT_AGENT_LISTEN"
-WORKER_ENV = "NVCT_AGENT_WORKER"
 WORKER_SOCKET = "/run/nvct-nvml/nvml.sock"
 """In a folder that two containers of a pod share, and nobody else."""
 
@@ -42,7 +42,7 @@ def log_options(command: Command) -> Command:
 
 
 @click.group(cls=GoGroup, invoke_without_command=True)
-@words("--tasks", env="NVCT_AGENT_TASKS", text="What the agent does.  [default: device-plugin]")
+@words("--tasks", env=TASKS_ENV, text=f"The tasks to run.  [default: {','.join(DEFAULT)}]")
 @click.option(
     "--listen", metavar="ADDRESS", envvar=LISTEN_ENV,
     help="Serve /status, /healthz and /metrics by HTTP, as :9400 or 127.0.0.1:9400.  "
@@ -53,19 +53,17 @@ def log_options(command: Command) -> Command:
     help="Where `nvct agent worker` listens.  [default: NVML in a process of the agent's own]",
 )  # fmt: skip
 @log_options
-@click.option(
-    "--status", "shows_status", is_flag=True, help="Print the /status of this node's agent."
-)
+@click.option("--status", "shows_status", is_flag=True, help="Print /status of this node's agent.")
 @click.option(
     "--ready", "asks_ready", is_flag=True,
-    help="Exit with 1 and the reason unless the agent of this host serves the node.",
+    help="Exit with 1 and print why, unless the agent of this host serves the node.",
 )  # fmt: skip
 @click.option(
     "--leave", "leaves", is_flag=True,
-    help="End the service of this node's agent, and remove what it wrote: before it is removed.",
+    help="End the service of this node's agent and remove what it wrote; for uninstallation.",
 )  # fmt: skip
 @click.option("--host-root", default="/", show_default=True, envvar="HOST_ROOT_MOUNT",
-              help="Where the host's root is for this process, with --leave.")  # fmt: skip
+              help="The host's root as a path of this process, for --leave.")  # fmt: skip
 @click.pass_context
 def agent(
     ctx: click.Context,
@@ -82,11 +80,11 @@ def agent(
 ) -> None:
     """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
 
-    Tasks: device-plugin offers GPUs to the kubelet, labels labels this Node, config-manager writes
-    CONFIG_FILE as the Node's label wants it, exporter serves metrics. A task takes its settings
-    from the environment variables of NVIDIA's programs (nvidia-device-plugin,
-    gpu-feature-discovery, config-manager, dcgm-exporter), as MIG_STRATEGY, and from the file in
-    CONFIG_FILE.
+    Tasks: condition writes a condition of this Node, config-manager chooses its config file,
+    device-plugin offers GPUs to the kubelet, exporter serves metrics of GPUs, labels writes labels
+    of this Node. A task takes its settings from the environment variables of NVIDIA's program
+    (config-manager, nvidia-device-plugin, dcgm-exporter, gpu-feature-discovery), such as
+    MIG_STRATEGY, and from the file that CONFIG_FILE names.
 
     Example: MIG_STRATEGY=mixed nvct agent
     """
@@ -114,12 +112,12 @@ def agent(
 @click.option("--socket", envvar=WORKER_ENV, default=WORKER_SOCKET, show_default=True,
               help="Where to listen.")  # fmt: skip
 @click.option("--driver-root", envvar="DRIVER_ROOT_CTR_PATH", default="/driver-root",
-              show_default=True, help="Where the driver's root is mounted here.")  # fmt: skip
+              show_default=True, help="The driver's root in this container.")  # fmt: skip
 @log_options
 def worker_command(*, socket: str, driver_root: str, log_level: str, log_format: str) -> None:
     """Serve NVML to the agent in another container: `nvct agent --worker SOCKET`.
 
-    This container has the devices, and the agent's has no privileges. Only root can connect.
+    This container needs the devices; the agent's needs no privileges. Only root can connect.
     """
     settings = {WORKER_ENV: socket, "DRIVER_ROOT_CTR_PATH": driver_root}
     log = {logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}

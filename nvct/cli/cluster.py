@@ -23,17 +23,19 @@ KUBECONFIG = click.option(
 
 @click.group()
 def cluster() -> None:
-    """Show the cluster, and wait for it."""
+    """Show the GPU nodes of a cluster, and wait for a DaemonSet."""
 
 
 @cluster.command()
 @click.argument("daemonset")
-@click.option("--namespace", "-n", default="default", show_default=True, help="Of the DaemonSet.")
+@click.option(
+    "--namespace", "-n", default="default", show_default=True, help="Namespace of the DaemonSet."
+)
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=300.0,
-              show_default=True, help="Seconds.")  # fmt: skip
+              show_default=True, help="How long to wait, in seconds.")  # fmt: skip
 @KUBECONFIG
 def wait(*, daemonset: str, namespace: str, timeout_s: float, kubeconfig: str) -> None:
-    """Wait until a DaemonSet is ready on all its nodes; print what its init containers said.
+    """Wait until a DaemonSet is ready on all nodes; print messages of its init containers.
 
     Example: nvct cluster wait nvct-uninstall --namespace nvct
     """
@@ -50,12 +52,14 @@ def wait(*, daemonset: str, namespace: str, timeout_s: float, kubeconfig: str) -
 
 
 @cluster.command()
-@click.option("--namespace", "-n", default="nvct", show_default=True, help="Of the agent's pods.")
+@click.option(
+    "--namespace", "-n", default="nvct", show_default=True, help="Namespace of the agent's pods."
+)
 @click.option("--output", "-o", "form", type=click.Choice(["table", "json"]), default="table",
-              show_default=True, help="How to print it.")  # fmt: skip
+              show_default=True, help="Format of the output.")  # fmt: skip
 @KUBECONFIG
 def status(*, namespace: str, form: str, kubeconfig: str) -> None:
-    """Show the GPU nodes: what they offer, their driver, and why an agent is not ready.
+    """Show the GPU nodes: the GPUs they offer, their driver, and why one is not ready.
 
     Example: nvct cluster status --kubeconfig ~/.kube/config
     """

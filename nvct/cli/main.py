@@ -26,7 +26,7 @@ CTK_COMMANDS = {
 NVCT_COMMANDS = {
     **CTK_COMMANDS,
     "agent": ("nvct.cli.agent", "agent", "Run this node's agent for Kubernetes."),
-    "cluster": ("nvct.cli.cluster", "cluster", "Show the cluster, and wait for it."),
+    "cluster": ("nvct.cli.cluster", "cluster", "Show the GPU nodes of a cluster."),
     "demo": ("nvct.cli.demo", "demo", "Run the main job on a simulated node."),
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
     "list": ("nvct.cli.list_devices", "inventory", "Print what containers get from this host."),

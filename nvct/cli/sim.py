@@ -87,7 +87,7 @@ def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) 
               show_default=True, help="How much faster than written.")  # fmt: skip
 @click.pass_obj
 def play_script(base: Path, name: str, script: Path, speed: float) -> None:
-    """Change a node by a script of times and changes, TOML or YAML, and return after the last.
+    """Change a node as a script says, TOML or YAML, and return after its last step.
 
     Example of a step: [[step]] at = 45, gpu = 0, set = {temp = 95}, over = 10
     """

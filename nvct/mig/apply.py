@@ -3,9 +3,9 @@
 
 Order: the plan is resolved for every GPU; hooks run; holders are looked for; the journal is
 written; instances are destroyed, modes set, GPUs reset if they must be, instances created; what
-NVML then reports is compared with the plan; the journal is removed. A failure leads back to the
-layout before. If the program is killed in between, the journal stays and the next start leads
-back to the layout before, unless the layout after is complete.
+NVML then reports is compared with the plan; the journal is removed. After a failure the former
+layout is restored. If the program is killed in between, the journal stays, and the next start
+restores the former layout, unless the new one is complete.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Resolve(Protocol):
 
 
 HARMLESS = ("nvidia-persiste",)
-"""Commands (15 characters) that have a GPU open and do not hinder a change."""
+"""Commands (at most 15 characters) that may have a GPU open during a change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +77,8 @@ def apply(machine: Machine, resolve: Resolve) -> bool:
 
     Raises:
         UsageError: the plan is not possible; nothing was changed.
-        HostError: a process holds what changes, or a change failed; the layout before is back, or
-            the message says what is not.
+        HostError: a process holds what changes, or a change failed; the former layout is restored,
+            or the message says what is not.
     """
     with machine.journal.lock():
         recover(machine)
@@ -94,7 +94,7 @@ def apply(machine: Machine, resolve: Resolve) -> bool:
 
 
 def recover(machine: Machine) -> bool:
-    """End an interrupted change, with the layout before or after it; return whether there was one.
+    """End an interrupted change with the former or the new layout; return whether there was one.
 
     Raises:
         HostError: neither layout can be had; the journal stays.
@@ -127,7 +127,7 @@ def reset(bus_ids: Sequence[str]) -> None:
         reason = " ".join((done.stdout + done.stderr).split())
         raise HostError(
             f"{' '.join(command)} failed: {reason}",
-            hint="end what uses the GPUs (nvct mig holders), or reboot",
+            hint="end the processes that use the GPUs (nvct mig holders), or reboot",
         )
 
 
@@ -253,7 +253,7 @@ def _verify(machine: Machine, plan: Plan) -> None:
 
 
 def _go_back(machine: Machine, before: Plan) -> None:
-    """Bring the layout before back: by differences, else from nothing.
+    """Restore the former layout: by differences, else from nothing.
 
     Raises:
         HostError: it cannot be had.
@@ -268,7 +268,7 @@ def _go_back(machine: Machine, before: Plan) -> None:
         except NvctError as error:
             reason = error.message
     raise HostError(
-        f"the MIG layout before the change cannot be brought back: {reason}",
+        f"the MIG layout before the change cannot be restored: {reason}",
         hint=f"it is recorded in {machine.journal.path}; run nvct mig apply again when the GPUs "
         "are idle",
     )
@@ -276,14 +276,14 @@ def _go_back(machine: Machine, before: Plan) -> None:
 
 def _failed(machine: Machine, changed: Sequence[MigGpu], error: NvctError) -> HostError:
     found = _all_holders(machine, changed)
-    reason = f"{error.message}; the layout before is back"
+    reason = f"{error.message}; the former layout is restored"
     if found:
         return HostError(reason, hint="; ".join(map(str, found[:4])))
     return HostError(reason, hint=error.hint)
 
 
 def _refuse_if_held(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> None:
-    """Refuse a change of what a process uses.
+    """Refuse a change of a device that a process uses.
 
     Raises:
         HostError: there is such a process.
@@ -304,7 +304,7 @@ def _refuse_if_held(machine: Machine, changed: Sequence[MigGpu], after: Plan) ->
     if found:
         raise HostError(
             "; ".join(map(str, found[:4])) + (" and others" if len(found) > 4 else ""),
-            hint="end what uses the device, then apply again; nothing was changed",
+            hint="end these processes, then apply again; nothing was changed",
         )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The configuration file of nvidia-mig-parted, version v1.
 
-The messages are those of NVIDIA's program, so that scripts which look for them go on to work.
+The messages are those of NVIDIA's program, so that scripts which look for them keep working.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who has a GPU or MIG device open: processes, by the files below /proc.
+"""Finds the processes that have a GPU or MIG device open, by the files below /proc.
 
 A GPU without MIG is held by an open /dev/nvidiaN, a MIG device by the open capability file of its
 instance (/dev/nvidia-caps/nvidia-capM). Device numbers are compared, not names: a container has
@@ -67,7 +67,7 @@ def holders(
     instances: Collection[tuple[str, int, int]] | None = None,
     ignore: Collection[int] = (),
 ) -> list[Holder]:
-    """Return who has these GPUs open.
+    """Return the processes that have these GPUs open.
 
     Args:
         roots: the machine.
@@ -88,7 +88,7 @@ def holders(
 def _devices(
     roots: Roots, gpus: Iterable[MigGpu], instances: Collection[tuple[str, int, int]] | None
 ) -> dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]]:
-    """Return what to look for by device numbers."""
+    """Return the names of the devices to look for, by device numbers."""
     majors = procfs.majors(roots)
     gpu_major, cap_major = majors.get("nvidia", 195), majors.get("nvidia-caps", -1)
     table = mig.minors(roots)

@@ -50,7 +50,7 @@ def parse(text: str) -> Hooks:
 
 
 def run(hooks: Hooks, name: str, env: Mapping[str, str], *, shows_output: bool = False) -> None:
-    """Run the hooks of a name in their order; each gets its own variables and those of `env` only.
+    """Run the hooks of a name in their order; each gets only its own variables and those of `env`.
 
     Raises:
         HostError: a command fails or cannot be started; the others are not run.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The journal of a change: while it exists, a change is in progress or was interrupted.
 
-It is a checkpoint of the layout before the change, with one member more: the layout after it.
+It is a checkpoint of the layout before the change, with one more member: the layout after it.
 `nvidia-mig-parted restore` of NVIDIA reads it as a checkpoint. It lies below /run, because MIG
 instances do not survive a reboot either.
 """
@@ -57,7 +57,7 @@ class Journal:
         files.write_atomic(self.path, text.encode(), mode=0o600, sync=True)
 
     def close(self) -> None:
-        """Remove the journal: the change has ended, one way or the other."""
+        """Remove the journal: the change has ended, with success or failure."""
         os.unlink(self.path)
 
     def read(self) -> tuple[Plan, Plan] | None:

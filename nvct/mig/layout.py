@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU shall have: MIG mode, GPU instances at their places, compute instances in them."""
+"""The layout of a GPU: MIG mode, GPU instances at their places, compute instances in them."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """All of a GPU. `parts` is empty if MIG mode is off."""
+    """The layout of a GPU. `parts` is empty if MIG mode is off."""
 
     enabled: bool
     parts: tuple[Part, ...] = ()
 
 
 def layout_of(gpu: MigGpu) -> Layout:
-    """Return what a GPU has."""
+    """Return the layout that a GPU has."""
     return Layout(enabled=gpu.enabled, parts=tuple(part_of(gi) for gi in gpu.instances))
 
 

@@ -54,8 +54,8 @@ def parse(text: str) -> ProfileName:
     words = sorted(attributes.split(","))
     if found and not (all(map(_is_attribute, words)) and len(set(words)) == len(words)):
         raise DocumentError(
-            f"cannot parse attributes of '{text}': each is letters and digits with dots in "
-            "between, and stands there once"
+            f"cannot parse attributes of '{text}': each has letters and digits with dots in "
+            "between, and appears once"
         )
     return ProfileName(compute, slices, gigabytes, sign + ",".join(words) if found else "")
 

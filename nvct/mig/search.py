@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds where MIG instances can be: an exhaustive, deterministic search on paper.
+"""Computes the places of MIG instances by an exhaustive, deterministic search.
 
-A layout is found whenever one exists. Of all layouts it is one that keeps the most MIG devices in
-use, then the most MIG devices, and among these the one that a GPU without instances would get, if
-that is possible.
+The search finds a layout whenever one exists. It prefers layouts that keep the most MIG devices in
+use, then those that keep the most MIG devices, then the layout that a GPU without instances would
+get.
 
 Rules of NVML: memory slices of GPU instances do not overlap; the compute slices of all of them are
 not more than those of the largest profile; each profile has a limit. Compute instances lie in

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The changes that lead a GPU from what it has to a layout; what stays is not touched."""
+"""The changes that lead a GPU from its layout to another; instances that stay are not touched."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The condition nvct.dev/GPUReady of a Node, made of what the agent's /status says.
+"""Makes the condition nvct.dev/GPUReady of a Node from the agent's /status.
 
 Contract: pure functions. Source of the fields: Kubernetes' API reference, NodeCondition.
 """
@@ -28,12 +28,12 @@ MESSAGE_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What the condition says.
+    """The status, reason and message of the condition.
 
     Attributes:
         is_ready: pods can have GPUs of this node.
         reason: a word as Kubernetes wants it.
-        message: what was seen, and what to do about it.
+        message: the evidence, and what to do about it.
     """
 
     is_ready: bool

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The task `condition`: keeps the condition of this node's Node as the agent's /status is.
+"""The task `condition`: writes the condition of this Node by the agent's /status.
 
 It is written when it changes, and again every ten minutes, which shows that the agent lives. Each
 change of its status or reason is also an Event of the Node.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 """How often /status is read."""
 SETTLE_S = 3.0
-"""How long a fault lasts before it is written: a restart of the kubelet is none."""
+"""How long a fault lasts before it is written: a restart of the kubelet is not a fault."""
 HEARTBEAT_S = 600.0
 DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Before the next attempt after a failure."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which config file a node gets: by its label, the default, or a fallback."""
+"""Chooses the config file of a node: by its label, the default, or a fallback."""
 
 from __future__ import annotations
 

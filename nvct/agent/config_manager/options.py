@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 NAMED, SINGLE, EMPTY = "named", "single", "empty"
 STRATEGIES = (NAMED, SINGLE, EMPTY)
-"""What is used if neither label nor default names a file: the file `default`, the only file, an
-empty configuration."""
+"""Fallbacks if neither label nor default names a file: the file `default`, the only file, an empty
+configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,8 @@ OPTIONS = (
     ),
     Option(
         flags=("fallback-strategies",), env=("FALLBACK_STRATEGIES",), field="fallbacks",
-        kind="words", choices=(*STRATEGIES, ""), help="What is used if nothing names a file",
+        kind="words", choices=(*STRATEGIES, ""),
+        help="The fallbacks if neither label nor default names a file",
     ),
     Option(
         flags=("send-signal",), env=("SEND_SIGNAL",), field="send_signal", kind="switch",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives this node's programs the config file that its label names.
 
-The file is copied, after a check: so a bad one never takes the place of a good one, not even
-after a restart. A changed label or ConfigMap is taken up at once, without a restart.
+The file is copied, after a check, so a bad one never replaces a good one, not even after a
+restart. A changed label or ConfigMap has an effect at once, without a restart.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ConfigManager:
         Args:
             settings: of the program; the node's name is known.
             cluster: of the node.
-            notify: tells the programs of a change, and returns how many there are.
+            notify: notifies the programs of a change, and returns how many there are.
             log: for what happens.
         """
         self.reload = asyncio.Event()
@@ -154,7 +154,7 @@ class ConfigManager:
             raise HostError(f"{settings.target} cannot be written: {error.strerror}") from error
         self.name = name
         count = self._notify() if settings.send_signal and not settings.oneshot else 0
-        self._log.info(f"config file {name or '(empty)'} is in force; {count} programs are told")
+        self._log.info(f"config file {name or '(empty)'} is in force; programs notified: {count}")
 
     def _complain(self, error: NvctError) -> None:
         text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"

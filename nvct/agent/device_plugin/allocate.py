@@ -31,7 +31,7 @@ NOTHING = "/dev/null"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What an answer needs beside the devices of a resource.
+    """The parts of an answer that do not depend on the devices of a resource.
 
     Attributes:
         control_nodes: paths of the driver's nodes that every container needs.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the device plugin counts about each resource, for its metrics."""
+"""Counts events of each resource, for the metrics of the device plugin."""
 
 from __future__ import annotations
 

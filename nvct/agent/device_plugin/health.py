@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices an XID error makes unhealthy: pure functions.
+"""Finds the devices that an XID error makes unhealthy: pure functions.
 
-As NVIDIA's device plugin: errors of applications are ignored, DP_DISABLE_HEALTHCHECKS names more
-of them, or all. DP_ENABLE_HEALTHCHECKS names exceptions; unlike there, also where all are off.
+As in NVIDIA's device plugin, errors of applications are ignored, and DP_DISABLE_HEALTHCHECKS names
+more of them, or all. DP_ENABLE_HEALTHCHECKS names exceptions; unlike there, also if all are off.
 An error of a MIG device concerns all ids of that device; one of a GPU, all devices on it.
 """
 

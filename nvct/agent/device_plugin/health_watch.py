@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which devices are unhealthy now, and why: XID errors, and NVML that does not answer.
+"""Watches the health of devices: XID errors, and NVML that does not answer.
 
 NVML that hangs is noticed before its worker is killed: a call may take seconds on a machine whose
 driver is busy, so the kill waits for the call's limit, while the devices are unhealthy already.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What --device-list-strategy=auto stands for: the best way that kubelet and engine support.
+"""Resolves --device-list-strategy=auto: the best strategy that kubelet and engine support.
 
-By CDI names in the answer (cdi-cri) where both take them, else by CDI names in annotations, which
-need nvct's runtime; else by the variable that every NVIDIA runtime reads. Never two of them, which
-would give devices twice.
+That is CDI names in the answer (cdi-cri) if both take them; else CDI names in annotations, which
+need nvct's runtime; else the variable that every NVIDIA runtime reads. It is never two of them,
+which would give devices twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """What is known of the kubelet and the container engine of this node.
+    """Features of the kubelet and the container engine of this node.
 
     Attributes:
         takes_names: whether both take CDI names in the answer to Allocate.

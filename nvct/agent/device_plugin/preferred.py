@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the free devices a container should get: pure functions that cannot fail.
+"""Chooses the free devices that a container should get: pure functions that cannot fail.
 
 Whole GPUs are chosen by their links. Up to EXACT of them are free, the choice is that of NVIDIA's
 go-gpuallocator: of all ways to divide the free GPUs into sets of the wanted size, the one with the
 highest sum, and of that the best set. That search grows exponentially, so for more GPUs a set is
 grown from each start and then improved by swaps.
 
-Replicas and MIG devices are spread over the GPUs, or packed; by policy distinct, no two replicas
-are of one device, as far as possible. Ties are broken by the order of the
-machine, where the incumbent leaves them to chance.
+Replicas and MIG devices are spread over the GPUs, or packed. By policy distinct, no two replicas
+are of one device, as far as possible. Ties are broken by the order of the machine; the incumbent
+leaves them to chance.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who serves a resource's socket, so that no other program's living plugin is displaced.
+"""Finds the owner of a resource's socket, so that no other program's living plugin is displaced.
 
 NVIDIA's plugin uses the same socket. An older instance of nvct's plugin gives way to a newer one;
 it is known by a method of its own, which no other program answers.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removes a taint from the own Node once its GPUs can be had.
+"""Removes a taint from the own Node once pods can have its GPUs.
 
-A node that was just made is ready before its GPUs are. With a taint that its pool gives it, pods
-that ask for GPUs wait instead of being refused, and an autoscaler knows that the node is not done.
+A new node is ready before its GPUs are. If its pool gives it a taint, pods that ask for GPUs wait
+and are not refused, and an autoscaler sees that the node is not ready for them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of DCGM that metrics have as their names, and the value of NVML that each one is.
+"""Maps the fields of DCGM, which are names of metrics, to values of NVML.
 
 Source: dcgm-exporter's counter files of 2026-05 and DCGM's list of fields; the second name of a
 field is that of its version 1 (etc/1.x-compatibility-metrics.csv).

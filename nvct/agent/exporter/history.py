@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows from several samples: counts of XIDs and of reasons that limit clocks."""
+"""Counts over several samples: XIDs, and reasons that limit clocks."""
 
 from __future__ import annotations
 

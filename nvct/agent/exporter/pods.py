@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which pod has which GPU or MIG instance, as the kubelet tells it, by every form of device id.
+"""Finds the pods that have a GPU or MIG instance, by every form of the kubelet's device ids.
 
 The forms: GPU-… and MIG-… UUIDs; those with `::N` or `/vgpuN` at the end, which a plugin makes of
 one shared GPU; nvidia0 and nvidia0/gi7 (GKE). A GPU or instance that several containers share has
@@ -33,7 +33,7 @@ OLD = ("container_name", "pod_namespace", "pod_name")
 
 
 class PodDevices:
-    """What the kubelet last told.
+    """The last answer of the kubelet.
 
     Attributes:
         problem: why series have no pods, "" if they have.

@@ -71,7 +71,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What metrics are made of.
+    """The data of which metrics are made.
 
     Attributes:
         samples: of all GPUs.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exporter: samples all GPUs at an interval, and serves the last sample to each scrape.
 
-Collection is apart from the scrape: a GPU that hangs delays no scrape, and the sample's age is a
-metric. A sample that is too old is not shown as the present.
+Samples are not taken by scrapes: a GPU that hangs delays no scrape, and the sample's age is a
+metric. A sample that is too old is not shown.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ class Exporter:
             settings = self._load()
             self._counters = counter_file.read(settings.collectors)
         except (DocumentError, HostError) as error:
-            self._log.error(f"{error.message}: the counters before stay")
+            self._log.error(f"{error.message}: the former counters stay in force")
             return
         await self._pods.close()
         self._settings, self._pods = settings, self._pods_of(settings)

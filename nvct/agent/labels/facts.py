@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What labels are made of: values about a node, without I/O."""
+"""The facts of a node of which labels are made: values, without I/O."""
 
 from __future__ import annotations
 

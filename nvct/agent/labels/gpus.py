@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Labels of whole GPUs: gpu.*, and on a node with several models those of each model.
 
-NVIDIA's program gives such a node the labels of a model that chance chooses. Here it is the model
-with the most GPUs that are not in MIG mode, and the first of several.
+NVIDIA's program gives such a node the labels of one model, by chance. Here that is the model with
+the most GPUs that are not in MIG mode, and the first of several.
 """
 
 from __future__ import annotations

@@ -51,18 +51,22 @@ config_file = option(
 )
 selected_config = option(
     "selected-config", "c", "SELECTED_CONFIG",
-    "The configuration of that file. May be left out if there is only one.",
+    "The configuration in that file. Optional if the file has only one.",
 )  # fmt: skip
-hooks_file = option("hooks-file", "k", "HOOKS_FILE", "Commands to run before and after.")
-checkpoint_file = option("checkpoint-file", "f", "CHECKPOINT_FILE", "The checkpoint.")
-mode_only = switch("mode-only", "m", "MODE_CHANGE_ONLY", "Only the MIG mode, not the MIG devices.")
+hooks_file = option(
+    "hooks-file", "k", "HOOKS_FILE", "The file of commands to run before and after."
+)
+checkpoint_file = option("checkpoint-file", "f", "CHECKPOINT_FILE", "The checkpoint file.")
+mode_only = switch(
+    "mode-only", "m", "MODE_CHANGE_ONLY", "Change or check only the MIG mode, not the MIG devices."
+)
 output_format = click.option(
     "--output-format", "-o", envvar="MIG_PARTED_OUTPUT_FORMAT", default="yaml", show_default=True,
     help="yaml or json.", metavar="FORMAT",
 )  # fmt: skip
 ignore_holders = click.option(
     "--ignore-holders", is_flag=True, envvar="NVCT_MIG_IGNORE_HOLDERS",
-    help="Do not look for processes that use what changes; the driver may still refuse.",
+    help="Do not look for processes that use the devices; the driver may still refuse.",
 )  # fmt: skip
 
 
@@ -86,8 +90,8 @@ def apply(
 ) -> None:
     """Give the GPUs a configuration of a file, if they do not have it.
 
-    Every GPU's layout is found before any GPU is touched. MIG devices that stay are not
-    destroyed. After a failure the layout before is back.
+    Every GPU's layout is computed before any GPU is touched. MIG devices that stay are not
+    destroyed. After a failure the former layout is restored.
     """
     specs = selected(config_file, selected_config)
     hook = Hooks(
@@ -110,7 +114,9 @@ def apply(
 @config_file
 @selected_config
 @mode_only
-@switch("valid-config", "a", "VALID_CONFIG", "Only check the file, and that it has the name.")
+@switch(
+    "valid-config", "a", "VALID_CONFIG", "Only check the file, and that it has this configuration."
+)
 @click.pass_obj
 def assert_(
     given: object, *, config_file: str, selected_config: str, mode_only: bool, valid_config: bool

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 TEXT = """Divide GPUs into MIG devices.
 
-Configuration files, checkpoints and hooks are those of nvidia-mig-parted; docs/mig.md says what
-differs."""
+Configuration files, checkpoints and hooks are those of nvidia-mig-parted; docs/mig.md lists the
+differences."""
 OWN = "nvct.cli.mig.group"
 SHARED = "nvct.cli.mig.commands"
 mig = LazyGroup(
@@ -41,9 +41,9 @@ mig = LazyGroup(
         "checkpoint": (SHARED, "checkpoint", "Write every instance, with its place, to a file."),
         "export": (SHARED, "export_", "Print the configuration that the GPUs have."),
         "generate-config": (SHARED, "generate_config", "Print configurations for these GPUs."),
-        "holders": (OWN, "holders", "Print who has a GPU or MIG device open."),
-        "plan": (OWN, "plan", "Print what apply would do, without doing it."),
-        "profiles": (OWN, "profiles", "Print what MIG devices GPUs can have."),
+        "holders": (OWN, "holders", "Print which processes have a GPU or MIG device open."),
+        "plan": (OWN, "plan", "Print the changes that apply would make."),
+        "profiles": (OWN, "profiles", "Print the MIG profiles that GPUs can have."),
         "restore": (SHARED, "restore", "Give the GPUs the instances of a checkpoint."),
     },
     TEXT,
@@ -70,7 +70,7 @@ def plan(
     gpu_model: str,
     count: int,
 ) -> None:
-    """Print what apply would do to each GPU, as a picture and device by device.
+    """Print the changes that apply would make to each GPU, as a picture and as a list.
 
     A place is a memory slice. Nothing is changed.
 
@@ -100,10 +100,10 @@ def plan(
 @format_option("table")
 @click.pass_obj
 def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
-    """Print the MIG profiles of this machine's GPUs, one GPU of each model, or of a table.
+    """Print the MIG profiles of this machine's GPUs, once for each model, or of a built-in table.
 
-    `instances` is how many of a profile a GPU can have, `places` the memory slices where one can
-    begin.
+    `instances` is the number of instances that a GPU can have, `places` are the memory slices
+    where one can begin.
     """
     if every:
         gpus = [tables.gpu_of(table) for table in tables.tables()]
@@ -131,7 +131,7 @@ def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
 def holders(given: object, *, form: str) -> None:
     """Print which processes have a GPU or MIG device open, with container, pod and unit.
 
-    Processes of other users are seen by root only.
+    Only root sees processes of other users.
     """
     machine = machine_of(given)
     gpus = machine.session.mig().gpus

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine whose MIG is changed, and the files that commands read and write."""
+"""The machine that commands of MIG change, and the files that they read and write."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
 
     said = asyncio.run(yields())
 
-    assert said == ["the agent serves this node no more", f"removed /run/cdi/{own.name}"]
+    assert said == ["the agent no longer serves this node", f"removed /run/cdi/{own.name}"]
     assert (own.exists(), other.exists(), list(folder.iterdir())) == (False, True, [])
 
 

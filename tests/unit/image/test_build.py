@@ -58,6 +58,13 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
+def test_every_tag_has_its_program() -> None:
+    programs = {file.name for file in (build.HERE / "programs").iterdir()} | set(build.LINKS)
+
+    entrypoints = [entrypoint[0] for _, entrypoint, _ in build.PROGRAMS.values()]
+    assert [path for path in entrypoints if path.removeprefix("/usr/bin/") not in programs] == []
+
+
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path: Path) -> None:
     message = refused(f"--base={tmp_path}", f"--bundle={tmp_path}", f"--wheels={tmp_path}")
     assert message == (

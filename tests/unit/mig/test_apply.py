@@ -105,7 +105,7 @@ def test_a_failure_at_any_change_brings_the_layout_before_back(
     apply(machine, resolve(spec(SMALL, 0, 1)))
     before = layouts(machine)
     failing = replace(machine, session=FailingSession(library_of(node), at, refuse))
-    with pytest.raises(HostError, match="in use by another client; the layout before is back"):
+    with pytest.raises(HostError, match="in use by another client; the former layout is restored"):
         apply(failing, resolve(spec(BALANCED, 0), spec(None, 1)))
     failing.session.close()
 
@@ -216,7 +216,7 @@ def test_a_reset_that_fails_takes_the_pending_mode_back(machine: Machine, node: 
     def fail(_: Sequence[str]) -> None:
         raise HostError("nvidia-smi -r failed: in use by another client")
 
-    with pytest.raises(HostError, match="in use by another client; the layout before is back"):
+    with pytest.raises(HostError, match="in use by another client; the former layout is restored"):
         apply(replace(machine, reset=fail), resolve(spec(BALANCED, 0)))
     gpu = machine.session.mig().gpus[0]
     assert (gpu.enabled, gpu.pending) == (False, False)
@@ -229,7 +229,7 @@ def test_without_a_reset_a_mode_may_stay_pending(machine: Machine, node: tree.No
     gpu = machine.session.mig().gpus[0]
     assert (gpu.enabled, gpu.pending) == (False, True)
 
-    with pytest.raises(HostError, match="the layout before is back"):
+    with pytest.raises(HostError, match="the former layout is restored"):
         apply(replace(machine, skip_reset=True), resolve(spec(BALANCED, 0)))
 
 

@@ -36,7 +36,7 @@ sandboxWorkloads: nvct prepares no GPUs for virtual machines
 {{- define "nvct.withoutEffect" -}}
 ccManager: nvct does not change the confidential computing mode
 dcgm: nvct needs no DCGM
-dcgmExporter: nvct has no exporter yet
+dcgmExporter: the chart does not run nvct's exporter yet
 draDriver: nvct has no DRA driver yet
 gdrcopy: nvct installs no kernel module; GDRCOPY_ENABLED in devicePlugin.env gives its device to pods
 gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its devices to pods
@@ -44,10 +44,10 @@ gpuCluster: nvct has no custom resource
 kataManager: nvct prepares no Kata containers
 kataSandboxDevicePlugin: nvct prepares no Kata containers
 migManager: nvct has no MIG manager yet
-mps: nvct has no MPS daemon yet
+mps: nvct has no MPS control daemon yet
 nfd: nvct needs no Node Feature Discovery
 node-feature-discovery: nvct needs no Node Feature Discovery
-nodeStatusExporter: nvct agent --status has the state of a node
+nodeStatusExporter: nvct agent --status shows the state of a node
 platform: nvct finds the platform
 psa: label the namespace yourself, see below
 psp: Kubernetes has no such policies any more

@@ -163,7 +163,7 @@ def test_a_changed_counter_file_is_read_and_a_wrong_one_is_not(
 
     log = serve(node, check, "-f", str(path))
 
-    assert "has 1 parts, not 3: the counters before stay" in log
+    assert "has 1 parts, not 3: the former counters stay in force" in log
 
 
 def test_the_textfile_is_what_a_scrape_gets(node: tree.Node, tmp_path: Path) -> None:
