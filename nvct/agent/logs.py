@@ -111,6 +111,6 @@ def help_text() -> str:
     lines = ""
     for flag, (variable, choices) in FLAGS.items():
         default = getattr(Log(), "level" if variable == LEVEL_ENV else "form")
-        lines += f"  --{flag} VALUE\n        Of the log on stderr ({', '.join(choices)}) "
+        lines += f"  --{flag} VALUE\n        For the log on stderr: {', '.join(choices)} "
         lines += f"[{variable}]\n        default: {default}\n"
     return lines

@@ -53,7 +53,7 @@ class Reason(Enum):
     NvmlHung = (
         "Does NVML answer in time?",
         "the calls of NVML that the agent makes, and the process that it waits for",
-        "Read `dmesg`, which tells which GPU hangs; if the process cannot be killed, reboot.",
+        "Find the GPU that hangs in `dmesg`; if the process cannot be killed, reboot.",
     )
     DriverIncomplete = (
         "Is the driver complete and usable?",
@@ -93,7 +93,7 @@ class Reason(Enum):
         "Remove one of the two device plugins from this node.",
     )
     DeviceUnhealthy = (
-        "Is a device of the node healthy?",
+        "Are all devices of the node healthy?",
         "XID errors and NVML's answers, as the agent's /status has them",
         "Read `dmesg` and `nvidia-smi`, then reset the GPU or replace it.",
     )

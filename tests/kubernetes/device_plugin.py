@@ -27,6 +27,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.engines.box import Box
+
 MANIFESTS = REPOSITORY / "packaging/kubernetes"
 RUNTIME_CLASSES = MANIFESTS / "runtimeclasses.yaml"
 GPUS = 8
@@ -58,6 +60,11 @@ def show_simulation(cluster: Cluster) -> None:
     """Make containers see the simulated /proc, and pods get GPUs by volume mounts."""
     box = cluster.box
     box.write(CONFIG, SETTINGS + box.read(CONFIG) + LOW_LEVEL)
+    use_simulated_runc(box)
+
+
+def use_simulated_runc(box: Box) -> None:
+    """Make containerd start the runc whose containers see the simulated /proc."""
     config = box.read(ENGINE_CONFIG)
     assert DEFAULT_RUNC in config
     runc = f'BinaryName = "{run_folder.PROGRAMS}/runc"'

@@ -16,17 +16,16 @@ import pytest
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
-from nvct.sim import run_folder
 from nvct.version import __version__
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes import image_alone
 from tests.kubernetes.api import PODS, ApiError, wait
 from tests.kubernetes.cluster import FOLDER as CLUSTER_FOLDER
 from tests.kubernetes.cluster import KUBECONFIG, NODE
 from tests.kubernetes.pods import CONTAINER, Pod, Result, run, run_all
-from tests.support import program_image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,8 +45,6 @@ TOOLKIT = "/usr/local/nvidia/toolkit"
 SOCKET = f"{FOLDER}/nvidia-gpu.sock"
 CLASSES = ("", "nvidia", "nvidia-cdi", "nvidia-legacy")
 """The RuntimeClasses of pods; "" is none."""
-CONFIG = "/etc/containerd/config.toml"
-DEFAULT_RUNC = "SystemdCgroup = false"
 GPUS = 8
 READY_ROW = rf"(?m)^{NODE}  nvidia.com/gpu={GPUS}  [\d.]+ +\S+ +Ready  True$"
 """Of nvct cluster status."""
@@ -61,17 +58,7 @@ IMAGE_SAYS_ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 @pytest.fixture(scope="module")
 def node(cluster: Cluster) -> Cluster:
     """Return the cluster with the image; containers see the simulated driver, and no nvct."""
-    containerd, box = cluster.engine, cluster.box
-    assert isinstance(containerd, SupervisedContainerd)
-    done = containerd.ctr("image", "import", str(program_image.archive()))
-    assert done.returncode == 0, done
-    config = box.read(CONFIG)
-    assert DEFAULT_RUNC in config
-    runc = f'BinaryName = "{run_folder.PROGRAMS}/runc"'
-    box.write(CONFIG, config.replace(DEFAULT_RUNC, f"{DEFAULT_RUNC}\n{runc}"))
-    containerd.reload()
-    done = box.call("mount", "-t", "tmpfs", "local", "/usr/local")  # /usr is read-only here
-    assert done.returncode == 0, done
+    image_alone.prepare(cluster)
     return cluster
 
 

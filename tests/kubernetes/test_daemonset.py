@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from nvct.sim import run_folder
 from tests.engines.checks import UUID
-from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes import image_alone
 from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import NODE
 from tests.kubernetes.pods import Pod, run
-from tests.support import program_image
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,26 +22,14 @@ PACKAGING = Path(__file__).parents[2] / "packaging/kubernetes"
 TOOLKIT = Path(__file__).with_name("toolkit.yaml")
 LABEL = "nvidia.com/gpu.deploy.container-toolkit=true"
 PODS = "/api/v1/namespaces/nvct/pods"
-DEFAULT_RUNC = "SystemdCgroup = false"
 TIMEOUT_S = 60.0
 ONE = {"NVIDIA_VISIBLE_DEVICES": "0"}
-CONFIG = "/etc/containerd/config.toml"
 
 
 @pytest.fixture(scope="module")
 def node(cluster: Cluster) -> Cluster:
     """Return the cluster with the toolkit's image; containers see the simulated driver."""
-    containerd, box = cluster.engine, cluster.box
-    assert isinstance(containerd, SupervisedContainerd)
-    done = containerd.ctr("image", "import", str(program_image.archive()))
-    assert done.returncode == 0, done
-    config = box.read(CONFIG)
-    assert DEFAULT_RUNC in config
-    runc = f'BinaryName = "{run_folder.PROGRAMS}/runc"'
-    box.write(CONFIG, config.replace(DEFAULT_RUNC, f"{DEFAULT_RUNC}\n{runc}"))
-    containerd.reload()
-    done = box.call("mount", "-t", "tmpfs", "local", "/usr/local")  # /usr is read-only here
-    assert done.returncode == 0, done
+    image_alone.prepare(cluster)
     return cluster
 
 

@@ -36,7 +36,6 @@ class Settings:
     devices: str = "f"
     indices: frozenset[int] = frozenset()
     hostname: str = ""
-    pod_uid: bool = False
     socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     resources: tuple[str, ...] = ()
     virtual_gpus: bool = False
