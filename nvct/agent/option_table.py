@@ -45,6 +45,10 @@ class Option:
     key: str = ""
     choices: tuple[str, ...] = ()
 
+    def choices_text(self) -> str:
+        """Return the possible values for a sentence; the empty one is left out."""
+        return ", ".join(filter(None, self.choices))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -138,7 +142,7 @@ class Table:
                 if option.choices and word not in option.choices:
                     raise UsageError(
                         f"invalid --{flag} option: {word!r}",
-                        hint=f"it is one of {', '.join(option.choices)}",
+                        hint=f"it is one of {option.choices_text()}",
                     )
             fields[option.field] = value
         return fields
@@ -151,7 +155,7 @@ class Table:
             default = defaults.get(option.field)
             shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
             lines.append(f"  {names}{'' if option.kind == 'switch' else ' VALUE'}")
-            choices = f" ({', '.join(option.choices)})" if option.choices else ""
+            choices = f" ({option.choices_text()})" if option.choices else ""
             lines.append(f"        {option.help}{choices} [{option.env[0]}]")
             if shown not in (None, "", False):
                 lines.append(f"        default: {str(shown).lower() if shown is True else shown}")

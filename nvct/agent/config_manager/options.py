@@ -89,12 +89,12 @@ OPTIONS = (
     ),
     Option(
         flags=("process-to-signal",), env=("PROCESS_TO_SIGNAL",), field="process",
-        help="The name of the program",
+        help="The name of the program to signal",
     ),
 )  # fmt: skip
 TABLE = Table(
     program="config-manager",
-    summary="Gives this node's programs the config file that its label names.",
+    summary="Gives this node's programs the config file that the Node's label names.",
     options=OPTIONS,
 )
 

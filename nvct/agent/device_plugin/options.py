@@ -51,12 +51,12 @@ OPTIONS = (
     Option(
         flags=("device-list-strategy",), env=("DEVICE_LIST_STRATEGY",),
         field="device_list_strategy", key=f"{PLUGIN}.deviceListStrategy", kind="words",
-        choices=STRATEGIES, help="How the runtime is told which devices; may be repeated",
+        choices=STRATEGIES, help="How the runtime learns the devices; may be repeated",
     ),
     Option(
         flags=("device-id-strategy",), env=("DEVICE_ID_STRATEGY",), field="device_id_strategy",
         key=f"{PLUGIN}.deviceIDStrategy", choices=ID_STRATEGIES,
-        help="How the runtime is told which device",
+        help="The form of the devices' ids",
     ),
     Option(
         flags=("gdrcopy-enabled",), env=("GDRCOPY_ENABLED",), field="gdrcopy_enabled",
@@ -83,7 +83,7 @@ OPTIONS = (
     Option(
         flags=("driver-root-ctr-path", "container-driver-root"),
         env=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"), field="container_driver_root",
-        key=f"{PLUGIN}.containerDriverRoot", help="Where the driver's root is mounted here",
+        key=f"{PLUGIN}.containerDriverRoot", help="The driver's root in this container",
     ),
     Option(
         flags=("mps-root",), env=("MPS_ROOT",), field="", key="flags.mpsRoot",
@@ -92,7 +92,7 @@ OPTIONS = (
     Option(
         flags=("shared-devices-allocation-policy",), env=("SHARED_DEVICES_ALLOCATION_POLICY",),
         field="shared_devices_allocation_policy", key=f"{PLUGIN}.sharedDevicesAllocationPolicy",
-        choices=POLICIES, help="Which GPU a replica or MIG device is taken from",
+        choices=POLICIES, help="How the GPU of a replica or MIG device is chosen",
     ),
     Option(
         flags=("device-discovery-strategy",), env=("DEVICE_DISCOVERY_STRATEGY",),

@@ -36,12 +36,12 @@ OPTIONS = (
     ),
     Option(
         flags=("no-timestamp",), env=("GFD_NO_TIMESTAMP",), field="no_timestamp",
-        key=f"{GFD}.noTimestamp", kind="switch", help="Leave the label with the time out",
+        key=f"{GFD}.noTimestamp", kind="switch", help="Do not write the label with the time",
     ),
     Option(
         flags=("sleep-interval",), env=("GFD_SLEEP_INTERVAL",), field="sleep_interval",
         key=f"{GFD}.sleepInterval",
-        help="When labels are written again at the latest, e.g. 90s, or infinite",
+        help="The longest time until labels are written again, e.g. 90s, or infinite",
     ),
     Option(
         flags=("output-file", "output", "o"), env=("GFD_OUTPUT_FILE",), field="output_file",
@@ -69,7 +69,7 @@ OPTIONS = (
     Option(
         flags=("driver-root-ctr-path", "container-driver-root"),
         env=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"), field="container_driver_root",
-        key="flags.plugin.containerDriverRoot", help="Where the driver's root is mounted here",
+        key="flags.plugin.containerDriverRoot", help="The driver's root in this container",
     ),
     Option(
         flags=("kubeconfig",), env=("KUBECONFIG",), field="kubeconfig",
