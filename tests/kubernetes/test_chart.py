@@ -109,6 +109,7 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
     assert any(line.startswith(f"{NODE}: /run/nvct stays") for line in said), said
 
 
+@ON_ONE
 def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
     node: Cluster, tmp_path: Path
 ) -> None:
@@ -183,7 +184,8 @@ def test_the_manifests_install_and_remove_it_without_helm(node: Cluster) -> None
 @ON_ONE
 def test_a_label_of_the_node_chooses_its_config_file(node: Cluster) -> None:
     shared = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
-    node.kubectl("create", "namespace", NAMESPACE)
+    if node.api.find(f"/api/v1/namespaces/{NAMESPACE}") is None:  # of an earlier test
+        node.kubectl("create", "namespace", NAMESPACE)
     node.kubectl("create", "configmap", "plugin", *IN_NAMESPACE, "--from-literal=whole=version: v1",
                  f"--from-literal=shared=version: v1\n{shared}")  # fmt: skip
     words = ("--set=devicePlugin.config.name=plugin", "--set=devicePlugin.config.default=whole")
@@ -194,7 +196,7 @@ def test_a_label_of_the_node_chooses_its_config_file(node: Cluster) -> None:
         assert wait(lambda: _allocatable(node) == 2 * GPUS, TIMEOUT_S), _state(node)
         node.kubectl("label", "node", NODE, f"{label}-")
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node)
-    node.kubectl("delete", "namespace", NAMESPACE)
+    node.kubectl("delete", *IN_NAMESPACE, "configmap", "plugin")
 
 
 @ON_ONE

@@ -21,7 +21,17 @@ from nvct.agent.device_plugin.resources import GPU, SEPARATOR
 from nvct.agent.device_plugin.settings import FOLDER, STRATEGIES
 from tests.engines.releases import of_release
 from tests.kubernetes.api import PODS, wait
-from tests.kubernetes.device_plugin import GPUS, LIST, TIMEOUT_S, asks, log, plugin, smi, state
+from tests.kubernetes.device_plugin import (
+    GPUS,
+    LIST,
+    PLUGIN,
+    TIMEOUT_S,
+    asks,
+    log,
+    plugin,
+    smi,
+    state,
+)
 from tests.kubernetes.listed import kubelet
 
 TYPE_CHECKING = False
@@ -171,7 +181,8 @@ def is_listed(node: Cluster, pod: str) -> bool:
     """Report whether a pod has listed its devices, or fail if it has ended."""
     found = node.api.find(f"{PODS}/{pod}")
     assert found is not None
-    assert found["status"]["phase"] in ("Pending", "Running"), (found["status"], log(node, pod))
+    phase, message = (found["status"].get(key, "") for key in ("phase", "message"))
+    assert phase in ("Pending", "Running"), (phase, message, log(node, pod), log(node, PLUGIN))
     return "listed" in log(node, pod)
 
 

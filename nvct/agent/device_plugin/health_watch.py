@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 
 EVENTS_S = 0.5
 """Between two questions, each of which also asks every GPU for a value."""
-SUSPECT_S = 1.0
+SUSPECT_S = 1.2
 """An answer takes a millisecond; without one, the devices are unhealthy."""
+TICKS = 12
+"""Parts of that wait: on a machine without CPU to spare, each of them takes longer."""
 BUSY_S = float(CALL_S)
 """The same while another, longer call is in progress."""
 
@@ -104,7 +106,9 @@ class HealthWatch:
         limit_s = BUSY_S if client.is_busy else SUSPECT_S
         question = asyncio.ensure_future(client.events())
         try:
-            await asyncio.wait([question], timeout=limit_s)
+            for _ in range(TICKS):
+                if not question.done():
+                    await asyncio.wait([question], timeout=limit_s / TICKS)
             if not question.done():
                 self.set_nvml_problem("watch", f"NVML does not answer within {limit_s:g} s")
             return await question

@@ -129,7 +129,7 @@ def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> 
             began = time.monotonic()
             await until(lambda: len(lab.unhealthy()) == 8)
             assert time.monotonic() - began < 4.0  # 1.5 s, and what a busy machine needs
-            assert "NVML does not answer within 1 s" in lab.log.getvalue()
+            assert "NVML does not answer within 1.2 s" in lab.log.getvalue()
             node_changes.set_fault(lab.node, "hang", 0)
             await until(lambda: not lab.unhealthy())
             assert "NVML answers again" in lab.log.getvalue()
