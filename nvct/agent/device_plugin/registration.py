@@ -6,7 +6,8 @@ put its socket in place of ours; refused while another program's plugin serves t
 
 A registration is lost when the kubelet's socket is another one, when ours is gone, and when the
 kubelet ends the stream of the device list: up to Kubernetes 1.36 the end of an older stream makes
-it drop the newer plugin of that resource (kubernetes#121994).
+it drop the newer plugin of that resource (kubernetes#121994). It is lost, too, when the kubelet has
+no device of it though it has read the list (see `kubelet_view`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from nvct.agent.kubelet import service
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from typing import TypeAlias
 
     from nvct.agent.device_plugin.endpoint import Identity
@@ -46,6 +48,9 @@ FREE_S = 40.0
 socket again after a restart of the kubelet, up to 30 s later."""
 OWNER_S = 2.0
 """How often another program's socket is looked at."""
+UNLIKE_LOOKS = 2
+"""How many looks in a row must show that the kubelet has none of the devices: one may come before
+it has read the list."""
 WITHDRAWN_S = 10.0
 """How long an empty list is served, so that the kubelet has read it."""
 
@@ -82,6 +87,8 @@ class Registration:
         self._state: State = "absent"
         self._is_withdrawn = False
         self._last_reason = ""
+        self._unlike = 0
+        self._is_forgotten = False
 
     @property
     def state(self) -> State:
@@ -91,6 +98,30 @@ class Registration:
     def look(self) -> None:
         """Notice that a socket has changed; to be called several times a second."""
         if not self.endpoint.owns_socket() or self._is_other_kubelet():
+            self._wake.set()
+
+    def compare(self, ids: Collection[str]) -> None:
+        """Notice whose devices the kubelet has; to be called every few seconds.
+
+        Another program may register this resource under another socket. While it has devices it
+        is not displaced; when the kubelet has none any more, the registration is lost.
+
+        Args:
+            ids: of the healthy devices that the kubelet has of this resource.
+        """
+        if self._state not in ("listed", "refused") or not self.endpoint.is_listed:
+            return
+        content = self.endpoint.content
+        offered = content.resource.devices.keys() - content.unhealthy.keys()
+        is_unlike = bool(offered) and offered.isdisjoint(ids)
+        self._unlike = self._unlike + 1 if is_unlike else 0
+        if not is_unlike:
+            self._become("listed", "")
+        elif self._unlike >= UNLIKE_LOOKS and ids:
+            reason = "another program has registered it with the kubelet: it is not displaced"
+            self._become("refused", reason)
+        elif self._unlike >= UNLIKE_LOOKS:
+            self._is_forgotten = True
             self._wake.set()
 
     async def run(self) -> None:
@@ -154,6 +185,7 @@ class Registration:
             self._become("lost", f"there is no {self._kubelet}: the kubelet does not run")
             return False
         self.endpoint.expect_stream()
+        self._unlike, self._is_forgotten = 0, False
         self._wake.clear()
         try:
             name = os.path.basename(self.endpoint.path)
@@ -190,6 +222,8 @@ class Registration:
             return f"{self._kubelet} is gone" if gone else "the kubelet was restarted"
         if self.endpoint.has_ended:
             return "the kubelet ended the stream of the list"
+        if self._is_forgotten:
+            return "the kubelet has none of its devices"
         return ""
 
     def _is_other_kubelet(self) -> bool:

@@ -13,7 +13,13 @@ import time
 from dataclasses import replace
 
 from nvct.agent import waiting
-from nvct.agent.device_plugin import allocate, list_strategy, preferred, startup_taint
+from nvct.agent.device_plugin import (
+    allocate,
+    kubelet_view,
+    list_strategy,
+    preferred,
+    startup_taint,
+)
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.endpoint import Content
 from nvct.agent.device_plugin.health_watch import HealthWatch
@@ -151,6 +157,11 @@ class DevicePlugin:
             asyncio.create_task(self._follow()),
             asyncio.create_task(self._served.watch()),
             asyncio.create_task(self._health.run(self._watched, self._offers)),
+            asyncio.create_task(
+                kubelet_view.watch(
+                    self._settings.kubelet_socket, lambda: self.registrations.values(), self._log
+                )
+            ),
         ]
         if self._taint is not None:
             tasks.append(asyncio.create_task(self._taint.run(self._listed)))

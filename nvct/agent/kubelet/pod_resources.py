@@ -15,6 +15,12 @@ import grpc.aio
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.errors import HostError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from google.protobuf.message import Message
+
 VERSIONS = ("v1", "v1alpha1")
 """v1alpha1 alone is served before Kubernetes 1.20; the messages are the same."""
 TIMEOUT_S = 5.0
@@ -48,27 +54,53 @@ class PodResources:
         Raises:
             HostError: the kubelet does not answer.
         """
-        if self._channel is None:
-            options = (("grpc.max_receive_message_length", LIMIT),)
-            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
         for version in self._versions:
-            call = self._channel.unary_unary(
-                f"/{version}.PodResourcesLister/List",
-                api.ListPodResourcesRequest.SerializeToString,
-                api.ListPodResourcesResponse.FromString,
-            )
             try:
-                answer = await call(api.ListPodResourcesRequest(), timeout=TIMEOUT_S)
+                answer: api.ListPodResourcesResponse = await self._ask(
+                    f"/{version}.PodResourcesLister/List",
+                    api.ListPodResourcesRequest(),
+                    api.ListPodResourcesResponse,
+                )
             except grpc.aio.AioRpcError as error:
                 if error.code() == grpc.StatusCode.UNIMPLEMENTED and version != VERSIONS[-1]:
                     continue
                 self._versions = VERSIONS  # the next kubelet may be another one
-                raise HostError(
-                    f"the kubelet does not answer on {self._socket}: {error.details()}"
-                ) from error
+                raise self._failure(error) from error
             self._versions = (version,)
             return tuple(_holdings(answer))
         raise HostError(f"the kubelet on {self._socket} has no service for pods' resources")
+
+    async def allocatable(self) -> dict[str, frozenset[str]]:
+        """Return the ids of the healthy devices that the kubelet has, by resource.
+
+        Raises:
+            HostError: the kubelet does not answer, or is older than Kubernetes 1.23.
+        """
+        try:
+            answer: api.AllocatableResourcesResponse = await self._ask(
+                "/v1.PodResourcesLister/GetAllocatableResources",
+                api.AllocatableResourcesRequest(),
+                api.AllocatableResourcesResponse,
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self._failure(error) from error
+        found: dict[str, frozenset[str]] = {}
+        for entry in answer.devices:  # one for each device, or for each resource
+            name = entry.resource_name
+            found[name] = found.get(name, frozenset()) | set(entry.device_ids)
+        return found
+
+    async def _ask(self, method: str, request: Message, answer: Any) -> Any:  # noqa: ANN401 - gRPC's
+        if self._channel is None:
+            options = (("grpc.max_receive_message_length", LIMIT),)
+            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
+        call = self._channel.unary_unary(
+            method, type(request).SerializeToString, answer.FromString
+        )
+        return await call(request, timeout=TIMEOUT_S)
+
+    def _failure(self, error: grpc.aio.AioRpcError) -> HostError:
+        return HostError(f"the kubelet does not answer on {self._socket}: {error.details()}")
 
     async def close(self) -> None:
         """Close the channel."""
