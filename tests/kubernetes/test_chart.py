@@ -227,6 +227,11 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
         for name in ("Ready", TYPE)
     )
     less = '{"status": {"capacity": {"cpu": "1"}}}'
+    role = '{"metadata": {"labels": {"node-restriction.kubernetes.io/secret": ""}}}'
+    feature = '{"metadata": {"labels": {"feature.node.kubernetes.io/pci-10de.present": "true"}}}'
+    less_named = '{"metadata": {"labels": {"kubernetes.io/hostname": null}}}'
+    note = '{"metadata": {"annotations": {"projectcalico.org/IPv4Address": "10.0.0.1"}}}'
+    elsewhere = '{"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}}'
     try:
         with installed(node, "--set=nodeSelector.kubernetes\\.io/hostname=none"):
             sentence = "may change only the Node that it runs on"
@@ -236,6 +241,11 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
             assert "may change only metadata of a Node" in _patch(node, NODE, taint)
             assert "may change no condition but" in _patch(node, NODE, lie, part="status")
             assert "may not change the resources" in _patch(node, NODE, less, part="status")
+            assert "may change no label of Kubernetes" in _patch(node, NODE, role)
+            assert "may change no label of Kubernetes" in _patch(node, NODE, less_named)
+            assert "patched" in _patch(node, NODE, feature)
+            assert "may change only labels" in _patch(node, NODE, note)
+            assert "may not change where" in _patch(node, NODE, elsewhere, part="status")
             assert "serverside-applied" in _patch(node, NODE, own, part="status")
     finally:
         node.api.delete(f"/api/v1/nodes/{other}")

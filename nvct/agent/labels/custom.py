@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from nvct.agent.labels.facts import Labels
 
 REFERENCE = "@"
-RESERVED = "kubernetes.io"
-"""Labels of this domain and below are Kubernetes's, but for those of ALLOWED."""
+RESERVED = ("kubernetes.io", "k8s.io")
+"""Labels of these domains and below are Kubernetes's, but for those of ALLOWED."""
 ALLOWED = ("feature.node.kubernetes.io", "profile.node.kubernetes.io")
 
 
@@ -60,10 +60,11 @@ def added(labels: Mapping[str, str], own: Mapping[str, str]) -> tuple[Labels, li
 def _checked(key: str, value: object, path: str) -> str:
     if not is_key(key):
         raise DocumentError(f"labels file {path}: {key!r} is no key of a label")
-    domain = key.rpartition("/")[0]
-    if f".{domain}".endswith(f".{RESERVED}") and not any(
-        f".{domain}".endswith(f".{allowed}") for allowed in ALLOWED
-    ):
+    domain = f".{key.rpartition('/')[0]}"
+    is_reserved, is_allowed = (
+        any(domain.endswith(f".{name}") for name in names) for names in (RESERVED, ALLOWED)
+    )
+    if is_reserved and not is_allowed:
         raise DocumentError(
             f"labels file {path}: {key} is of a domain that is Kubernetes's own",
             hint=f"use another one, or {ALLOWED[0]}",
