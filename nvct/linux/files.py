@@ -39,11 +39,13 @@ def write_atomic(
     *,
     mode: int | None = None,
     sync: bool = False,
+    follow: bool = True,
     kernel: Kernel = KERNEL,
 ) -> None:
     """Replace the file at `path` with `data` by a temporary file and rename.
 
-    A symbolic link at `path` stays, and its target is replaced. An existing file keeps its mode
+    A symbolic link at `path` stays, and its target is replaced; without `follow` the link itself
+    is replaced, as in a folder that is another user's. An existing file keeps its mode
     and owner. `mode` is independent of the umask; without it a new file gets 0666 less the umask.
     `sync` waits for the disk before and after the rename.
 
@@ -52,7 +54,7 @@ def write_atomic(
             world-writable directory (as fs.protected_symlinks and protected_regular refuse it).
         OSError: with the path; nothing was changed, and no temporary file is left.
     """
-    dir_fd, name, status = _resolve(path, kernel)
+    dir_fd, name, status = _resolve(path, kernel, follow=follow)
     try:
         _replace(dir_fd, name, data, status, mode, sync=sync, kernel=kernel)
     except OSError as error:
@@ -63,7 +65,7 @@ def write_atomic(
         kernel.close(dir_fd)
 
 
-def _resolve(path: str, kernel: Kernel) -> tuple[int, str, stat_result | None]:
+def _resolve(path: str, kernel: Kernel, *, follow: bool) -> tuple[int, str, stat_result | None]:
     """Follow links at `path`; return descriptor of its directory, its name and its status."""
     current = path
     for _ in range(LINK_LIMIT + 1):
@@ -74,6 +76,8 @@ def _resolve(path: str, kernel: Kernel) -> tuple[int, str, stat_result | None]:
         try:
             status = lstat_or_none(name, dir_fd)
             kind = constants.S_IFREG if status is None else status.st_mode & constants.S_IFMT
+            if not follow and kind == constants.S_IFLNK:
+                status, kind = None, constants.S_IFREG
             if status is not None:
                 _check_owner(path, status, posix.fstat(dir_fd))
             if kind == constants.S_IFREG:

@@ -147,9 +147,8 @@ class ConfigManager:
             return
         try:
             os.makedirs(os.path.dirname(settings.target), exist_ok=True)
-            if os.path.islink(settings.target):  # of NVIDIA's program
-                os.unlink(settings.target)
-            write_atomic(settings.target, data, mode=MODE)
+            # A link there is of NVIDIA's program.
+            write_atomic(settings.target, data, mode=MODE, follow=False)
         except OSError as error:
             raise HostError(f"{settings.target} cannot be written: {error.strerror}") from error
         self.name = name

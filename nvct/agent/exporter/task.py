@@ -8,7 +8,6 @@ metric. A sample that is too old is not shown.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 
 from nvct.agent import exposition, http
@@ -17,7 +16,8 @@ from nvct.agent.exporter import series
 from nvct.agent.exporter.history import History
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.nvml_client import SupervisorEndedError
-from nvct.errors import DocumentError, HostError, NvmlError
+from nvct.agent.waiting import until_set
+from nvct.errors import HostError, NvctError, NvmlError
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
@@ -211,33 +211,38 @@ class Exporter:
         self._collections["ok"] += 1
         keep_ms = max(self._settings.xid_window_ms, self._settings.clock_window_ms)
         self._history.add(samples, time.time(), keep_ms / 1000)
-        self._tell(", ".join(f"GPU {index}: {why}" for index, why in samples.unanswered.items()))
+        problems = [f"GPU {index}: {why}" for index, why in samples.unanswered.items()]
         await self._pods.refresh()
-        if self._settings.textfile:
-            self._write_text(self._settings.textfile)
+        if self._settings.textfile and (failure := self._write_text(self._settings.textfile)):
+            problems.append(failure)
+        self._tell(", ".join(problems))
 
     async def _pause(self, seconds: float) -> None:
         """Wait for the next sample; a reload ends the wait."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.reload.wait(), seconds)
+        await until_set(self.reload, seconds)
 
     async def _read_settings(self) -> None:
         """Read settings and counter file again; those before stay if they are wrong."""
         try:
             settings = self._load()
-            self._counters = counter_file.read(settings.collectors)
-        except (DocumentError, HostError) as error:
+            counters = counter_file.read(settings.collectors)
+        except NvctError as error:
             self._log.error(f"{error.message}: the former counters stay in force")
             return
         await self._pods.close()
         self._settings, self._pods = settings, self._pods_of(settings)
+        self._counters = counters
         self._log.info("read the counter file again")
 
-    def _write_text(self, path: str) -> None:
+    def _write_text(self, path: str) -> str:
+        """Write all metrics into a file; return why that fails, "" if it does not."""
         try:
-            write_atomic(path, self.text().encode(), mode=0o644)
+            write_atomic(path, self.text().encode(), mode=0o644, follow=False)
         except OSError as error:
-            self._tell(f"cannot write {path}: {error.strerror}")
+            return f"cannot write {path}: {error.strerror}"
+        except NvctError as error:  # it is a folder, or another user's in /tmp
+            return error.message
+        return ""
 
     def _tell(self, problem: str) -> None:
         """Log a problem when it comes and when it goes."""

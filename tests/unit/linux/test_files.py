@@ -79,6 +79,17 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "real/a").read_bytes() == b"new"
 
 
+def test_without_follow_the_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("precious")
+    files.write_atomic(str(tmp_path / "link"), b"new", mode=0o644, follow=False)
+    assert (tmp_path / "precious").read_bytes() == b"old"
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "link").read_bytes() == b"new"
+    with pytest.raises(UnsafePathError, match="no regular file"):
+        files.write_atomic(str(tmp_path), b"new", follow=False)
+
+
 def test_a_dangling_link_makes_its_target(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
     files.write_atomic(str(tmp_path / "link"), b"new")

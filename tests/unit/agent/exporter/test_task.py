@@ -178,6 +178,34 @@ def test_the_textfile_is_what_a_scrape_gets(node: tree.Node, tmp_path: Path) -> 
     assert "DCGM_FI_DEV_GPU_TEMP" in names
 
 
+def test_the_textfile_is_not_written_through_a_link(node: tree.Node, tmp_path: Path) -> None:
+    """The folder may be that of the program that reads it, which could name any file."""
+    precious, path = tmp_path / "precious", tmp_path / "dcgm.prom"
+    precious.write_text("root's")
+    path.symlink_to(precious)
+
+    async def check(_exporter: Exporter) -> None:
+        await until(lambda: not path.is_symlink())
+
+    serve(node, check, "--textfile", str(path))
+
+    assert precious.read_text() == "root's"
+    assert "DCGM_FI_DEV_GPU_TEMP" in path.read_text()
+
+
+def test_a_textfile_that_cannot_be_written_is_told_once(node: tree.Node, tmp_path: Path) -> None:
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+        exporter.reload.set()
+        await until(lambda: not exporter.reload.is_set())
+        await asyncio.sleep(task.FIRST_S)
+
+    log = serve(node, check, "--textfile", str(tmp_path))
+
+    assert log.count("is no regular file") == 1
+    assert "all GPUs answer" not in log
+
+
 def test_an_address_in_use_is_named(node: tree.Node) -> None:
     async def check(exporter: Exporter) -> None:
         await until(lambda: exporter.port != 0)
