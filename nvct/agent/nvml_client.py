@@ -44,9 +44,11 @@ class NvmlClient:
     Attributes:
         library: its path.
         problem: why the last request failed, "" if it did not, None before the first one.
+        busy_s: the limit of the request in progress, in seconds; 0 if there is none.
     """
 
     problem: str | None = None
+    busy_s = 0
     chooses_library = True
     """Whether this side names the library."""
 
@@ -59,11 +61,6 @@ class NvmlClient:
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
-
-    @property
-    def is_busy(self) -> bool:
-        """Return whether a request is in progress."""
-        return self._lock.locked()
 
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
@@ -133,6 +130,7 @@ class NvmlClient:
         async with self._lock:
             self._requests += 1
             limit_s = LIMITS_S.get(verb, CALL_S) if self._has_answered else START_S
+            self.busy_s = limit_s
             arguments: Json = {"library": self.library, "limit_s": limit_s}
             request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
             try:
@@ -143,6 +141,8 @@ class NvmlClient:
                 return value
             except (OSError, EOFError, messages.MalformedMessageError) as error:
                 raise self._failure(str(error) or "no answer") from error
+            finally:
+                self.busy_s = 0
 
     async def _answer(self, request: bytes, limit_s: float) -> Json:
         """Return the answer to a request; the supervisor sees to its limit."""

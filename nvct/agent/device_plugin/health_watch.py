@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from nvct.agent.device_plugin import health
-from nvct.agent.nvml_client import CALL_S, SupervisorEndedError
+from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.errors import NvmlError
 
 TYPE_CHECKING = False
@@ -30,8 +30,6 @@ SUSPECT_S = 1.2
 """An answer takes a millisecond; without one, the devices are unhealthy."""
 TICKS = 12
 """Parts of that wait: on a machine without CPU to spare, each of them takes longer."""
-BUSY_S = float(CALL_S)
-"""The same while another, longer call is in progress."""
 
 
 class HealthWatch:
@@ -102,8 +100,11 @@ class HealthWatch:
             self._note(events, list(resources()))
 
     async def _ask(self, client: NvmlClient) -> NvmlEvents:
-        """Return the events; the devices are unhealthy while the answer takes too long."""
-        limit_s = BUSY_S if client.is_busy else SUSPECT_S
+        """Return the events; the devices are unhealthy while the answer takes too long.
+
+        A call that is in progress has a limit of its own, which may be longer.
+        """
+        limit_s = client.busy_s + SUSPECT_S
         question = asyncio.ensure_future(client.events())
         try:
             for _ in range(TICKS):

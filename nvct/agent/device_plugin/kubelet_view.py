@@ -25,14 +25,14 @@ LOOK_S = 10.0
 
 
 async def watch(
-    kubelet: str, registrations: Callable[[], Iterable[Registration]], log: Log
+    kubelet: str, registrations: Callable[[], Iterable[Registration]], journal: Log
 ) -> None:
     """Compare until canceled; nothing is compared where the kubelet's folder is not mounted.
 
     Args:
         kubelet: path of the kubelet's socket for device plugins, "" without registration.
         registrations: returns those of the resources that are offered.
-        log: for a kubelet that does not answer.
+        journal: for a kubelet that does not answer.
     """
     folder = os.path.dirname(os.path.dirname(kubelet))
     socket = f"{folder}/pod-resources/kubelet.sock"
@@ -51,7 +51,7 @@ async def watch(
                 has = await asked.allocatable()
             except HostError as error:
                 if error.message != problem:
-                    log.info(f"the kubelet's own list is not known: {error.message}")
+                    journal.info(f"the kubelet's own list is not known: {error.message}")
                 problem = error.message
                 continue
             problem = ""

@@ -34,7 +34,7 @@ from nvct.host.model import Findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nvct.agent.device_plugin import published
     from nvct.agent.device_plugin.health import Checks
@@ -158,9 +158,7 @@ class DevicePlugin:
             asyncio.create_task(self._served.watch()),
             asyncio.create_task(self._health.run(self._watched, self._offers)),
             asyncio.create_task(
-                kubelet_view.watch(
-                    self._settings.kubelet_socket, lambda: self.registrations.values(), self._log
-                )
+                kubelet_view.watch(self._settings.kubelet_socket, self._current, self._log)
             ),
         ]
         if self._taint is not None:
@@ -170,7 +168,8 @@ class DevicePlugin:
             for task in ended:
                 task.result()  # none ends without an error
         finally:
-            await asyncio.gather(*(canceled(task) for task in tasks))
+            # The error of one that has failed is raised above: nothing is served after that.
+            await asyncio.gather(*(canceled(task) for task in tasks), return_exceptions=True)
             await self._served.stop()
 
     async def _follow(self) -> None:
@@ -318,6 +317,9 @@ class DevicePlugin:
     def _watched(self) -> NvmlClient | None:
         """Return the client of NVML if there are devices that it watches."""
         return self._discovery.nvml if self.registrations and self._has_nvml else None
+
+    def _current(self) -> Iterable[Registration]:
+        return self.registrations.values()
 
     def _listed(self) -> list[str]:
         """Return the names of all resources if the kubelet has read each list, else nothing."""

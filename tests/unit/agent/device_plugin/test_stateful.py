@@ -48,7 +48,7 @@ class Machine:
     """Stands for a discovery and its NVML: three GPUs, any of which may have MIG devices."""
 
     roots = Roots()
-    is_busy = False
+    busy_s = 0
 
     def __init__(self) -> None:
         self.nvml = self

@@ -67,9 +67,11 @@ class Lab:
             yield plugin
         finally:
             runs.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await runs
-            await self.kubelet.stop()
+            try:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await runs
+            finally:
+                await self.kubelet.stop()
 
     def uuid(self, index: int) -> str:
         return tree.gpu_uuid(self.node.name, index)
@@ -135,6 +137,29 @@ def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> 
             assert "NVML answers again" in lab.log.getvalue()
 
     asyncio.run(run())
+
+
+def test_a_plugin_that_fails_serves_nothing_until_it_is_started_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would watch the health of what it offers."""
+    socket = Path(lab.kubelet.folder, "nvidia-gpu.sock")
+    ended: list[bool] = []
+
+    def fails() -> tuple[object, ...]:
+        raise RuntimeError("a defect")
+
+    async def run() -> None:
+        with pytest.raises(RuntimeError, match="a defect"):
+            async with lab.running():
+                await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+                monkeypatch.setattr(lab.discovery, "signature", fails)
+                await until(lambda: not socket.exists(), 10)
+                await until(lambda: GPU not in lab.kubelet.lists)
+                ended.append(True)
+
+    asyncio.run(run())
+    assert ended
 
 
 def test_mig_devices_come_and_go_without_a_restart(
