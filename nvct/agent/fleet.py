@@ -105,8 +105,10 @@ def _condition(node: Object, now: datetime) -> tuple[str, str]:
     found = condition.find(node)
     if found is None:
         return UNKNOWN, ""
-    beat = datetime.fromisoformat(found["lastHeartbeatTime"].replace("Z", "+00:00"))
-    if now - beat > SILENT:
-        return UNKNOWN, f"the agent has been silent since {found['lastHeartbeatTime']}"
-    is_good = found["reason"] == condition.READY
-    return found["status"], "" if is_good else found["message"]
+    said = found.get("lastHeartbeatTime")
+    if not said:
+        return UNKNOWN, "the condition does not tell when it was written"
+    if now - datetime.fromisoformat(said.replace("Z", "+00:00")) > SILENT:
+        return UNKNOWN, f"the agent has been silent since {said}"
+    is_good = found.get("reason") == condition.READY
+    return found["status"], "" if is_good else found.get("message", "")

@@ -38,14 +38,16 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
     if os.path.exists(f"{folder}/{LOCK}"):
         instance = Instance(folder)
         asyncio.run(instance.take())
-        # Before the lock is released: an agent that stands by cannot take one that is gone.
-        for name in os.listdir(folder):
-            os.unlink(f"{folder}/{name}")
-        instance.release()
         removed.append("the agent no longer serves this node")
-    for path in sorted(glob.glob(f"{root}{CDI_FOLDER}/{VENDOR}-*.json")):
-        os.unlink(path)
-        removed.append(f"removed {path.removeprefix(root)}")
+        # Without the lock they may be those of NVIDIA's plugin, which have the same names.
+        for path in sorted(glob.glob(f"{root}{CDI_FOLDER}/{VENDOR}-*.json")):
+            os.unlink(path)
+            removed.append(f"removed {path.removeprefix(root)}")
+        # Before the lock is released: an agent that stands by cannot take one that is gone.
+        for entry in os.scandir(folder):
+            if not entry.is_dir(follow_symlinks=False):  # nvct makes none
+                os.unlink(entry.path)
+        instance.release()
     if node := env.get("NODE_NAME", ""):
         removed += asyncio.run(_leave_node(node, env))
     return removed

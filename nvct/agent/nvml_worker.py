@@ -11,6 +11,7 @@ A process with one thread, as it forks NVML's process. Only root is served.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -104,6 +105,8 @@ def listen(path: str) -> socket.socket:
         OSError: it cannot be made.
     """
     temporary = f"{path}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):  # of a process 1 that was killed just here
+        os.unlink(temporary)
     listener = socket.socket(socket.AF_UNIX)
     mask = os.umask(0o177)
     try:

@@ -152,13 +152,13 @@ class NodeCondition:
         conditions = []
         if current is not None:
             is_same = before is not None and before["status"] == current.status
-            since = before["lastTransitionTime"] if before and is_same else now
+            since = before.get("lastTransitionTime", now) if before and is_same else now
             conditions = [current.to_dict(since, now)]
         # With the uid, an apply never creates a Node that was deleted just now.
         metadata = {"name": self._node, "uid": node["metadata"]["uid"]}
         manifest = {"metadata": metadata, "status": {"conditions": conditions}}
         await cluster.apply(NODE, manifest, condition.MANAGER, part="status")
-        if current and (before is None or before["reason"] != current.reason):
+        if current and (before is None or before.get("reason") != current.reason):
             self._log.info(f"{condition.TYPE} is {current.status}: {current.message}")
             await self._tell(cluster, current)
 

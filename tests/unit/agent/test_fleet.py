@@ -109,11 +109,15 @@ def test_the_condition_of_a_node_says_whether_pods_can_have_its_gpus() -> None:
         said("hung", "False", "NvmlHung", now),
         said("ill", "True", "DeviceUnhealthy", now),
         said("old", "True", "GPUsAreOffered", old),
+        said("strange", "True", "GPUsAreOffered", now),
     ]
+    for key in ("reason", "message", "lastHeartbeatTime"):  # optional ones
+        del nodes[-1]["status"]["conditions"][1][key]
     found = shown(FakeCluster(nodes=nodes, pods=[pod("a", "good", "True")], events=[]))
     assert [(each.name, each.ready, each.reason) for each in found] == [
         ("good", "True", ""),
         ("hung", "False", "NvmlHung: so it is"),
         ("ill", "True", "DeviceUnhealthy: so it is"),
         ("old", "Unknown", f"the agent has been silent since {old:%Y-%m-%dT%H:%M:%SZ}"),
+        ("strange", "Unknown", "the condition does not tell when it was written"),
     ]

@@ -62,4 +62,19 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
 
 
 def test_a_node_without_an_agent_has_nothing_to_leave(tmp_path: Path) -> None:
+    """Not even specifications: NVIDIA's plugin gives its own the same names."""
+    spec = tmp_path / "run/cdi/k8s.device-plugin.nvidia.com-gpu.json"
+    spec.parent.mkdir(parents=True)
+    spec.touch()
+
     assert leave.leave(str(tmp_path), {}) == []
+    assert spec.exists()
+
+
+def test_a_folder_that_is_not_the_agents_stays(root: Path) -> None:
+    folder = root / FOLDER[1:]
+    (folder / "kept").mkdir(parents=True)
+    (folder / "agent.lock").touch()
+
+    assert leave.leave(str(root), {}) == ["the agent no longer serves this node"]
+    assert [path.name for path in folder.iterdir()] == ["kept"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent import nvml_client
+from nvct.agent import nvml_client, nvml_worker
 from nvct.agent.nvml_client import NvmlWorkerClient
 from nvct.errors import DriverNotFoundError, NvmlError
 from nvct.host.nvml import messages
@@ -236,6 +236,16 @@ def test_hostile_clients_cost_the_agent_nothing(worker: Worker) -> None:
         run(worker, lambda client: client.events())
     assert "more than 16777216" in worker.text
     assert "it takes too long" in worker.text
+
+
+def test_a_socket_of_a_killed_process_1_does_not_keep_it_from_starting() -> None:
+    """The number of a container's process 1 is always the same."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
+        path = f"{folder}/nvml.sock"
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(f"{path}.{os.getpid()}")
+        with nvml_worker.listen(path), socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
 
 
 def test_another_user_is_refused(worker: Worker) -> None:

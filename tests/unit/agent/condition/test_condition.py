@@ -174,6 +174,21 @@ def test_the_time_of_the_last_change_stays_and_the_heartbeat_does_not(
     assert lab.cluster.events == []
 
 
+def test_a_condition_of_its_type_that_lacks_fields_is_replaced(lab: Lab) -> None:
+    assert lab.cluster.node is not None
+    before = {"type": condition.TYPE, "status": "True", "reason": "Another"}
+    lab.cluster.node["status"]["conditions"].append(before)
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: lab.cluster.written() == ("True", "GPUsAreOffered"))
+
+    asyncio.run(run())
+    found = condition.find(lab.cluster.node)
+    assert found is not None
+    assert found["lastTransitionTime"] > "2026-11-01"
+
+
 def test_a_refusal_is_said_once_and_tried_again(lab: Lab) -> None:
     lab.cluster.failure = ClusterError("may not get nodes", hint="grant it", status=403)
 
