@@ -52,6 +52,7 @@ def test_an_empty_file_has_no_labels(tmp_path: Path) -> None:
         ('a: "@b c"', "'@b c' is no value of label a"),
         ("kubernetes.io/hostname: x", "is of a domain that is Kubernetes's own"),
         ("node-role.kubernetes.io/gpu: x", "is of a domain that is Kubernetes's own"),
+        ("topology.k8s.io/rack: x", "is of a domain that is Kubernetes's own"),
         ("- a", "is no table"),
         ("{", "is malformed"),
     ],
