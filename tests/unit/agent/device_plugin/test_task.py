@@ -150,15 +150,15 @@ def test_a_plugin_that_fails_serves_nothing_until_it_is_started_again(
         raise RuntimeError("a defect")
 
     async def run() -> None:
-        with pytest.raises(RuntimeError, match="a defect"):
-            async with lab.running():
-                await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-                monkeypatch.setattr(lab.discovery, "signature", fails)
-                await until(lambda: not socket.exists(), 10)
-                await until(lambda: GPU not in lab.kubelet.lists)
-                ended.append(True)
+        async with lab.running():
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            monkeypatch.setattr(lab.discovery, "signature", fails)
+            await until(lambda: not socket.exists(), 10)
+            await until(lambda: GPU not in lab.kubelet.lists)
+            ended.append(True)
 
-    asyncio.run(run())
+    with pytest.raises(RuntimeError, match="a defect"):
+        asyncio.run(run())
     assert ended
 
 
