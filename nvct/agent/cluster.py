@@ -59,6 +59,17 @@ POD = Kind("", "v1", "Pod", "pods", is_namespaced=True)
 EVENT = Kind("", "v1", "Event", "events", is_namespaced=True)
 
 
+class Listing(NamedTuple):
+    """Objects of a kind.
+
+    Attributes:
+        version: of the list; a watch from there misses no change.
+    """
+
+    objects: list[Object]
+    version: str
+
+
 class ClusterError(HostError):
     """The API server refuses a request or does not answer.
 
@@ -111,12 +122,27 @@ class Cluster:
         Raises:
             ClusterError: as `find`.
         """
+        return (await self.list(kind, namespace, labels)).objects
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str = "",
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
+    ) -> Listing:
+        """Return the objects of a kind that have some labels and fields, and the list's version.
+
+        Raises:
+            ClusterError: as `find`.
+        """
         try:
-            objects: Any = self._client.list(
+            found: Any = self._client.list(
                 _resource(kind), namespace=namespace or None, labels=dict(labels or {}) or None,
-                chunk_size=CHUNK,
+                fields=dict(fields or {}) or None, chunk_size=CHUNK,
             )  # fmt: skip
-            return [dict(each) async for each in objects]
+            objects = [dict(each) async for each in found]
+            return Listing(objects, found.resourceVersion)
         except Exception as error:
             raise self._failure(error, "list", kind, namespace) from error
 
@@ -163,6 +189,20 @@ class Cluster:
         """
         return await self._patch(kind, manifest, PatchType.MERGE, manager)
 
+    async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
+        """Delete an object, if there is one.
+
+        Raises:
+            ClusterError: as `find`.
+        """
+        client: Any = self._client
+        try:
+            await client.delete(_resource(kind), name, namespace=namespace or None)
+        except Exception as error:
+            failure = self._failure(error, "delete", kind, name)
+            if failure.status != NOT_FOUND:
+                raise failure from error
+
     async def changes(
         self, kind: Kind, name: str, limit_s: float = WATCH_S
     ) -> AsyncGenerator[Object | None, None]:
@@ -174,9 +214,32 @@ class Cluster:
         Raises:
             ClusterError: the API server refuses, or does not answer.
         """
+        stream = self.watch(kind, {"metadata.name": name}, limit_s=limit_s)
+        try:
+            async for what, found in stream:
+                yield None if what == "DELETED" else found
+        finally:
+            await stream.aclose()
+
+    async def watch(
+        self,
+        kind: Kind,
+        fields: Mapping[str, str],
+        since: str = "",
+        limit_s: float = WATCH_S,
+    ) -> AsyncGenerator[tuple[str, Object], None]:
+        """Yield each change of the objects with some fields: ADDED, MODIFIED or DELETED.
+
+        Without the version of a list to continue from, all objects come first, as ADDED. The watch
+        ends after the limit, or if the server is silent for that time.
+
+        Raises:
+            ClusterError: the API server refuses, or does not answer.
+        """
         stream: Any = self._client.watch(
-            _resource(kind), fields={"metadata.name": name}, server_timeout=int(limit_s)
-        )
+            _resource(kind), fields=dict(fields), server_timeout=int(limit_s),
+            resource_version=since or None,
+        )  # fmt: skip
         end = time.monotonic() + limit_s
         try:
             while True:
@@ -190,10 +253,11 @@ class Cluster:
                 if step.cancelled():
                     return
                 what, found = step.result()
-                yield None if what == "DELETED" else dict(found)
+                yield what, dict(found)
         except StopAsyncIteration:
             return
         except Exception as error:
+            name = ", ".join(f"{key}={value}" for key, value in fields.items())
             raise self._failure(error, "watch", kind, name) from error
         finally:
             await stream.aclose()

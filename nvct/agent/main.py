@@ -23,14 +23,14 @@ from nvct.agent.status import Status
 from nvct.agent.task_table import TASKS
 from nvct.agent.tasks import Task
 from nvct.agent.variables import LISTEN_ENV, SOCKET_ENV
-from nvct.agent.waiting import within
+from nvct.agent.waiting import unless, within
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
 from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
@@ -165,23 +165,6 @@ class Agent:
 
     def _metrics(self, name: str) -> Iterable[Family]:
         return self.running[name].metrics() if name in self.running else ()
-
-
-async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:
-    """Wait until the work ends or an event is set, and then cancel the other one.
-
-    Raises:
-        Exception: that of the work.
-    """
-    task, ends = asyncio.ensure_future(work), asyncio.create_task(event.wait())
-    try:
-        done, _ = await asyncio.wait([task, ends], return_when=asyncio.FIRST_COMPLETED)
-        if task in done:
-            task.result()
-    finally:
-        task.cancel()
-        ends.cancel()
-        await asyncio.gather(task, ends, return_exceptions=True)
 
 
 def run(

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
-    from nvct.host.nvml.model import GpuAttributes, NvmlEvents, NvmlReport, NvmlTopology
+    from nvct.host.nvml.model import (
+        GpuAttributes,
+        GpuProperties,
+        NvmlEvents,
+        NvmlReport,
+        NvmlTopology,
+    )
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.oci.jsontext import Json
 
@@ -85,6 +91,14 @@ class NvmlClient:
             NvmlError: as `report`.
         """
         return await self._ask("attributes", answers.attributes)
+
+    async def properties(self) -> dict[str, GpuProperties]:
+        """Return brand and architecture of each GPU, by its UUID.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return await self._ask("properties", answers.properties)
 
     async def events(self) -> NvmlEvents:
         """Return the XID errors since the last call.

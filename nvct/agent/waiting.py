@@ -43,3 +43,20 @@ async def within(limit_s: float, work: Awaitable[T]) -> T:
         if not task.done():
             task.cancel()
             await asyncio.wait([task])
+
+
+async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:
+    """Wait until the work ends or an event is set, and then cancel the other one.
+
+    Raises:
+        Exception: that of the work.
+    """
+    task, ends = asyncio.ensure_future(work), asyncio.create_task(event.wait())
+    try:
+        done, _ = await asyncio.wait([task, ends], return_when=asyncio.FIRST_COMPLETED)
+        if task in done:
+            task.result()
+    finally:
+        task.cancel()
+        ends.cancel()
+        await asyncio.gather(task, ends, return_exceptions=True)

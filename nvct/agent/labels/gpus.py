@@ -72,7 +72,7 @@ def of_model(key: str, gpus: list[GpuFacts], rules: Rules) -> Labels:
         labels[f"{key}.memory"] = str(gpu.memory_mib)
     major, minor = gpu.compute
     if major:
-        labels[f"{key}.family"] = _family(major, minor)
+        labels[f"{key}.family"] = family(major, minor)
         labels[f"{key}.compute.major"] = str(major)
         labels[f"{key}.compute.minor"] = str(minor)
     return labels
@@ -106,7 +106,8 @@ def _by_model(facts: Facts) -> dict[str, list[GpuFacts]]:
     return by_model
 
 
-def _family(major: int, minor: int) -> str:
+def family(major: int, minor: int) -> str:
+    """Return the family of GPUs with a compute capability, e.g. ada-lovelace."""
     if major == 7:
         return "volta" if minor < 5 else "turing"
     if major == 8:

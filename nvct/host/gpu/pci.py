@@ -7,6 +7,8 @@ with NVIDIA's, so the number of PCI devices on a node does not matter.
 
 from __future__ import annotations
 
+import os
+import re
 from typing import NamedTuple
 
 from nvct.host import procfs
@@ -19,6 +21,7 @@ NVIDIA = "0x10de"  # pci.ids
 DISPLAY = "0x03"  # PCI base class 03h, display controller: VGA and 3D
 NATIVE = ("nouveau", "nova_core", "nvidiafb")
 HANDED_ON = ("vfio-pci", "pci-stub")  # for virtual machines
+PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
 
 
 class BoundGpu(NamedTuple):
@@ -64,6 +67,13 @@ def numa_node(roots: Roots, bus_id: str) -> int | None:
     """Return the NUMA node of a PCI device; None if the machine has none, or it is unknown."""
     text = _text(f"{roots.sys}/bus/pci/devices/{bus_id}/numa_node") if bus_id else ""
     return int(text) if text.isascii() and text.isdigit() else None
+
+
+def pcie_root(roots: Roots, bus_id: str) -> str:
+    """Return the PCIe root of a device, e.g. pci0000:16; "" if sysfs does not tell."""
+    link = f"{roots.sys}/bus/pci/devices/{bus_id}"
+    parts = os.path.realpath(link).split("/") if bus_id and os.path.islink(link) else []
+    return next((part for part in parts if PCIE_ROOT.fullmatch(part)), "")
 
 
 def _is_gpu(path: str) -> bool:

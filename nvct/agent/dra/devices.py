@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices of a node for dynamic resource allocation: names, attributes, capacities.
+
+Contract: pure functions of values. Names, attributes and capacities are those of NVIDIA's driver
+`gpu.nvidia.com`; `ecc`, `numaNode` and `nvlinkDomain` are nvct's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nvct.agent.labels.gpus import family
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import TypeAlias
+
+    from nvct.agent.inventory import Inventory
+    from nvct.host.model import Gpu
+    from nvct.host.nvml.model import GpuAttributes, GpuLink, GpuProperties
+
+    Value: TypeAlias = "str | int | bool | Version"
+    Attributes: TypeAlias = Mapping[str, Value]
+
+DRIVER = "gpu.nvidia.com"
+MIB = 1 << 20
+TEXT_LIMIT = 64
+"""Characters of an attribute's value (ResourceSlice of resource.k8s.io)."""
+PCI_BUS_ID, PCIE_ROOT = "resource.kubernetes.io/pciBusID", "resource.kubernetes.io/pcieRoot"
+
+
+class Version(NamedTuple):
+    """A semantic version, which CEL compares by `compareTo(semver('9.0.0'))`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """A device that the scheduler can allocate.
+
+    Attributes:
+        name: of the device in its pool, e.g. gpu-0.
+        uuid: of the GPU or MIG device, by which its CDI device is named.
+        gpu: the UUID of the GPU.
+        attributes: by name; a name without a domain belongs to the driver.
+        capacity: by name.
+    """
+
+    name: str
+    uuid: str
+    gpu: str
+    attributes: Attributes
+    capacity: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What devices are made of.
+
+    Attributes:
+        inventory: of the agent.
+        attributes: NVML's, of each GPU by its UUID.
+        properties: NVML's, same.
+        pcie_roots: the PCIe root of each GPU by its UUID; a GPU without a known one is missing.
+    """
+
+    inventory: Inventory
+    attributes: Mapping[str, GpuAttributes] = field(default_factory=dict)
+    properties: Mapping[str, GpuProperties] = field(default_factory=dict)
+    pcie_roots: Mapping[str, str] = field(default_factory=dict)
+
+
+def devices(machine: Machine) -> tuple[Device, ...]:
+    """Return the devices of a node in NVML's order; a GPU in MIG mode is no device itself."""
+    domains = nvlink_domains(machine)
+    return tuple(
+        _gpu(gpu, machine, domains.get(gpu.uuid, ""))
+        for gpu in machine.inventory.gpus
+        if not gpu.mig_enabled
+    )
+
+
+def nvlink_domains(machine: Machine) -> dict[str, str]:
+    """Return the NVLink domain of each GPU by its UUID: GPUs that reach each other by NVLink.
+
+    It is the fabric's UUID and clique, else the UUID of the first GPU of those that are linked
+    directly. A GPU without NVLink has none.
+    """
+    inventory = machine.inventory
+    groups = _linked(inventory.links)
+    domains = {}
+    for gpu in inventory.gpus:
+        known = machine.attributes.get(gpu.uuid)
+        domain = known.clique if known else ""
+        first = next((g.uuid for g in inventory.gpus if g.uuid in groups.get(gpu.uuid, ())), "")
+        if domain or first:
+            domains[gpu.uuid] = domain or first
+    return domains
+
+
+def _linked(links: tuple[GpuLink, ...]) -> dict[str, set[str]]:
+    """Return the group of each GPU that has a direct NVLink to another one."""
+    groups: dict[str, set[str]] = {}
+    for link in links:
+        if link.nvlinks:
+            first, second = (groups.get(uuid, {uuid}) for uuid in link.gpus)
+            both = first | second
+            groups |= dict.fromkeys(both, both)
+    return groups
+
+
+def _gpu(gpu: Gpu, machine: Machine, domain: str) -> Device:
+    known = machine.attributes.get(gpu.uuid)
+    memory = known.memory_mib if known else None
+    return Device(
+        name=f"gpu-{gpu.minor}",
+        uuid=gpu.uuid,
+        gpu=gpu.uuid,
+        attributes={"type": "gpu", "uuid": gpu.uuid, **common(gpu, machine, domain)},
+        capacity={} if memory is None else {"memory": memory * MIB},
+    )
+
+
+def common(gpu: Gpu, machine: Machine, domain: str) -> dict[str, Value]:
+    """Return the attributes that a GPU and its MIG devices share; unknown ones are left out."""
+    inventory, known = machine.inventory, machine.attributes.get(gpu.uuid)
+    properties = machine.properties.get(gpu.uuid)
+    compute = known.compute if known else (0, 0)
+    values: dict[str, Value | None] = {
+        "productName": gpu.model,
+        "brand": properties.brand if properties else None,
+        "architecture": _architecture(compute),
+        "cudaComputeCapability": version(f"{compute[0]}.{compute[1]}") if compute[0] else None,
+        "driverVersion": version(inventory.driver_version),
+        "cudaDriverVersion": version(inventory.cuda_version),
+        "addressingMode": "ATS" if gpu.coherent else None,
+        "ecc": known.ecc if known else None,
+        "numaNode": inventory.numa.get(gpu.uuid),
+        "nvlinkDomain": domain,
+        PCI_BUS_ID: gpu.bus_id,
+        PCIE_ROOT: machine.pcie_roots.get(gpu.uuid),
+    }
+    return {
+        name: value[:TEXT_LIMIT] if isinstance(value, str) else value
+        for name, value in values.items()
+        if value not in (None, "")
+    }
+
+
+def _architecture(compute: tuple[int, int]) -> str:
+    return family(*compute).replace("-", " ").title() if compute[0] else ""
+
+
+def version(text: str) -> Version | None:
+    """Return a version of one to three numbers as semver has it; None if it is no such version.
+
+    Semver allows no leading zeros: driver 580.65.06 is 580.65.6.
+    """
+    parts = text.split(".")
+    if not 1 <= len(parts) <= 3 or not all(p.isascii() and p.isdigit() for p in parts):
+        return None
+    numbers = [int(part) for part in parts]
+    return Version(".".join(map(str, [*numbers, 0, 0][:3])))

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What devices are made of, from the agent's discovery, NVML and sysfs."""
+
+from __future__ import annotations
+
+from nvct.agent.dra.devices import Machine
+from nvct.host.gpu import pci
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.discovery import Discovery
+
+
+async def machine(discovery: Discovery) -> Machine:
+    """Return this machine.
+
+    Raises:
+        DriverNotFoundError, NvmlError: there is no driver, or it does not answer.
+    """
+    inventory = await discovery.inventory()
+    if not inventory.gpus:
+        return Machine(inventory=inventory)
+    roots = {gpu.uuid: pci.pcie_root(discovery.roots, gpu.bus_id) for gpu in inventory.gpus}
+    return Machine(
+        inventory=inventory,
+        attributes=await discovery.nvml.attributes(),
+        properties=await discovery.nvml.properties(),
+        pcie_roots={uuid: root for uuid, root in roots.items() if root},
+    )

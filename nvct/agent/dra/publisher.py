@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the ResourceSlices of a node on the API server: writes them when they are not as wanted.
+
+They are compared at the start, when the devices change, when somebody else has changed them (the
+kubelet deletes a node's slices when it starts), and after each watch. A node where nothing changes
+is written nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from nvct.agent.cluster import NODE, NOT_FOUND, ClusterError
+from nvct.agent.dra import slices
+from nvct.agent.dra.devices import DRIVER
+from nvct.agent.waiting import unless, until_set
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.agent.cluster import Cluster, Object
+    from nvct.agent.dra.devices import Device
+    from nvct.agent.logs import Log
+
+MANAGER = "nvct-dra"
+"""Of the fields of slices."""
+DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Before the next attempt after a failure."""
+
+
+class Publisher:
+    """The slices of one node.
+
+    Attributes:
+        version: of the API, "" until the API server was asked.
+        written: how many slices were written or deleted.
+        problem: why the last attempt failed, "" if it did not.
+    """
+
+    def __init__(self, cluster: Cluster, node: str, log: Log) -> None:
+        """Write nothing before devices are offered."""
+        self.version = ""
+        self.written = 0
+        self.problem = ""
+        self._cluster = cluster
+        self._node = node
+        self._log = log
+        self._devices: tuple[Device, ...] | None = None
+        self._changed = asyncio.Event()
+        self._versions: dict[str, str] = {}
+        self._since = ""
+
+    def offer(self, devices: Sequence[Device]) -> None:
+        """Set the devices that the node has from now on."""
+        if tuple(devices) != self._devices:
+            self._devices = tuple(devices)
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Keep the slices until canceled."""
+        failures = 0
+        while True:
+            if self._devices is None:
+                await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._write()
+                failures, self.problem = 0, ""
+                await unless(self._changed, self._other_changes())
+            except HostError as error:
+                self._complain(error)
+                delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
+                failures += 1
+                spread = random.uniform(0.8, 1.2)  # noqa: S311  no secret
+                await until_set(self._changed, delay_s * spread)
+
+    async def _write(self) -> None:
+        """Make the slices those of the devices.
+
+        Raises:
+            ClusterError: the API server refuses, or has no such Node.
+            HostError: another driver of this name is there.
+        """
+        node = await self._cluster.find(NODE, self._node)
+        if node is None:
+            raise ClusterError(
+                f"the cluster has no Node {self._node}",
+                hint="give its name: NODE_NAME, from the field spec.nodeName",
+                status=NOT_FOUND,
+            )
+        version = self.version or await self._find_version()
+        found = await self._cluster.list(slices.kind(version), fields=self._fields())
+        others = slices.others(found.objects, self._node)
+        if others:
+            raise HostError(
+                f"another driver {DRIVER} offers the GPUs of Node {self._node}: ResourceSlice "
+                f"{others[0]}",
+                hint="remove NVIDIA's DRA driver from this node; the kubelet deletes its slices "
+                "30 s after its end",
+            )
+        contents = slices.contents(self._devices or (), version)
+        changes = slices.changes(found.objects, contents, node)
+        self._versions = {name_of(one): version_of(one) for one in found.objects}
+        for manifest in changes.apply:
+            applied = await self._cluster.apply(slices.kind(version), manifest, MANAGER)
+            self._versions[name_of(applied)] = version_of(applied)
+        for name in changes.delete:
+            await self._cluster.delete(slices.kind(version), name)
+            self._versions.pop(name, None)
+        count = len(changes.apply) + len(changes.delete)
+        if count:
+            self._log.info(f"{count} ResourceSlices of Node {self._node} were written")
+        self.written += count
+        self.version, self._since = version, found.version
+
+    async def _find_version(self) -> str:
+        """Return the newest version of the API that the server has.
+
+        Raises:
+            ClusterError: it has none.
+        """
+        for version in slices.VERSIONS:
+            try:
+                await self._cluster.list(slices.kind(version), fields=self._fields())
+                return version
+            except ClusterError as error:
+                if error.status != NOT_FOUND:
+                    raise
+        raise ClusterError(
+            f"the API server has no {' or '.join(slices.VERSIONS)} of {slices.GROUP}",
+            hint="dynamic resource allocation needs Kubernetes 1.32 or later; before 1.34 enable "
+            f"it: --feature-gates=DynamicResourceAllocation=true --runtime-config={slices.GROUP}"
+            "/v1beta1=true",
+        )
+
+    async def _other_changes(self) -> None:
+        """Return when a slice is not what was written here, or the watch has ended.
+
+        Raises:
+            ClusterError: the API server refuses, or does not answer.
+        """
+        kind = slices.kind(self.version)
+        watch = self._cluster.watch(kind, self._fields(), self._since)
+        try:
+            async for what, found in watch:
+                known = self._versions.get(name_of(found))
+                if what == "DELETED" and known is None:
+                    continue  # deleted here
+                if what == "DELETED" or is_newer(version_of(found), known):
+                    return
+        finally:
+            await watch.aclose()
+
+    def _fields(self) -> dict[str, str]:
+        return {"spec.nodeName": self._node, "spec.driver": DRIVER}
+
+    def _complain(self, error: HostError) -> None:
+        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
+        if text != self.problem:
+            self.problem = text
+            self._log.warning(text)
+
+
+def name_of(found: Object) -> str:
+    """Return the name of an object."""
+    return str(found["metadata"]["name"])
+
+
+def version_of(found: Object) -> str:
+    """Return the resourceVersion of an object."""
+    return str(found["metadata"]["resourceVersion"])
+
+
+def is_newer(version: str, known: str | None) -> bool:
+    """Return whether a version is none that is known already; older ones come late."""
+    if known is None:
+        return True
+    if version.isdecimal() and known.isdecimal():
+        return int(version) > int(known)
+    return version != known

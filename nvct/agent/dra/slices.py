@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ResourceSlices of a node: devices as the API has them, in slices of one pool.
+
+Contract: pure functions. The pool is the node. Its slices have one generation, which increases
+when the pool has other slices or a device moves to another one; then the scheduler uses none of
+them until all are there. Attributes alone change in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+from nvct.agent.cluster import Kind
+from nvct.agent.dra.devices import DRIVER, Version
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from nvct.agent.cluster import Object
+    from nvct.agent.dra.devices import Device, Value
+
+GROUP = "resource.k8s.io"
+VERSIONS = ("v1", "v1beta1")
+"""Of the API, in the order of preference: Kubernetes 1.34 and later, 1.32 and 1.33."""
+SLICE_DEVICES = 128
+"""The largest number of devices of a slice."""
+SLICES = 100
+"""More slices than a node can have; those of other programs have longer endings."""
+NAME_LIMIT = 253
+UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
+
+
+def kind(version: str) -> Kind:
+    """Return the kind of slices in a version of the API."""
+    return Kind(GROUP, version, "ResourceSlice", "resourceslices", is_namespaced=False)
+
+
+class Changes(NamedTuple):
+    """What makes the slices of a node those that it should have.
+
+    Attributes:
+        apply: objects to be written, in this order.
+        delete: names of slices to be deleted, after that.
+    """
+
+    apply: tuple[Object, ...] = ()
+    delete: tuple[str, ...] = ()
+
+
+def contents(devices: Sequence[Device], version: str) -> tuple[Object, ...]:
+    """Return the part of each slice that tells its devices."""
+    shown = [_device(device, version) for device in devices]
+    starts = range(0, len(shown), SLICE_DEVICES)
+    return tuple({"devices": shown[start : start + SLICE_DEVICES]} for start in starts)
+
+
+def changes(found: Iterable[Object], contents: Sequence[Object], node: Object) -> Changes:
+    """Return what has to be written for the pool of a node.
+
+    Args:
+        found: the driver's slices of the node, as the API server has them.
+        contents: the part of each slice that tells its devices.
+        node: the Node, which owns the slices.
+    """
+    metadata = node["metadata"]
+    names = [slice_name(metadata["name"], index) for index in range(len(contents))]
+    by_name = {one["metadata"]["name"]: one for one in found}
+    specs = [_spec(metadata["name"], content, len(contents)) for content in contents]
+    newest = max((one["spec"]["pool"]["generation"] for one in by_name.values()), default=0)
+    pool = {one: by_name[one] for one in names if one in by_name}
+    is_kept = bool(pool) and all(
+        name in pool and _placement(pool[name]["spec"], newest) == _placement(spec, newest)
+        for name, spec in zip(names, specs, strict=True)
+    )
+    generation = newest if is_kept else newest + 1
+    wanted = []
+    for name, spec in zip(names, specs, strict=True):
+        spec["pool"]["generation"] = generation
+        if name not in pool or pool[name]["spec"] != spec:
+            wanted.append({"metadata": _metadata(name, metadata), "spec": spec})
+    return Changes(tuple(wanted), tuple(sorted(by_name.keys() - set(names))))
+
+
+def others(found: Iterable[Object], node: str) -> list[str]:
+    """Return the names of slices that another program has written for this driver and node."""
+    own = {slice_name(node, index) for index in range(SLICES)}
+    return sorted(one["metadata"]["name"] for one in found if one["metadata"]["name"] not in own)
+
+
+def slice_name(node: str, index: int) -> str:
+    """Return the name of a slice; that of a node with a very long name has a hash of it."""
+    ending = f"-{DRIVER}-{index}"
+    if len(node) + len(ending) > NAME_LIMIT:
+        digest = hashlib.sha256(node.encode()).hexdigest()[:12]
+        node = f"{node[: NAME_LIMIT - len(ending) - len(digest) - 1].rstrip('-.')}-{digest}"
+    return f"{node}{ending}"
+
+
+def quantity(number: int) -> str:
+    """Return a number as the API server writes it: 85899345920 is 80Gi."""
+    unit = 0
+    while number and number % 1024 == 0 and unit < len(UNITS) - 1:
+        number, unit = number // 1024, unit + 1
+    return f"{number}{UNITS[unit]}"
+
+
+def _placement(spec: Mapping[str, Any], generation: int) -> tuple[object, ...]:
+    """Return what can change only with the generation of a pool."""
+    pool = spec["pool"]
+    names = [device["name"] for device in spec.get("devices", ())]
+    return pool.get("generation") or generation, pool["resourceSliceCount"], names
+
+
+def _spec(node: str, content: Object, count: int) -> Object:
+    pool = {"name": node, "generation": 0, "resourceSliceCount": count}
+    return {"driver": DRIVER, "nodeName": node, "pool": pool, **content}
+
+
+def _metadata(name: str, node: Mapping[str, Any]) -> Object:
+    owner = {"apiVersion": "v1", "kind": "Node", "name": node["name"], "uid": node["uid"]}
+    return {"name": name, "ownerReferences": [{**owner, "controller": True}]}
+
+
+def _device(device: Device, version: str) -> Object:
+    body: Object = {
+        "attributes": {name: _attribute(value) for name, value in device.attributes.items()},
+        "capacity": {name: {"value": quantity(n)} for name, n in device.capacity.items()},
+    }
+    body = {key: value for key, value in body.items() if value}
+    return {"name": device.name, **({"basic": body} if version == "v1beta1" else body)}
+
+
+def _attribute(value: Value) -> Object:
+    if isinstance(value, Version):
+        return {"version": value.text}
+    if isinstance(value, bool):
+        return {"bool": value}
+    return {"int": value} if isinstance(value, int) else {"string": value}

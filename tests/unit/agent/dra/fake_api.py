@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An API server in this process: objects by kind, versions that increase, watches."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from typing import Any
+
+from nvct.agent.cluster import NODE, NOT_FOUND, ClusterError, Listing
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping
+
+    from nvct.agent.cluster import Kind, Object
+
+NAME = "node-1"
+
+
+class FakeApi:
+    """Stands for `nvct.agent.cluster.Cluster`.
+
+    Attributes:
+        absent: kinds by group and version that the server does not have.
+        objects: by plural, namespace and name.
+        writes: what was written, as VERB PLURAL/NAME.
+        refuses: raised by each request, None if it answers.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], Object] = {}
+        self.absent: set[str] = set()
+        self.writes: list[str] = []
+        self.refuses: ClusterError | None = None
+        self._version = 100
+        self._log: list[tuple[int, str, str, Object]] = []
+        self._change = asyncio.Event()
+        self.put(NODE, {"metadata": {"name": NAME, "uid": "node-uid"}})
+
+    def put(self, kind: Kind, manifest: Object, what: str = "") -> Object:
+        """Create or change an object, as another client."""
+        metadata = manifest["metadata"]
+        key = (kind.plural, metadata.get("namespace", ""), metadata["name"])
+        self._version += 1
+        stored: Object = json.loads(json.dumps(manifest))
+        stored["metadata"]["resourceVersion"] = str(self._version)
+        self._tell(what or ("MODIFIED" if key in self.objects else "ADDED"), kind, stored)
+        self.objects[key] = stored
+        return copy.deepcopy(stored)
+
+    def remove(self, kind: Kind, name: str, namespace: str = "") -> None:
+        """Delete an object, as another client."""
+        gone = self.objects.pop((kind.plural, namespace, name))
+        self._version += 1
+        gone["metadata"]["resourceVersion"] = str(self._version)
+        self._tell("DELETED", kind, gone)
+
+    def all(self, plural: str) -> list[Object]:
+        """Return the objects of a kind."""
+        return [copy.deepcopy(one) for key, one in self.objects.items() if key[0] == plural]
+
+    async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+        self._check(kind)
+        return copy.deepcopy(self.objects.get((kind.plural, namespace, name)))
+
+    async def list(
+        self,
+        kind: Kind,
+        namespace: str = "",
+        labels: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
+    ) -> Listing:
+        assert not namespace
+        assert not labels
+        self._check(kind)
+        found = [one for one in self.all(kind.plural) if _has(one, fields or {})]
+        return Listing(found, str(self._version))
+
+    async def apply(self, kind: Kind, manifest: Object, manager: str, part: str = "") -> Object:
+        assert manager
+        assert not part
+        self._check(kind)
+        self.writes.append(f"apply {kind.plural}/{manifest['metadata']['name']}")
+        return self.put(kind, manifest)
+
+    async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
+        self._check(kind)
+        self.writes.append(f"delete {kind.plural}/{name}")
+        self.remove(kind, name, namespace)
+
+    async def watch(
+        self, kind: Kind, fields: Mapping[str, str], since: str = "", limit_s: float = 300.0
+    ) -> AsyncGenerator[tuple[str, Object], None]:
+        assert limit_s
+        position = 0
+        while True:
+            self._check(kind)
+            self._change.clear()
+            news, position = self._log[position:], len(self._log)
+            for version, what, plural, found in news:
+                if plural == kind.plural and version > int(since) and _has(found, fields):
+                    yield what, copy.deepcopy(found)
+            await self._change.wait()
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+    def _check(self, kind: Kind) -> None:
+        if self.refuses:
+            raise self.refuses
+        if f"{kind.group}/{kind.version}" in self.absent:
+            raise ClusterError(f"no {kind.version}", status=NOT_FOUND)
+
+    def _tell(self, what: str, kind: Kind, found: Object) -> None:
+        self._log.append((self._version, what, kind.plural, copy.deepcopy(found)))
+        self._change.set()
+
+
+def _has(found: Object, fields: Mapping[str, str]) -> bool:
+    for path, value in fields.items():
+        place: Any = found
+        for part in path.split("."):
+            place = place.get(part, {})
+        if place != value:
+            return False
+    return True
