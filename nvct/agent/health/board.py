@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of all GPUs and MIG instances of a node, and its changes.
+
+An error of a GPU concerns all instances on it. One of an instance concerns that instance alone.
+Contract: nothing but memory; the caller gives the time and the looks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple, get_args
+
+from nvct.agent.health import machine
+from nvct.agent.health.machine import ACTIONS, Fault, Forget, Health, Look, State, Xid
+from nvct.errors import DocumentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import TypeAlias
+
+    from nvct.agent.health.machine import Event, Rules
+    from nvct.host.nvml.model import XidEvent
+    from nvct.oci.jsontext import Json
+
+    Instance: TypeAlias = tuple[int, int]
+
+WHOLE = -1
+"""In place of the id of an instance."""
+
+
+class Key(NamedTuple):
+    """A GPU, or an instance of it.
+
+    Attributes:
+        gpu: its UUID.
+        gi, ci: the ids of GPU instance and compute instance, WHOLE for all.
+    """
+
+    gpu: str
+    gi: int = WHOLE
+    ci: int = WHOLE
+
+    def concerns(self, gpu: str, instance: Instance | None) -> bool:
+        """Return whether an error here concerns a device; None is a whole GPU."""
+        if self.gpu != gpu or instance is None:
+            return self.gpu == gpu
+        return self.gi in (WHOLE, instance[0]) and self.ci in (WHOLE, instance[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuLook:
+    """What a look at a GPU has found.
+
+    Attributes:
+        look: of the GPU.
+        instances: the MIG devices on it, their UUIDs by the ids of their instances; None if that
+            is unknown.
+    """
+
+    look: Look
+    instances: Mapping[Instance, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A device whose state or action has changed.
+
+    Attributes:
+        devices: the UUIDs of the GPU and its MIG devices, or of the MIG devices of the instance.
+    """
+
+    key: Key
+    before: Health
+    after: Health
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Board:
+    """The health of a node.
+
+    Attributes:
+        rules: of the state machine.
+        states: of all GPUs that were seen, and of the instances that had an error.
+        instances: UUIDs of MIG devices by the ids of their instances, by GPU.
+    """
+
+    rules: Rules
+    states: dict[Key, Health] = field(default_factory=dict)
+    instances: dict[str, Mapping[Instance, str]] = field(default_factory=dict)
+
+    def of(self, gpu: str, instance: Instance | None = None) -> Health:
+        """Return the health of a device: the worst of all that concern it."""
+        concerned = [h for key, h in self.states.items() if key.concerns(gpu, instance)]
+        return max(concerned, key=_badness, default=Health())
+
+    def note_xid(self, event: XidEvent, fault: Fault, now: float) -> list[Change]:
+        """Note an XID that asks for a reset or more; of every GPU if it tells of none."""
+        if not event.uuid:
+            keys = [key for key in self.states if key.gi == WHOLE]
+        elif event.gi == WHOLE or not self.instances.get(event.uuid, {}):
+            keys = [Key(event.uuid)]
+        else:
+            keys = [Key(event.uuid, event.gi, event.ci)]
+        return self._step(keys, Xid(fault=fault), now)
+
+    def note_looks(self, looks: Mapping[str, GpuLook], now: float) -> list[Change]:
+        """Note a look at GPUs, by UUID."""
+        changes = []
+        for gpu, found in looks.items():
+            self.states.setdefault(Key(gpu), Health(since=now))
+            if found.instances is not None:
+                self._drop_instances(gpu, found.instances)
+            changes += self._step([Key(gpu)], found.look, now)
+            changes += self._step(self._instances(gpu), _of_instance(found.look), now)
+        return changes
+
+    def forget(self, now: float) -> list[Change]:
+        """Consider every device healthy."""
+        return self._step(list(self.states), Forget(), now)
+
+    def to_dict(self) -> dict[str, Json]:
+        """Return the states as JSON data."""
+        return {
+            "devices": [
+                {**key._asdict(), **asdict(health), "returns": list(health.returns)}
+                for key, health in self.states.items()
+            ]
+        }
+
+    def load(self, document: Json) -> None:
+        """Take over states that `to_dict` returned.
+
+        Raises:
+            DocumentError: the data is none of it.
+        """
+        devices = document.get("devices") if isinstance(document, dict) else None
+        if not isinstance(devices, list):
+            raise DocumentError("no devices")
+        self.states = dict(map(_loaded, devices))
+
+    def _drop_instances(self, gpu: str, present: Mapping[Instance, str]) -> None:
+        """Forget the instances that were destroyed: those of the same ids are new ones."""
+        self.instances[gpu] = present
+        for key in self._instances(gpu):
+            if not any(key.concerns(gpu, instance) for instance in present):
+                del self.states[key]
+
+    def _instances(self, gpu: str) -> list[Key]:
+        return [key for key in self.states if key.gpu == gpu and key.gi != WHOLE]
+
+    def _step(self, keys: Iterable[Key], event: Event, now: float) -> list[Change]:
+        changes = []
+        for key in keys:
+            before = self.states.get(key) or Health(since=now)
+            after = machine.step(before, event, now, self.rules)
+            self.states[key] = after
+            if (before.state, before.action) != (after.state, after.action):
+                devices = self._devices(key)
+                changes.append(Change(key=key, before=before, after=after, devices=devices))
+        return changes
+
+    def _devices(self, key: Key) -> tuple[str, ...]:
+        on_gpu = self.instances.get(key.gpu, {}).items()
+        uuids = tuple(uuid for ids, uuid in on_gpu if key.concerns(key.gpu, ids))
+        return uuids if key.gi != WHOLE else (key.gpu, *uuids)
+
+
+def _of_instance(look: Look) -> Look:
+    """Return a GPU's look for an instance: the GPU has its errors, and a reset concerns both."""
+    return replace(look, faults=())
+
+
+def _badness(health: Health) -> tuple[int, int]:
+    order: tuple[State, ...] = ("healthy", "suspect", "probation", "unhealthy")
+    return order.index(health.state), ACTIONS.index(health.action) if health.action else -1
+
+
+def _loaded(document: Json) -> tuple[Key, Health]:
+    """Return an entry of `Board.to_dict`.
+
+    Raises:
+        DocumentError: it is none.
+    """
+    if not isinstance(document, dict):
+        raise DocumentError("a device is no object")
+    try:
+        values = {name: document[name] for name in (*Key._fields, *Health.__slots__)}
+    except KeyError as error:
+        raise DocumentError(f"a device has no {error.args[0]}") from error
+    key = [values.pop(name) for name in Key._fields]
+    kinds = [*map(type, key), *map(type, values.values())]
+    expected = [str, int, int, str, str, str, float, int, bool, bool, list]
+    returns = values["returns"]
+    if kinds != expected or not all(type(at) is float for at in _list(returns)):
+        raise DocumentError("a value of a device has another type")
+    if values["state"] not in get_args(State) or values["action"] not in ("", *ACTIONS):
+        raise DocumentError("a device is in no known state")
+    health: dict[str, object] = {**values, "returns": tuple(_list(returns))}
+    return Key(*key), Health(**health)  # type: ignore[arg-type]  # checked above
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of one GPU or MIG instance: a state, and what each event makes of it.
+
+Contract: pure functions of values; times are seconds of CLOCK_MONOTONIC, which all processes of
+one boot share. docs/health.md describes the states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeAlias
+
+State = Literal["healthy", "suspect", "unhealthy", "probation"]
+STATES: tuple[State, ...] = ("healthy", "suspect", "unhealthy", "probation")
+OFFERED = ("healthy", "suspect")
+"""The states in which pods can have the device."""
+Action = Literal["ignore", "application", "watch", "reset", "reboot", "replace"]
+ACTIONS: tuple[Action, ...] = ("ignore", "application", "watch", "reset", "reboot", "replace")
+"""What an error asks for, by severity. From `reset` on, the device is not offered."""
+SEVERE: tuple[Action, ...] = ("reset", "reboot", "replace")
+LASTING: tuple[Action, ...] = ("reboot", "replace")
+"""The device stays unhealthy until the machine boots."""
+FLAPPING = "flapping"
+"""The first word of the reason of a device that came back too often."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The numbers of the state machine.
+
+    Attributes:
+        recovers: False: an unhealthy device stays so, and nothing but XIDs counts.
+        probation_s: how long a device shows no error before it is offered again.
+        looks: how many looks in a row find an error before it counts.
+        returns, window_s: a device that came back so often in that time is out with its next
+            error.
+    """
+
+    recovers: bool = True
+    probation_s: float = 60.0
+    looks: int = 2
+    returns: int = 3
+    window_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """An error, and what it asks for."""
+
+    action: Action
+    reason: str
+
+    @property
+    def severity(self) -> int:
+        """Return a number that is larger for a worse error."""
+        return ACTIONS.index(self.action)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """The state of a device.
+
+    Attributes:
+        action: that the fault asks for; "" for a healthy device.
+        reason: a sentence; "" for a healthy device.
+        since: when the state began.
+        seen: how many looks in a row have found the fault of a suspect.
+        must_reset: only a reset ends the fault: an XID tells of an error, and not of its end.
+        asked: whether the driver has asked for a recovery since the fault.
+        returns: when the device came back, the last ones.
+    """
+
+    state: State = "healthy"
+    action: Action | Literal[""] = ""
+    reason: str = ""
+    since: float = 0.0
+    seen: int = 0
+    must_reset: bool = False
+    asked: bool = False
+    returns: tuple[float, ...] = ()
+
+    @property
+    def is_offered(self) -> bool:
+        """Return whether pods can have the device."""
+        return self.state in OFFERED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """The driver reported an XID that asks for a reset or more."""
+
+    fault: Fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The device was looked at.
+
+    Attributes:
+        faults: that it has now.
+        asks: whether the driver asks for a recovery.
+        was_reset: whether the device was reset since the look before.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    asks: bool = False
+    was_reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The administrator considers the device healthy."""
+
+
+Event: TypeAlias = "Xid | Look | Forget"
+
+
+def step(health: Health, event: Event, now: float, rules: Rules) -> Health:
+    """Return the state after an event."""
+    if isinstance(event, Forget):
+        return Health(since=now)
+    if isinstance(event, Xid):
+        return _after_xid(health, event.fault, now, rules)
+    if not rules.recovers:
+        return health
+    if health.state in OFFERED:
+        return _offered(health, event, now, rules)
+    if health.state == "probation":
+        return _probation(health, event, now, rules)
+    return _unhealthy(health, event, now)
+
+
+def worst(faults: Iterable[Fault]) -> Fault | None:
+    """Return the worst fault, the first one of equals; None if there is none."""
+    return max(faults, key=lambda fault: fault.severity, default=None)
+
+
+def _after_xid(health: Health, fault: Fault, now: float, rules: Rules) -> Health:
+    if health.state != "unhealthy":
+        return _failed(health, fault, now, rules, must_reset=True)
+    worse = _worse(health, fault)
+    return replace(worse, must_reset=True)
+
+
+def _offered(health: Health, look: Look, now: float, rules: Rules) -> Health:
+    fault = worst(look.faults)
+    if fault is None:
+        well = Health(since=now, returns=health.returns)
+        return health if health.state == "healthy" else well
+    is_same = health.state == "suspect" and health.action == fault.action
+    seen = health.seen + 1 if is_same else 1
+    if fault.action in SEVERE and seen >= rules.looks:
+        return _failed(health, fault, now, rules, must_reset=False)
+    return Health(
+        state="suspect",
+        action=fault.action,
+        reason=fault.reason,
+        since=health.since if health.state == "suspect" else now,
+        seen=seen,
+        returns=health.returns,
+    )
+
+
+def _unhealthy(health: Health, look: Look, now: float) -> Health:
+    known = replace(
+        health,
+        must_reset=health.must_reset and not look.was_reset,
+        asked=health.asked or look.asks,
+    )
+    fault = _severe(look)
+    if fault is not None:
+        return _worse(known, fault)
+    is_over = known.asked or not known.must_reset
+    if known.action in LASTING or look.asks or not is_over:
+        return known
+    return replace(known, state="probation", since=now, must_reset=False, asked=False)
+
+
+def _probation(health: Health, look: Look, now: float, rules: Rules) -> Health:
+    fault = _severe(look)
+    if fault is not None:
+        return _failed(health, fault, now, rules, must_reset=False)
+    if now - health.since < rules.probation_s:
+        return health
+    recent = tuple(at for at in health.returns if now - at < rules.window_s)
+    return Health(since=now, returns=(*recent, now))
+
+
+def _failed(health: Health, fault: Fault, now: float, rules: Rules, *, must_reset: bool) -> Health:
+    """Return an unhealthy device: for good if it came back too often."""
+    recent = tuple(at for at in health.returns if now - at < rules.window_s)
+    if health.is_offered and len(recent) >= rules.returns:
+        reason = f"{FLAPPING}: it came back {len(recent)} times in an hour; {fault.reason}"
+        fault = Fault(action="replace", reason=reason)
+    return Health(
+        state="unhealthy",
+        action=fault.action,
+        reason=fault.reason,
+        since=now,
+        must_reset=must_reset,
+        returns=health.returns,
+    )
+
+
+def _worse(health: Health, fault: Fault) -> Health:
+    """Return an unhealthy device after one more fault."""
+    if health.action and fault.severity <= ACTIONS.index(health.action):
+        return health
+    return replace(health, action=fault.action, reason=fault.reason)
+
+
+def _severe(look: Look) -> Fault | None:
+    return worst(fault for fault in look.faults if fault.action in SEVERE)

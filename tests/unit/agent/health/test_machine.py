@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The state machine of a device: a table of courses, and rules that hold for every course."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from nvct.agent.health.machine import (
+    LASTING,
+    SEVERE,
+    Fault,
+    Forget,
+    Health,
+    Look,
+    Rules,
+    Xid,
+    step,
+    worst,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.agent.health.machine import Event
+
+RULES = Rules(probation_s=60.0)
+DOUBLE_BIT = Fault(action="reset", reason="XID 48")
+OFF_THE_BUS = Fault(action="reboot", reason="XID 79")
+ASKS_RESET = Fault(action="reset", reason="the driver asks for a reset")
+HANGS = Fault(action="reset", reason="no answer")
+REMAP_FAILED = Fault(action="replace", reason="a row cannot be remapped")
+REMAP_PENDING = Fault(action="watch", reason="a row waits for a reset")
+CLEAN = Look()
+
+
+def course(events: Sequence[tuple[float, Event]], rules: Rules = RULES) -> Health:
+    health = Health()
+    for at, event in events:
+        health = step(health, event, at, rules)
+    return health
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param([(1, CLEAN)], "healthy", id="nothing happens"),
+        pytest.param([(1, Xid(fault=DOUBLE_BIT))], "unhealthy reset: XID 48", id="an XID counts"),
+        pytest.param(
+            [(1, Xid(fault=DOUBLE_BIT)), (9, CLEAN), (999, CLEAN)],
+            "unhealthy reset: XID 48",
+            id="time alone ends no XID",
+        ),
+        pytest.param(
+            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(asks=True, faults=(ASKS_RESET,))), (3, CLEAN)],
+            "probation reset: XID 48",
+            id="the driver does not ask any more",
+        ),
+        pytest.param(
+            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True))],
+            "probation reset: XID 48",
+            id="the GPU was reset",
+        ),
+        pytest.param(
+            [
+                (1, Xid(fault=DOUBLE_BIT)),
+                (2, Look(was_reset=True, faults=(HANGS,))),
+                (3, CLEAN),
+            ],
+            "probation reset: XID 48",
+            id="a reset counts also while the GPU has another error",
+        ),
+        pytest.param(
+            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True)), (61.9, CLEAN)],
+            "probation reset: XID 48",
+            id="probation lasts",
+        ),
+        pytest.param(
+            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True)), (62, CLEAN)],
+            "healthy",
+            id="probation ends",
+        ),
+        pytest.param(
+            [
+                (1, Xid(fault=DOUBLE_BIT)),
+                (2, Look(was_reset=True)),
+                (30, Xid(fault=DOUBLE_BIT)),
+                (70, CLEAN),
+            ],
+            "unhealthy reset: XID 48",
+            id="an XID in probation",
+        ),
+        pytest.param(
+            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True)), (30, Look(faults=(HANGS,)))],
+            "unhealthy reset: no answer",
+            id="an error in probation counts at once",
+        ),
+        pytest.param(
+            [(1, Look(faults=(HANGS,)))], "suspect reset: no answer", id="one look is a suspicion"
+        ),
+        pytest.param(
+            [(1, Look(faults=(HANGS,))), (2, CLEAN)], "healthy", id="a suspicion that is wrong"
+        ),
+        pytest.param(
+            [(1, Look(faults=(HANGS,))), (2, Look(faults=(HANGS,)))],
+            "unhealthy reset: no answer",
+            id="two looks count",
+        ),
+        pytest.param(
+            [(1, Look(faults=(HANGS,))), (2, Look(faults=(REMAP_FAILED,)))],
+            "suspect replace: a row cannot be remapped",
+            id="two looks with different errors are no proof",
+        ),
+        pytest.param(
+            [(1, Look(faults=(HANGS,))), (2, Look(faults=(HANGS,))), (3, CLEAN), (63, CLEAN)],
+            "healthy",
+            id="an error that was only seen ends when it is not seen",
+        ),
+        pytest.param(
+            [(at, Look(faults=(REMAP_PENDING,))) for at in range(100)],
+            "suspect watch: a row waits for a reset",
+            id="what asks for nothing stays a suspicion",
+        ),
+        pytest.param(
+            [(1, Xid(fault=OFF_THE_BUS)), (2, Look(was_reset=True)), (999, CLEAN)],
+            "unhealthy reboot: XID 79",
+            id="only a boot ends it",
+        ),
+        pytest.param(
+            [(1, Xid(fault=DOUBLE_BIT)), (2, Xid(fault=OFF_THE_BUS)), (3, Xid(fault=DOUBLE_BIT))],
+            "unhealthy reboot: XID 79",
+            id="the worse error counts",
+        ),
+        pytest.param(
+            [(1, Xid(fault=DOUBLE_BIT)), (2, Look(faults=(REMAP_FAILED,)))],
+            "unhealthy replace: a row cannot be remapped",
+            id="a worse error that is seen counts at once",
+        ),
+        pytest.param(
+            [(1, Xid(fault=OFF_THE_BUS)), (2, Forget())], "healthy", id="the administrator knows"
+        ),
+    ],
+)
+def test_courses(events: Sequence[tuple[float, Event]], expected: str) -> None:
+    health = course(events)
+    shown = f"{health.state} {health.action}: {health.reason}" if health.reason else health.state
+    assert shown == expected
+
+
+def failures(count: int, every_s: float) -> list[tuple[float, Event]]:
+    """Return XIDs that are each followed by a reset and a probation."""
+    return [
+        event
+        for start in (number * every_s for number in range(count))
+        for event in (
+            (start, Xid(fault=DOUBLE_BIT)),
+            (start + 1, Look(was_reset=True)),
+            (start + 61, CLEAN),
+        )
+    ]
+
+
+def test_a_device_that_comes_back_three_times_in_an_hour_is_out_with_its_next_error() -> None:
+    assert course(failures(3, 300)).state == "healthy"
+
+    out = course(failures(4, 300))
+
+    assert (out.state, out.action) == ("unhealthy", "replace")
+    assert out.reason == "flapping: it came back 3 times in an hour; XID 48"
+
+
+def test_returns_that_are_long_ago_do_not_count() -> None:
+    assert course(failures(9, 1300)).state == "healthy"
+
+
+def test_without_recovery_nothing_but_xids_counts_and_nothing_ends() -> None:
+    rules = Rules(recovers=False)
+    assert course([(at, Look(faults=(REMAP_FAILED,))) for at in range(3)], rules) == Health()
+
+    out = course([(1, Xid(fault=DOUBLE_BIT)), (2, Look(was_reset=True)), (999, CLEAN)], rules)
+
+    assert out.state == "unhealthy"
+
+
+def test_the_worst_fault_is_the_one_that_asks_for_most() -> None:
+    assert worst([REMAP_PENDING, DOUBLE_BIT, HANGS]) is DOUBLE_BIT
+    assert worst([]) is None
+
+
+FAULTS = st.builds(Fault, action=st.sampled_from(("watch", *SEVERE)), reason=st.just("a reason"))
+
+
+class Courses(RuleBasedStateMachine):
+    """Any course of events: what must hold whatever happens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+        self.health = Health()
+        self.offered_since: list[float] = []
+
+    def happen(self, event: Event) -> None:
+        before = self.health
+        self.health = step(before, event, self.now, RULES)
+        if before.state == "unhealthy" and before.action in LASTING:
+            assert self.health.state == "unhealthy" or isinstance(event, Forget)
+        if isinstance(event, Forget):
+            self.offered_since.clear()
+        elif self.health.is_offered and not before.is_offered:
+            assert before.state == "probation"
+            assert self.now - before.since >= RULES.probation_s
+            self.offered_since.append(self.now)
+
+    @rule(seconds=st.sampled_from((0.5, 2.0, 30.0, 60.0, 1200.0)))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(fault=FAULTS.filter(lambda fault: fault.action in SEVERE))
+    def xid(self, fault: Fault) -> None:
+        self.happen(Xid(fault=fault))
+
+    @rule(faults=st.lists(FAULTS, max_size=2), asks=st.booleans(), was_reset=st.booleans())
+    def look(self, faults: list[Fault], *, asks: bool, was_reset: bool) -> None:
+        self.happen(Look(faults=tuple(faults), asks=asks, was_reset=was_reset))
+
+    @rule()
+    def reset_and_wait(self) -> None:
+        """Bring it back, which random events rarely do."""
+        self.happen(Xid(fault=DOUBLE_BIT))
+        self.happen(Look(was_reset=True))
+        self.now += RULES.probation_s
+        self.happen(CLEAN)
+
+    @rule()
+    def forget(self) -> None:
+        self.happen(Forget())
+
+    @invariant()
+    def it_has_a_reason_unless_it_is_healthy(self) -> None:
+        assert bool(self.health.reason) == (self.health.state != "healthy")
+        assert bool(self.health.action) == (self.health.state != "healthy")
+        if not self.health.is_offered:
+            assert self.health.action in SEVERE
+
+    @invariant()
+    def it_does_not_come_back_more_often_than_the_rule_says(self) -> None:
+        recent = [at for at in self.offered_since if self.now - at < RULES.window_s]
+        assert len(recent) <= RULES.returns
+
+
+TestCourses = Courses.TestCase
+TestCourses.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
