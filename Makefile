@@ -36,7 +36,7 @@ demo-kubernetes: setup ## a pod with a GPU in a real Kubernetes on a simulated n
 
 PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \
-  systemd-container $(PACKAGED)
+  systemd-container prometheus $(PACKAGED)
 
 PYTEST := pytest
 # In the order that tests/conftest.py gives: a random one, but files with slow tests first.

@@ -59,6 +59,7 @@ MATRIX: dict[str, dict[str, Any]] = {
         "gfd": {"enabled": False},
     },
     "config": {"devicePlugin": {"config": {"name": "plugin", "default": "shared.yaml"}}},
+    "monitoring": {"prometheusRule": {"enabled": True, "labels": {"release": "kps"}}},
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
         "nodeSelector": {"gpus": "true"},
@@ -189,6 +190,14 @@ def test_values_of_the_device_plugins_chart_are_understood() -> None:
     env = env_of(agent)
     assert env["DEVICE_LIST_STRATEGY"] == "cdi-annotations,cdi-cri"
     assert (env["MIG_STRATEGY"], env["PASS_DEVICE_SPECS"]) == ("single", "true")
+
+
+def test_the_rules_of_prometheus_are_rendered_as_they_are() -> None:
+    rule = rendered(MATRIX["monitoring"])["PrometheusRule", "nvct"]
+
+    assert rule["spec"] == yaml.safe_load((CHART / "monitoring/rules.yaml").read_text())
+    assert rule["metadata"]["labels"]["release"] == "kps"
+    assert "PrometheusRule" not in {kind for kind, _ in rendered({})}
 
 
 def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None:

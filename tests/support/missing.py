@@ -35,6 +35,7 @@ REMEDIES = (
     (r"\brunc\b|\bcrun\b|no containers here", "runc and crun", "{apt} runc crun"),
     (r"podman", "podman", "{apt} podman uidmap"),
     (r"systemd-nspawn|systemd-container", "systemd-nspawn", "{apt} systemd-container"),
+    (r"prom(tool|etheus) is missing", "Prometheus", "{apt} prometheus"),
     (r"setpriv", "setpriv", "{apt} util-linux"),
     (r"root|CAP_|privilege|mknod|not permitted|not allow", ROOT, "sudo make test"),
 )

@@ -36,4 +36,8 @@ if [ ${#available[@]} != 0 ]; then
   apt install -y --no-install-recommends "${available[@]}" >/dev/null ||
     give_up "apt-get install fails, and these packages are missing"
 fi
+# The tests want its programs, not the server that it starts.
+if [[ " ${available[*]-} " == *" prometheus "* ]] && [ -d /run/systemd/system ]; then
+  "${sudo[@]}" systemctl --quiet disable --now prometheus || true
+fi
 [ ${#lacking[@]} = 0 ] || echo "warning: this release lacks: ${lacking[*]}" >&2

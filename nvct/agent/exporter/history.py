@@ -48,6 +48,7 @@ class History:
         for index in samples.unanswered:
             self.skipped[index] = self.skipped.get(index, 0) + 1
         for gpu in samples.gpus:
+            self.skipped.setdefault(str(gpu.index), 0)  # a counter that begins with 1 has no rate
             for xid in gpu.xids:
                 key = (gpu.uuid, xid.xid, xid.gi, xid.ci)
                 new = xid.count - self._seen.get(key, 0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from nvct.agent import exposition, http
 from nvct.agent.exporter import counters as counter_file
@@ -22,7 +23,7 @@ from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from nvct.agent.exporter.counters import Counter
     from nvct.agent.exporter.pods import PodDevices
@@ -119,13 +120,19 @@ class Exporter:
             }
         ]
 
-    def metrics(self) -> Iterable[Family]:
-        """Return the exporter's own metrics."""
-        return [*self._own()]
+    def metrics(self) -> Iterator[Family]:
+        """Return the exporter's own metrics, with the label hostname as all others have it."""
+        host = {"hostname": self._settings.hostname} if self._settings.hostname else {}
+        for family in self._own():
+            samples = (
+                Sample(value=sample.value, labels={**host, **sample.labels})
+                for sample in family.samples
+            )
+            yield replace(family, samples=tuple(samples))
 
     def text(self) -> str:
         """Return what a scrape gets now."""
-        return exposition.text([*self._device_families(), *self._own()])
+        return exposition.text([*self._device_families(), *self.metrics()])
 
     def _device_families(self) -> Iterator[Family]:
         stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S

@@ -94,7 +94,7 @@ def test_a_scrape_over_http_has_all_gpus_and_the_age(node: tree.Node) -> None:
         print(f"scrape of 8 GPUs: {1000 * (time.perf_counter() - began):.1f} ms")
         assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
         assert body.count("\nDCGM_FI_DEV_GPU_TEMP{") == 8
-        assert "\nnvct_exporter_sample_age_seconds " in body
+        assert "\nnvct_exporter_sample_age_seconds{" in body
         assert await asyncio.to_thread(fetch, "/health") == (
             200, "text/plain; charset=utf-8", "OK",
         )  # fmt: skip
@@ -224,7 +224,7 @@ def test_the_driver_is_found_and_one_that_comes_later(node: tree.Node, tmp_path:
     root.mkdir()
 
     async def check(exporter: Exporter) -> None:
-        failed = 'nvct_exporter_collections_total{result="failed"} '
+        failed = 'result="failed"} '
         await until(lambda: f"{failed}0" not in exporter.text())
         root.rmdir()
         root.symlink_to(node.driver_root)
@@ -243,7 +243,7 @@ def test_nvml_that_crashes_is_counted_and_the_other_tasks_keep_their_library(
     async def check(exporter: Exporter) -> None:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
         node_changes.apply(node, "nvml-crash", ["3600"])
-        failed = 'nvct_exporter_collections_total{result="failed"} '
+        failed = 'result="failed"} '
         await until(lambda: f"{failed}0" not in exporter.text())
         assert clients[0].library.endswith(node.installed)
         node_changes.apply(node, "nvml-crash", ["0"])

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`promtool check metrics` finds fault with names of the incumbent's alone, all listed here."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+
+from nvct.agent import exposition
+from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.exporter import counters, fields
+from nvct.agent.exporter.counters import Counter
+from nvct.agent.exporter.history import History
+from nvct.agent.exporter.pods import PodDevices
+from nvct.agent.exporter.settings import Settings
+from nvct.agent.exporter.task import Exporter
+from nvct.agent.logs import Log
+from nvct.agent.nvml_client import NvmlClient
+from nvct.agent.status import Status
+from nvct.agent.tasks import Task
+from nvct.host.nvml.sample_model import VALUES, NvmlSamples, XidCount
+from tests.monitoring.prometheus import promtool
+from tests.unit.agent.exporter.test_series import NOW, gpu, text
+
+LABEL = "label names should be written in 'snake_case' not 'camelCase'"
+"""Of modelName."""
+NO_TOTAL = 'counter metrics should have "_total" suffix'
+OTHERS = {
+    ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", NO_TOTAL),
+    ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", NO_TOTAL),
+    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", NO_TOTAL),
+    ("DCGM_FI_DEV_PCIE_REPLAY_COUNTER", "metric name should not include type 'counter'"),
+    ("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", NO_TOTAL),
+    ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", NO_TOTAL),
+}
+"""With the types and names of dcgm-exporter's default counter file."""
+
+
+def lints(text: str) -> set[tuple[str, str]]:
+    """Return metric and fault of each lint."""
+    done = promtool("check", "metrics", text=text)
+    assert done.returncode in (0, 3), done.stderr
+    found = [line.partition(" ") for line in (done.stdout + done.stderr).splitlines()]
+    return {(name, fault) for name, _, fault in found}
+
+
+def test_the_default_metrics_have_the_faults_of_the_incumbents_names() -> None:
+    default = counters.read(str(counters.DEFAULT))
+    names = {counter.name for counter in default if counter.kind != "label"}
+    full = gpu(values=dict.fromkeys(VALUES, 5.0), errors={})
+
+    assert lints(text(full)) == OTHERS | {(n, LABEL) for n in names - fields.UNAVAILABLE.keys()}
+
+
+def test_all_other_fields_have_no_other_faults_as_gauges() -> None:
+    some = [Counter(name, "gauge", "Help.", name) for name in (*fields.FIELDS, *fields.COMPUTED)]
+    full = gpu(values=dict.fromkeys(VALUES, 5.0), errors={})
+
+    found = lints(text(full, counters=tuple(some)))
+
+    faults = {fault for _, fault in found}
+    assert faults == {LABEL, "metric name should not include type 'counter'"}
+
+
+def own_metrics() -> str:
+    """Return the metrics of nvct's own, those of the agent, its plugin and its exporter."""
+    log = Log(target=io.StringIO())
+
+    def pods(settings: Settings) -> PodDevices:
+        return PodDevices(
+            settings.socket, wanted=False, names=(), old=False, virtual=False, journal=log
+        )
+
+    def library(_settings: Settings) -> str:
+        return ""
+
+    def load() -> Settings:
+        return Settings(collectors=str(counters.DEFAULT), hostname="node-1")
+
+    exporter = Exporter(load, NvmlClient(None), log, pods, library)
+    errors = (XidCount(xid=79, count=1, at=NOW),)
+    samples = NvmlSamples(watch_start=1.0, gpus=(gpu(xids=errors),), unanswered={"1": "slow"})
+    exporter._samples = samples
+    exporter._history = History()
+    exporter._history.add(samples, NOW, 600)
+    counts = Counts()
+    for each in (counts.allocations, counts.refusals, counts.registrations, counts.failures,
+                 counts.losses, counts.xids):  # fmt: skip
+        each["nvidia.com/gpu"] = 1
+    task = Task("exporter", lambda: asyncio.sleep(0), metrics=exporter.metrics)
+    status = Status([task])
+    unavailable = [line for line in text(gpu()).splitlines() if "nvct_metric_unavailable" in line]
+    return exposition.text([*status.metrics(), *counts.families()]) + "\n".join(unavailable) + "\n"
+
+
+def test_metrics_of_nvct_have_no_fault() -> None:
+    metrics = own_metrics()
+
+    assert metrics.count("# HELP nvct_") >= 19
+    assert lints(metrics) == set()
