@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 
 from nvct.agent.nvml_supervisor import CLOSE
@@ -14,9 +15,10 @@ from nvct.host.nvml import answers, messages, samples_answer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable, Mapping
     from typing import TypeVar
 
+    from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.model import (
         GpuAttributes,
         GpuProperties,
@@ -33,9 +35,11 @@ START_S = 60
 """Eight GPUs that nothing else uses take some twenty seconds to start."""
 CALL_S = 5
 """Of a worker that has answered before: a longer wait is a hang."""
-LIMITS_S = {"topology": 30}
+LIMITS_S = {"topology": 30, "mig": 30}
 """Of verbs that may take longer: the NVLinks of a pair of GPUs took 0.6 s on a machine of 8
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
+CHANGE_S = 60
+"""Of one change of MIG."""
 SLACK_S = 10
 """More than a call's limit: until a worker in another container has killed its process."""
 
@@ -116,6 +120,45 @@ class NvmlClient:
         """
         return await self._ask("samples", samples_answer.samples)
 
+    async def mig(self) -> MigState:
+        """Return modes, profiles and instances of all GPUs.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        from nvct.host.nvml import mig_answers  # one task needs it
+
+        return await self._ask("mig", mig_answers.mig)
+
+    async def change_mig(
+        self, verb: str, parse: Callable[[Json], T], arguments: Mapping[str, Json]
+    ) -> T:
+        """Make one change to MIG, and return the parsed value.
+
+        Raises:
+            NvmlError: as `report`, or NVML refuses the change.
+        """
+        # A refused change is no problem of NVML: `problem` stays as it is.
+        return parse(await asyncio.shield(self._exchange(verb, arguments)))
+
+    @contextlib.asynccontextmanager
+    async def released(self, limit_s: int) -> AsyncIterator[None]:
+        """Keep NVML without handles while the context lasts; all other requests wait.
+
+        Args:
+            limit_s: how long that may be, for those who wait.
+
+        Raises:
+            NvmlError: the worker does not end.
+        """
+        async with self._lock:
+            self.busy_s = limit_s
+            try:
+                await self._request(CLOSE, {}, CALL_S)
+                yield
+            finally:
+                self.busy_s = 0
+
     async def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.
 
@@ -140,23 +183,31 @@ class NvmlClient:
         self.problem = ""
         return parse(value)
 
-    async def _exchange(self, verb: str) -> Json:
+    async def _exchange(self, verb: str, call: Mapping[str, Json] | None = None) -> Json:
         async with self._lock:
-            self._requests += 1
-            limit_s = LIMITS_S.get(verb, CALL_S) if self._has_answered else START_S
+            usual_s = CHANGE_S if call else LIMITS_S.get(verb, CALL_S)
+            limit_s = usual_s if self._has_answered else START_S
             self.busy_s = limit_s
-            arguments: Json = {"library": self.library, "limit_s": limit_s}
-            request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
             try:
-                message = await self._answer(messages.encode(request), limit_s)
-                self._has_answered = False
-                value = messages.value_of(message, self._requests)
-                self._has_answered = verb != CLOSE
-                return value
-            except (OSError, EOFError, messages.MalformedMessageError) as error:
-                raise self._failure(str(error) or "no answer") from error
+                return await self._request(verb, call or {}, limit_s)
             finally:
                 self.busy_s = 0
+
+    async def _request(self, verb: str, call: Mapping[str, Json], limit_s: int) -> Json:
+        """Send a request and return the value of its answer; the lock is held."""
+        self._requests += 1
+        arguments: dict[str, Json] = {"library": self.library, "limit_s": limit_s}
+        if call:
+            arguments["call"] = {**call}
+        request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
+        try:
+            message = await self._answer(messages.encode(request), limit_s)
+            self._has_answered = False
+            value = messages.value_of(message, self._requests)
+            self._has_answered = verb != CLOSE
+            return value
+        except (OSError, EOFError, messages.MalformedMessageError) as error:
+            raise self._failure(str(error) or "no answer") from error
 
     async def _answer(self, request: bytes, limit_s: float) -> Json:
         """Return the answer to a request; the supervisor sees to its limit."""

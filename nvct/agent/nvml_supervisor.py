@@ -7,6 +7,9 @@ first. It passes requests on to a session, which has the deadline and kills a wo
 The protocol is that of `nvct.host.nvml.messages`; the arguments of a request are its own::
 
     request  {"id": 1, "verb": "report", "arguments": {"library": "/usr/lib/...", "limit_s": 60}}
+
+A request that changes MIG has one more argument, `call`: the arguments of its verb. A supervisor
+that chooses the library itself, which serves another container, answers none of these.
 """
 
 from __future__ import annotations
@@ -86,8 +89,14 @@ class Supervisor:
 
     def _call(self, verb: str, arguments: dict[str, Json]) -> Json:
         library, limit_s = arguments.get("library"), arguments.get("limit_s")
+        call = arguments.get("call", {})
         if not isinstance(library, str) or type(limit_s) is not int or not 0 < limit_s <= LIMIT_S:
             raise NvmlError("a request to NVML's supervisor has malformed arguments")
+        if not isinstance(call, dict) or (call and self._find_library is not None):
+            raise NvmlError(
+                f"NVML's worker in another container does not answer {verb!r}",
+                hint="run a program that changes MIG with NVML in its own container",
+            )
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, library))
@@ -95,7 +104,7 @@ class Supervisor:
         if verb == CLOSE:
             session.close()
             return None
-        return session.call(verb)
+        return session.call(verb, call)
 
     def _library(self, verb: str, named: str) -> str:
         """Return the library for a request: looked for where the driver may have changed."""

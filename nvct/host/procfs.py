@@ -63,6 +63,13 @@ def list_directory(path: str) -> list[str]:
 NOT_LOADED = "the kernel module nvidia is not loaded"
 
 
+def parent(path: str) -> int:
+    """Return the parent of the process whose folder of procfs this is, 0 if it has ended."""
+    stat = read_text(f"{path}/stat") or ""
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[1]) if len(fields) > 1 else 0
+
+
 def driver_version(roots: Roots) -> str:
     """Return the version of the loaded kernel module, "" if none is loaded."""
     text = read_text(f"{roots.proc}/driver/nvidia/version") or ""

@@ -10,7 +10,7 @@ restores the former layout, unless the new one is complete.
 
 from __future__ import annotations
 
-import os
+import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,19 +18,24 @@ from nvct.errors import HostError, NvctError
 from nvct.host.nvml import mig_answers
 from nvct.host.nvml.answers import nothing
 from nvct.mig import steps as changes
-from nvct.mig.holders import Holder, holders
+from nvct.mig.holders import Holder, holders, own_processes
 from nvct.mig.layout import COMPUTE_SLICES, layout_of
 from nvct.mig.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from typing import TypeVar
 
     from nvct.host.nvml.mig_model import MigGpu, MigState
-    from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
     from nvct.mig.journal import Journal
     from nvct.mig.layout import ComputePart
+    from nvct.mig.pause import Paused
+    from nvct.oci.jsontext import Json
+
+    T = TypeVar("T")
 
 
 class Resolve(Protocol):
@@ -45,8 +50,30 @@ class Resolve(Protocol):
         ...
 
 
+class Session(Protocol):
+    """NVML, as `nvct.host.nvml.session.NvmlSession` has it."""
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id, None if it is not known."""
+
+    def mig(self) -> MigState:
+        """Return modes, profiles and instances of all GPUs."""
+        ...
+
+    def change_mig(self, verb: str, parse: Callable[[Json], T], **arguments: Json) -> T:
+        """Make one change to MIG, and return the parsed value."""
+        ...
+
+    def close(self) -> None:
+        """End NVML's handles; the next call makes others."""
+
+
 HARMLESS = ("nvidia-persiste",)
 """Commands (at most 15 characters) that may have a GPU open during a change."""
+
+
+RESET_S = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,15 +86,17 @@ class Machine:
         journal: of this machine.
         reset: resets GPUs by their PCI addresses; raises HostError.
         hook: runs the hooks of a name; raises HostError.
+        pause: keeps devices from being given to containers while a change lasts.
         skip_reset: leave a mode pending that needs a reset.
         may_be_held: do not look for processes that hold what changes; NVML may still refuse.
     """
 
-    session: NvmlSession
+    session: Session
     roots: Roots
     journal: Journal
     reset: Callable[[Sequence[str]], None]
     hook: Callable[[str], None] = lambda _: None
+    pause: Callable[[Paused], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
     skip_reset: bool = False
     may_be_held: bool = False
 
@@ -110,17 +139,30 @@ def recover(machine: Machine) -> bool:
     return True
 
 
-def reset(bus_ids: Sequence[str]) -> None:
+def reset(
+    bus_ids: Sequence[str],
+    program: str = "nvidia-smi",
+    env: Mapping[str, str] | None = None,
+    limit_s: float = RESET_S,
+) -> None:
     """Reset GPUs with nvidia-smi.
+
+    Args:
+        bus_ids: their PCI addresses.
+        program: nvidia-smi.
+        env: its environment; None is this process's own.
+        limit_s: how long it may take.
 
     Raises:
         HostError: it fails.
     """
     import subprocess
 
-    command = ["nvidia-smi", "-r", "-i", ",".join(bus_ids)]
+    command = [program, "-r", "-i", ",".join(bus_ids)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit_s, check=False, env=env
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostError(f"{' '.join(command)} failed: {error}") from error
     if done.returncode:
@@ -143,6 +185,14 @@ def _apply(machine: Machine, resolve: Resolve) -> bool:
         machine.hook("pre-apply-config")
     after = Plan(layouts={gpu.uuid: plan.layouts[gpu.uuid] for gpu in changed})
     _refuse_if_held(machine, changed, after)
+    with machine.pause(staying(changed, after)):
+        _refuse_if_held(machine, changed, after)  # a container may have started just now
+        _change(machine, state, changed, after)
+    return True
+
+
+def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], after: Plan) -> None:
+    """Make the changes, or restore the former layout."""
     before = Plan(layouts={gpu.uuid: layout_of(gpu) for gpu in changed})
     machine.journal.open(before, after)
     try:
@@ -155,7 +205,6 @@ def _apply(machine: Machine, resolve: Resolve) -> bool:
             raise _failed(machine, changed, error) from error
         raise
     machine.journal.close()
-    return True
 
 
 def _carry_out(
@@ -282,25 +331,40 @@ def _failed(machine: Machine, changed: Sequence[MigGpu], error: NvctError) -> Ho
     return HostError(reason, hint=error.hint)
 
 
+def staying(changed: Iterable[MigGpu], after: Plan) -> dict[str, set[tuple[int, int]]]:
+    """Return the MIG devices that a change does not touch, by GPU; ids as `pause` has them."""
+    result = {}
+    for gpu in changed:
+        layout = after.layouts[gpu.uuid]
+        result[gpu.uuid] = {(gi.id, ci.id) for gi in gpu.instances for ci in gi.compute}
+        if gpu.enabled != layout.enabled:
+            result[gpu.uuid] = set()
+        for step in changes.steps(gpu, layout):
+            if isinstance(step, changes.DestroyCompute):
+                result[gpu.uuid].discard((step.gi, step.ci))
+    return result
+
+
+def in_the_way(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> list[Holder]:
+    """Return the processes that use what a plan changes."""
+    found: list[Holder] = []
+    stays = staying(changed, after)
+    for gpu in changed:
+        instances = None
+        if gpu.enabled == after.layouts[gpu.uuid].enabled:
+            pairs = {(gi.id, ci.id) for gi in gpu.instances for ci in gi.compute}
+            instances = {(gpu.uuid, gi, ci) for gi, ci in pairs - stays[gpu.uuid]}
+        found += holders(machine.roots, [gpu], instances, _own_processes(machine))
+    return [holder for holder in found if holder.command not in HARMLESS]
+
+
 def _refuse_if_held(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> None:
     """Refuse a change of a device that a process uses.
 
     Raises:
         HostError: there is such a process.
     """
-    if machine.may_be_held:
-        return
-    found: list[Holder] = []
-    for gpu in changed:
-        layout = after.layouts[gpu.uuid]
-        instances = None
-        if gpu.enabled == layout.enabled:
-            steps = changes.steps(gpu, layout)
-            instances = {
-                (gpu.uuid, s.gi, s.ci) for s in steps if isinstance(s, changes.DestroyCompute)
-            }
-        found += holders(machine.roots, [gpu], instances, _own_processes(machine))
-    found = [holder for holder in found if holder.command not in HARMLESS]
+    found = [] if machine.may_be_held else in_the_way(machine, changed, after)
     if found:
         raise HostError(
             "; ".join(map(str, found[:4])) + (" and others" if len(found) > 4 else ""),
@@ -319,7 +383,7 @@ def _all_holders(machine: Machine, changed: Sequence[MigGpu]) -> list[Holder]:
 
 
 def _own_processes(machine: Machine) -> set[int]:
-    return {os.getpid(), machine.session.pid or 0}
+    return {*own_processes(machine.roots), machine.session.pid or 0}
 
 
 def _last_hook(machine: Machine) -> None:

@@ -85,6 +85,23 @@ def holders(
     ]
 
 
+def own_processes(roots: Roots) -> set[int]:
+    """Return this process and its descendants, with the numbers that this /proc has for them."""
+    try:
+        own = int(os.readlink(f"{roots.proc}/self"))
+    except (OSError, ValueError):
+        return {os.getpid()}
+    parents = {
+        int(name): procfs.parent(f"{roots.proc}/{name}")
+        for name in procfs.list_directory(roots.proc)
+        if name.isdigit()
+    }
+    family = {own}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family
+
+
 def _devices(
     roots: Roots, gpus: Iterable[MigGpu], instances: Collection[tuple[str, int, int]] | None
 ) -> dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]]:

@@ -24,7 +24,7 @@ def of_program(name: str, proc: str = "/proc") -> list[int]:
         for entry in procfs.list_directory(proc)
         if entry.isdigit() and int(entry) != os.getpid() and _runs(f"{proc}/{entry}", wanted)
     ]
-    return [pid for pid in found if _parent(f"{proc}/{pid}") not in found]
+    return [pid for pid in found if procfs.parent(f"{proc}/{pid}") not in found]
 
 
 def send(name: str, number: int) -> int:
@@ -42,9 +42,3 @@ def send(name: str, number: int) -> int:
 def _runs(path: str, wanted: set[str]) -> bool:
     words = (procfs.read_text(f"{path}/cmdline") or "").split("\0")[:WORDS]
     return any(os.path.basename(word) in wanted for word in words)
-
-
-def _parent(path: str) -> int:
-    stat = procfs.read_text(f"{path}/stat") or ""
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[1]) if len(fields) > 1 else 0

@@ -23,6 +23,7 @@ from nvct.agent.device_plugin import (
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.endpoint import Content
 from nvct.agent.device_plugin.health_watch import HealthWatch
+from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.served import ServedResources, canceled
 from nvct.agent.device_plugin.settings import SPEC_FOLDER
@@ -102,6 +103,7 @@ class DevicePlugin:
         self._counts = Counts()
         self._served = ServedResources(log, self._counts)
         self._health = HealthWatch(checks, self._counts, log, self._show_health)
+        self._mig_changes = MigChanges(self._show_health)
 
     @property
     def registrations(self) -> Mapping[str, Registration]:
@@ -157,6 +159,7 @@ class DevicePlugin:
             asyncio.create_task(self._follow()),
             asyncio.create_task(self._served.watch()),
             asyncio.create_task(self._health.run(self._watched, self._offers)),
+            asyncio.create_task(self._mig_changes.watch()),
             asyncio.create_task(
                 kubelet_view.watch(self._settings.kubelet_socket, self._current, self._log)
             ),
@@ -237,7 +240,7 @@ class DevicePlugin:
                 settings=self._settings,
                 node=node,
                 scores=scores,
-                unhealthy=self._health.unhealthy(resource),
+                unhealthy=self._unhealthy(resource),
             )
             for resource in found.values()
         )
@@ -330,7 +333,11 @@ class DevicePlugin:
         return [entry.endpoint.content.resource for entry in self.registrations.values()]
 
     def _show_health(self) -> None:
-        self._served.show_health(self._health.unhealthy)
+        self._served.show_health(self._unhealthy)
+
+    def _unhealthy(self, resource: Resource) -> dict[str, str]:
+        """Return the reason for each device of a resource that is not to be given, by id."""
+        return {**self._mig_changes.unhealthy(resource), **self._health.unhealthy(resource)}
 
 
 def _may_come(error: NvctError) -> bool:

@@ -11,19 +11,21 @@ import click
 from nvct.cli.formats import format_option
 from nvct.cli.lazy import LazyGroup
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
-from nvct.cli.mig.machine import machine_of
+from nvct.cli.mig.machine import machine_of, read
 from nvct.cli.options import GoStyle
 from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigState
+from nvct.mig import layers, tables
 from nvct.mig import plan as plans
-from nvct.mig import tables
 from nvct.mig.holders import holders as find_holders
 from nvct.mig.layout import layout_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, TypeAlias
+
+    from nvct.mig.config import Spec
 
     Command: TypeAlias = Callable[..., Any]
 
@@ -39,6 +41,7 @@ mig = LazyGroup(
         "apply": (SHARED, "apply", "Give the GPUs a configuration of a file."),
         "assert": (SHARED, "assert_", "Check that the GPUs have a configuration of a file."),
         "checkpoint": (SHARED, "checkpoint", "Write every instance, with its place, to a file."),
+        "configs": (OWN, "configs", "Print the names of all configurations of this machine."),
         "export": (SHARED, "export_", "Print the configuration that the GPUs have."),
         "generate-config": (SHARED, "generate_config", "Print configurations for these GPUs."),
         "holders": (OWN, "holders", "Print which processes have a GPU or MIG device open."),
@@ -95,6 +98,30 @@ def plan(
 
 
 @click.command(cls=GoStyle)
+@config_file
+@format_option("table")
+@click.pass_obj
+def configs(given: object, *, config_file: str, form: str) -> None:
+    """Print the configurations that the label nvidia.com/mig.config can name on this machine.
+
+    A name of the file counts more than one of the hardware, and that more than one of the built-in
+    tables. `fits`: whether this machine's GPUs can have it.
+    """
+    state = machine_of(given).session.mig()
+    found = layers.configs(state, read(config_file) if config_file else "")
+    rows = [
+        {"name": name, "layer": named.layer, "fits": _fits(state, named.specs)}
+        for name, named in found.items()
+    ]
+    if form == "json":
+        click.echo(json.dumps(rows))
+        return
+    from nvct.cli.mig import picture
+
+    picture.console().print(picture.configs_table(rows))
+
+
+@click.command(cls=GoStyle)
 @model
 @click.option("--all", "every", is_flag=True, help="All models of the built-in tables.")
 @format_option("table")
@@ -143,6 +170,14 @@ def holders(given: object, *, form: str) -> None:
         click.echo(str(holder))
     if not found:
         click.echo("no process has a GPU open")
+
+
+def _fits(state: MigState, specs: Sequence[Spec]) -> bool:
+    try:
+        plans.make(state, specs)
+    except UsageError:
+        return False
+    return True
 
 
 def _tabled(gpu_model: str, count: int) -> MigState:

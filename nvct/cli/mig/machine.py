@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from functools import partial
 
+from nvct.agent.instance import FOLDER, SOCKET
 from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
 from nvct.linux import files
-from nvct.mig import hooks
+from nvct.mig import hooks, pause
 from nvct.mig.apply import Machine, reset
 from nvct.mig.journal import Journal
+from nvct.mig.pause import PAUSE_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-FOLDER = "/run/nvct"
 STDIN = "-"
 
 
@@ -46,7 +49,13 @@ def machine_of(given: object) -> Machine:
         roots=roots,
         journal=Journal(FOLDER),
         reset=reset,
+        pause=partial(pause.announce, FOLDER, wait_s=PAUSE_S if serves_a_node() else 0),
     )
+
+
+def serves_a_node() -> bool:
+    """Return whether an agent of this machine offers devices to a kubelet."""
+    return os.path.exists(f"{FOLDER}/{SOCKET}")
 
 
 @contextlib.contextmanager
@@ -124,6 +133,4 @@ class Hooks:
         Raises:
             HostError: a hook fails.
         """
-        import os
-
         hooks.run(self.hooks, name, self.env, shows_output="NVCT_DEBUG" in os.environ)

@@ -12,7 +12,7 @@ from nvct.mig.layout import COMPUTE_SLICES, device_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from nvct.host.nvml.mig_model import MigGpu
     from nvct.mig.layout import Layout, Part
@@ -52,6 +52,14 @@ def memory_slices(gpu: MigGpu) -> int:
     """Return the number of memory slices, by the placements of the profiles."""
     ends = (place.start + place.size for profile in gpu.profiles for place in profile.placements)
     return max(ends, default=0)
+
+
+def configs_table(rows: Iterable[Mapping[str, object]]) -> Table:
+    """Return a table of named configurations."""
+    table = Table("configuration", "from", "fits", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["layer"]), "yes" if row["fits"] else "no")
+    return table
 
 
 def profiles_table(gpus: Iterable[MigGpu]) -> Table:

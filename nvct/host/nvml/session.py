@@ -105,13 +105,13 @@ class NvmlSession:
         """
         return self._ask(verb, parse, arguments)
 
-    def call(self, verb: str) -> Json:
+    def call(self, verb: str, arguments: Mapping[str, Json] | None = None) -> Json:
         """Return the value of a verb as the worker sends it, for a process that passes it on.
 
         Raises:
             NvmlError: as `report`.
         """
-        return self._ask(verb, lambda value: value)
+        return self._ask(verb, lambda value: value, arguments)
 
     @property
     def pid(self) -> int | None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from dataclasses import replace
@@ -19,7 +20,7 @@ from tests.unit.mig.conftest import library_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from nvct.host.nvml.mig_model import MigState
@@ -83,6 +84,28 @@ def test_what_stays_is_not_destroyed(machine: Machine) -> None:
 
     gpu = machine.session.mig().gpus[0]
     assert len([gi for gi in gpu.instances if before.get(gi.id) == gi]) == 3
+
+
+def test_devices_that_change_are_paused_while_they_do(machine: Machine) -> None:
+    apply(machine, resolve(spec(SMALL, 0), spec(SMALL, 1)))
+    announced: list[Any] = []
+
+    @contextlib.contextmanager
+    def pause(paused: Any) -> Iterator[None]:
+        before = layouts(machine)
+        announced.append(paused)
+        assert not os.path.exists(machine.journal.path)
+        yield
+        assert layouts(machine) != before
+
+    wanted = resolve(spec({"1g.10gb": 3, "3g.40gb": 1}, 0), spec(None, 1), spec({}, 2))
+    apply(replace(machine, pause=pause), wanted)
+    apply(replace(machine, pause=pause), wanted)
+
+    gpus = machine.session.mig().gpus
+    stays = {(gi.id, ci.id) for gi in gpus[0].instances for ci in gi.compute if gi.kind == 0}
+    assert len(stays) == 3
+    assert announced == [{gpus[0].uuid: stays, gpus[1].uuid: set(), gpus[2].uuid: set()}]
 
 
 def test_an_impossible_wish_changes_nothing(machine: Machine) -> None:

@@ -154,6 +154,17 @@ def test_plans_and_profiles_need_no_gpu(configs: str) -> None:
         invoke(None, "profiles", "--gpu", "V100")
 
 
+def test_names_of_all_layers_are_listed(machine: Machine, configs: str) -> None:
+    rows = json.loads(invoke(machine, "configs", "-f", configs, "--format", "json"))
+    by_name = {row["name"]: (row["layer"], row["fits"]) for row in rows}
+    assert by_name["balanced"] == ("file", True)
+    assert by_name["wrong"] == ("file", False)
+    assert by_name["all-7g.80gb"] == ("hardware", True)
+    assert by_name["all-1g.5gb"] == ("table", False)
+    table = invoke(machine, "configs").splitlines()
+    assert ["all-balanced", "hardware", "yes"] in [line.split() for line in table]
+
+
 def test_generated_configurations_can_all_be_applied(machine: Machine, tmp_path: Path) -> None:
     path = str(tmp_path / "generated.yaml")
     invoke(machine, "generate-config", "-f", path)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps the kubelet from giving MIG devices that are being changed: they are unhealthy meanwhile.
+
+Whoever changes MIG on this machine announces it (`nvct.mig.pause`): the agent's MIG manager, and
+the command `nvct mig`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from nvct.agent.instance import FOLDER
+from nvct.mig import pause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nvct.agent.device_plugin.resources import Resource
+    from nvct.mig.pause import Paused
+
+LOOK_S = 0.2
+"""How often the announcement is looked at: a call of the kernel if there is none."""
+REASON = "MIG devices of this GPU are being changed"
+
+
+class MigChanges:
+    """The change of MIG that is announced now."""
+
+    def __init__(self, changed: Callable[[], None], folder: str = FOLDER) -> None:
+        """Consider nothing changing.
+
+        Args:
+            changed: called when a change begins or ends.
+            folder: of the announcement.
+        """
+        self._changed = changed
+        self._folder = folder
+        self._paused: Paused = {}
+
+    async def watch(self) -> None:
+        """Look at the announcement until canceled."""
+        while True:
+            paused = pause.read(self._folder)
+            if paused != self._paused:
+                self._paused = paused
+                self._changed()
+            await asyncio.sleep(LOOK_S)
+
+    def unhealthy(self, resource: Resource) -> dict[str, str]:
+        """Return the reason for each device of a resource that is not to be given, by id."""
+        return {
+            id_: REASON
+            for id_, device in resource.devices.items()
+            if device.gpu in self._paused and device.instance not in self._paused[device.gpu]
+        }

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Announces a change of MIG to programs that offer devices: which devices not to give now.
+
+The announcement is a file with a lock. It counts as long as its writer holds the lock, so one that
+was killed leaves no device paused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from typing import TypeAlias
+
+    Instance: TypeAlias = tuple[int, int]
+    Paused: TypeAlias = Mapping[str, Collection[Instance]]
+
+FILE = "mig-change.json"
+PAUSE_S = 1.0
+"""How long a device plugin may take to notice, and to tell the kubelet."""
+FOLDER_MODE = 0o700
+
+
+@contextlib.contextmanager
+def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]:
+    """Announce a change while the context lasts.
+
+    Args:
+        folder: that both sides know.
+        paused: for each GPU that changes, by its UUID: the MIG devices that stay, by the ids of
+            GPU instance and compute instance. All other devices of these GPUs are paused.
+        wait_s: for the other side to see it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    os.makedirs(folder, mode=FOLDER_MODE, exist_ok=True)
+    path = f"{folder}/{FILE}"
+    temporary = f"{path}.{os.getpid()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        stays = {uuid: sorted(instances) for uuid, instances in paused.items()}
+        os.write(fd, json.dumps(stays).encode())
+        os.rename(temporary, path)
+        try:
+            time.sleep(wait_s)
+            yield
+        finally:
+            os.unlink(path)
+    finally:
+        os.close(fd)
+
+
+def read(folder: str) -> Paused:
+    """Return the change that is announced, as `announce` takes it; {} if there is none."""
+    try:
+        fd = os.open(f"{folder}/{FILE}", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return {}
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _parse(os.pread(fd, 1 << 20, 0))
+    finally:
+        os.close(fd)
+    return {}
+
+
+def _parse(data: bytes) -> Paused:
+    try:
+        return {
+            str(uuid): frozenset((int(gi), int(ci)) for gi, ci in instances)
+            for uuid, instances in json.loads(data).items()
+        }
+    except (AttributeError, TypeError, ValueError):
+        return {}

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices of GPUs whose MIG devices change are unhealthy; those that stay are not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from nvct.agent.device_plugin import mig_changes
+from nvct.agent.device_plugin.resources import Device, Resource
+from nvct.mig import pause
+from tests.unit.agent.device_plugin.fake_kubelet import until
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def device(id_: str, gpu: str, instance: tuple[int, int] | None = None) -> Device:
+    return Device(id=id_, uuid=id_.partition("::")[0], index="0", gpu=gpu, instance=instance)
+
+
+DEVICES = (
+    device("GPU-1", "GPU-1"),
+    device("MIG-stays", "GPU-2", (9, 0)),
+    device("MIG-stays::1", "GPU-2", (9, 0)),
+    device("MIG-goes", "GPU-2", (9, 1)),
+    device("GPU-3", "GPU-3"),
+)
+RESOURCE = Resource(name="nvidia.com/gpu", devices={each.id: each for each in DEVICES})
+
+
+def test_devices_are_unhealthy_while_a_change_is_announced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mig_changes, "LOOK_S", 0.01)
+    seen: list[list[str]] = []
+
+    async def run() -> None:
+        changes = mig_changes.MigChanges(
+            lambda: seen.append(list(changes.unhealthy(RESOURCE))), str(tmp_path)
+        )
+        task = asyncio.create_task(changes.watch())
+        with pause.announce(str(tmp_path), {"GPU-2": {(9, 0)}, "GPU-3": ()}):
+            await until(lambda: len(seen) == 1)
+        await until(lambda: len(seen) == 2)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert seen == [["MIG-goes", "GPU-3"], []]
