@@ -124,6 +124,7 @@ class Discovery:
             links=await self._links(report, findings) if len(usable) > 1 else (),
             control_nodes=tuple(node.path for node in control_nodes),
             warnings=tuple(findings.warnings),
+            unanswered=report.unanswered,
         )
 
     async def _links(self, report: NvmlReport, findings: Findings) -> tuple[GpuLink, ...]:
@@ -133,7 +134,8 @@ class Discovery:
             return self._known_links[1]
         try:
             links = (await self.nvml.topology()).links
-            self._known_links = (machine, links)
+            if not report.unanswered:
+                self._known_links = (machine, links)
             return links
         except NvmlError as error:
             findings.warn(f"it is not known how GPUs are connected: {error.message}")

@@ -30,6 +30,8 @@ class Inventory:
         links: how each pair of GPUs is connected; empty if that is unknown.
         control_nodes: paths of the driver's nodes that are no GPU's, such as /dev/nvidiactl.
         warnings: sentences about what is missing, and its effect.
+        unanswered: a reason for each GPU that hangs, by NVML's index: it is here as it was before,
+            or not at all.
     """
 
     generation: int = 0
@@ -41,3 +43,4 @@ class Inventory:
     links: tuple[GpuLink, ...] = ()
     control_nodes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    unanswered: Mapping[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from dataclasses import replace
 
 from nvct.agent.nvml_supervisor import CLOSE
 from nvct.agent.waiting import within
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
         GpuAttributes,
         GpuProperties,
         NvmlEvents,
+        NvmlGpu,
         NvmlReport,
         NvmlTopology,
     )
@@ -51,6 +53,8 @@ class SupervisorEndedError(NvmlError):
 class NvmlClient:
     """One library of NVML; one request at a time.
 
+    A GPU that hangs stays in the answers as it was reported last.
+
     Attributes:
         library: its path.
         problem: why the last request failed, "" if it did not, None before the first one.
@@ -71,6 +75,10 @@ class NvmlClient:
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
+        self._driver = ""
+        self._gpus: dict[str, NvmlGpu] = {}
+        self._attributes: dict[str, GpuAttributes] = {}
+        self._properties: dict[str, GpuProperties] = {}
 
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
@@ -78,7 +86,23 @@ class NvmlClient:
         Raises:
             NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
         """
-        return await self._ask("report", answers.report)
+        report = await self._ask("report", answers.report)
+        if report.driver_version != self._driver:
+            self._driver = report.driver_version
+            self._gpus, self._attributes, self._properties = {}, {}, {}
+        before = self._gpus
+        self._gpus = {str(gpu.index): gpu for gpu in report.gpus}
+        hanging = {index: before[index] for index in report.unanswered if index in before}
+        self._gpus |= hanging
+        warnings = [
+            f"GPU {index} does not answer: {_kept(before.get(index))}"
+            for index in report.unanswered
+        ]
+        return replace(
+            report,
+            gpus=tuple(sorted(self._gpus.values(), key=lambda gpu: gpu.index)),
+            warnings=(*report.warnings, *warnings),
+        )
 
     async def topology(self) -> NvmlTopology:
         """Return how the GPUs are connected.
@@ -94,7 +118,8 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        return await self._ask("attributes", answers.attributes)
+        self._attributes |= await self._ask("attributes", answers.attributes)
+        return self._of_reported(self._attributes)
 
     async def properties(self) -> dict[str, GpuProperties]:
         """Return brand and architecture of each GPU, by its UUID.
@@ -102,7 +127,8 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        return await self._ask("properties", answers.properties)
+        self._properties |= await self._ask("properties", answers.properties)
+        return self._of_reported(self._properties)
 
     async def events(self) -> NvmlEvents:
         """Return the XID errors since the last call.
@@ -110,7 +136,13 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        return await self._ask("events", answers.events)
+        events = await self._ask("events", answers.events)
+        named = {
+            gpu.uuid: events.unanswered[index]
+            for index, gpu in self._gpus.items()
+            if index in events.unanswered
+        }
+        return replace(events, unanswered=named)
 
     async def samples(self) -> NvmlSamples:
         """Return what all GPUs report now, for monitoring.
@@ -172,6 +204,11 @@ class NvmlClient:
         """End the connection, and with it the supervisor."""
         if self._socket is not None:
             self._socket.close()
+
+    def _of_reported(self, known: dict[str, T]) -> dict[str, T]:
+        """Return what is known of the GPUs that were reported last, by UUID."""
+        uuids = [gpu.uuid for gpu in self._gpus.values()]
+        return {uuid: known[uuid] for uuid in uuids if uuid in known} if uuids else known
 
     async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
         # A canceled request would leave its answer to the next one.
@@ -270,6 +307,11 @@ class NvmlWorkerClient(NvmlClient):
     def _disconnect(self) -> None:
         self.disconnect()
         self._socket = None
+
+
+def _kept(gpu: NvmlGpu | None) -> str:
+    """Return the effect of a GPU that hangs, for the end of a sentence."""
+    return f"{gpu.uuid} counts as it was" if gpu else "it is not known what it is"
 
 
 async def _read(connection: socket.socket, size: int) -> bytes:

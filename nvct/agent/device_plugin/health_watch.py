@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches the health of devices: XID errors, and NVML that does not answer.
+"""Watches the health of devices: XID errors, and NVML or a GPU that does not answer.
 
 NVML that hangs is noticed before its worker is killed: a call may take seconds on a machine whose
 driver is busy, so the kill waits for the call's limit, while the devices are unhealthy already.
@@ -55,6 +55,7 @@ class HealthWatch:
         self._log = log
         self._changed = changed
         self._sick: dict[str, str] = {}
+        self._hanging: dict[str, str] = {}
         self._watch = 0
 
     @property
@@ -66,7 +67,15 @@ class HealthWatch:
         """Return the reason for each device of a resource that is not healthy, by id."""
         if self.nvml_problem:
             return dict.fromkeys(resource.devices, self.nvml_problem)
-        return {id_: reason for id_, reason in self._sick.items() if id_ in resource.devices}
+        hanging = {
+            device.id: f"the GPU does not answer: {self._hanging[device.gpu]}"
+            for device in resource.devices.values()
+            if device.gpu in self._hanging
+        }
+        return {
+            **{id_: reason for id_, reason in self._sick.items() if id_ in resource.devices},
+            **hanging,
+        }
 
     def forget(self) -> None:
         """Consider every device healthy that had an XID error."""
@@ -117,6 +126,7 @@ class HealthWatch:
             question.cancel()
 
     def _note(self, events: NvmlEvents, resources: Iterable[Resource]) -> None:
+        self._note_hanging(events.unanswered)
         if events.watch != self._watch:
             self._watch = events.watch
             for uuid, reason in events.unwatched.items():
@@ -128,6 +138,16 @@ class HealthWatch:
             for resource in resources:
                 self._note_xid(event, resource)
         if events.events:
+            self._changed()
+
+    def _note_hanging(self, hanging: dict[str, str]) -> None:
+        """Note which GPUs do not answer: a reason for each, by UUID."""
+        for uuid in sorted(hanging.keys() - self._hanging.keys()):
+            self._log.warning(f"{uuid} does not answer: its devices are unhealthy")
+        for uuid in sorted(self._hanging.keys() - hanging.keys()):
+            self._log.warning(f"{uuid} answers again")
+        if hanging != self._hanging:
+            self._hanging = hanging
             self._changed()
 
     def _note_xid(self, event: XidEvent, resource: Resource) -> None:

@@ -55,7 +55,7 @@ SETTLE_S = 2.0
 PERIOD_S = 30.0
 """Until the next look if nothing seems to have changed."""
 BROKEN_S = 2.0
-"""Until the next attempt if NVML fails though the driver is loaded."""
+"""Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs."""
 RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
 
@@ -188,7 +188,8 @@ class DevicePlugin:
                 is_change, signature = current != signature, current
                 delay_s = SETTLE_S if is_change else PERIOD_S
                 try:
-                    await self._offer()
+                    if (await self._offer()).unanswered:
+                        delay_s = BROKEN_S
                     self._health.set_nvml_problem("look", "")
                     self._failure = None
                 except SupervisorEndedError:
@@ -219,11 +220,12 @@ class DevicePlugin:
         self._discovery = self._make_discovery(self._settings)
         self._health.forget()
 
-    async def _offer(self) -> None:
+    async def _offer(self) -> Inventory:
+        """Offer what the inventory has, and return that."""
         inventory = await self._discovery.inventory()
         offered = inventory, self._published()
         if offered == self._offered:
-            return
+            return inventory
         self._has_nvml = inventory.mode == "nvml"
         if self._settings.uses_cdi and not self._has_nvml:
             raise UsageError("CDI device list strategies are only for machines with NVML")
@@ -245,6 +247,7 @@ class DevicePlugin:
             for resource in found.values()
         )
         self._offered = offered
+        return inventory
 
     async def _node(self, inventory: Inventory) -> allocate.Node:
         """Return what answers need; write the CDI specifications first, if there are any."""

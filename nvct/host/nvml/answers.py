@@ -33,6 +33,7 @@ GPU: Types = {
 }  # fmt: skip
 REPORT: Types = {
     "driver_version": (str,), "cuda_version": (str,), "gpus": (list,), "warnings": (list,),
+    "unanswered": (dict,),
 }  # fmt: skip
 ATTRIBUTES: Types = {
     "memory_mib": (int, type(None)), "compute": (list,), "ecc": (bool, type(None)),
@@ -48,7 +49,9 @@ MIG_ATTRIBUTES: Types = dict.fromkeys(
 PROPERTIES: Types = {"brand": (str,), "arch": (str,)}
 TOPOLOGY: Types = {"links": (list,)}
 LINK: Types = {"gpus": (list,), "ancestor": (int,), "nvlinks": (int,)}
-EVENTS: Types = {"watch": (int,), "events": (list,), "unwatched": (dict,)}
+EVENTS: Types = {
+    "watch": (int,), "events": (list,), "unwatched": (dict,), "unanswered": (dict,),
+}  # fmt: skip
 XID: Types = {"uuid": (str,), "xid": (int,), "gi": (int,), "ci": (int,)}
 
 
@@ -71,6 +74,7 @@ def report(value: Json) -> NvmlReport:
     fields = fields_of(value, "the report", REPORT)
     if not all(isinstance(warning, str) for warning in fields["warnings"]):
         raise MalformedMessageError("the report's field warnings is not a list of strings")
+    check_texts(fields["unanswered"], "the report's field unanswered")
     fields["warnings"] = tuple(fields["warnings"])
     fields["gpus"] = tuple(_gpu(gpu) for gpu in fields["gpus"])
     return NvmlReport(**fields)
@@ -118,8 +122,8 @@ def events(value: Json) -> NvmlEvents:
         MalformedMessageError: the value is not events.
     """
     fields = fields_of(value, "the events", EVENTS)
-    if not all(isinstance(reason, str) for reason in fields["unwatched"].values()):
-        raise MalformedMessageError("the events' field unwatched has a value that is no string")
+    for name in ("unwatched", "unanswered"):
+        check_texts(fields[name], f"the events' field {name}")
     fields["events"] = tuple(XidEvent(**fields_of(e, "an event", XID)) for e in fields["events"])
     return NvmlEvents(**fields)
 
@@ -150,6 +154,16 @@ def _gpu(value: Json) -> NvmlGpu:
     fields = fields_of(value, "a GPU", GPU)
     fields["mig"] = tuple(NvmlMig(**fields_of(mig, "a MIG device", MIG)) for mig in fields["mig"])
     return NvmlGpu(**fields)
+
+
+def check_texts(texts: dict[str, Any], name: str) -> None:
+    """Check that the members of an object are strings.
+
+    Raises:
+        MalformedMessageError: one is not.
+    """
+    if not all(isinstance(text, str) for text in texts.values()):
+        raise MalformedMessageError(f"{name} has a value that is no string")
 
 
 def fields_of(value: Json, name: str, types: Types) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verb attributes: what feature labels tell of GPUs and MIG devices. Runs in the worker.
 
-Contract: a GPU or MIG device that NVML refuses is left out, an attribute is unknown; the others
-stay.
+Contract: a GPU or MIG device that NVML refuses, or that hangs, is left out, an attribute is
+unknown; the others stay.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import uuid
 from functools import partial
 
+from nvct.host.nvml import each_gpu
 from nvct.host.nvml.calls import optional, string
 from nvct.host.nvml.model import GpuAttributes, MigAttributes
 
@@ -23,13 +24,12 @@ MIB = 2**20
 
 def attributes(nvml: Calls) -> dict[str, GpuAttributes]:
     """Return the attributes of each GPU by its UUID."""
-    by_uuid: dict[str, GpuAttributes] = {}
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = optional(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, index))
-        gpu_uuid = handle and optional(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
-        if gpu_uuid:
-            by_uuid[string(gpu_uuid)] = _gpu(nvml, handle)
-    return by_uuid
+    return dict(each_gpu.ask(nvml, _of_index).values.values())
+
+
+def _of_index(nvml: Calls, index: int) -> tuple[str, GpuAttributes]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    return string(nvml.nvmlDeviceGetUUID(handle)), _gpu(nvml, handle)
 
 
 def _gpu(nvml: Calls, handle: Handle) -> GpuAttributes:

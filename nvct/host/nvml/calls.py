@@ -7,6 +7,8 @@ from the driver root by its path, so that no other driver's is loaded.
 
 from __future__ import annotations
 
+import math
+
 from nvct.errors import NvmlError
 
 TYPE_CHECKING = False
@@ -49,17 +51,23 @@ def load(path: str) -> ModuleType:
 
 
 class Calls:
-    """The module pynvml, and the last function of NVML that was called.
+    """The module pynvml, and the last function of NVML that was called. For one thread.
 
     Attributes:
         module: pynvml.
         last: the function's name, for an error: NVML's own text does not contain it.
+        until: the deadline of the request, by `time.monotonic`.
     """
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
         """Keep the module."""
         self.module = module
         self.last = ""
+        self.until = math.inf
+
+    def copy(self) -> Calls:
+        """Return the same for another thread."""
+        return Calls(self.module)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a module's members
         """Return a member of the module; a function of NVML sets `last` when it is called."""
@@ -81,15 +89,34 @@ class Driver:
     driver may have been reloaded.
     """
 
-    def __init__(self, path: str, load: Load = load) -> None:
-        """Keep the path and the loader."""
+    def __init__(
+        self, path: str, load: Load = load, is_hanging: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            path: of the library.
+            load: loads it.
+            is_hanging: tells whether a thread is in a call of NVML: handles then stay open.
+        """
         self._path = path
         self._load = load
+        self._is_hanging = is_hanging
         self._nvml: Calls | None = None
         self._is_initialized = False
 
-    def ask(self, question: Callable[..., object], arguments: dict[str, object]) -> object:
+    def ask(
+        self,
+        question: Callable[..., object],
+        arguments: dict[str, object],
+        until: float = math.inf,
+    ) -> object:
         """Return the result of a function that is called with `Calls` and the arguments.
+
+        Args:
+            question: the function.
+            arguments: its own.
+            until: the deadline, by `time.monotonic`; the session ends this process then.
 
         Raises:
             NvmlError: the library cannot be loaded or initialized, or refuses a call.
@@ -97,6 +124,7 @@ class Driver:
         if self._nvml is None:
             self._nvml = Calls(self._load(self._path))
         nvml = self._nvml
+        nvml.until = until
         try:
             if not self._is_initialized:
                 nvml.nvmlInit()
@@ -113,7 +141,7 @@ class Driver:
     def shut_down(self) -> None:
         """Close NVML's handles, if it is initialized."""
         nvml = self._nvml
-        if nvml is not None and self._is_initialized:
+        if nvml is not None and self._is_initialized and not self._is_hanging():
             self._is_initialized = False
             try:
                 nvml.nvmlShutdown()

@@ -3,7 +3,7 @@
 
 A thread of its own waits for NVML's events, in slices, and the verb empties its list: an event is
 never missed while other verbs run, and no verb waits for an event. The wait alone may go on though
-the driver hangs, so the verb also asks each GPU for a value: that hangs with the driver.
+the driver or a GPU hangs, so the verb also asks each GPU for a value: that hangs with it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from ctypes import c_void_p, cast
 from itertools import count
 
 from nvct.errors import NvmlError
-from nvct.host.nvml.calls import Calls, optional, reason, string
+from nvct.host.nvml import each_gpu
+from nvct.host.nvml.calls import reason, string
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
-    from nvct.host.nvml.calls import Handle
+    from nvct.host.nvml.calls import Calls, Handle
 
     Totals: TypeAlias = dict[str, dict[tuple[int, int, int], tuple[int, float]]]
 
@@ -58,26 +59,28 @@ class Watch:
         self.failure = ""
         self.started = time.time()
         self._totals: Totals = {}
-        self._nvml = Calls(nvml.module)  # its `last` is the thread's own
-        self._handles: list[Handle] = []
+        self._nvml = nvml.copy()  # of the thread
+        self._handles: dict[int, Handle] = {}
         self._uuids: dict[int | None, str] = {}  # a lost GPU does not tell its UUID any more
         self._events: list[XidEvent] = []
         self._lock = threading.Lock()
         self._set: Any = None
-        failure = ""
+        self._no_events = ""
         try:
-            self._set = self._nvml.nvmlEventSetCreate()
-        except self._nvml.NVMLError_NotSupported as error:  # no GPU here has events
-            failure = f"{self._nvml.last}: {reason(error)}"
-        for index in range(self._nvml.nvmlDeviceGetCount()):
-            self._register(index, failure)
-        if not failure:
+            self._set = nvml.nvmlEventSetCreate()
+        except nvml.NVMLError_NotSupported as error:  # no GPU here has events
+            self._no_events = f"{nvml.last}: {reason(error)}"
+        each_gpu.ask(nvml, self._register)
+        if not self._no_events:
             threading.Thread(target=self._run, name="events", daemon=True).start()
 
-    def probe(self, nvml: Calls) -> None:
-        """Ask each GPU for the memory that is used, 0.01 ms; its answer does not matter."""
-        for handle in self._handles:
-            optional(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # noqa: B023 - called here
+    def probe(self, nvml: Calls) -> dict[str, str]:
+        """Ask each GPU for the memory that is used, 0.01 ms; return which do not answer, and why.
+
+        The keys are the GPUs' indices.
+        """
+        unanswered = each_gpu.ask(nvml, self._ask).unanswered
+        return {str(index): why for index, why in unanswered.items()}
 
     def take(self) -> tuple[XidEvent, ...]:
         """Return the events since the last call."""
@@ -93,21 +96,26 @@ class Watch:
         with self._lock:
             return dict(self._totals.get(uuid, {}))
 
-    def _register(self, index: int, failure: str) -> None:
-        nvml, uuid = self._nvml, ""
+    def _ask(self, nvml: Calls, index: int) -> None:
+        """Ask a GPU for a value that does not matter; register one that hung before."""
+        if index not in self._handles:
+            self._register(nvml, index)
+        nvml.nvmlDeviceGetMemoryInfo(self._handles[index])
+
+    def _register(self, nvml: Calls, index: int) -> None:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = string(nvml.nvmlDeviceGetUUID(handle))
         try:
-            handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            self._handles.append(handle)
-            uuid = string(nvml.nvmlDeviceGetUUID(handle))
-            if failure:
-                self.unwatched[uuid] = failure
+            if self._no_events:
+                self.unwatched[uuid] = self._no_events
                 return
             self._uuids[_address(handle)] = uuid
             types = WANTED & int(nvml.nvmlDeviceGetSupportedEventTypes(handle))
             nvml.nvmlDeviceRegisterEvents(handle, types, self._set)
         except nvml.NVMLError as error:
-            if uuid:
-                self.unwatched[uuid] = f"{nvml.last}: {reason(error)}"
+            self.unwatched[uuid] = f"{nvml.last}: {reason(error)}"
+        finally:
+            self._handles[index] = handle
 
     def _run(self) -> None:
         nvml = self._nvml
@@ -149,8 +157,13 @@ def events(nvml: Calls) -> NvmlEvents:
         NvmlError: the watch has ended, and the next question starts another one.
     """
     watch = current(nvml)
-    watch.probe(nvml)
-    return NvmlEvents(watch=watch.number, events=watch.take(), unwatched=watch.unwatched)
+    unanswered = watch.probe(nvml)
+    return NvmlEvents(
+        watch=watch.number,
+        events=watch.take(),
+        unwatched=dict(watch.unwatched),
+        unanswered=unanswered,
+    )
 
 
 def current(nvml: Calls) -> Watch:

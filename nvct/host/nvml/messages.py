@@ -3,7 +3,7 @@
 
 A message is its length in four bytes, big-endian, then that many bytes of ASCII JSON. ::
 
-    request  {"id": 1, "verb": "report", "arguments": {}}
+    request  {"id": 1, "verb": "report", "arguments": {"limit_s": 60}}
     answer   {"id": 1, "value": ...}
     answer   {"id": 1, "error": {"class": ..., "message": ..., "hint": ..., "code": ...}}
 
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 HEADER = 4
 LIMIT = 16 << 20
 """Bytes of a message. A report of 16 GPUs with 7 MIG devices each takes 20 kB."""
+CALL_LIMIT = "limit_s"
+"""An argument of every request: after how many seconds the session ends the worker."""
+HANG = "NVML does not answer"
+"""How the message of an error begins that is about a hang."""
 ERROR_FIELDS = {"class", "message", "hint", "code"}
 
 

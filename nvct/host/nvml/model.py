@@ -52,12 +52,14 @@ class NvmlReport:
 
     Attributes:
         warnings: a sentence for each GPU or MIG device that NVML does not describe.
+        unanswered: a reason for each GPU that hangs, by its index.
     """
 
     driver_version: str
     cuda_version: str
     gpus: tuple[NvmlGpu, ...] = ()
     warnings: tuple[str, ...] = ()
+    unanswered: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,11 +165,14 @@ class NvmlEvents:
         watch: a number that differs after each start of the watch: events between two watches
             are lost.
         unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
+        unanswered: a reason for each GPU that hangs; by its index as from the worker, by its UUID
+            as from the agent's client.
     """
 
     watch: int
     events: tuple[XidEvent, ...] = ()
     unwatched: dict[str, str] = field(default_factory=dict)
+    unanswered: dict[str, str] = field(default_factory=dict)
 
 
 class Nvml(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from nvct.host.nvml import each_gpu
 from nvct.host.nvml.calls import optional, string
 from nvct.host.nvml.model import GpuProperties
 
@@ -21,18 +22,22 @@ BRANDS = (
 )  # fmt: skip
 
 
-def properties(nvml: Calls) -> dict[str, GpuProperties]:
-    """Return brand and architecture of each GPU by its UUID; a GPU without a UUID is left out."""
-    by_uuid: dict[str, GpuProperties] = {}
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = optional(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, index))
-        uuid = handle and optional(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
-        if not uuid:
-            continue
-        brand = optional(nvml, partial(nvml.nvmlDeviceGetBrand, handle))
-        capability = optional(nvml, partial(nvml.nvmlDeviceGetCudaComputeCapability, handle))
-        by_uuid[string(uuid)] = GpuProperties(
-            brand="" if brand is None else BRANDS[brand if 0 <= brand < len(BRANDS) else 0],
-            arch="" if capability is None else f"{capability[0]}.{capability[1]}",
-        )
-    return by_uuid
+def properties(nvml: Calls, *, complete: bool = False) -> dict[str, GpuProperties]:
+    """Return brand and architecture of each GPU by its UUID; a GPU without a UUID is left out.
+
+    Args:
+        nvml: the library.
+        complete: refuse an answer in which a GPU is missing because it hangs.
+    """
+    return dict(each_gpu.ask(nvml, _gpu, complete=complete).values.values())
+
+
+def _gpu(nvml: Calls, index: int) -> tuple[str, GpuProperties]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = string(nvml.nvmlDeviceGetUUID(handle))
+    brand = optional(nvml, partial(nvml.nvmlDeviceGetBrand, handle))
+    capability = optional(nvml, partial(nvml.nvmlDeviceGetCudaComputeCapability, handle))
+    return uuid, GpuProperties(
+        brand="" if brand is None else BRANDS[brand if 0 <= brand < len(BRANDS) else 0],
+        arch="" if capability is None else f"{capability[0]}.{capability[1]}",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from nvct.host.nvml import each_gpu
 from nvct.host.nvml.calls import optional, reason, string, supported
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.procfs import canonical_bus_id
@@ -19,29 +20,34 @@ GRAPHICAL_PROFILES = tuple(
 )
 
 
-def report(nvml: Calls) -> NvmlReport:
-    """Return what NVML reports about this machine; a GPU that NVML refuses is a warning."""
-    warnings: list[str] = []
-    gpus = []
-    for index in range(nvml.nvmlDeviceGetCount()):
-        try:
-            gpus.append(_gpu(nvml, index, warnings))
-        except nvml.NVMLError as error:
-            warnings.append(f"NVML refuses GPU {index}: {nvml.last}: {reason(error)}")
+def report(nvml: Calls, *, complete: bool = False) -> NvmlReport:
+    """Return what NVML reports about this machine; a GPU that NVML refuses is a warning.
+
+    Args:
+        nvml: the library.
+        complete: refuse a report in which a GPU is missing because it hangs.
+    """
+    answers = each_gpu.ask(nvml, _gpu, complete=complete)
+    warnings = [f"NVML refuses GPU {index}: {why}" for index, why in answers.refused.items()]
+    for _, of_mig in answers.values.values():
+        warnings += of_mig
     cuda = int(nvml.nvmlSystemGetCudaDriverVersion())
     return NvmlReport(
         driver_version=string(nvml.nvmlSystemGetDriverVersion()),
         cuda_version=f"{cuda // 1000}.{cuda % 1000 // 10}",
-        gpus=tuple(gpus),
+        gpus=tuple(gpu for gpu, _ in answers.values.values()),
         warnings=tuple(warnings),
+        unanswered={str(index): why for index, why in answers.unanswered.items()},
     )
 
 
-def _gpu(nvml: Calls, index: int, warnings: list[str]) -> NvmlGpu:
+def _gpu(nvml: Calls, index: int) -> tuple[NvmlGpu, list[str]]:
+    """Return a GPU, and a warning for each MIG device that NVML refuses."""
+    warnings: list[str] = []
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
     enabled = mode == nvml.NVML_DEVICE_MIG_ENABLE
-    return NvmlGpu(
+    gpu = NvmlGpu(
         index=index,
         minor=int(supported(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1)),
         uuid=string(nvml.nvmlDeviceGetUUID(handle)),
@@ -53,6 +59,7 @@ def _gpu(nvml: Calls, index: int, warnings: list[str]) -> NvmlGpu:
         mig=_mig_devices(nvml, handle, index, warnings) if enabled else (),
         coherent=_coherent(nvml, handle),
     )
+    return gpu, warnings
 
 
 def _coherent(nvml: Calls, handle: Handle) -> bool | None:

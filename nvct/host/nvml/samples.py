@@ -1,20 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verb samples: what monitoring needs of all GPUs and MIG devices. Runs in the worker.
 
-Each GPU is asked in a thread of its own: one that hangs is left out, and is not asked again until
-its thread has ended. Contract: a value that NVML refuses is an error of that value alone.
+A GPU that hangs is left out (`each_gpu`). Contract: a value that NVML refuses is an error of that
+value alone.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from functools import partial
 
-from nvct import errors
 from nvct.errors import NvmlError
-from nvct.host.nvml import events, gpm
-from nvct.host.nvml.calls import Calls, optional, reason, string
+from nvct.host.nvml import each_gpu, events, gpm
+from nvct.host.nvml.calls import optional, reason, string
 from nvct.host.nvml.report import mig_profile
 from nvct.host.nvml.sample_model import (
     GpuSample,
@@ -29,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvct.host.nvml.calls import Handle
+    from nvct.host.nvml.calls import Calls, Handle
 
 LIMIT_S = 2.0
-"""For all GPUs together; they are asked at the same time."""
+"""A GPU is left out that has not answered this long after another one has."""
 ALL_LINKS = 0xFFFFFFFF
 SM_CLOCK, MEMORY_CLOCK = 1, 2
 PCIE_TX, PCIE_RX = 0, 1
@@ -67,9 +64,6 @@ FIELDS = {
 """Values that one call of nvmlDeviceGetFieldValues gives: by name, its NVML_FI_DEV_*."""
 UNION = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 """Members of nvmlValue_t, by nvmlValueType_t."""
-_asking: dict[int, threading.Thread] = {}
-"""Threads that have not ended yet: by a GPU's index, WATCH starts the watch for XIDs."""
-WATCH = -1
 
 
 class Reading:
@@ -98,57 +92,28 @@ class Reading:
 
 
 def samples(nvml: Calls) -> NvmlSamples:
-    """Return what all GPUs report now. A GPU that does not answer in LIMIT_S is named as such."""
-    until = time.monotonic() + LIMIT_S
-    answers: dict[int, GpuSample] = {}
-    refused: dict[str, str] = {}
-    watch: dict[float, str] = {}
-    indices = range(nvml.nvmlDeviceGetCount())
-    _start(WATCH, _watch, Calls(nvml.module), watch)
-    for index in indices:
-        _start(index, _ask, Calls(nvml.module), index, answers, refused)
-    for key, thread in list(_asking.items()):
-        thread.join(max(0.0, until - time.monotonic()))
-        if not thread.is_alive():
-            del _asking[key]
-    for index in indices:
-        if index not in answers:
-            refused.setdefault(str(index), f"no answer within {LIMIT_S:g} s")
-    started, failure = next(iter(watch.items()), (0.0, f"no answer within {LIMIT_S:g} s"))
+    """Return what all GPUs report now. A GPU that does not answer is named as such."""
+    started, failure = _watch(nvml)
+    answers = each_gpu.ask(nvml, _gpu, LIMIT_S, at_once=True)
+    missing = sorted((answers.refused | answers.unanswered).items())
     return NvmlSamples(
         driver_version=string(optional(nvml, nvml.nvmlSystemGetDriverVersion) or ""),
         nvml_version=string(optional(nvml, nvml.nvmlSystemGetNVMLVersion) or ""),
         watch_start=started,
         watch_failure=failure,
-        gpus=tuple(answers[index] for index in sorted(answers)),
-        unanswered=refused,
+        gpus=tuple(answers.values.values()),
+        unanswered={str(index): why for index, why in missing},
     )
 
 
-def _start(key: int, ask: Callable[..., None], *words: object) -> None:
-    """Ask in a thread, unless the thread of this key still waits for an answer."""
-    if key not in _asking:
-        _asking[key] = threading.Thread(target=ask, args=words, daemon=True)
-        _asking[key].start()
-
-
-def _watch(nvml: Calls, watch: dict[float, str]) -> None:
-    """Add when the watch for XIDs started, or why there is none."""
+def _watch(nvml: Calls) -> tuple[float, str]:
+    """Return when the watch for XIDs started, or why there is none."""
     try:
-        watch[events.current(nvml).started] = ""
+        return events.current(nvml).started, ""
     except NvmlError as error:
-        watch[0.0] = error.message
+        return 0.0, error.message
     except nvml.NVMLError as error:
-        watch[0.0] = f"{nvml.last}: {reason(error)}"
-
-
-def _ask(nvml: Calls, index: int, answers: dict[int, GpuSample], refused: dict[str, str]) -> None:
-    try:
-        answers[index] = _gpu(nvml, index)
-    except nvml.NVMLError as error:
-        refused[str(index)] = f"{nvml.last}: {reason(error)}"
-    except Exception as error:  # the last resort of this thread: the other GPUs are not concerned
-        refused[str(index)] = errors.unexpected(error).message
+        return 0.0, f"{nvml.last}: {reason(error)}"
 
 
 def _gpu(nvml: Calls, index: int) -> GpuSample:

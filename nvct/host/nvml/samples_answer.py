@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nvct.host.nvml.answers import fields_of
+from nvct.host.nvml.answers import check_texts, fields_of
 from nvct.host.nvml.messages import MalformedMessageError
 from nvct.host.nvml.sample_model import (
     VALUES,
@@ -49,7 +49,7 @@ def samples(value: Json) -> NvmlSamples:
         MalformedMessageError: the value is not samples.
     """
     fields = fields_of(value, "the samples", SAMPLES)
-    _check_texts(fields["unanswered"], "the samples' field unanswered")
+    check_texts(fields["unanswered"], "the samples' field unanswered")
     fields["gpus"] = tuple(_gpu(gpu) for gpu in fields["gpus"])
     return NvmlSamples(**fields)
 
@@ -76,9 +76,4 @@ def _check_values(fields: dict[str, Any]) -> None:
     values = fields["values"]
     if not values.keys() <= VALUES.keys() or not all(type(v) in NUMBER for v in values.values()):
         raise MalformedMessageError("the sample's field values has an unknown or malformed value")
-    _check_texts(fields["errors"], "the sample's field errors")
-
-
-def _check_texts(texts: dict[str, Any], name: str) -> None:
-    if not all(isinstance(text, str) for text in texts.values()):
-        raise MalformedMessageError(f"{name} has a value that is no string")
+    check_texts(fields["errors"], "the sample's field errors")

@@ -14,6 +14,7 @@ import time
 
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import answers, messages
+from nvct.host.nvml.messages import HANG
 from nvct.host.nvml.process import KILL_S, WorkerProcess
 
 TYPE_CHECKING = False
@@ -59,12 +60,12 @@ class NvmlSession:
         self._requests = 0
 
     def report(self) -> NvmlReport:
-        """Return what NVML reports about this machine.
+        """Return what NVML reports about this machine: all of it.
 
         Raises:
-            NvmlError: the library cannot be loaded or initialized, hangs or crashes.
+            NvmlError: the library cannot be loaded or initialized, hangs or crashes; a GPU hangs.
         """
-        return self._ask("report", answers.report)
+        return self._ask_complete("report", answers.report)
 
     def check(self) -> None:
         """Load and initialize the library.
@@ -80,7 +81,7 @@ class NvmlSession:
         Raises:
             NvmlError: as `report`.
         """
-        return self._ask("properties", answers.properties)
+        return self._ask_complete("properties", answers.properties)
 
     def mig(self) -> MigState:
         """Return modes, profiles and instances of all GPUs.
@@ -141,6 +142,19 @@ class NvmlSession:
         worker = self._own_worker()
         return worker is not None and worker.killed
 
+    def _ask_complete(self, verb: str, parse: Callable[[Json], T]) -> T:
+        """Return the answer to a verb that refuses to leave out a GPU that hangs.
+
+        Raises:
+            NvmlError: as `_ask`; or a GPU hangs, and the worker is killed.
+        """
+        try:
+            return self._ask(verb, parse, {"complete": True})
+        except NvmlError as error:
+            if is_hang(error.message) and self._worker and not self._worker.killed:
+                self._kill(self._worker)
+            raise
+
     def _ask(
         self, verb: str, parse: Callable[[Json], T], arguments: Mapping[str, Json] | None = None
     ) -> T:
@@ -162,7 +176,7 @@ class NvmlSession:
         except TimeoutError as error:
             self._kill(worker)
             raise NvmlError(
-                f"NVML does not answer within {self.limit_s:g} s: {self.path}", hint=DMESG
+                f"{HANG} within {self.limit_s:g} s: {self.path}", hint=DMESG
             ) from error
         except EOFError as error:
             worker.wait(KILL_S)
@@ -185,7 +199,8 @@ class NvmlSession:
         """Send a request and return the value of its answer."""
         until = time.monotonic() + self.limit_s
         self._requests += 1
-        request: Json = {"id": self._requests, "verb": verb, "arguments": {**arguments}}
+        words: dict[str, Json] = {**arguments, messages.CALL_LIMIT: self.limit_s}
+        request: Json = {"id": self._requests, "verb": verb, "arguments": words}
         messages.send(connection, request, until)
         return messages.value_of(messages.receive(connection, until), self._requests)
 
@@ -212,7 +227,7 @@ class NvmlSession:
 
 def is_hang(message: str) -> bool:
     """Return whether the message of an error is about NVML that does not answer."""
-    return message.startswith(("NVML does not answer", "NVML hangs"))
+    return message.startswith((HANG, "NVML hangs"))
 
 
 def _serve(connection: socket, path: str) -> None:

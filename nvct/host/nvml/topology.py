@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verb topology: how each pair of GPUs is connected. Runs in the worker.
 
-Contract: a GPU or pair that NVML refuses is left out or unknown; the others stay.
+Contract: a GPU or pair that NVML refuses is left out or unknown, and a GPU that hangs is left out;
+the others stay.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
 
+from nvct.host.nvml import each_gpu
 from nvct.host.nvml.calls import optional, string
 from nvct.host.nvml.model import GpuLink, NvmlTopology
 from nvct.host.procfs import canonical_bus_id
@@ -18,28 +21,39 @@ if TYPE_CHECKING:
     from nvct.host.nvml.calls import Calls, Handle
 
 UNKNOWN = -1
+LIMIT_S = 3.0
+"""As `each_gpu.LIMIT_S`: the NVLinks of a GPU took 0.6 s on some machines."""
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """A GPU, and the bus ids at the other ends of its active NVLinks."""
+
+    uuid: str
+    handle: Handle
+    bus_id: str
+    remote: list[str]
 
 
 def topology(nvml: Calls) -> NvmlTopology:
     """Return the connections of all pairs of GPUs, in NVML's order."""
-    handles: dict[str, Handle] = {}
-    for index in range(nvml.nvmlDeviceGetCount()):
-        handle = optional(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, index))
-        uuid = handle and optional(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
-        if uuid:
-            handles[string(uuid)] = handle
-    bus_ids = {uuid: _bus_id(nvml, handle) for uuid, handle in handles.items()}
-    remote = {uuid: _remote_bus_ids(nvml, handle) for uuid, handle in handles.items()}
+    gpus = each_gpu.ask(nvml, _gpu, LIMIT_S).values.values()
     return NvmlTopology(
         links=tuple(
             GpuLink(
-                gpus=(first, second),
-                ancestor=_ancestor(nvml, handles[first], handles[second]),
-                nvlinks=remote[first].count(bus_ids[second]) if bus_ids[second] else 0,
+                gpus=(first.uuid, second.uuid),
+                ancestor=_ancestor(nvml, first.handle, second.handle),
+                nvlinks=first.remote.count(second.bus_id) if second.bus_id else 0,
             )
-            for first, second in combinations(handles, 2)
+            for first, second in combinations(gpus, 2)
         )
     )
+
+
+def _gpu(nvml: Calls, index: int) -> _Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = string(nvml.nvmlDeviceGetUUID(handle))
+    return _Gpu(uuid, handle, _bus_id(nvml, handle), _remote_bus_ids(nvml, handle))
 
 
 def _bus_id(nvml: Calls, handle: Handle) -> str:

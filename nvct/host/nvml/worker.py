@@ -10,12 +10,14 @@ in another container that shares the socket. gRPC is never imported here.
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from dataclasses import asdict, is_dataclass
 
 from nvct import errors
 from nvct.errors import NvctError, NvmlError
-from nvct.host.nvml import calls, messages
+from nvct.host.nvml import calls, each_gpu, messages
 from nvct.host.nvml.attributes import attributes
 from nvct.host.nvml.events import events
 from nvct.host.nvml.mig import mig
@@ -74,7 +76,7 @@ def serve(connection: socket, path: str, load: Load = calls.load) -> None:
     Raises:
         MalformedMessageError: the session does not speak the protocol.
     """
-    driver = calls.Driver(path, load)
+    driver = calls.Driver(path, load, each_gpu.is_hanging)
     try:
         while True:
             number, verb, arguments = messages.request_of(messages.receive(connection))
@@ -87,8 +89,11 @@ def serve(connection: socket, path: str, load: Load = calls.load) -> None:
 
 def _answer(driver: calls.Driver, verb: str, arguments: dict[str, Json]) -> dict[str, Json]:
     """Return the members "value" or "error" of an answer."""
+    words: dict[str, object] = {**arguments}
+    limit_s = words.pop(messages.CALL_LIMIT, None)
+    until = time.monotonic() + limit_s if isinstance(limit_s, (int, float)) else math.inf
     try:
-        return {"value": _as_json(driver.ask(_function(verb), dict(arguments)))}
+        return {"value": _as_json(driver.ask(_function(verb), words, until))}
     except NvctError as error:
         return {"error": {**errors.to_dict(error)}}
     except Exception as error:  # the last resort of this process: the session raises it

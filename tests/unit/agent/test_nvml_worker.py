@@ -172,6 +172,53 @@ def test_a_fault_is_the_answer_until_it_is_over(
     run(worker, test)
 
 
+def test_a_gpu_that_hangs_stays_as_it_was_and_the_others_are_asked(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_client, "START_S", 2)
+
+    async def test(client: NvmlWorkerClient) -> None:
+        before, attributes = await client.report(), await client.attributes()
+        properties = await client.properties()
+        node_changes.apply(worker.node, "gpu", ("1", "hang=600"))
+
+        uuid = before.gpus[1].uuid
+        assert (await client.events()).unanswered == {uuid: "no answer within 0.8 s"}
+        report = await client.report()
+        assert report.gpus == before.gpus
+        assert report.unanswered == {"1": "no answer within 0.8 s"}
+        assert report.warnings == (f"GPU 1 does not answer: {uuid} counts as it was",)
+        assert await client.attributes() == attributes
+        assert await client.properties() == properties
+        await client.close()
+        cold = await client.report()  # by a new process, to which GPU 1 has never answered
+        assert cold.gpus == before.gpus
+        node_changes.apply(worker.node, "gpu", ("1", "hang=0"))
+        for _ in range(200):
+            if not (await client.report()).unanswered:
+                break
+            await asyncio.sleep(0.02)
+        assert await client.report() == before
+        assert (await client.events()).unanswered == {}
+
+    run(worker, test)
+
+
+def test_a_gpu_that_has_never_answered_is_left_out(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_client, "START_S", 1)
+    node_changes.apply(worker.node, "gpu", ("1", "hang=600"))
+
+    async def test(client: NvmlWorkerClient) -> None:
+        report = await client.report()
+        assert [gpu.index for gpu in report.gpus] == [0, 2, 3]
+        assert report.warnings == ("GPU 1 does not answer: it is not known what it is",)
+        node_changes.apply(worker.node, "gpu", ("1", "hang=0"))
+
+    run(worker, test)
+
+
 @pytest.mark.slow
 def test_a_process_that_cannot_be_killed_is_left_alone_whoever_asks(
     worker: Worker, monkeypatch: pytest.MonkeyPatch

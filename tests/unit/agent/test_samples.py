@@ -140,10 +140,11 @@ def test_xids_are_counted_by_gpu_and_instance(tmp_path: Path) -> None:
 
 def test_a_gpu_that_hangs_or_is_lost_is_named_and_the_others_answer(tmp_path: Path) -> None:
     node = make(tmp_path, "hgx-h100")
-    node_changes.apply(node, "gpu", ["2", "hang=3600"])
-    node_changes.apply(node, "lose", ["5"])
 
     async def run(client: NvmlClient) -> NvmlSamples:
+        await client.samples()
+        node_changes.apply(node, "gpu", ["2", "hang=3600"])
+        node_changes.apply(node, "lose", ["5"])
         first = await client.samples()
         assert set(first.unanswered) == {"2", "5"}
         second = await client.samples()

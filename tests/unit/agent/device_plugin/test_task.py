@@ -139,6 +139,40 @@ def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> 
     asyncio.run(run())
 
 
+def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
+    small = f"{GPU}.shared"
+    lab.config = {
+        "version": "v1",
+        "sharing": {"timeSlicing": {"resources": [
+            {"name": GPU, "replicas": 2, "rename": small, "devices": [0]},
+        ]}},
+    }  # fmt: skip
+
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 7)
+            await until(lambda: len(lab.kubelet.lists.get(small, ())) == 2)
+            began = time.monotonic()
+            node_changes.apply(lab.node, "gpu", ["3", "hang=600"])
+            node_changes.apply(lab.node, "gpu", ["0", "hang=600"])
+            await until(lambda: lab.unhealthy() == {lab.uuid(3)})
+            await until(lambda: set(lab.kubelet.lists[small].values()) == {"Unhealthy"})
+            assert time.monotonic() - began < 4.0  # 1.3 s, and what a busy machine needs
+            await asyncio.sleep(task.SETTLE_S + 1)  # the next look finds all GPUs
+            assert lab.unhealthy() == {lab.uuid(3)}
+            (entry,) = (part for part in plugin.describe() if part["resource"] == GPU)
+            reason = "the GPU does not answer: no answer within 0.8 s"
+            assert (entry["devices"], entry["unhealthy"]) == (7, {lab.uuid(3): reason})
+            node_changes.apply(lab.node, "gpu", ["3", "hang=0"])
+            node_changes.apply(lab.node, "gpu", ["0", "hang=0"])
+            await until(lambda: not lab.unhealthy())
+            await until(lambda: set(lab.kubelet.lists[small].values()) == {"Healthy"})
+        assert "all devices are unhealthy" not in lab.log.getvalue()
+        assert f"{lab.uuid(3)} answers again" in lab.log.getvalue()
+
+    asyncio.run(run())
+
+
 def test_a_plugin_that_fails_serves_nothing_until_it_is_started_again(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,7 +143,10 @@ def answer_without_gpus(connection: socket, path: str) -> None:
     [
         (say_garbage, "a message of 1399154541 bytes, more than 16777216"),
         (answer_another_request, "it answers request 0, not request 1"),
-        (answer_without_gpus, "the report lacks or has in excess: cuda_version, gpus, warnings"),
+        (
+            answer_without_gpus,
+            "the report lacks or has in excess: cuda_version, gpus, unanswered, warnings",
+        ),
     ],
 )
 def test_a_malformed_answer_is_an_error_and_ends_the_worker(

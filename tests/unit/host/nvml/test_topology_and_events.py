@@ -20,7 +20,7 @@ from tests.unit.host.nvml.library import PythonNvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 TIMEOUT_S = 10.0
 
@@ -97,6 +97,47 @@ def test_the_question_for_events_hangs_with_the_driver(
     assert answers.events(session.call("events")).events == ()
 
 
+def test_a_gpu_that_hangs_is_named_and_the_others_are_watched(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    uuids = [tree.gpu_uuid(node.name, index) for index in range(8)]
+    answers.report(session.call("report"))
+    node_changes.apply(node, "gpu", ["2", "hang=600"])  # before the watch has begun
+
+    began = time.monotonic()
+    found = answers.events(session.call("events"))
+    assert time.monotonic() - began < 4.0  # 0.8 s, and what a busy machine needs
+    assert found.unanswered == {"2": "no answer within 0.8 s"}
+    node_changes.add_event(node, 3, data=79)
+    assert wait_for_events(session).events == (XidEvent(uuid=uuids[3], xid=79),)
+    report = answers.report(session.call("report"))
+    assert [gpu.index for gpu in report.gpus] == [0, 1, 3, 4, 5, 6, 7]
+    assert list(report.unanswered) == ["2"]
+    links = answers.topology(session.call("topology")).links
+    assert {uuid for link in links for uuid in link.gpus} == {*uuids} - {uuids[2]}
+    assert answers.attributes(session.call("attributes")).keys() == {*uuids} - {uuids[2]}
+
+    node_changes.apply(node, "gpu", ["2", "hang=0"])
+    until(lambda: not answers.events(session.call("events")).unanswered)
+    node_changes.add_event(node, 2, data=48)
+    assert wait_for_events(session).events == (XidEvent(uuid=uuids[2], xid=48),)
+    assert len(answers.report(session.call("report")).gpus) == 8
+
+
+def test_the_report_of_a_whole_machine_fails_with_the_gpu_that_hangs(
+    node: tree.Node, session: NvmlSession
+) -> None:
+    """Who writes a specification does not want one without that GPU."""
+    session.report()
+    node_changes.apply(node, "gpu", ["5", "hang=600"])
+
+    with pytest.raises(NvmlError, match=r"NVML does not answer for GPU 5: no answer within 0.8 s"):
+        session.report()
+    assert session.pid is None
+    node_changes.apply(node, "gpu", ["5", "hang=0"])
+    assert len(session.report().gpus) == 8
+
+
 def test_a_machine_without_events_says_so_and_is_watched_for_hangs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -116,6 +157,13 @@ def test_a_machine_without_events_says_so_and_is_watched_for_hangs(
         ["GPU-0", "GPU-1"], "nvmlEventSetCreate: not supported"
     )
     assert library.journal == ["probe GPU-0", "probe GPU-1"]
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def wait_for_events(session: NvmlSession) -> NvmlEvents:

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks each GPU a question: one that hangs costs no answer but its own. Runs in the worker.
+
+One thread asks a GPU after another, which is cheapest. If a GPU does not answer soon, the others
+get threads of their own. A GPU that does not answer in time is named; until its thread has ended,
+it is not asked again, by no verb.
+
+Contract: if no GPU answers at all, it is NVML that hangs: the question waits for the session's
+deadline, which ends the process.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from nvct.errors import NvmlError
+from nvct.host.nvml.calls import reason
+from nvct.host.nvml.messages import HANG
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from nvct.host.nvml.calls import Calls
+
+T = TypeVar("T")
+
+
+SOON_S = 0.2
+"""After this time without an answer, the other GPUs are asked at the same time."""
+LIMIT_S = 0.8
+"""A GPU hangs that has not answered this long after another one has. An answer takes 1 ms."""
+FIRST_S = 10.0
+"""The same where a GPU has never answered: one that nothing uses takes 3 s to start."""
+MARGIN_S = 0.5
+"""Between the answers and the session's deadline."""
+PARTS = 8
+"""Of a wait: on a machine without CPU to spare, each of them takes longer."""
+
+
+@dataclass(slots=True)
+class Answers(Generic[T]):
+    """The answers of all GPUs, by index.
+
+    Attributes:
+        values: of the GPUs that have answered.
+        refused: why NVML refuses the question for a GPU.
+        unanswered: why a GPU counts as one that hangs.
+    """
+
+    values: dict[int, T] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    unanswered: dict[int, str] = field(default_factory=dict)
+
+
+_asked: dict[int, float] = {}
+"""GPUs whose threads have not ended: since when, by `time.monotonic`."""
+_known: set[int] = set()
+"""GPUs that have answered a question in this process."""
+_changed = threading.Condition()
+"""Guards both, and tells of each answer."""
+
+
+def ask(
+    nvml: Calls,
+    question: Callable[[Calls, int], T],
+    limit_s: float = LIMIT_S,
+    *,
+    at_once: bool = False,
+    complete: bool = False,
+) -> Answers[T]:
+    """Return the answer of each GPU to a question, which takes `Calls` and the GPU's index.
+
+    Args:
+        nvml: the library.
+        question: it has a thread, and `Calls`, of its own.
+        limit_s: a GPU hangs that has not answered this long after another one has.
+        at_once: ask all GPUs at the same time, because each answer takes long.
+        complete: refuse an answer in which a GPU is missing because it hangs.
+
+    Raises:
+        NvmlError: one hangs, and `complete` is true.
+    """
+    every = range(nvml.nvmlDeviceGetCount())
+    with _changed:
+        while not (indices := [index for index in every if not _hangs(index)]) and every:
+            _changed.wait()
+        patience_s = limit_s if _known.issuperset(indices) else max(limit_s, FIRST_S)
+    inquiry = _Inquiry(nvml, question)
+    queue = deque(indices)
+    if not at_once and queue:
+        inquiry.start(queue)
+        inquiry.wait(len(indices), SOON_S)
+    for index in _rest(queue):
+        inquiry.start(deque([index]))
+    inquiry.wait(len(indices), patience_s, for_one=True)
+    answers = inquiry.answers(every, f"no answer within {limit_s:g} s")
+    for index, why in answers.unanswered.items() if complete else ():
+        raise NvmlError(f"{HANG} for GPU {index}: {why}", hint="dmesg tells why")
+    return answers
+
+
+def is_hanging() -> bool:
+    """Return whether a thread is still in a call of NVML."""
+    return bool(_asked)
+
+
+def _hangs(index: int) -> bool:
+    """Return whether a GPU that was asked before has not answered, and is not just starting."""
+    since = _asked.get(index)
+    return since is not None and (index in _known or time.monotonic() - since > FIRST_S)
+
+
+def _rest(queue: deque[int]) -> Iterable[int]:
+    """Yield what no thread has taken out of a queue yet."""
+    while True:
+        try:
+            yield queue.popleft()
+        except IndexError:
+            return
+
+
+class _Inquiry(Generic[T]):
+    """One question to all GPUs, and what has come back."""
+
+    def __init__(self, nvml: Calls, question: Callable[[Calls, int], T]) -> None:
+        self._nvml, self._question = nvml, question
+        self._answers: Answers[T] = Answers()
+        self._defects: list[Exception] = []
+
+    def start(self, queue: deque[int]) -> None:
+        """Start a thread that asks the GPUs of a queue, one after another."""
+        threading.Thread(target=self._run, args=(queue,), daemon=True).start()
+
+    def wait(self, count: int, limit_s: float, *, for_one: bool = False) -> None:
+        """Wait until so many GPUs have answered, or none more has for some time.
+
+        Args:
+            count: of GPUs.
+            limit_s: the time, in seconds.
+            for_one: wait for the first answer without a limit.
+        """
+        parts = 0
+        with _changed:
+            while (come := self._count()) < count:
+                if parts >= PARTS and (come or not for_one):
+                    return
+                left_s = self._nvml.until - MARGIN_S - time.monotonic()
+                if come and left_s <= 0:
+                    return
+                told = _changed.wait(min(limit_s / PARTS, left_s) if come else limit_s / PARTS)
+                parts = 0 if self._count() > come else parts + (not told)
+
+    def answers(self, indices: Sequence[int], late: str) -> Answers[T]:
+        """Return what has come back until now.
+
+        Raises:
+            Exception: a question has a defect.
+        """
+        with _changed:
+            if self._defects:
+                raise self._defects[0]
+            values, refused = self._answers.values, self._answers.refused
+            return Answers(
+                values={index: values[index] for index in indices if index in values},
+                refused={index: refused[index] for index in indices if index in refused},
+                unanswered={
+                    index: late
+                    for index in indices
+                    if index not in values and index not in refused
+                },
+            )
+
+    def _count(self) -> int:
+        return len(self._answers.values) + len(self._answers.refused) + len(self._defects)
+
+    def _run(self, queue: deque[int]) -> None:
+        nvml = self._nvml.copy()
+        for index in _rest(queue):
+            with _changed:
+                while index in _asked:  # by another verb, and it has never answered
+                    _changed.wait()
+                _asked[index] = time.monotonic()
+            try:
+                self._answers.values[index] = self._question(nvml, index)
+            except nvml.NVMLError as error:
+                self._answers.refused[index] = f"{nvml.last}: {reason(error)}"
+            except Exception as error:  # raised where the answers are used
+                self._defects.append(error)
+            with _changed:
+                del _asked[index]
+                _known.add(index)
+                _changed.notify_all()
