@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import os
-import posix
 from dataclasses import dataclass, replace
 
 from nvct.agent.inventory import Inventory
-from nvct.errors import DriverNotFoundError, HostError, NvmlError
+from nvct.errors import NvmlError
 from nvct.host import platform, procfs
-from nvct.host.driver import libraries
-from nvct.host.driver.tree import Tree
 from nvct.host.gpu import gpus, mig, nodes, pci
 from nvct.host.model import Findings
+from nvct.host.nvml.library import nvml_library
 from nvct.host.roots import Roots
 from nvct.linux import device_nodes
 
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 
     Signature: TypeAlias = tuple[object, ...]
 
-NVML = "libnvidia-ml.so.1"
 MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""
 HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
@@ -153,29 +150,6 @@ def of_this_machine(nvml: NvmlClient, driver_root: str, strategy: str) -> Discov
     root = driver_root if os.path.isdir(driver_root) else "/"
     roots = Roots(driver_root=root, proc="/proc", sys="/sys")
     return Discovery(roots, nvml, mode=MODES.get(strategy))
-
-
-def nvml_library(roots: Roots) -> str:
-    """Return the path of the driver's NVML, in the driver root or as this container has it.
-
-    Raises:
-        DriverNotFoundError: there is none.
-    """
-    for root in dict.fromkeys((roots.driver_root, "/")):
-        try:
-            with Tree(root) as tree:
-                at_root = replace(roots, driver_root=root)
-                machine = posix.uname().machine
-                search = libraries.Search(tree, at_root, machine, Findings())
-                path = libraries.find_one(search, NVML)
-        except HostError:  # no such folder
-            continue
-        if path is not None:
-            return path
-    raise DriverNotFoundError(
-        f"no {NVML} in {roots.driver_root} or /",
-        hint="install NVIDIA's driver, or mount its root and name it: --driver-root-ctr-path",
-    )
 
 
 def visible_nodes(roots: Roots, stat_node: StatNode) -> StatNode:

@@ -157,8 +157,8 @@ def _library(env: Mapping[str, str]) -> str:
     Raises:
         DriverNotFoundError: there is none.
     """
-    from nvct.agent.discovery import nvml_library
     from nvct.agent.driver_root import with_driver_roots
+    from nvct.host.nvml.library import nvml_library
     from nvct.host.roots import Roots
 
     root = with_driver_roots(env)["DRIVER_ROOT_CTR_PATH"]

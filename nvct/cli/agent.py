@@ -91,7 +91,7 @@ def agent(
     if ctx.invoked_subcommand is not None:
         return
     if shows_status or asks_ready:
-        answer = _status()
+        answer = status_of_agent()
         if shows_status:
             click.echo(answer, nl=False)
         if asks_ready:
@@ -155,7 +155,12 @@ def _check_ready(answer: str) -> None:
         raise HostError(reason)
 
 
-def _status() -> str:
+def status_of_agent() -> str:
+    """Return /status of the agent that serves this node.
+
+    Raises:
+        HostError: no agent answers.
+    """
     import asyncio
 
     from nvct.agent import http, instance

@@ -28,6 +28,7 @@ NVCT_COMMANDS = {
     "agent": ("nvct.cli.agent", "agent", "Run this node's agent for Kubernetes."),
     "cluster": ("nvct.cli.cluster", "cluster", "Show the GPU nodes of a cluster."),
     "demo": ("nvct.cli.demo", "demo", "Run the main job on a simulated node."),
+    "doctor": ("nvct.cli.doctor", "doctor", "Find out why containers get no GPU."),
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
     "list": ("nvct.cli.list_devices", "inventory", "Print what containers get from this host."),
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),

@@ -37,7 +37,9 @@ class Words(ParamType):
         return tuple(word.strip() for word in str(value).split(",") if word.strip())
 
 
-def words(*names: str, env: str | list[str], text: str) -> Callable[[Command], Command]:
+def words(
+    *names: str, env: str | list[str] | None = None, text: str
+) -> Callable[[Command], Command]:
     """Return an option that may be repeated and takes comma-separated words."""
     return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
 

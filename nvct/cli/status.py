@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from nvct.doctor.model import Part
 
-BOOTED = "/run/systemd/system"  # sd_booted(3)
 MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
 
 
@@ -51,21 +50,8 @@ def text(parts: Sequence[Part]) -> Iterator[str]:
 
 
 def _parts() -> list[Part]:
-    from nvct.cli.runtime import engine as runtime_engine
-    from nvct.container.plan.store import run_dir
-    from nvct.doctor import parts
-    from nvct.engine.control import status as statuses
-    from nvct.engine.model import Files
+    from nvct.cli.runtime import engine
+    from nvct.doctor import checks
 
-    settings = settings_in_force()
-    folder = run_dir(os.environ)
-    driver, found = parts.driver(settings)
-    return [
-        parts.configuration(settings),
-        driver,
-        parts.specs(settings, found),
-        parts.plans(folder),
-        parts.farm(settings, folder),
-        parts.engines([statuses.of(one, Files()) for one in runtime_engine.engines()]),
-        parts.units(booted=os.path.isdir(BOOTED)),
-    ]
+    node = checks.Node(settings=settings_in_force(), env=os.environ, engines=engine.engines())
+    return [check.look(node) for check in checks.named(checks.STATUS)]

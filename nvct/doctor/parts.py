@@ -15,6 +15,7 @@ from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.reasons import Reason
 from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
+from nvct.host.gpu.nodes import NO_NODE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,12 +37,12 @@ STALE = "; the next container replaces it"
 def configuration(settings: Config) -> Part:
     """Check config.toml; a key without effect is reported, but is not a fault."""
     if not settings.path:
-        return _part("config", ["no config.toml: the defaults hold"], health="absent")
+        return part_of("config", ["no config.toml: the defaults hold"], health="absent")
     findings = [
-        *_findings(Reason.ConfigurationInvalid, "warning", settings.warnings),
-        *_findings(Reason.ConfigurationKeyIgnored, "note", unread.warnings(settings)),
+        *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),
+        *findings_of(Reason.ConfigurationKeyIgnored, "note", unread.warnings(settings)),
     ]
-    return _part("config", [settings.path, *_evidence(findings)], findings)
+    return part_of("config", [settings.path, *_evidence(findings)], findings)
 
 
 def driver(settings: Config) -> tuple[Part, Inventory | None]:
@@ -51,16 +52,23 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
     except DriverNotFoundError as error:
         if procfs.driver_version(live_host.roots_of(settings)):
             return _refused("driver", error), None
-        absent = _findings(Reason.DriverNotFound, "note", [error.message])
-        return _part("driver", [error.message], absent, health="absent"), None
+        absent = findings_of(Reason.DriverNotFound, "note", [error.message])
+        return part_of("driver", [error.message], absent, health="absent"), None
     except NvctError as error:
         return _refused("driver", error), None
     mig = sum(len(gpu.mig) for gpu in inventory.gpus)
     text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
     text += f", {count(mig, 'MIG device')}" if mig else ""
     lines = [text, *inventory.warnings]
-    incomplete = _findings(Reason.DriverIncomplete, "warning", inventory.warnings)
-    return _part("driver", lines, [*_gpus(inventory), *incomplete]), inventory
+    incomplete = [
+        Finding(
+            reason=Reason.DeviceNodesMissing if NO_NODE in text else Reason.DriverIncomplete,
+            severity="warning",
+            evidence=text,
+        )
+        for text in inventory.warnings
+    ]
+    return part_of("driver", lines, [*incomplete, *_gpus(inventory)]), inventory
 
 
 def _gpus(inventory: Inventory) -> list[Finding]:
@@ -68,13 +76,13 @@ def _gpus(inventory: Inventory) -> list[Finding]:
     if inventory.mode != "nvml":
         return []
     without = [gpu.index for gpu in inventory.gpus if gpu.node is None]
-    lost = _findings(
+    lost = findings_of(
         Reason.DeviceNodesMissing,
         "error",
         [f"GPU {index} has no device node" for index in without],
     )
     none = [] if inventory.gpus else ["the driver is loaded and lists no GPU"]
-    return [*lost, *_findings(Reason.GpuNotFound, "note", none)]
+    return [*lost, *findings_of(Reason.GpuNotFound, "note", none)]
 
 
 def specs(settings: Config, inventory: Inventory | None) -> Part:
@@ -82,14 +90,14 @@ def specs(settings: Config, inventory: Inventory | None) -> Part:
     report = specifications.compare(settings, inventory)
     if not report.specs:
         text = f"none in {' and '.join(settings.spec_dirs)}; nvct publish writes one"
-        missing = _findings(Reason.SpecificationMissing, "note", [text])
-        return _part("specs", [text], missing, health="absent")
+        missing = findings_of(Reason.SpecificationMissing, "note", [text])
+        return part_of("specs", [text], missing, health="absent")
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if not report.drift:
-        return _part("specs", [f"{things}, no difference from the host"])
+        return part_of("specs", [f"{things}, no difference from the host"])
     number = count(len(report.drift), "difference")
     lines = [f"{things}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"]
-    return _part("specs", [*lines, *causes.lines(report.drift)], specifications.findings(report))
+    return part_of("specs", [*lines, *causes.lines(report.drift)], specifications.findings(report))
 
 
 def plans(run_dir: str) -> Part:
@@ -101,10 +109,10 @@ def plans(run_dir: str) -> Part:
         if store.fd >= 0 and store.read(name) is not None
     }
     if not states:
-        return _part("plans", ["none yet: the first container makes them"], health="absent")
+        return part_of("plans", ["none yet: the first container makes them"], health="absent")
     lines = [f"{name}: {text}" for name, text in states.items()]
     stale = [line for line in lines if line.endswith(STALE)]
-    return _part("plans", lines, _findings(Reason.PlanStale, "note", stale))
+    return part_of("plans", lines, findings_of(Reason.PlanStale, "note", stale))
 
 
 def _plan(plan: dict[str, Any]) -> str:
@@ -130,13 +138,13 @@ def farm(settings: Config, run_dir: str) -> Part:
         views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         text = f"layout {settings.layout}: {error}"
-        return _part("farm", [text], _findings(Reason.DriverViewDamaged, "warning", [text]))
+        return part_of("farm", [text], findings_of(Reason.DriverViewDamaged, "warning", [text]))
     chosen = farm_plan.describe_layout(settings, _table(run_dir))
     if not views:
-        return _part("farm", [f"{chosen}; no view of the driver"], health="absent")
+        return part_of("farm", [f"{chosen}; no view of the driver"], health="absent")
     problems = [f"{view.manifest.name}: {text}" for view in views for text in view.problems]
     lines = [f"{chosen}; {count(len(views), 'view')} of the driver", *problems]
-    return _part("farm", lines, _findings(Reason.DriverViewDamaged, "warning", problems))
+    return part_of("farm", lines, findings_of(Reason.DriverViewDamaged, "warning", problems))
 
 
 def _table(run_dir: str) -> Farm | None:
@@ -152,7 +160,7 @@ def engines(statuses: Sequence[Status]) -> Part:
     others = f"{len(statuses) - len(local)} of a container or another user"
     if not local:
         more = f", {others}" if statuses else ""
-        return _part("engines", [f"none on this host{more}"], health="absent")
+        return part_of("engines", [f"none on this host{more}"], health="absent")
     lines: list[str] = []
     findings: list[Finding] = []
     for status in local:
@@ -160,13 +168,13 @@ def engines(statuses: Sequence[Status]) -> Part:
         registered = ", ".join(status.registered) or "no runtime of NVIDIA's"
         lines.append(f"{name}: {registered}{', the default' if status.is_default else ''}")
         if not status.registered:
-            findings += _findings(Reason.EngineNotConfigured, "note", lines[-1:])
+            findings += findings_of(Reason.EngineNotConfigured, "note", lines[-1:])
         problems = _problems(status, name)
         lines += _evidence(problems)
         findings += problems
     if len(statuses) > len(local):
         lines.append(f"{others}, not looked at")
-    return _part("engines", lines, findings)
+    return part_of("engines", lines, findings)
 
 
 def _problems(status: Status, name: str) -> list[Finding]:
@@ -181,14 +189,14 @@ def _problems(status: Status, name: str) -> list[Finding]:
     return [
         finding
         for reason, texts in found.items()
-        for finding in _findings(reason, "error", [f"{name}: {text}" for text in texts])
+        for finding in findings_of(reason, "error", [f"{name}: {text}" for text in texts])
     ]
 
 
 def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
     """Check the systemd units that keep the published spec up to date."""
     if not booted:
-        return _part("units", ["systemd does not run here"], health="absent")
+        return part_of("units", ["systemd does not run here"], health="absent")
     lines: list[str] = []
     findings: list[Finding] = []
     for unit in UNITS:
@@ -200,10 +208,10 @@ def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
         result = f", result {state.get('Result')}" if active == "failed" else ""
         lines.append(f"{unit}: {active}, {state.get('UnitFileState')}{result}")
         if active == "failed":
-            findings += _findings(Reason.RefreshUnitFailed, "warning", lines[-1:])
+            findings += findings_of(Reason.RefreshUnitFailed, "warning", lines[-1:])
         elif unit.endswith(".path") and active != "active":
-            findings += _findings(Reason.RefreshUnitInactive, "warning", lines[-1:])
-    return _part("units", lines, findings)
+            findings += findings_of(Reason.RefreshUnitInactive, "warning", lines[-1:])
+    return part_of("units", lines, findings)
 
 
 def _shown(systemctl: str, unit: str) -> dict[str, str]:
@@ -218,7 +226,8 @@ def _shown(systemctl: str, unit: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in completed.stdout.splitlines() if "=" in line)
 
 
-def _findings(reason: Reason, severity: Severity, texts: Sequence[str]) -> list[Finding]:
+def findings_of(reason: Reason, severity: Severity, texts: Sequence[str]) -> list[Finding]:
+    """Return a finding of one reason for each sentence."""
     return [Finding(reason=reason, severity=severity, evidence=text) for text in texts]
 
 
@@ -230,10 +239,10 @@ def _refused(name: str, error: NvctError) -> Part:
     """Return the part that could not be checked because of an error."""
     text = f"{error.message}; {error.hint}" if error.hint else error.message
     finding = refusals.of_error(error, otherwise=Reason.DriverNotFound)
-    return _part(name, [text], [finding])
+    return part_of(name, [text], [finding])
 
 
-def _part(
+def part_of(
     name: str,
     lines: Sequence[str],
     findings: Sequence[Finding] = (),

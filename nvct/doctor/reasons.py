@@ -70,6 +70,36 @@ class Reason(Enum):
         "its file .driver-ctr-ready, and /sys/module",
         "Wait for the driver container, or load the module with `modprobe`.",
     )
+    GpuBoundElsewhere = (
+        "Is every GPU of the host bound to NVIDIA's driver?",
+        "the folders of other drivers in /sys/bus/pci/drivers",
+        "If no virtual machine has the GPU: keep nouveau from loading (modprobe.d), and reboot.",
+    )
+    MigModePending = (
+        "Is the MIG mode of every GPU the one that was set last?",
+        "the current and the pending mode, as NVML has them",
+        "Reset the GPU with `nvidia-smi --gpu-reset`, or reboot.",
+    )
+    FabricManagerNotRunning = (
+        "Does the fabric manager run on a host with NVSwitches?",
+        "/proc/driver/nvidia-nvswitch/devices, and the processes of this host",
+        "Install the driver's release of it, then `systemctl enable --now nvidia-fabricmanager`.",
+    )
+    PersistenceOff = (
+        "Does nvidia-persistenced keep the GPUs initialized?",
+        "its socket in /run/nvidia-persistenced",
+        "Run `systemctl enable --now nvidia-persistenced`.",
+    )
+    CharacterLinksMissing = (
+        "Does systemd find the driver's device nodes when it is reloaded?",
+        "the links in /dev/char, and the driver's device nodes",
+        "Run `nvidia-ctk system create-dev-char-symlinks`.",
+    )
+    SelinuxDenies = (
+        "Does SELinux let containers use devices?",
+        "enforce and booleans/container_use_devices in /sys/fs/selinux",
+        "Run `setsebool -P container_use_devices on`.",
+    )
     DeviceNodesMissing = (
         "Do the device nodes of every GPU and of every CDI specification exist?",
         "/dev, the GPUs of this host, and the deviceNodes of the specifications in force",
@@ -128,6 +158,11 @@ class Reason(Enum):
         "Do the CDI specifications give every GPU, MIG device and control node of this host?",
         "the GPUs, MIG devices and control nodes of the host, and the specifications in force",
         "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
+    )
+    SpecificationFolderWritable = (
+        "Can only root write CDI specifications?",
+        "owner and mode of the folders of specifications, and of their files",
+        "Give folder and files to root, without write permission for others.",
     )
     HookMissing = (
         "Does the program of every hook in the CDI specifications exist?",

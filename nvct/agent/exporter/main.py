@@ -45,11 +45,11 @@ def make(
     Raises:
         UsageError, DocumentError: a setting or the counter file is wrong.
     """
-    from nvct.agent.discovery import nvml_library
     from nvct.agent.driver_root import with_driver_roots
     from nvct.agent.exporter import options
     from nvct.agent.exporter.pods import PodDevices
     from nvct.agent.exporter.task import Exporter
+    from nvct.host.nvml.library import nvml_library
     from nvct.host.roots import Roots
 
     def load() -> Settings:

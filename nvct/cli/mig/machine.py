@@ -31,9 +31,9 @@ def machine_of(given: object) -> Machine:
     """
     if isinstance(given, Machine):
         return given
-    from nvct.agent.discovery import nvml_library
     from nvct.cli.context import settings_in_force
     from nvct.host.nvml import shared
+    from nvct.host.nvml.library import nvml_library
     from nvct.host.roots import Roots
 
     settings = settings_in_force()

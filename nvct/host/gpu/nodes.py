@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     NodeStat: TypeAlias = tuple[int, int, int, int, int]
     StatNode: TypeAlias = Callable[[str], NodeStat | None]
 
+NO_NODE = "is no device node"
+"""In the warnings about nodes that are missing."""
 CONTROL_NODES: tuple[tuple[str, str, Capability], ...] = (
     ("nvidiactl", "every use of the driver opens it", ""),
     ("nvidia-uvm", "CUDA needs unified memory", "compute"),
@@ -124,7 +126,7 @@ def control_nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> tupl
         if node is not None:
             nodes.append(node)
         elif capability != "display":
-            findings.warn(f"{roots.dev}/{name} is no device node: {_cost(name)}")
+            findings.warn(f"{roots.dev}/{name} {NO_NODE}: {_cost(name)}")
     return tuple(sorted(nodes, key=lambda node: node.path))
 
 
@@ -134,7 +136,7 @@ def gpu_node(
     """Return a GPU's node /dev/nvidia<minor>, None with a warning if it is missing."""
     node = make_node(roots, stat_node, f"nvidia{minor}", f"GPU {index}")
     if node is None:
-        findings.warn(f"{roots.dev}/nvidia{minor} is no device node: GPU {index} is left out")
+        findings.warn(f"{roots.dev}/nvidia{minor} {NO_NODE}: GPU {index} is left out")
     return node
 
 

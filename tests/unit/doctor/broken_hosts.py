@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 from nvct.config import load
 from nvct.container.plan.store import Store
-from nvct.doctor import agent_status, docker, driver, parts, specifications
+from nvct.doctor import agent_status, docker, driver, hardware, parts, security, specifications
 from nvct.doctor.reasons import Reason
 from nvct.engine.control.command import Completed
 from nvct.engine.control.status import Status
 from nvct.engine.detected_engine import Engine
+from nvct.host.nvml.mig_model import MigGpu, MigState
 from tests.support import explained as request
 from tests.support.explained import VISIBLE, explained
+from tests.support.host_tree import LIB
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab
 
 TYPE_CHECKING = False
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvct.config.model import Config
-    from nvct.doctor.model import Finding
+    from nvct.doctor.model import Finding, Part
+    from nvct.host.roots import Roots
     from tests.support.shim_lab import Lab
 
     Findings: TypeAlias = list[dict[str, str]]
@@ -110,10 +114,66 @@ def no_module_of_a_driver_container(lab: Lab) -> Findings:
     return shown(*driver.components(str(marker), str(lab.home / "sys")).values())
 
 
-def a_node_is_no_node(lab: Lab) -> Findings:
-    lab.driver()
-    (lab.home / "dev/nvidia-uvm-tools").unlink()
+def no_libcuda(lab: Lab) -> Findings:
+    for path in (lab.driver().driver / LIB).glob("libcuda.so*"):
+        path.unlink()
     return node(lab)
+
+
+def hardware_of(check: Callable[[Roots], Part]) -> Case:
+    """Return a case of a check that looks at the host's roots."""
+
+    def look(lab: Lab) -> Findings:
+        return shown(*check(lab.host.roots).findings)
+
+    return look
+
+
+def nouveau(lab: Lab) -> Findings:
+    bus_id = "0000:18:00.0"
+    lab.host.write(f"sys/bus/pci/devices/{bus_id}/vendor", "0x10de\n")
+    lab.host.write(f"sys/bus/pci/devices/{bus_id}/class", "0x030200\n")
+    lab.host.write(f"sys/bus/pci/drivers/nouveau/{bus_id}")
+    return hardware_of(hardware.gpus)(lab)
+
+
+def mig_waits_for_a_reset(_lab: Lab) -> Findings:
+    gpu = MigGpu(
+        bus_id="0000:18:00.0", minor=0, device=0, subsystem=0, capable=True, index=0,
+        pending=True, uuid="GPU-1", name="A100",
+    )  # fmt: skip
+    return shown(*hardware.mig(MigState(gpus=(gpu,))).findings)
+
+
+def switches_without_manager(lab: Lab) -> Findings:
+    lab.host.write("proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information")
+    lab.host.write("proc/1/comm", "systemd\n")
+    return hardware_of(hardware.fabric)(lab)
+
+
+def no_persistence_daemon(lab: Lab) -> Findings:
+    lab.driver()
+    return hardware_of(hardware.persistence)(lab)
+
+
+def no_character_links(lab: Lab) -> Findings:
+    lab.driver(gpus=1)
+    (lab.home / "dev/char").mkdir()
+    (lab.home / "dev/nvidia0").unlink()
+    os.symlink("/dev/null", lab.home / "dev/nvidia0")
+    return shown(*hardware.character_links(lab.host.roots, booted=True).findings)
+
+
+def selinux_denies(lab: Lab) -> Findings:
+    lab.host.write("sys/fs/selinux/enforce", "1")
+    lab.host.write("sys/fs/selinux/booleans/container_use_devices", "0 0")
+    return hardware_of(security.selinux)(lab)
+
+
+def writable_folder(lab: Lab) -> Findings:
+    folder = lab.home / "cdi"
+    folder.chmod(0o1777)
+    return shown(*security.spec_folders([str(folder)], owner=os.geteuid()).findings)
 
 
 def no_device_node(lab: Lab) -> Findings:
@@ -328,9 +388,16 @@ CASES: dict[Reason, Case] = {
     Reason.DriverNotLoaded: no_module,
     Reason.DriverNotFound: no_libraries,
     Reason.DriverNotWorking: nvidia_smi_fails,
-    Reason.DriverIncomplete: a_node_is_no_node,
+    Reason.DriverIncomplete: no_libcuda,
     Reason.DriverContainerNotReady: no_marker,
     Reason.ModuleNotLoaded: no_module_of_a_driver_container,
+    Reason.GpuBoundElsewhere: nouveau,
+    Reason.MigModePending: mig_waits_for_a_reset,
+    Reason.FabricManagerNotRunning: switches_without_manager,
+    Reason.PersistenceOff: no_persistence_daemon,
+    Reason.CharacterLinksMissing: no_character_links,
+    Reason.SelinuxDenies: selinux_denies,
+    Reason.SpecificationFolderWritable: writable_folder,
     Reason.DeviceNodesMissing: no_device_node,
     Reason.AgentTaskFailed: agent(state="failed", reason="there is no driver"),
     Reason.ResourceNotListed: agent(state="lost", reason="the kubelet was restarted"),

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of `nvct doctor`: a name, a question, and what looks at this host. Cold.
+
+`nvct status` shows those of a node's parts (`STATUS`), without remedies. A check changes nothing
+and raises nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from nvct.compile import live_host
+from nvct.container.plan.store import run_dir
+from nvct.doctor import agent_status, docker, hardware, parts, security
+from nvct.doctor.parts import part_of
+from nvct.doctor.reasons import Reason
+from nvct.engine.control import status as engine_status
+from nvct.engine.docker import host as docker_host
+from nvct.engine.model import Files
+from nvct.errors import DriverNotFoundError
+from nvct.host.nvml import shared
+from nvct.host.nvml.library import nvml_library
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from nvct.config.model import Config
+    from nvct.doctor.model import Finding, Part
+    from nvct.engine.detected_engine import Engine
+    from nvct.host.model import Inventory
+    from nvct.host.nvml.mig_model import MigState
+    from nvct.host.roots import Roots
+
+BOOTED = "/run/systemd/system"  # sd_booted(3)
+AGENT_TASKS = ("device-plugin",)
+"""Tasks of the agent that pods need to get GPUs."""
+
+
+@dataclass
+class Node:
+    """This host, as the checks look at it; each part of it is read once.
+
+    Attributes:
+        settings: config.toml's.
+        env: of the user who asks.
+        engines: the engines of this host.
+        agent: /status of the agent that serves this node, None if none does.
+    """
+
+    settings: Config
+    env: Mapping[str, str]
+    engines: Sequence[Engine] = ()
+    agent: Mapping[str, Any] | None = None
+    booted: bool = field(default_factory=lambda: os.path.isdir(BOOTED))
+
+    @cached_property
+    def roots(self) -> Roots:
+        """Where the driver, /proc and /sys are."""
+        return live_host.roots_of(self.settings)
+
+    @cached_property
+    def driver(self) -> tuple[Part, Inventory | None]:
+        """What discovery finds."""
+        return parts.driver(self.settings)
+
+    @cached_property
+    def nvml(self) -> tuple[Part, MigState | None]:
+        """What NVML answers."""
+        try:
+            session = shared.session(nvml_library(self.roots))
+        except DriverNotFoundError:
+            session = None
+        return hardware.nvml(session)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check.
+
+    Attributes:
+        name: one word, for `--only`; it never changes.
+        question: a sentence; "no" means that something is wrong.
+        look: returns what was seen.
+        is_security: whether it is about what protects the host.
+    """
+
+    name: str
+    question: str
+    look: Callable[[Node], Part]
+    is_security: bool = False
+
+
+def _specs(node: Node) -> Part:
+    return parts.specs(node.settings, node.driver[1])
+
+
+def _engines(node: Node) -> Part:
+    return parts.engines([engine_status.of(engine, Files()) for engine in node.engines])
+
+
+def _docker(node: Node) -> Part:
+    """Check `docker run --gpus`, if dockerd runs here."""
+    if not any(engine.engine == "docker" for engine in node.engines):
+        return part_of("docker", ["no dockerd runs here"], health="absent")
+    host = docker_host.look(Files(), node.roots, node.env)
+    found = [one for one in docker.why_docker_cannot(host) if one.severity != "ok"]
+    cause = docker.the_cause(found)
+    if cause is None:
+        return part_of("docker", ["nothing is in the way of docker run --gpus"], found)
+    if cause.reason is Reason.GpuNotFound:  # as the check of the GPUs says
+        return part_of("docker", [cause.evidence], health="absent")
+    lines = [f"{docker.command_of(cause)} fails: {cause.evidence}"]
+    return part_of("docker", lines, [cause])
+
+
+def _agent(node: Node) -> Part:
+    if node.agent is None:
+        return part_of("agent", ["no agent serves this node"], health="absent")
+    found: list[Finding] = list(agent_status.findings(node.agent, AGENT_TASKS))
+    return part_of("agent", [one.evidence for one in found], found)
+
+
+CHECKS = (
+    Check("config", "Is config.toml valid?", lambda node: parts.configuration(node.settings)),
+    Check("gpus", "Has NVIDIA's driver the GPUs?", lambda node: hardware.gpus(node.roots)),
+    Check("driver", "Is the driver complete?", lambda node: node.driver[0]),
+    Check("nvml", "Does NVML answer?", lambda node: node.nvml[0]),
+    Check("mig", "Is every MIG mode in force?", lambda node: hardware.mig(node.nvml[1])),
+    Check("fabric", "Does the fabric manager run?", lambda node: hardware.fabric(node.roots)),
+    Check("daemon", "Are GPUs kept initialized?", lambda node: hardware.persistence(node.roots)),
+    Check(
+        "links",
+        "Does systemd find the device nodes?",
+        lambda node: hardware.character_links(node.roots, booted=node.booted),
+    ),
+    Check("specs", "Do the CDI specifications describe this host?", _specs),
+    Check("plans", "Are the plans fresh?", lambda node: parts.plans(run_dir(node.env))),
+    Check(
+        "farm",
+        "Are the views of the driver whole?",
+        lambda node: parts.farm(node.settings, run_dir(node.env)),
+    ),
+    Check("engines", "Is nvct registered with the engines, and in force?", _engines),
+    Check("docker", "Does docker run --gpus work?", _docker),
+    Check(
+        "units",
+        "Do systemd's units keep the specification?",
+        lambda node: parts.units(booted=node.booted),
+    ),
+    Check("agent", "Does the kubelet get the GPUs?", _agent),
+    Check(
+        "selinux",
+        "Does SELinux let containers use devices?",
+        lambda node: security.selinux(node.roots),
+    ),
+    Check(
+        "folders",
+        "Can only root write CDI specifications?",
+        lambda node: security.spec_folders(node.settings.spec_dirs),
+        is_security=True,
+    ),
+)
+STATUS = ("config", "driver", "specs", "plans", "farm", "engines", "units")
+"""The checks that `nvct status` shows."""
+
+
+def named(names: Sequence[str]) -> list[Check]:
+    """Return the checks with some names, in their order in the table."""
+    return [check for check in CHECKS if check.name in names]
+
+
+def sees_everything() -> bool:
+    """Return whether this process may read what the checks look at."""
+    return os.geteuid() == 0

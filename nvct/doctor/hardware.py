@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of GPUs, NVSwitches and their driver beyond discovery. Cold; changes nothing."""
+
+from __future__ import annotations
+
+import os
+
+from nvct.doctor.model import Part, count
+from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.reasons import Reason
+from nvct.errors import HostError, NvmlError
+from nvct.host import procfs
+from nvct.host.device_nodes import dev_char
+from nvct.host.gpu import pci
+from nvct.host.model import Findings
+from nvct.host.nvml import session as sessions
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.doctor.model import Severity
+    from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.session import NvmlSession
+    from nvct.host.roots import Roots
+
+FABRIC_MANAGER = "nv-fabricmanager"[:15]
+"""As /proc/PID/comm has it: TASK_COMM_LEN of Linux is 16, with the terminating zero."""
+PERSISTENCED_SOCKET = "nvidia-persistenced/socket"
+
+
+def gpus(roots: Roots) -> Part:
+    """Check that NVIDIA's driver has the GPUs of the PCI bus."""
+    number = pci.count(roots)
+    if not number:
+        text = "no GPU of NVIDIA on the PCI bus"
+        return part_of("gpus", [text], health="absent")
+    elsewhere = pci.bound_elsewhere(roots)
+    lines = [f"{count(number, 'GPU')} of NVIDIA on the PCI bus"]
+    texts = [f"GPU {gpu.bus_id} is bound to {gpu.driver}" for gpu in elsewhere]
+    natives = [gpu for gpu in elsewhere if gpu.driver in pci.NATIVE]
+    # A GPU that is handed on to a virtual machine is as its owner wants it.
+    severity: Severity = "error" if natives else "note"
+    found = findings_of(Reason.GpuBoundElsewhere, severity, texts)
+    return part_of("gpus", [*lines, *texts], found)
+
+
+def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
+    """Check that NVML answers; return the MIG state as well, None if it does not.
+
+    Args:
+        session: with the library of the driver's root; None if there is none.
+    """
+    if session is None:
+        return part_of("nvml", ["no libnvidia-ml.so.1 to ask"], health="absent"), None
+    try:
+        state = session.mig()
+    except NvmlError as error:
+        hung = sessions.is_hang(error.message)
+        reason = Reason.NvmlHung if hung else Reason.DriverNotWorking
+        text = error.message
+        return part_of("nvml", [text], findings_of(reason, "error", [text])), None
+    return part_of("nvml", [f"answers about {count(len(state.gpus), 'GPU')}"]), state
+
+
+def mig(state: MigState | None) -> Part:
+    """Check that no GPU waits for a reset to change its MIG mode."""
+    capable = [gpu for gpu in state.gpus if gpu.capable] if state else []
+    if not capable:
+        return part_of("mig", ["no GPU that NVML reports can do MIG"], health="absent")
+    on = sum(gpu.enabled for gpu in capable)
+    waiting = [
+        f"GPU {gpu.bus_id} has MIG {_word(gpu.enabled)}, and {_word(gpu.pending)} after a reset"
+        for gpu in capable
+        if gpu.enabled != gpu.pending
+    ]
+    lines = [f"on in {on} of {count(len(capable), 'GPU')} that can do it", *waiting]
+    return part_of("mig", lines, findings_of(Reason.MigModePending, "warning", waiting))
+
+
+def _word(on: bool) -> str:  # noqa: FBT001 - the value itself
+    return "on" if on else "off"
+
+
+def fabric(roots: Roots) -> Part:
+    """Check that a host with NVSwitches runs the fabric manager: without it, CUDA fails (802)."""
+    switches = procfs.list_directory(f"{roots.proc}/driver/nvidia-nvswitch/devices")
+    if not switches:
+        return part_of("fabric", ["no NVSwitch that this host has to manage"], health="absent")
+    things = f"{len(switches)} NVSwitch{'' if len(switches) == 1 else 'es'}"
+    if _runs(roots, FABRIC_MANAGER):
+        return part_of("fabric", [f"{things}, and the fabric manager runs"])
+    text = f"{things}, and no process {FABRIC_MANAGER}"
+    missing = findings_of(Reason.FabricManagerNotRunning, "error", [text])
+    return part_of("fabric", [text], missing)
+
+
+def _runs(roots: Roots, name: str) -> bool:
+    pids = (one for one in procfs.list_directory(roots.proc) if one.isdecimal())
+    return any(
+        (procfs.read_text(f"{roots.proc}/{pid}/comm") or "").rstrip("\n") == name for pid in pids
+    )
+
+
+def persistence(roots: Roots) -> Part:
+    """Check for nvidia-persistenced: without it, the first process to use a GPU waits for it."""
+    if not procfs.driver_version(roots):
+        return part_of("daemon", [procfs.NOT_LOADED], health="absent")
+    path = f"{roots.run}/{PERSISTENCED_SOCKET}"
+    if os.path.exists(path):
+        return part_of("daemon", ["nvidia-persistenced keeps the GPUs initialized"])
+    text = f"nvidia-persistenced does not run: {path} does not exist"
+    return part_of("daemon", [text], findings_of(Reason.PersistenceOff, "note", [text]))
+
+
+def character_links(roots: Roots, *, booted: bool) -> Part:
+    """Check /dev/char, which systemd reads when it is reloaded.
+
+    Args:
+        roots: of this host.
+        booted: whether systemd runs here.
+    """
+    if not booted:
+        return part_of("links", ["systemd does not run here"], health="absent")
+    folder = f"{roots.dev}/char"
+    try:
+        plan = dev_char.plan_links(roots, folder, Findings(), create_all=False)
+    except HostError as error:
+        return part_of("links", [error.message], health="absent")
+    wrong = [step for step in plan.steps if step.action in ("make", "replace")]
+    if not plan.steps:
+        return part_of("links", ["no device node of the driver"], health="absent")
+    if not wrong:
+        return part_of("links", [f"{folder} has a link for each device node of the driver"])
+    text = f"{folder} lacks {count(len(wrong), 'link')}, for example {wrong[0].path}"
+    return part_of("links", [text], findings_of(Reason.CharacterLinksMissing, "warning", [text]))

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of what protects a host from its containers and users. Cold; changes nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.reasons import Reason
+from nvct.host import procfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.doctor.model import Part
+    from nvct.host.roots import Roots
+
+BOOLEAN = "fs/selinux/booleans/container_use_devices"
+OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def spec_folders(folders: Sequence[str], *, owner: int = 0) -> Part:
+    """Check that only root can write CDI specifications: an engine carries out what they say.
+
+    Args:
+        folders: of the specifications.
+        owner: the uid that root's files have, other than 0 in tests only.
+    """
+    there = [folder for folder in folders if os.path.isdir(folder)]
+    if not there:
+        return part_of("folders", [f"no {' and no '.join(folders)}"], health="absent")
+    wrong = [text for folder in there for text in _writable(folder, owner)]
+    lines = wrong or [f"only root can write {' and '.join(there)}"]
+    found = findings_of(Reason.SpecificationFolderWritable, "error", wrong)
+    return part_of("folders", lines, found)
+
+
+def _writable(folder: str, owner: int) -> Iterator[str]:
+    """Yield a sentence for a folder and each of its files that others than root can write."""
+    for path in (folder, *(f"{folder}/{name}" for name in procfs.list_directory(folder))):
+        try:
+            status = os.stat(path)
+        except OSError:
+            continue
+        if status.st_uid != owner:
+            yield f"{path} belongs to the user {status.st_uid}, not to root"
+        elif status.st_mode & OTHERS:
+            yield f"{path} can be written by others: mode {stat.S_IMODE(status.st_mode):04o}"
+
+
+def selinux(roots: Roots) -> Part:
+    """Check SELinux's boolean that lets containers use devices."""
+    enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
+    if enforce != "1":
+        text = "SELinux is permissive" if enforce else "SELinux is off"
+        return part_of("selinux", [text], health="absent")
+    value = (procfs.read_text(f"{roots.sys}/{BOOLEAN}") or "").split()
+    if not value:
+        text = f"SELinux is enforcing; its boolean {os.path.basename(BOOLEAN)} cannot be read"
+        return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "unknown", [text]))
+    if value[0] == "1":
+        return part_of("selinux", ["SELinux is enforcing, and containers may use devices"])
+    text = f"SELinux is enforcing, and {os.path.basename(BOOLEAN)} is off"
+    return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "warning", [text]))

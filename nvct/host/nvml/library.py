@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the driver's NVML."""
+
+from __future__ import annotations
+
+import posix
+from dataclasses import replace
+
+from nvct.errors import DriverNotFoundError, HostError
+from nvct.host.driver import libraries
+from nvct.host.driver.tree import Tree
+from nvct.host.model import Findings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.roots import Roots
+
+NVML = "libnvidia-ml.so.1"
+
+
+def nvml_library(roots: Roots) -> str:
+    """Return the path of the driver's NVML, in the driver root or as this container has it.
+
+    Raises:
+        DriverNotFoundError: there is none.
+    """
+    for root in dict.fromkeys((roots.driver_root, "/")):
+        try:
+            with Tree(root) as tree:
+                at_root = replace(roots, driver_root=root)
+                machine = posix.uname().machine
+                search = libraries.Search(tree, at_root, machine, Findings())
+                path = libraries.find_one(search, NVML)
+        except HostError:  # no such folder
+            continue
+        if path is not None:
+            return path
+    raise DriverNotFoundError(
+        f"no {NVML} in {roots.driver_root} or /",
+        hint="install NVIDIA's driver, or mount its root and name it: --driver-root-ctr-path",
+    )

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""nvct doctor: every check on a host, what it prints, and what it mends."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.config import load
+from nvct.doctor import checks, mends
+from nvct.doctor.model import Finding, Part
+from nvct.doctor.reasons import Reason
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+
+PAGE = Path(__file__).parents[3] / "docs/doctor.md"
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    made.driver()
+    yield made
+    made.remove()
+
+
+def node(lab: Lab, **more: object) -> checks.Node:
+    settings = load.load(str(lab.config_toml))
+    return checks.Node(settings=settings, env=lab.env, booted=False, **more)  # type: ignore[arg-type]
+
+
+def doctor(lab: Lab, *words: str) -> tuple[int, str]:
+    done = CliRunner().invoke(
+        program("nvct"), ["--config", str(lab.config_toml), "doctor", *words], env=lab.env
+    )
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.name)
+def test_each_check_says_something_on_a_healthy_host(check: checks.Check, lab: Lab) -> None:
+    part = check.look(node(lab))
+
+    assert part.lines
+    errors = [one.reason for one in part.findings if one.severity == "error"]
+    # The library of this host is a file with a header, and no code.
+    assert errors == ([Reason.DriverNotWorking] if check.name == "nvml" else [])
+
+
+def test_names_are_words_and_no_name_is_taken_twice() -> None:
+    names = [check.name for check in checks.CHECKS]
+    assert len(set(names)) == len(names)
+    assert all(name.isalpha() and name.islower() for name in names)
+    assert all(check.question.endswith("?") for check in checks.CHECKS)
+
+
+def test_the_answer_names_what_is_wrong_and_what_to_do(lab: Lab) -> None:
+    lab.spec(kind="acme.com/nic", devices={"0": {"deviceNodes": [{"path": "/dev/no-such"}]}})
+
+    status, said = doctor(lab, "--only", "specs,plans")
+
+    assert status == 1
+    assert "LOOK specs" in said
+    assert "/dev/no-such" in said
+    assert "do: Run `nvidia-ctk system create-device-nodes --all`." in said
+    assert "2 checks, 1 with something to mend" in said
+
+
+def test_json_has_name_question_and_findings(lab: Lab) -> None:
+    status, said = doctor(lab, "--only", "specs", "--json")
+
+    (told,) = json.loads(said)
+    assert status == 0
+    assert told["name"] == "specs"
+    assert told["question"] == "Do the CDI specifications describe this host?"
+    assert [one["reason"] for one in told["findings"]] == ["SpecificationMissing"]
+
+
+def test_an_unknown_check_is_refused_with_the_names_there_are(lab: Lab) -> None:
+    done = CliRunner().invoke(program("nvct"), ["doctor", "--only", "gpu"], env=lab.env)
+
+    assert "no check has the name 'gpu'" in str(done.exception)
+
+
+def test_security_looks_only_at_what_protects_the_host(lab: Lab) -> None:
+    _, said = doctor(lab, "--security", "--json")
+
+    assert [one["name"] for one in json.loads(said)] == ["folders"]
+
+
+def test_an_agent_that_failed_is_a_fault(lab: Lab) -> None:
+    task = {"name": "device-plugin", "state": "failed", "reason": "no driver", "detail": None}
+    document = {"state": "serving", "nvml": {"state": "ok"}, "tasks": [task]}
+    (agent,) = checks.named(["agent"])
+
+    part = agent.look(node(lab, agent=document))
+
+    assert part.health == "attention"
+    assert part.lines == ("task device-plugin has failed: no driver",)
+
+
+def faulty(*reasons: Reason) -> list[Part]:
+    found = tuple(Finding(reason=one, severity="error", evidence="x") for one in reasons)
+    return [Part(name="specs", health="attention", lines=("x",), findings=found)]
+
+
+def test_device_nodes_come_before_the_specification_that_names_them() -> None:
+    planned = mends.plan(
+        faulty(
+            Reason.SpecificationStale, Reason.DeviceNodesMissing, Reason.SpecificationIncomplete
+        )
+    )
+
+    assert [str(one) for one in planned] == [
+        "nvct system create-device-nodes --all",
+        "nvct publish",
+    ]
+    assert planned[1].reasons == (Reason.SpecificationStale, Reason.SpecificationIncomplete)
+
+
+def test_what_no_command_mends_is_left_alone() -> None:
+    assert mends.plan(faulty(Reason.SelinuxDenies, Reason.GpuBoundElsewhere)) == []
+
+
+def test_a_dry_run_prints_the_commands_and_changes_nothing(lab: Lab) -> None:
+    path = lab.spec(
+        kind="acme.com/nic", devices={"0": {"deviceNodes": [{"path": "/dev/no-such"}]}}
+    )
+    before = path.read_bytes()
+
+    _, said = doctor(lab, "--only", "specs", "--fix", "--dry-run")
+
+    assert "would run: nvct system create-device-nodes --all  (DeviceNodesMissing)" in said
+    assert path.read_bytes() == before
+
+
+def test_a_dry_run_of_nothing_is_refused(lab: Lab) -> None:
+    done = CliRunner().invoke(program("nvct"), ["doctor", "--dry-run"], env=lab.env)
+
+    assert "--dry-run goes with --fix" in str(done.exception)
+
+
+def test_the_page_lists_every_check_with_its_question_and_every_mend() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*\?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert rows == [(check.name, check.question) for check in checks.CHECKS]
+
+    mended = re.findall(
+        r"^\| (`.*`) \| `nvct (.*)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
+    )
+    told = {
+        name: tuple(words.split()) for names, words in mended for name in re.findall(r"\w+", names)
+    }
+    assert told == {reason.name: words for reason, words in mends.COMMANDS.items()}
