@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from nvct.agent.discovery import nvml_library
 from nvct.errors import NvmlError
 from nvct.host.nvml import mig_answers
+from nvct.host.nvml.library import nvml_library
 from tests.unit.agent.machines import discovery
 
 TYPE_CHECKING = False
