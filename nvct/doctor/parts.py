@@ -60,29 +60,18 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
     text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
     text += f", {count(mig, 'MIG device')}" if mig else ""
     lines = [text, *inventory.warnings]
-    incomplete = [
-        Finding(
-            reason=Reason.DeviceNodesMissing if NO_NODE in text else Reason.DriverIncomplete,
-            severity="warning",
-            evidence=text,
-        )
-        for text in inventory.warnings
-    ]
-    return part_of("driver", lines, [*incomplete, *_gpus(inventory)]), inventory
+    found = [_of_warning(text) for text in inventory.warnings]
+    if inventory.mode == "nvml" and not inventory.gpus:
+        none = "the driver is loaded and lists no GPU"
+        found += findings_of(Reason.GpuNotFound, "note", [none])
+    return part_of("driver", lines, found), inventory
 
 
-def _gpus(inventory: Inventory) -> list[Finding]:
-    """Return why no container can get any or some GPU of this host."""
-    if inventory.mode != "nvml":
-        return []
-    without = [gpu.index for gpu in inventory.gpus if gpu.node is None]
-    lost = findings_of(
-        Reason.DeviceNodesMissing,
-        "error",
-        [f"GPU {index} has no device node" for index in without],
-    )
-    none = [] if inventory.gpus else ["the driver is loaded and lists no GPU"]
-    return [*lost, *findings_of(Reason.GpuNotFound, "note", none)]
+def _of_warning(text: str) -> Finding:
+    """Return the finding of a warning of discovery."""
+    if NO_NODE in text:
+        return Finding(reason=Reason.DeviceNodesMissing, severity="error", evidence=text)
+    return Finding(reason=Reason.DriverIncomplete, severity="warning", evidence=text)
 
 
 def specs(settings: Config, inventory: Inventory | None) -> Part:

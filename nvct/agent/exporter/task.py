@@ -64,7 +64,7 @@ class Exporter:
             client: of NVML.
             journal: the log.
             pods: returns who tells which pod has which device.
-            library: returns the path of NVML, as `discovery.nvml_library`.
+            library: returns the path of NVML, as `nvct.host.nvml.library`.
         """
         self.reload = asyncio.Event()
         self.port = 0
