@@ -20,7 +20,7 @@ from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.program import ENDING
 from nvct.agent.status import Status
-from nvct.agent.task_table import TASKS
+from nvct.agent.task_table import OFFERING, TASKS
 from nvct.agent.tasks import Task
 from nvct.agent.variables import LISTEN_ENV, SOCKET_ENV
 from nvct.agent.waiting import unless, within
@@ -182,6 +182,11 @@ def run(
     for name in names:
         if name not in TASKS:
             raise UsageError(f"task {name!r} is unknown", hint=f"there are: {', '.join(TASKS)}")
+    if set(OFFERING) <= set(names):
+        raise UsageError(
+            f"tasks {' and '.join(OFFERING)} offer the same GPUs",
+            hint="choose one for a node: --tasks",
+        )
     journal = logs.from_environment(env)
     listen = env.get(LISTEN_ENV, "")
     agent = Agent(names, env, client, journal, has_gpu, http.address(listen) if listen else None)

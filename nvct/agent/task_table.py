@@ -60,18 +60,25 @@ def _condition(env: Mapping[str, str], _client: NvmlClient, journal: Log) -> Run
     return main.make(env, env[SOCKET_ENV], journal, OFFERING)
 
 
+def _dra(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+    from nvct.agent.dra import main
+
+    return main.make((), env, client, journal)
+
+
 def _exporter(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
     from nvct.agent.exporter import main
 
     return main.make((), env, client, journal)
 
 
-OFFERING = ("device-plugin",)
-"""The tasks that offer devices to the kubelet."""
+OFFERING = ("device-plugin", "dra")
+"""The tasks that offer devices to the kubelet; an agent has one of them."""
 TASKS: Mapping[str, Factory] = {
     "condition": _condition,
     "config-manager": _config_manager,
     "device-plugin": _device_plugin,
+    "dra": _dra,
     "exporter": _exporter,
     "labels": _labels,
 }

@@ -81,9 +81,10 @@ def agent(
     """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
 
     Tasks: condition writes a condition of this Node, config-manager chooses its config file,
-    device-plugin offers GPUs to the kubelet, exporter serves metrics of GPUs, labels writes labels
-    of this Node. A task takes its settings from the environment variables of NVIDIA's program
-    (config-manager, nvidia-device-plugin, dcgm-exporter, gpu-feature-discovery), such as
+    device-plugin offers GPUs to the kubelet, dra offers them by dynamic resource allocation
+    instead, exporter serves metrics of GPUs, labels writes labels of this Node. A task takes its
+    settings from the environment variables of NVIDIA's program (config-manager,
+    nvidia-device-plugin, gpu-kubelet-plugin, dcgm-exporter, gpu-feature-discovery), such as
     MIG_STRATEGY, and from the file that CONFIG_FILE names.
 
     Example: MIG_STRATEGY=mixed nvct agent

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.device_plugin.settings import DRA_VENDOR, VENDOR
 from nvct.cdi import registry
 from nvct.paths import GPU_KIND
 from nvct.spec import mounted, provenance
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from nvct.cdi.types import ContainerEdits, Spec
 
     Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
+
+
+OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
+"""How names of the agent's own files begin."""
 
 
 class Published(NamedTuple):
@@ -59,11 +63,11 @@ def find(folder: str, driver_version: str) -> Published:
 
 
 def signature(folder: str) -> Signature:
-    """Return a value that changes when the specifications in a folder do, the plugin's aside."""
+    """Return a value that changes when the specifications in a folder do, the agent's aside."""
     paths = [
         path
         for path in registry.spec_paths((folder,))
-        if not os.path.basename(path).startswith(f"{VENDOR}-")
+        if not os.path.basename(path).startswith(OWN)
     ]
     identities = [(path, provenance.identity(path)) for path in paths]
     return tuple((path, *identity[1:]) for path, identity in identities if identity)

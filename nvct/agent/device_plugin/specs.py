@@ -70,12 +70,12 @@ def write(
     Raises:
         NvctError: there is no specification of the GPUs or channels.
     """
-    known, warnings = flags.parse(settings.cdi_feature_flags)
+    known, _ = flags.parse(settings.cdi_feature_flags)
     discovery = DiscoveryOptions(nvml=Reported(report), flags=known, stat_node=stat_node)
     options = _options(settings, roots, known)
-    driver = _published(settings, report.driver_version, folder)
-    gpus = replace(options, cls="gpu")
-    found = [*warnings, *_write("auto", roots, discovery, gpus, folder, driver=driver)]
+    made = gpus(settings, roots, report, stat_node=stat_node, folder=folder)
+    driver, found = made.published, made.warnings
+    _save(made.spec, folder, "gpu")
     if imex_channels:
         ids = tuple(str(channel) for channel in imex_channels)
         channels = replace(options, cls="imex-channel", device_ids=ids)
@@ -91,6 +91,37 @@ def write(
         else:
             features.append(feature)
     return Written(tuple(features), driver, found)
+
+
+class Made(NamedTuple):
+    """The specification of GPUs, not written; see `Written`."""
+
+    spec: Spec
+    published: Published
+    warnings: list[str]
+
+
+def gpus(
+    settings: Settings,
+    roots: Roots,
+    report: NvmlReport,
+    *,
+    stat_node: StatNode = device_nodes.node,
+    folder: str = SPEC_FOLDER,
+) -> Made:
+    """Return the specification of all GPUs and MIG devices; the arguments are those of `write`.
+
+    Raises:
+        NvctError: there is none.
+    """
+    known, warnings = flags.parse(settings.cdi_feature_flags)
+    discovery = DiscoveryOptions(nvml=Reported(report), flags=known, stat_node=stat_node)
+    driver = _published(settings, report.driver_version, folder)
+    inventory = modes.discover("auto", roots, discovery)
+    spec = generate(inventory, replace(_options(settings, roots, known), cls="gpu"))
+    if driver.path:
+        spec["containerEdits"] = _with_files_of(driver.edits, spec)
+    return Made(spec, driver, [*warnings, *inventory.warnings])
 
 
 def _options(settings: Settings, roots: Roots, known: frozenset[str]) -> Options:
@@ -117,16 +148,15 @@ def _write(
     discovery: DiscoveryOptions,
     options: Options,
     folder: str,
-    *,
-    driver: Published | None = None,
 ) -> tuple[str, ...]:
     """Write one specification; return the warnings of the discovery."""
     inventory = modes.discover(mode, roots, discovery)
-    spec = generate(inventory, options)
-    if driver and driver.path:
-        spec["containerEdits"] = _with_files_of(driver.edits, spec)
-    store.save(spec, f"{folder}/{VENDOR}-{options.cls}.json", "json")
+    _save(generate(inventory, options), folder, options.cls)
     return inventory.warnings
+
+
+def _save(spec: Spec, folder: str, cls: str) -> None:
+    store.save(spec, f"{folder}/{VENDOR}-{cls}.json", "json")
 
 
 def _with_files_of(edits: ContainerEdits, spec: Spec) -> ContainerEdits:

@@ -38,6 +38,7 @@ class Publisher:
         version: of the API, "" until the API server was asked.
         written: how many slices were written or deleted.
         problem: why the last attempt failed, "" if it did not.
+        is_current: whether the API server has the slices of the devices.
     """
 
     def __init__(self, cluster: Cluster, node: str, log: Log) -> None:
@@ -45,6 +46,7 @@ class Publisher:
         self.version = ""
         self.written = 0
         self.problem = ""
+        self.is_current = False
         self._cluster = cluster
         self._node = node
         self._log = log
@@ -66,8 +68,10 @@ class Publisher:
             if self._devices is None:
                 await self._changed.wait()
             self._changed.clear()
+            self.is_current = False
             try:
                 await self._write()
+                self.is_current = not self._changed.is_set()
                 failures, self.problem = 0, ""
                 await unless(self._changed, self._other_changes())
             except HostError as error:
@@ -91,7 +95,7 @@ class Publisher:
                 hint="give its name: NODE_NAME, from the field spec.nodeName",
                 status=NOT_FOUND,
             )
-        version = self.version or await self._find_version()
+        version = await self.find_version()
         found = await self._cluster.list(slices.kind(version), fields=self._fields())
         others = slices.others(found.objects, self._node)
         if others:
@@ -114,17 +118,20 @@ class Publisher:
         if count:
             self._log.info(f"{count} ResourceSlices of Node {self._node} were written")
         self.written += count
-        self.version, self._since = version, found.version
+        self._since = found.version
 
-    async def _find_version(self) -> str:
+    async def find_version(self) -> str:
         """Return the newest version of the API that the server has.
 
         Raises:
-            ClusterError: it has none.
+            ClusterError: it has none, or does not answer.
         """
+        if self.version:
+            return self.version
         for version in slices.VERSIONS:
             try:
                 await self._cluster.list(slices.kind(version), fields=self._fields())
+                self.version = version
                 return version
             except ClusterError as error:
                 if error.status != NOT_FOUND:

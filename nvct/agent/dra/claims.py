@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the scheduler has allocated to a ResourceClaim, as the API server has it.
+
+Contract: pure functions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from nvct.agent.cluster import Kind
+from nvct.agent.dra.devices import DRIVER
+from nvct.agent.dra.slices import GROUP
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.cluster import Object
+
+
+class Allocated(NamedTuple):
+    """A device of this driver that a claim has.
+
+    Attributes:
+        device: its name in the pool of the node.
+        requests: names of the claim's requests that it is for.
+        is_admin: whether the claim only observes it, and others may have it.
+    """
+
+    device: str
+    requests: tuple[str, ...]
+    is_admin: bool = False
+
+
+def kind(version: str) -> Kind:
+    """Return the kind of claims in a version of the API."""
+    return Kind(GROUP, version, "ResourceClaim", "resourceclaims", is_namespaced=True)
+
+
+def is_allocated(claim: Object) -> bool:
+    """Return whether the scheduler has given devices to a claim."""
+    return bool(claim.get("status", {}).get("allocation"))
+
+
+def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
+    """Return the devices of this driver on a node that a claim has, in the claim's order."""
+    devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
+    found: dict[tuple[str, bool], list[str]] = {}
+    for result in devices.get("results", ()):
+        if (result.get("driver"), result.get("pool")) == (DRIVER, node):
+            key = result["device"], bool(result.get("adminAccess"))
+            # A container names the request; which of its alternatives was taken does not matter.
+            found.setdefault(key, []).append(result["request"].partition("/")[0])
+    return tuple(
+        Allocated(device, tuple(dict.fromkeys(requests)), is_admin)
+        for (device, is_admin), requests in found.items()
+    )

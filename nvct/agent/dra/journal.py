@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The journal of prepared claims: a file that survives the agent and the node's boots.
+
+Contract: read and written as a whole under a lock, because two instances of the driver may run
+during an update. Written atomically. Everything else (CDI specifications) is derived from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+
+from nvct.errors import DocumentError, HostError
+from nvct.linux.files import write_atomic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from nvct.agent.kubelet.dra_service import ClaimRef
+
+FILE, LOCK = "nvct-claims.json", "nvct-claims.lock"
+VERSION = 1
+MODE = 0o600
+LOCK_S = 30.0
+"""Less than the kubelet's limit for a call, 45 s (pkg/kubelet/cm/dra/plugin of 1.36)."""
+POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A device of a prepared claim.
+
+    Attributes:
+        device: its name in the pool.
+        uuid: of the GPU or MIG device.
+        gpu: the UUID of the GPU.
+        requests: names of the claim's requests that it is for.
+        is_admin: whether others may have it too.
+    """
+
+    device: str
+    uuid: str
+    gpu: str
+    requests: tuple[str, ...]
+    is_admin: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A prepared claim."""
+
+    namespace: str
+    name: str
+    uid: str
+    entries: tuple[Entry, ...]
+
+
+class Journal:
+    """The claims of one node by their uids."""
+
+    def __init__(self, folder: str) -> None:
+        """Use the files in a folder, which is made if it is missing.
+
+        Raises:
+            HostError: it cannot be made.
+        """
+        try:
+            os.makedirs(folder, mode=0o750, exist_ok=True)
+        except OSError as error:
+            raise HostError(f"{folder} cannot be made: {error.strerror}") from error
+        self.path = f"{folder}/{FILE}"
+        self._lock = f"{folder}/{LOCK}"
+
+    @contextlib.asynccontextmanager
+    async def locked(self) -> AsyncIterator[dict[str, Prepared]]:
+        """Yield the claims, which nobody else changes meanwhile; see `save`.
+
+        Raises:
+            HostError: another instance holds the lock for too long, or the file is unreadable.
+            DocumentError: it is malformed.
+        """
+        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+        try:
+            end = time.monotonic() + LOCK_S
+            while not _try_lock(fd):
+                if time.monotonic() > end:
+                    raise HostError(f"another driver holds {self._lock} for {LOCK_S:g} s")
+                await asyncio.sleep(POLL_S)
+            yield self.load()
+        finally:
+            os.close(fd)
+
+    def load(self) -> dict[str, Prepared]:
+        """Return the claims as the file has them.
+
+        Raises:
+            HostError: it is unreadable.
+            DocumentError: it is malformed.
+        """
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                document = json.load(file)
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise HostError(f"{self.path} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise self._malformed(str(error)) from error
+        return self._parsed(document)
+
+    def save(self, claims: Mapping[str, Prepared]) -> None:
+        """Write all claims.
+
+        Raises:
+            HostError: the file cannot be written.
+        """
+        document = {"version": VERSION, "claims": [asdict(claims[uid]) for uid in sorted(claims)]}
+        try:
+            # On the disk: after a boot the kubelet does not prepare a claim again.
+            write_atomic(self.path, json.dumps(document, indent=1).encode(), mode=MODE, sync=True)
+        except OSError as error:
+            raise HostError(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def _parsed(self, document: object) -> dict[str, Prepared]:
+        if not isinstance(document, dict) or document.get("version") != VERSION:
+            raise self._malformed("it is of another version")
+        try:
+            return {
+                claim["uid"]: Prepared(
+                    **{key: claim[key] for key in ("namespace", "name", "uid")},
+                    entries=tuple(
+                        Entry(**{**entry, "requests": tuple(entry["requests"])})
+                        for entry in claim["entries"]
+                    ),
+                )
+                for claim in document["claims"]
+            }
+        except (KeyError, TypeError) as error:
+            raise self._malformed(f"a field is missing or unknown: {error}") from error
+
+    def _malformed(self, reason: str) -> DocumentError:
+        return DocumentError(
+            f"the journal of prepared claims {self.path} is malformed: {reason}",
+            hint="drain the node of pods with GPUs, and remove the file",
+        )
+
+
+def ref_of(claim: Prepared) -> ClaimRef:
+    """Return how the kubelet names a claim."""
+    from nvct.agent.kubelet.dra_service import ClaimRef
+
+    return ClaimRef(claim.namespace, claim.name, claim.uid)
+
+
+def _try_lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

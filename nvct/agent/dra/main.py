@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program `gpu-kubelet-plugin`: the agent's task alone, with the options of NVIDIA's program."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from nvct.agent.cluster import Cluster
+    from nvct.agent.dra.task import DraDriver
+    from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
+
+PROGRAM = "gpu-kubelet-plugin"
+INCUMBENT = "25.12.0"
+"""The version of NVIDIA's program whose options this one takes."""
+
+
+def main() -> NoReturn:
+    """Run the program."""
+    from nvct.agent import program
+    from nvct.agent.dra import options
+
+    program.main(
+        program.Program(
+            name=PROGRAM,
+            title="NVIDIA DRA Driver for GPUs",
+            version=INCUMBENT,
+            help_text=options.help_text,
+            check=options.resolve,
+            make=make,
+        )
+    )
+
+
+def make(
+    words: Sequence[str], env: Mapping[str, str], client: NvmlClient, journal: Log
+) -> DraDriver:
+    """Return the task, with the settings of a command line and environment.
+
+    Raises:
+        UsageError: a setting is wrong.
+    """
+    from nvct.agent import cluster  # lightkube, 12 MB
+    from nvct.agent.discovery import of_this_machine
+    from nvct.agent.dra import options
+    from nvct.agent.dra.task import DraDriver
+
+    settings = options.resolve(words, env)
+    discovery = of_this_machine(client, settings.container_driver_root, "auto")
+
+    def connect() -> Cluster:
+        return cluster.connect(settings.kubeconfig, env)
+
+    return DraDriver(settings, discovery, connect, journal)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares and unprepares claims for the kubelet, and compares the journal with the API server.
+
+A claim is prepared when the journal has it; its CDI specification is written before the kubelet is
+answered, and again at each start. Whatever the kubelet asks twice has the same answer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+from nvct.agent.dra import claims
+from nvct.agent.dra.journal import Entry, Prepared, ref_of
+from nvct.agent.dra.specs import cdi_devices
+from nvct.agent.kubelet.dra_service import PreparedDevice
+from nvct.errors import HostError, NvctError, RequestError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from nvct.agent.cluster import Object
+    from nvct.agent.dra.claims import Allocated
+    from nvct.agent.dra.devices import Device
+    from nvct.agent.dra.journal import Journal
+    from nvct.agent.dra.specs import Specs
+    from nvct.agent.kubelet.dra_service import ClaimRef
+    from nvct.agent.logs import Log
+
+    FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
+
+UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
+"""It becomes part of a file's name."""
+
+
+class Preparer:
+    """The claims of this node.
+
+    Attributes:
+        devices: that the node has, by name; replaced after each change of the machine.
+        prepared: how often a claim was prepared; `failures`: how often that failed.
+        took_s: how long each of the last prepares took.
+    """
+
+    def __init__(
+        self, node: str, journal: Journal, specs: Specs, find: FindClaim, log: Log
+    ) -> None:
+        """Prepare nothing yet.
+
+        Args:
+            node: its name, which is that of the pool.
+            journal: of prepared claims.
+            specs: of CDI.
+            find: returns a claim as the API server has it.
+            log: for what happens.
+        """
+        self.devices: Mapping[str, Device] = {}
+        self.prepared = 0
+        self.failures = 0
+        self.took_s: list[float] = []
+        self._node = node
+        self._journal = journal
+        self._specs = specs
+        self._find = find
+        self._log = log
+
+    async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
+        """Make the devices of a claim ready, and return them.
+
+        Raises:
+            NvctError: the claim is not allocated, a device is missing or another claim has it,
+                or the API server does not answer.
+        """
+        began = time.monotonic()
+        try:
+            claim = await self._prepare(ref)
+        except NvctError:
+            self.failures += 1
+            raise
+        self.prepared += 1
+        self.took_s = [*self.took_s[-999:], time.monotonic() - began]
+        return [
+            PreparedDevice(e.requests, self._node, e.device, cdi_devices(claim.uid, e))
+            for e in claim.entries
+        ]
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """Undo `prepare`.
+
+        Raises:
+            NvctError: a file cannot be written or removed.
+        """
+        _check(ref)
+        async with self._journal.locked() as known:
+            await self._forget(ref.uid, known)
+
+    async def reconcile(self) -> None:
+        """Unprepare claims that are gone or no longer allocated, and write what is missing.
+
+        Raises:
+            NvctError: the journal cannot be read or written.
+        """
+        gone = [claim for claim in self._journal.load().values() if await self._is_gone(claim)]
+        async with self._journal.locked() as known:
+            for claim in gone:
+                # Again: the same claim may have been allocated again until now.
+                if claim.uid in known and await self._is_gone(claim):
+                    self._log.info(
+                        f"claim {claim.namespace}/{claim.name} ({claim.uid}) is gone: unprepared"
+                    )
+                    await self._forget(claim.uid, known)
+            self._write_specs(known)
+
+    async def _is_gone(self, claim: Prepared) -> bool:
+        """Return whether a claim needs its devices no more; False if nobody can tell."""
+        try:
+            found = await self._find(ref_of(claim))
+        except NvctError as error:
+            self._log.debug(f"claim {claim.namespace}/{claim.name}: {error.message}")
+            return False
+        return found is None or not claims.is_allocated(found)
+
+    def write_specs(self) -> None:
+        """Write the CDI specification of each prepared claim, and remove others.
+
+        Raises:
+            NvctError: the journal cannot be read.
+        """
+        self._write_specs(self._journal.load())
+
+    def _write_specs(self, known: Mapping[str, Prepared]) -> None:
+        if self._specs.edits is None:
+            return  # the machine is not known yet
+        self._specs.remove_others(known)
+        for claim in known.values():
+            try:
+                self._specs.write(claim)
+            except NvctError as error:
+                self._log.warning(error.message)
+
+    async def _prepare(self, ref: ClaimRef) -> Prepared:
+        _check(ref)
+        wanted = await self._wanted(ref)
+        async with self._journal.locked() as known:
+            before = known.get(ref.uid)
+            claim = wanted or before
+            if claim is None:
+                raise HostError(f"the API server does not tell what claim {ref.name} has")
+            if before is not None and claim != before:
+                await self._forget(ref.uid, known)
+            await self._check_free(claim, known)
+            self._specs.write(claim)
+            if before != claim:
+                known[claim.uid] = claim
+                self._journal.save(known)
+                names = ", ".join(f"{e.device} ({e.uuid})" for e in claim.entries)
+                self._log.info(f"claim {ref.namespace}/{ref.name} ({ref.uid}) has {names}")
+            return claim
+
+    async def _wanted(self, ref: ClaimRef) -> Prepared | None:
+        """Return what a claim has; None if the API server does not answer and it is prepared.
+
+        Raises:
+            NvctError: see `prepare`.
+        """
+        try:
+            found = await self._find(ref)
+        except NvctError as error:
+            if ref.uid in self._journal.load():
+                self._log.warning(
+                    f"claim {ref.namespace}/{ref.name} is as it was: {error.message}"
+                )
+                return None
+            raise
+        if found is None:
+            raise RequestError(
+                f"there is no ResourceClaim {ref.namespace}/{ref.name} with uid {ref.uid}"
+            )
+        if not claims.is_allocated(found):
+            raise RequestError(f"ResourceClaim {ref.namespace}/{ref.name} is not allocated")
+        entries = tuple(self._entry(one) for one in claims.allocated(found, self._node))
+        return Prepared(namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries)
+
+    def _entry(self, allocated: Allocated) -> Entry:
+        device = self.devices.get(allocated.device)
+        if device is None:
+            raise HostError(
+                f"Node {self._node} has no device {allocated.device} now",
+                hint="see `nvct agent --status` on the node",
+            )
+        return Entry(
+            device=device.name, uuid=device.uuid, gpu=device.gpu,
+            requests=allocated.requests, is_admin=allocated.is_admin,
+        )  # fmt: skip
+
+    async def _check_free(self, claim: Prepared, known: dict[str, Prepared]) -> None:
+        """Forget claims that are gone and have a device of this one.
+
+        Raises:
+            HostError: another claim that still exists has a device.
+        """
+        wanted = {entry.uuid for entry in claim.entries if not entry.is_admin}
+        for other in list(known.values()):
+            held = {entry.uuid for entry in other.entries if not entry.is_admin} & wanted
+            if other.uid == claim.uid or not held:
+                continue
+            found = await self._find(ref_of(other))
+            if found is not None and claims.is_allocated(found):
+                raise HostError(
+                    f"{min(held)} is prepared for claim {other.namespace}/{other.name}",
+                    hint="the pod of that claim may still end",
+                )
+            await self._forget(other.uid, known)
+
+    async def _forget(self, uid: str, known: dict[str, Prepared]) -> None:
+        self._specs.remove(uid)
+        if known.pop(uid, None) is not None:
+            self._journal.save(known)
+
+
+def _check(ref: ClaimRef) -> None:
+    if not UID.fullmatch(ref.uid):
+        raise RequestError(f"{ref.uid!r} is no uid of a ResourceClaim")

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the DRA driver, after command line and environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from nvct.agent.device_plugin import settings as device_plugin
+from nvct.paths import CDI_DYNAMIC_DIR, HOOK_PATH
+
+REGISTRY = "/var/lib/kubelet/plugins_registry"
+PLUGINS = "/var/lib/kubelet/plugins"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings; the names and defaults are those of the options.
+
+    Attributes:
+        node_name: "" is the host's name.
+        cdi_root: the folder of CDI specifications.
+        driver_root: on the host.
+        container_driver_root: where the driver root is mounted here.
+        hook_path: of the hook program on the host.
+        registry: the kubelet's folder of registration sockets.
+        plugins: the kubelet's folder of plugins' own files.
+        pod_uid: part of the sockets' names, so that two pods do not share them.
+    """
+
+    node_name: str = ""
+    cdi_root: str = CDI_DYNAMIC_DIR
+    driver_root: str = "/"
+    container_driver_root: str = "/driver-root"
+    hook_path: str = HOOK_PATH
+    registry: str = REGISTRY
+    plugins: str = PLUGINS
+    pod_uid: str = ""
+    kubeconfig: str = ""
+
+    @property
+    def node(self) -> str:
+        """Return the name of the Node."""
+        return self.node_name or os.uname().nodename
+
+    @property
+    def pod_resources(self) -> str:
+        """Return the path of the kubelet's socket for pods' resources."""
+        return f"{os.path.dirname(self.plugins)}/pod-resources/kubelet.sock"
+
+    @property
+    def specs(self) -> device_plugin.Settings:
+        """Return the settings for CDI specifications, which are the device plugin's."""
+        return device_plugin.Settings(
+            driver_root=self.driver_root,
+            dev_root=self.driver_root,
+            container_driver_root=self.container_driver_root,
+            hook_path=self.hook_path,
+        )

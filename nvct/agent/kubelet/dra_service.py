@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The services of a driver for dynamic resource allocation over gRPC, and its registration.
+
+The kubelet finds the registration socket in its folder, asks for the driver's name, and then calls
+the driver's own socket. One server answers on both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import NamedTuple, Protocol
+
+# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+
+import grpc
+import grpc.aio
+
+from nvct import errors
+from nvct.agent.kubelet import dra_pb2 as api
+from nvct.agent.kubelet import pluginregistration_pb2 as registration
+from nvct.agent.kubelet.service import OPTIONS
+from nvct.errors import NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from typing import Any, TypeAlias, TypeVar
+
+    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+    T = TypeVar("T")
+
+VERSIONS = ("v1", "v1beta1")
+"""Of the service, the preferred one first: kubelets of 1.34 and later, of 1.32 and 1.33."""
+TYPE = "DRAPlugin"
+REGISTRATION = "pluginregistration.Registration"
+NVCT = "nvct.DRAPlugin"
+"""A service of nvct's drivers alone, by which they know each other."""
+IDENTIFY_S = 1.0
+
+
+class ClaimRef(NamedTuple):
+    """The claim that the kubelet names."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class PreparedDevice(NamedTuple):
+    """A device of a claim that containers can have.
+
+    Attributes:
+        requests: names of the claim's requests that it is for.
+        cdi: the CDI devices that give it to a container.
+    """
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi: tuple[str, ...]
+
+
+class Driver(Protocol):
+    """What the services call; an error is told to the kubelet, which tries again."""
+
+    async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
+        """Make the devices of a claim ready."""
+        ...
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """Undo `prepare`; a claim that is not prepared is no error."""
+        ...
+
+    def registered(self, problem: str) -> None:
+        """Take the kubelet's answer to the registration: "" or why it refuses."""
+        ...
+
+
+def service_name(version: str) -> str:
+    """Return the name of the driver's service, as a registration lists it."""
+    return f"{version}.{TYPE}"
+
+
+def method(version: str, name: str) -> str:
+    """Return the path of a method of the driver's service."""
+    return f"/k8s.io.kubelet.pkg.apis.dra.{version}.{TYPE}/{name}"
+
+
+def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> grpc.aio.Server:
+    """Return a server of a driver that is bound to sockets, and not started.
+
+    Args:
+        driver: answers the kubelet.
+        name: of the driver.
+        endpoint: path of its socket, as the kubelet knows it.
+        sockets: to bind.
+    """
+    services = {
+        REGISTRATION: _registration(driver, name, endpoint),
+        NVCT: {
+            "Identify": grpc.unary_unary_rpc_method_handler(
+                _identify,
+                registration.InfoRequest.FromString,
+                registration.InfoRequest.SerializeToString,
+            )
+        },
+        **{f"k8s.io.kubelet.pkg.apis.dra.{v}.{TYPE}": _claims(driver) for v in VERSIONS},
+    }
+    made = grpc.aio.server(options=OPTIONS)
+    made.add_generic_rpc_handlers(
+        tuple(
+            grpc.method_handlers_generic_handler(service, methods)
+            for service, methods in services.items()
+        )
+    )
+    for socket in sockets:
+        made.add_insecure_port(f"unix:{socket}")
+    return made
+
+
+async def is_nvct(socket: str) -> bool:
+    """Return whether nvct's driver serves a socket; False also if nobody answers."""
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=OPTIONS) as channel:
+        call = channel.unary_unary(
+            f"/{NVCT}/Identify",
+            registration.InfoRequest.SerializeToString,
+            registration.InfoRequest.FromString,
+        )
+        try:
+            await call(registration.InfoRequest(), timeout=IDENTIFY_S)
+        except grpc.RpcError:
+            return False
+        return True
+
+
+def _registration(
+    driver: Driver, name: str, endpoint: str
+) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    async def info(_request: registration.InfoRequest, _context: Context) -> object:
+        return registration.PluginInfo(
+            type=TYPE, name=name, endpoint=endpoint,
+            supported_versions=[service_name(version) for version in VERSIONS],
+        )  # fmt: skip
+
+    async def notify(status: registration.RegistrationStatus, _context: Context) -> object:
+        refused = status.error or "the kubelet gives no reason"
+        driver.registered("" if status.plugin_registered else refused)
+        return registration.RegistrationStatusResponse()
+
+    unary = grpc.unary_unary_rpc_method_handler
+    return {
+        "GetInfo": unary(
+            info,
+            registration.InfoRequest.FromString,
+            registration.PluginInfo.SerializeToString,
+        ),
+        "NotifyRegistrationStatus": unary(
+            notify,
+            registration.RegistrationStatus.FromString,
+            registration.RegistrationStatusResponse.SerializeToString,
+        ),
+    }
+
+
+def _claims(driver: Driver) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    async def prepare(request: api.NodePrepareResourcesRequest, _context: Context) -> object:
+        response = api.NodePrepareResourcesResponse()
+        for ref, devices, problem in await _each(request.claims, driver.prepare):
+            answer = response.claims[ref.uid]
+            answer.error = problem
+            for one in devices or ():
+                answer.devices.add(
+                    request_names=one.requests, pool_name=one.pool, device_name=one.device,
+                    cdi_device_ids=one.cdi,
+                )  # fmt: skip
+        return response
+
+    async def unprepare(request: api.NodeUnprepareResourcesRequest, _context: Context) -> object:
+        response = api.NodeUnprepareResourcesResponse()
+        for ref, _, problem in await _each(request.claims, driver.unprepare):
+            response.claims[ref.uid].error = problem
+        return response
+
+    unary = grpc.unary_unary_rpc_method_handler
+    return {
+        "NodePrepareResources": unary(
+            prepare,
+            api.NodePrepareResourcesRequest.FromString,
+            api.NodePrepareResourcesResponse.SerializeToString,
+        ),
+        "NodeUnprepareResources": unary(
+            unprepare,
+            api.NodeUnprepareResourcesRequest.FromString,
+            api.NodeUnprepareResourcesResponse.SerializeToString,
+        ),
+    }
+
+
+async def _each(
+    claims: Iterable[api.Claim], work: Callable[[ClaimRef], Awaitable[T]]
+) -> list[tuple[ClaimRef, T | None, str]]:
+    """Return for each claim the result of some work, or the sentence of its failure."""
+
+    async def one(claim: api.Claim) -> tuple[ClaimRef, T | None, str]:
+        ref = ClaimRef(claim.namespace, claim.name, claim.uid)
+        try:
+            return ref, await work(ref), ""
+        except Exception as error:  # of one claim: the others have their answers
+            known = error if isinstance(error, NvctError) else errors.unexpected(error)
+            return ref, None, f"{known.message}{f' ({known.hint})' if known.hint else ''}"
+
+    return list(await asyncio.gather(*map(one, claims)))
+
+
+async def _identify(request: registration.InfoRequest, _context: Context) -> object:
+    return request

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kubelet's side of DRA: finds registration sockets, asks for the driver, prepares claims."""
+
+from __future__ import annotations
+
+import glob
+from typing import Any
+
+import grpc.aio
+
+from nvct.agent.kubelet import dra_pb2 as api
+from nvct.agent.kubelet import dra_service
+from nvct.agent.kubelet import pluginregistration_pb2 as registration
+from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+TIMEOUT_S = 20.0
+
+
+class RefusedError(Exception):
+    """The driver's answer for a claim is an error."""
+
+
+class FakeKubelet:
+    """Calls the driver whose registration socket is in a folder.
+
+    Attributes:
+        version: of the driver's service that it knows.
+    """
+
+    def __init__(self, registry: str, version: str = "v1") -> None:
+        self.version = version
+        self._registry = registry
+
+    def sockets(self) -> list[str]:
+        """Return the sockets that a kubelet sees: no name with a dot at its start."""
+        return sorted(glob.glob(f"{self._registry}/*.sock"))
+
+    async def register(self, error: str = "") -> registration.PluginInfo:
+        """Ask the driver what it is, and tell it that it is registered, or why not."""
+        (socket,) = self.sockets()
+        info: registration.PluginInfo = await _call(
+            socket, f"/{dra_service.REGISTRATION}/GetInfo", registration.InfoRequest(),
+            registration.PluginInfo,
+        )  # fmt: skip
+        assert info.type == "DRAPlugin"
+        assert info.endpoint in glob.glob(glob.escape(info.endpoint))
+        assert f"{self.version}.DRAPlugin" in info.supported_versions
+        await _call(
+            socket, f"/{dra_service.REGISTRATION}/NotifyRegistrationStatus",
+            registration.RegistrationStatus(plugin_registered=not error, error=error),
+            registration.RegistrationStatusResponse,
+        )  # fmt: skip
+        self._endpoint = info.endpoint
+        return info
+
+    async def prepare(self, ref: ClaimRef) -> list[PreparedDevice]:
+        """Prepare a claim, and return its devices.
+
+        Raises:
+            RefusedError: the driver's error.
+        """
+        request = api.NodePrepareResourcesRequest(claims=[_claim(ref)])
+        answer: api.NodePrepareResourcesResponse = await self._ask(
+            "NodePrepareResources", request, api.NodePrepareResourcesResponse
+        )
+        assert list(answer.claims) == [ref.uid]
+        of_claim = answer.claims[ref.uid]
+        if of_claim.error:
+            raise RefusedError(of_claim.error)
+        return [
+            PreparedDevice(
+                tuple(one.request_names), one.pool_name, one.device_name, tuple(one.cdi_device_ids)
+            )
+            for one in of_claim.devices
+        ]
+
+    async def unprepare(self, ref: ClaimRef) -> None:
+        """Unprepare a claim.
+
+        Raises:
+            RefusedError: the driver's error.
+        """
+        request = api.NodeUnprepareResourcesRequest(claims=[_claim(ref)])
+        answer: api.NodeUnprepareResourcesResponse = await self._ask(
+            "NodeUnprepareResources", request, api.NodeUnprepareResourcesResponse
+        )
+        assert list(answer.claims) == [ref.uid]
+        if answer.claims[ref.uid].error:
+            raise RefusedError(answer.claims[ref.uid].error)
+
+    async def _ask(self, name: str, request: Message, answer: Any) -> Any:
+        return await _call(self._endpoint, dra_service.method(self.version, name), request, answer)
+
+
+def _claim(ref: ClaimRef) -> api.Claim:
+    return api.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+
+
+async def _call(socket: str, method: str, request: Message, answer: Any) -> Any:
+    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+        call = channel.unary_unary(method, type(request).SerializeToString, answer.FromString)
+        return await call(request, timeout=TIMEOUT_S)

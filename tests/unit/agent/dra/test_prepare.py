@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims are prepared once, unprepared, and never leak: with an API server and a folder of files."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import random
+from typing import Any
+
+import pytest
+
+from nvct.agent.cluster import ClusterError
+from nvct.agent.dra import claims
+from nvct.agent.dra.devices import DRIVER, Device
+from nvct.agent.dra.journal import Journal
+from nvct.agent.dra.prepare import Preparer
+from nvct.agent.dra.specs import FILES, Specs
+from nvct.agent.kubelet.dra_service import ClaimRef
+from nvct.agent.logs import Log
+from nvct.errors import DocumentError, HostError, NvctError, RequestError
+from tests.unit.agent.dra.fake_api import NAME, FakeApi
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.agent.cluster import Object
+    from nvct.cdi.types import Spec
+
+CLAIM = claims.kind("v1")
+GPUS = 4
+
+
+def device(number: int) -> Device:
+    uuid = f"GPU-{number}"
+    return Device(name=f"gpu-{number}", uuid=uuid, gpu=uuid, attributes={}, capacity={})
+
+
+def spec_of_all() -> Spec:
+    return {
+        "cdiVersion": "",
+        "kind": "k8s.device-plugin.nvidia.com/gpu",
+        "devices": [
+            {"name": f"GPU-{n}", "containerEdits": {"deviceNodes": [{"path": f"/dev/nvidia{n}"}]}}
+            for n in range(GPUS)
+        ],
+        "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
+    }
+
+
+def ref(name: str, uid: str = "") -> ClaimRef:
+    return ClaimRef("ns", name, uid or f"uid-{name}")
+
+
+def allocation(*devices: str, pool: str = NAME, driver: str = DRIVER, **more: Any) -> Object:
+    results = [
+        {"request": f"req-{n}", "driver": driver, "pool": pool, "device": name, **more}
+        for n, name in enumerate(devices)
+    ]
+    return {"allocation": {"devices": {"results": results}}}
+
+
+class Node:
+    """An API server, a folder, and what prepares claims; `restart` is a new process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.api = FakeApi()
+        self.folder = folder
+        self.restart()
+
+    def restart(self, *, is_boot: bool = False) -> None:
+        if is_boot:
+            for path in (self.folder / "cdi").glob("*"):
+                path.unlink()
+        self.journal = Journal(str(self.folder / "plugins"))
+        self.specs = Specs(str(self.folder / "cdi"))
+        self.specs.update(spec_of_all())
+        log = Log(target=io.StringIO())
+        self.preparer = Preparer(NAME, self.journal, self.specs, self.find, log)
+        self.preparer.devices = {f"gpu-{n}": device(n) for n in range(GPUS)}
+
+    async def find(self, claim: ClaimRef) -> Object | None:
+        found = await self.api.find(CLAIM, claim.name, claim.namespace)
+        return found if found and found["metadata"]["uid"] == claim.uid else None
+
+    def allocate(self, name: str, *devices: str, uid: str = "", **more: Any) -> ClaimRef:
+        claim = ref(name, uid)
+        metadata = {"name": name, "namespace": "ns", "uid": claim.uid}
+        self.api.put(CLAIM, {"metadata": metadata, "status": allocation(*devices, **more)})
+        return claim
+
+    def delete(self, claim: ClaimRef) -> None:
+        self.api.remove(CLAIM, claim.name, claim.namespace)
+
+    def files(self) -> list[str]:
+        prefix, ending = "k8s.gpu.nvidia.com-claim_", ".json"
+        names = [path.name for path in (self.folder / "cdi").glob(f"{prefix}*")]
+        return sorted(name.removeprefix(prefix).removesuffix(ending) for name in names)
+
+    def spec(self, claim: ClaimRef) -> Any:
+        path = self.folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json"
+        return json.loads(path.read_text())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_claim_gets_the_nodes_of_its_devices_and_the_drivers_files(node: Node) -> None:
+    claim = node.allocate("two", "gpu-1", "gpu-3")
+
+    one, two = asyncio.run(node.preparer.prepare(claim))
+
+    assert one.cdi == (FILES, "k8s.gpu.nvidia.com/claim=uid-two-gpu-1")
+    assert (one.requests, two.requests) == (("req-0",), ("req-1",))
+    assert (two.pool, two.device) == (NAME, "gpu-3")
+    spec = node.spec(claim)
+    assert spec["kind"] == "k8s.gpu.nvidia.com/claim"
+    assert [one["name"] for one in spec["devices"]] == ["uid-two-gpu-1", "uid-two-gpu-3"]
+    assert spec["devices"][1]["containerEdits"] == {"deviceNodes": [{"path": "/dev/nvidia3"}]}
+
+
+def test_the_same_question_has_the_same_answer_and_writes_nothing(node: Node) -> None:
+    claim = node.allocate("one", "gpu-0")
+    first = asyncio.run(node.preparer.prepare(claim))
+    before = os.stat(node.journal.path).st_mtime_ns
+
+    node.restart()
+
+    assert asyncio.run(node.preparer.prepare(claim)) == first
+    assert os.stat(node.journal.path).st_mtime_ns == before
+
+
+def test_devices_of_other_drivers_and_nodes_are_not_ours(node: Node) -> None:
+    claim = node.allocate("other", "gpu-0", driver="other.example.com")
+
+    assert asyncio.run(node.preparer.prepare(claim)) == []
+    assert asyncio.run(node.preparer.prepare(node.allocate("far", "gpu-0", pool="far"))) == []
+    assert node.files() == []
+
+
+def test_an_alternative_of_a_request_is_named_by_the_request() -> None:
+    (found,) = claims.allocated({"status": allocation("gpu-0", "gpu-0")}, NAME)
+    assert found.requests == ("req-0", "req-1")
+
+    status = allocation("gpu-0")
+    status["allocation"]["devices"]["results"][0]["request"] = "main/large"
+    (found,) = claims.allocated({"status": status}, NAME)
+    assert found.requests == ("main",)
+
+
+@pytest.mark.parametrize("uid", ["", "../../etc/cron.d/x", "a/b", "x" * 70, "-a"])
+def test_a_uid_that_is_none_is_refused(node: Node, uid: str) -> None:
+    for work in (node.preparer.prepare, node.preparer.unprepare):
+        with pytest.raises(RequestError, match="is no uid"):
+            asyncio.run(work(ClaimRef("ns", "x", uid)))
+
+
+def test_claims_that_are_not_as_the_kubelet_says_are_refused(node: Node) -> None:
+    node.allocate("other-uid", "gpu-0", uid="newer")
+    node.api.put(CLAIM, {"metadata": {"name": "no", "namespace": "ns", "uid": "uid-no"}})
+
+    for name, message in (
+        ("missing", "no ResourceClaim ns/missing"),
+        ("other-uid", "with uid uid-other-uid"),
+        ("no", "is not allocated"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            asyncio.run(node.preparer.prepare(ref(name)))
+    with pytest.raises(HostError, match="has no device gpu-9"):
+        asyncio.run(node.preparer.prepare(node.allocate("gone", "gpu-9")))
+    assert node.journal.load() == {}
+    assert node.files() == []
+
+
+def test_a_device_is_not_given_twice_while_its_claim_exists(node: Node) -> None:
+    async def test() -> None:
+        first = node.allocate("first", "gpu-0")
+        second = node.allocate("second", "gpu-0")
+        await node.preparer.prepare(first)
+        with pytest.raises(HostError, match="GPU-0 is prepared for claim ns/first"):
+            await node.preparer.prepare(second)
+        watches = node.allocate("watches", "gpu-0", adminAccess=True)
+        assert len(await node.preparer.prepare(watches)) == 1
+        node.delete(first)  # while nobody told the driver
+        await node.preparer.prepare(second)
+        assert node.files() == ["uid-second", "uid-watches"]
+
+    asyncio.run(test())
+
+
+def test_unprepare_can_be_repeated_and_a_claim_prepared_again(node: Node) -> None:
+    async def test() -> None:
+        claim = node.allocate("one", "gpu-0")
+        await node.preparer.prepare(claim)
+        await node.preparer.unprepare(claim)
+        await node.preparer.unprepare(claim)
+        assert (node.files(), node.journal.load()) == ([], {})
+        node.delete(claim)
+        with pytest.raises(RequestError):  # a late retry
+            await node.preparer.prepare(claim)
+        assert node.files() == []
+        await node.preparer.prepare(node.allocate("one", "gpu-0"))
+        assert node.files() == ["uid-one"]
+
+    asyncio.run(test())
+
+
+def test_what_is_gone_is_unprepared_at_the_start_and_what_exists_is_written_again(
+    node: Node,
+) -> None:
+    async def test() -> None:
+        stays, goes, freed, older = (
+            node.allocate(name, f"gpu-{n}")
+            for n, name in enumerate(("stays", "goes", "freed", "older"))
+        )
+        for claim in (stays, goes, freed, older):
+            await node.preparer.prepare(claim)
+        node.delete(goes)
+        metadata = {"name": "freed", "namespace": "ns", "uid": freed.uid}
+        node.api.put(CLAIM, {"metadata": metadata, "status": {}})
+        node.allocate("older", "gpu-3", uid="newer")
+        (node.folder / "cdi/k8s.gpu.nvidia.com-claim_unknown.json").write_text("{}")
+        node.restart(is_boot=True)
+        (node.folder / "cdi/k8s.gpu.nvidia.com-claim_unknown.json").write_text("{}")
+        await node.preparer.reconcile()
+        assert node.files() == [stays.uid] == list(node.journal.load())
+        assert node.spec(stays)["devices"][0]["name"] == "uid-stays-gpu-0"
+
+    asyncio.run(test())
+
+
+def test_while_the_api_server_is_away_nothing_is_forgotten(node: Node) -> None:
+    async def test() -> None:
+        claim, new = node.allocate("one", "gpu-0"), node.allocate("new", "gpu-1")
+        first = await node.preparer.prepare(claim)
+        node.restart()
+        node.api.refuses = ClusterError("the API server does not answer")
+        await node.preparer.reconcile()
+        assert await node.preparer.prepare(claim) == first
+        with pytest.raises(ClusterError):
+            await node.preparer.prepare(new)
+        await node.preparer.unprepare(claim)
+        assert node.files() == []
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "claims": [{"uid": "x"}]}',
+             '{"version": 1, "claims": 5}'],
+)  # fmt: skip
+def test_a_damaged_journal_is_told_and_kept(node: Node, text: str) -> None:
+    with open(node.journal.path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+    with pytest.raises(DocumentError, match=r"nvct-claims\.json is malformed"):
+        asyncio.run(node.preparer.prepare(node.allocate("one", "gpu-0")))
+    with open(node.journal.path, encoding="utf-8") as file:
+        assert file.read() == text
+
+
+def test_a_claim_whose_spec_cannot_be_written_is_not_in_the_journal(node: Node) -> None:
+    claim = node.allocate("one", "gpu-0")
+    node.specs.edits = {}
+
+    with pytest.raises(HostError, match="is not on this node"):
+        asyncio.run(node.preparer.prepare(claim))
+
+    assert node.journal.load() == {}
+
+
+def test_a_thousand_random_lifecycles_leave_nothing_behind(tmp_path: Path) -> None:
+    """What exists is prepared, what was deleted is not, and no device has two claims."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice, node = random.Random(seed), Node(tmp_path)
+
+    async def test() -> None:
+        live: dict[str, ClaimRef] = {}
+        for number in range(1000):
+            free = [f"gpu-{n}" for n in range(GPUS) if f"gpu-{n}" not in live]
+            action = dice.choice(("new", "new", "end", "lose", "restart", "again", "away"))
+            if action == "new" and free:
+                gpu = dice.choice(free)
+                live[gpu] = node.allocate(f"c{number}", gpu)
+                await node.preparer.prepare(live[gpu])
+            elif action == "end" and live:
+                claim = live.pop(dice.choice(sorted(live)))
+                await node.preparer.unprepare(claim)
+                node.delete(claim)
+            elif action == "lose" and live:
+                node.delete(live.pop(dice.choice(sorted(live))))
+                node.restart()
+            elif action == "restart":
+                node.restart(is_boot=dice.random() < 0.3)
+                await node.preparer.reconcile()
+            elif action == "again" and live:
+                await asyncio.gather(*(node.preparer.prepare(one) for one in live.values()))
+            elif action == "away" and live:
+                node.api.refuses = ClusterError("away")
+                try:
+                    await node.preparer.reconcile()
+                    await node.preparer.prepare(live[dice.choice(sorted(live))])
+                except NvctError as error:
+                    raise AssertionError(seed) from error
+                finally:
+                    node.api.refuses = None
+            held = [e.uuid for claim in node.journal.load().values() for e in claim.entries]
+            assert {claim.uid for claim in live.values()} <= set(node.journal.load()), seed
+            assert len(held) == len(set(held)), seed
+        await node.preparer.reconcile()
+        assert set(node.files()) == {claim.uid for claim in live.values()}, seed
+
+    asyncio.run(test())
+
+
+def test_two_instances_share_the_journal(tmp_path: Path) -> None:
+    async def test() -> None:
+        older, newer = Node(tmp_path), Node(tmp_path)
+        newer.api = older.api
+        ones = [older.allocate(f"c{n}", f"gpu-{n}") for n in range(GPUS)]
+        await asyncio.gather(
+            *((older, newer)[n % 2].preparer.prepare(claim) for n, claim in enumerate(ones))
+        )
+        assert sorted(newer.journal.load()) == sorted(claim.uid for claim in ones)
+
+    asyncio.run(test())

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver on a simulated node, with a kubelet and an API server of tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import os
+import socket
+import tempfile
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from nvct.agent.dra import claims, slices
+from nvct.agent.dra.classic import without
+from nvct.agent.dra.devices import DRIVER, Device
+from nvct.agent.dra.settings import Settings
+from nvct.agent.dra.task import DraDriver
+from nvct.agent.kubelet import dra_service
+from nvct.agent.kubelet.dra_service import ClaimRef
+from nvct.agent.logs import Log
+from nvct.errors import HostError
+from nvct.sim import tree
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.dra.fake_api import NAME, FakeApi
+from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
+from tests.unit.agent.dra.test_prepare import CLAIM, allocation
+from tests.unit.agent.machines import discovery
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from nvct.agent.discovery import Discovery
+
+SLICES = slices.kind("v1").plural
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Discovery]:
+    base = tmp_path_factory.mktemp("nodes")
+    node = tree.create("dra", "t4-4", base, nodes="plain", native_cache=CACHE)
+    try:
+        with discovery(node) as found:
+            yield found
+    finally:
+        tree.destroy(node)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:  # sockets have short paths
+        (Path(path) / "registry").mkdir()
+        yield Path(path)
+
+
+def settings(folder: Path, pod_uid: str = "") -> Settings:
+    return Settings(
+        node_name=NAME, cdi_root=f"{folder}/cdi", registry=f"{folder}/registry",
+        plugins=f"{folder}/plugins", pod_uid=pod_uid,
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def driver(
+    api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = ""
+) -> AsyncIterator[DraDriver]:
+    made = DraDriver(
+        settings(folder, pod_uid), machine, lambda: cast("Any", api), Log(target=io.StringIO())
+    )
+    task = asyncio.create_task(made.run())
+    kubelet = FakeKubelet(f"{folder}/registry")
+    try:
+        await until(lambda: task.done() or any(pod_uid in path for path in kubelet.sockets()))
+        if task.done():
+            task.result()
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def allocate(api: FakeApi, name: str, *devices: str) -> ClaimRef:
+    ref = ClaimRef("ns", name, f"uid-{name}")
+    metadata = {"name": name, "namespace": "ns", "uid": ref.uid}
+    api.put(CLAIM, {"metadata": metadata, "status": allocation(*devices)})
+    return ref
+
+
+def offered(api: FakeApi) -> list[str]:
+    return [one["name"] for found in api.all(SLICES) for one in found["spec"].get("devices", ())]
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta1"])
+def test_a_claim_of_a_simulated_gpu(version: str, machine: Discovery, folder: Path) -> None:
+    async def test() -> None:
+        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry", version)
+        async with driver(api, machine, folder, "uid-1") as made:
+            assert kubelet.sockets() == [f"{folder}/registry/{DRIVER}-uid-1-reg.sock"]
+            info = await kubelet.register()
+            assert (info.name, info.endpoint) == (
+                DRIVER,
+                f"{folder}/plugins/{DRIVER}/dra-uid-1.sock",
+            )
+            await until(lambda: offered(api) == [f"gpu-{n}" for n in range(4)])
+            claim = allocate(api, "one", "gpu-2")
+            (device,) = await kubelet.prepare(claim)
+            spec = json.loads(
+                (folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json").read_text()
+            )
+            (shown,) = spec["devices"]
+            assert device.cdi[1] == f"{spec['kind']}={shown['name']}"
+            nodes = [node["path"] for node in shown["containerEdits"]["deviceNodes"]]
+            assert [path for path in nodes if path.startswith("/dev/nvidia")] == ["/dev/nvidia2"]
+            common = json.loads((folder / "cdi/k8s.gpu.nvidia.com-driver.json").read_text())
+            assert common["containerEdits"]["mounts"]
+            (state,) = made.describe()
+            assert state["state"] == "listed"
+            assert state["claims"] == ["ns/one"]
+            with pytest.raises(RefusedError, match="is prepared for claim ns/one"):
+                await kubelet.prepare(allocate(api, "two", "gpu-2"))
+            await kubelet.unprepare(claim)
+            assert not (folder / f"cdi/k8s.gpu.nvidia.com-claim_{claim.uid}.json").exists()
+            written = len(api.writes)
+            await asyncio.sleep(0.05)
+            assert len(api.writes) == written == 1
+        assert kubelet.sockets() == []
+
+    asyncio.run(test())
+
+
+def test_a_killed_driver_is_followed_by_one_on_the_same_sockets(
+    machine: Discovery, folder: Path
+) -> None:
+    async def test() -> None:
+        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+        for name in ("", "-uid-0"):
+            with socket.socket(socket.AF_UNIX) as dead:
+                dead.bind(f"{folder}/registry/{DRIVER}{name}-reg.sock")
+        async with driver(api, machine, folder):
+            await until(lambda: len(kubelet.sockets()) == 1)
+            await kubelet.register()
+            os.unlink(kubelet.sockets()[0])  # somebody
+            await until(kubelet.sockets)
+            await kubelet.register()
+
+    asyncio.run(test())
+
+
+def test_two_pods_can_serve_during_an_update(machine: Discovery, folder: Path) -> None:
+    async def test() -> None:
+        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+        async with driver(api, machine, folder, "older"):
+            async with driver(api, machine, folder, "newer"):
+                assert len(kubelet.sockets()) == 2
+            assert len(kubelet.sockets()) == 1
+            await kubelet.register()
+
+    asyncio.run(test())
+
+
+def test_another_driver_of_the_name_is_left_alone(
+    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dra_service, "IDENTIFY_S", 0.1)
+
+    async def test() -> None:
+        path = f"{folder}/registry/{DRIVER}-reg.sock"
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(path)
+            other.listen()
+            with pytest.raises(HostError, match=r"another driver gpu\.nvidia\.com runs"):
+                async with driver(FakeApi(), machine, folder, "uid-1"):
+                    pass
+
+    asyncio.run(test())
+    assert (folder / f"registry/{DRIVER}-reg.sock").exists()
+
+
+def test_a_refused_registration_is_told(machine: Discovery, folder: Path) -> None:
+    async def test() -> None:
+        kubelet = FakeKubelet(f"{folder}/registry")
+        async with driver(FakeApi(), machine, folder) as made:
+            await kubelet.register("no such version")
+            (state,) = made.describe()
+            assert (state["state"], state["reason"]) == ("absent", "no such version")
+
+    asyncio.run(test())
+
+
+def test_gpus_of_a_device_plugin_are_not_offered(
+    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        api = FakeApi()
+        inventory = await machine.inventory()
+        async with driver(api, machine, folder) as made:
+            await until(lambda: len(offered(api)) == 4)
+
+            async def taken() -> frozenset[str]:
+                return frozenset({inventory.gpus[1].uuid})
+
+            monkeypatch.setattr(made._classic, "uuids", taken)
+            await made._ask_classic()
+            await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
+
+    asyncio.run(test())
+
+
+def test_a_mig_device_of_a_device_plugin_takes_its_gpu() -> None:
+    def device(uuid: str, gpu: str) -> Device:
+        return Device(name=uuid.lower(), uuid=uuid, gpu=gpu, attributes={}, capacity={})
+
+    known = [device("MIG-0", "GPU-0"), device("MIG-1", "GPU-0"), device("GPU-1", "GPU-1")]
+
+    assert [one.uuid for one in without(known, frozenset({"MIG-0"}))] == ["GPU-1"]
+    assert [one.uuid for one in without(known, frozenset({"GPU-0"}))] == ["GPU-1"]
+    assert len(without(known, frozenset())) == 3
+
+
+def test_claims_are_of_the_version_that_the_server_has() -> None:
+    assert claims.kind("v1beta1").version == "v1beta1"
