@@ -8,11 +8,17 @@ What YAML 1.1 and 1.2 read differently is refused here, as `010`; a date stays a
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
 from nvct.errors import DocumentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
 
 SIZE_LIMIT = 1 << 20
 DEPTH_LIMIT = 32
@@ -44,6 +50,25 @@ def load(path: str, what: str) -> object:
     Raises:
         DocumentError: it cannot be read, is too large, or is malformed.
     """
+    return _parsed(path, what, lambda text: yaml.load(text, Loader=_Loader))  # noqa: S506 - a SafeLoader
+
+
+def load_all(path: str, what: str) -> list[object]:
+    """Return the documents in a file, without empty ones.
+
+    Raises:
+        DocumentError: as `load`.
+    """
+    found = _parsed(path, what, lambda text: list(yaml.load_all(text, Loader=_Loader)))
+    return [document for document in found if document is not None]
+
+
+def _parsed(path: str, what: str, parse: Callable[[str], T]) -> T:
+    """Return what a file's text is parsed to.
+
+    Raises:
+        DocumentError: as `load`.
+    """
     try:
         with open(path, "rb") as file:
             data = file.read(SIZE_LIMIT + 1)
@@ -52,7 +77,7 @@ def load(path: str, what: str) -> object:
     if len(data) > SIZE_LIMIT:
         raise DocumentError(f"{what} {path} has more than {SIZE_LIMIT >> 20} MiB")
     try:
-        return yaml.load(data.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+        return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DocumentError(f"{what} {path} is malformed: it is not UTF-8") from error
     except yaml.MarkedYAMLError as error:

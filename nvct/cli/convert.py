@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct convert."""
+
+from __future__ import annotations
+
+import click
+
+from nvct.cli.context import say
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+def convert(*, file: str) -> None:
+    """Turn manifests of NVIDIA's Kubernetes 1.9 into manifests of today; explain each change.
+
+    FILE has pods, or objects that make pods; - is stdin. The manifests go to stdout, without
+    their comments; what was changed goes to stderr.
+
+    Example: nvct convert gpu-pod.yml | kubectl create -f -
+    """
+    import yaml
+
+    from nvct.agent import convert as manifests
+    from nvct.agent import yaml_file
+
+    path = "/dev/stdin" if file == "-" else file
+    converted = []
+    for document in yaml_file.load_all(path, "the manifest"):
+        result, changes = manifests.convert(document)
+        converted.append(result)
+        for change in changes:
+            say(change)
+    click.echo(yaml.safe_dump_all(converted, sort_keys=False), nl=False)
