@@ -59,7 +59,10 @@ MATRIX: dict[str, dict[str, Any]] = {
         "gfd": {"enabled": False},
     },
     "config": {"devicePlugin": {"config": {"name": "plugin", "default": "shared.yaml"}}},
-    "monitoring": {"prometheusRule": {"enabled": True, "labels": {"release": "kps"}}},
+    "monitoring": {
+        "prometheusRule": {"enabled": True, "labels": {"release": "kps"}},
+        "grafanaDashboard": {"enabled": True},
+    },
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
         "nodeSelector": {"gpus": "true"},
@@ -192,11 +195,14 @@ def test_values_of_the_device_plugins_chart_are_understood() -> None:
     assert (env["MIG_STRATEGY"], env["PASS_DEVICE_SPECS"]) == ("single", "true")
 
 
-def test_the_rules_of_prometheus_are_rendered_as_they_are() -> None:
-    rule = rendered(MATRIX["monitoring"])["PrometheusRule", "nvct"]
+def test_rules_and_dashboard_are_rendered_as_they_are() -> None:
+    objects = rendered(MATRIX["monitoring"])
+    rule, dashboard = objects["PrometheusRule", "nvct"], objects["ConfigMap", "nvct-dashboard"]
 
     assert rule["spec"] == yaml.safe_load((CHART / "monitoring/rules.yaml").read_text())
     assert rule["metadata"]["labels"]["release"] == "kps"
+    assert dashboard["data"]["nvct-gpus.json"] == (CHART / "monitoring/dashboard.json").read_text()
+    assert dashboard["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert "PrometheusRule" not in {kind for kind, _ in rendered({})}
 
 

@@ -39,11 +39,13 @@ HELD = (Holding("ns", "train", "main", "nvidia.com/gpu", ("GPU-1",)),)
 
 
 @contextlib.asynccontextmanager
-async def kubelet(path: Path, version: str) -> AsyncIterator[None]:
+async def kubelet(
+    path: Path, version: str, pods: api.ListPodResourcesResponse = ANSWER
+) -> AsyncIterator[None]:
     """Serve one version on a socket."""
 
     async def answer(_request: Any, _context: Any) -> api.ListPodResourcesResponse:
-        return ANSWER
+        return pods
 
     method = grpc.unary_unary_rpc_method_handler(
         answer,

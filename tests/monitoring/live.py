@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Debian's prometheus, with nvct's rules, beside an exporter and an agent on a simulated node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from nvct.agent import exposition, http
+from nvct.agent.exporter import counters, fields
+from nvct.agent.exporter import main as exporter
+from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.logs import Log
+from nvct.sim import node_changes, tree
+from tests.monitoring import agent_metrics
+from tests.monitoring.prometheus import RULES, program
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.kubelet.test_pod_resources import kubelet
+from tests.unit.agent.test_samples import client_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from nvct.agent.http import Answer, Request
+
+TIMEOUT_S = 60.0
+MIG, TRAIN, SHARED, LOST = 0, 1, 2, 7
+"""Indices of GPUs: in MIG mode, of one pod, of two pods, and one that hangs."""
+
+
+@dataclass
+class Live:
+    """A running Prometheus.
+
+    Attributes:
+        port: of its API.
+        node: the simulated node that it knows.
+    """
+
+    port: int
+    node: tree.Node
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """Return the series of an answer.
+
+        Raises:
+            AssertionError: Prometheus refuses the expression.
+        """
+        return self._ask("query", query=expression)
+
+    def over_time(
+        self, expression: str, seconds: float, step_s: float = 1
+    ) -> list[dict[str, Any]]:
+        """Return the series of an expression in the last seconds."""
+        now = time.time()
+        words = {"start": str(now - seconds), "end": str(now), "step": str(step_s)}
+        return self._ask("query_range", query=expression, **words)
+
+    def _ask(self, verb: str, **words: str) -> list[dict[str, Any]]:
+        url = f"http://127.0.0.1:{self.port}/api/v1/{verb}?{urllib.parse.urlencode(words)}"
+        try:
+            with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
+                series: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+                return series
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{words}: {error.read().decode()}") from error
+
+    def wait(self, expression: str) -> None:
+        """Wait until an expression has an answer."""
+        end = time.monotonic() + TIMEOUT_S
+        while True:
+            with contextlib.suppress(OSError):
+                if self.query(expression):
+                    return
+            assert time.monotonic() < end, expression
+            time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def live(folder: Path) -> Iterator[Live]:
+    """Run a node, its exporter and Prometheus, until the rules have been evaluated."""
+    node = tree.create("live", "hgx-h100", folder, nodes="plain", native_cache=CACHE)
+    node_changes.apply(node, "mig-mode", [str(MIG), "on"])
+    for _ in range(2):
+        node_changes.apply(node, "mig-create", [str(MIG), "3g.40gb"])
+    with _targets(node, folder) as ports, _prometheus(folder, ports) as port:
+        running = Live(port, node)
+        running.wait("count(DCGM_FI_DEV_GPU_TEMP) > 7")
+        for index, utilization in enumerate((10, 90, 40, 70, 20, 65, 80)):
+            fields = [f"util={utilization}", f"used={utilization << 29}"]
+            node_changes.apply(node, "gpu", [str(index), *fields])
+        node_changes.apply(node, "xid", [str(TRAIN), "79"])
+        node_changes.apply(node, "gpu", [str(LOST), "hang=3600"])
+        running.wait("nvct_xid_errors_total")
+        running.wait('count(ALERTS{alertname=~"NvctGpuXid|NvctGpuDoesNotAnswer"}) == 2')
+        yield running
+
+
+def _pods(node: tree.Node) -> api.ListPodResourcesResponse:
+    gpus = {int(gpu.fields["index"]): gpu.fields["uuid"] for gpu in node.state().find("gpu")}
+    instance = node.state().find("ci")[0].fields["uuid"]
+    held = {
+        "train": ("nvidia.com/gpu", gpus[TRAIN]),
+        "infer": ("nvidia.com/mig-3g.40gb", instance),
+        "share-a": ("nvidia.com/gpu.shared", f"{gpus[SHARED]}::0"),
+        "share-b": ("nvidia.com/gpu.shared", f"{gpus[SHARED]}::1"),
+    }
+    answer = api.ListPodResourcesResponse()
+    for name, (resource, id_) in held.items():
+        container = answer.pod_resources.add(name=name, namespace="ml").containers.add(name="main")
+        container.devices.add(resource_name=resource, device_ids=[id_])
+    return answer
+
+
+def _counter_file(folder: Path) -> Path:
+    """Write a counter file with the default set and all other fields."""
+    default = counters.DEFAULT.read_text()
+    others = [name for name in (*fields.FIELDS, *fields.COMPUTED) if f"\n{name}," not in default]
+    path = folder / "counters.csv"
+    path.write_text(default + "".join(f"{name}, gauge, Help.\n" for name in others))
+    return path
+
+
+@contextlib.contextmanager
+def _targets(node: tree.Node, folder: Path) -> Iterator[tuple[int, int]]:
+    """Serve the exporter's metrics and those of an agent; yield their ports."""
+    words = (
+        "--address", "127.0.0.1:0", "--collect-interval", "1000", "-f", str(_counter_file(folder)),
+        "--pod-resources-kubelet-socket", str(folder / "kubelet.sock"),
+    )  # fmt: skip
+    ports: list[int] = []
+    stop = threading.Event()
+
+    def answer(_request: Request) -> Answer:
+        return http.Answer(200, exposition.text(agent_metrics.families()), exposition.CONTENT_TYPE)
+
+    async def serve() -> None:
+        made = exporter.make(words, {"NODE_NAME": "node-1"}, client, Log(target=io.StringIO()))
+        agent = http.Server(answer)
+        async with kubelet(folder / "kubelet.sock", "v1", _pods(node)):
+            port = await agent.listen("127.0.0.1", 0)
+            running = asyncio.create_task(made.run())
+            await until(lambda: made.port != 0)
+            ports.extend((made.port, port))
+            await asyncio.to_thread(stop.wait)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await agent.close()
+
+    with client_of(node) as client:
+        thread = threading.Thread(target=lambda: asyncio.run(serve()))
+        thread.start()
+        try:
+            while len(ports) < 2:
+                assert thread.is_alive()
+                time.sleep(0.02)
+            yield ports[0], ports[1]
+        finally:
+            stop.set()
+            thread.join()
+
+
+@contextlib.contextmanager
+def _prometheus(folder: Path, ports: tuple[int, int]) -> Iterator[int]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    jobs = [{"targets": [f"127.0.0.1:{each}"]} for each in ports]
+    config = folder / "prometheus.yml"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "rule_files": [str(RULES)],
+                "scrape_configs": [{"job_name": "nvct", "static_configs": jobs}],
+            }
+        )
+    )
+    command = [
+        program("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
+    ]  # fmt: skip
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(
+            ["setpriv", "--pdeathsig", "KILL", *command], stdout=log, stderr=log, cwd=folder
+        )
+    try:
+        yield port
+    finally:
+        process.kill()
+        process.wait()

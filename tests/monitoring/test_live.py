@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus answers every query of the rules and of the dashboard, from a live scrape."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.monitoring.live import Live, live
+from tests.monitoring.prometheus import MONITORING, rules
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
+PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"] if panel["type"] != "row"}
+VARIABLES = {
+    variable["name"]: variable["query"]
+    for variable in DASHBOARD["templating"]["list"]
+    if variable["type"] == "query"
+}
+ALERTS = {rule["alert"]: rule["expr"] for rule in rules("alert")}
+FIRING = {"NvctGpuXid", "NvctGpuDoesNotAnswer", "NvctDevicesUnhealthy"}
+"""The alerts that the node of the test gives a reason for, besides those that need more time."""
+
+
+@pytest.fixture(scope="module")
+def prometheus() -> Iterator[Live]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, live(Path(folder)) as running:
+        yield running
+
+
+def expanded(query: str) -> str:
+    """Return a query with Grafana's variables replaced as for all nodes and GPUs."""
+    query = query.replace("$__rate_interval", "1m")
+    for name in VARIABLES:
+        query = query.replace(f"${name}", ".*")
+    assert "$" not in query
+    return query
+
+
+def test_all_rules_are_evaluated(prometheus: Live) -> None:
+    for rule in rules("record"):
+        assert prometheus.query(rule["record"]), rule["record"]
+        assert prometheus.query(rule["expr"]), rule["record"]
+    firing = {name for name, query in ALERTS.items() if prometheus.query(query)}
+    assert firing == FIRING
+
+
+def test_each_panel_has_an_answer(prometheus: Live) -> None:
+    empty = [
+        title
+        for title, panel in PANELS.items()
+        for target in panel["targets"]
+        if not prometheus.query(expanded(target["expr"]))
+    ]
+    assert empty == []
+
+
+def test_variables_have_values(prometheus: Live) -> None:
+    for name, query in VARIABLES.items():
+        match = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
+        assert match, name
+        assert prometheus.query(f"group by ({match[2]}) ({expanded(match[1])})"), name
+
+
+def number(prometheus: Live, title: str) -> float:
+    (answer,) = prometheus.query(expanded(PANELS[title]["targets"][0]["expr"]))
+    return float(answer["value"][1])
+
+
+def test_numbers_count_gpus_and_not_series(prometheus: Live) -> None:
+    """GPU 0 is two MIG instances, two pods share GPU 2, and GPU 7 does not answer."""
+    assert number(prometheus, "GPUs") == 7
+    assert number(prometheus, "Nodes") == 1
+    assert number(prometheus, "Devices with a pod") == 2
+    assert number(prometheus, "Mean utilization") == pytest.approx(
+        (90 + 40 + 70 + 20 + 65 + 80) / 6
+    )
+    power = prometheus.query("sum(max by (gpu) (DCGM_FI_DEV_POWER_USAGE))")
+    assert number(prometheus, "Total power") == float(power[0]["value"][1])
+    assert 0 < number(prometheus, "Memory in use, share") < 1
+
+
+def test_pods_have_their_series(prometheus: Live) -> None:
+    query = expanded(PANELS["Memory of GPUs in use by pod"]["targets"][0]["expr"])
+    assert {row["metric"]["pod"] for row in prometheus.query(query)} == {"train", "infer"}
