@@ -17,6 +17,7 @@ from lightkube import generic_resource
 from lightkube.config.kubeconfig import KubeConfig
 from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError, ConfigError
+from lightkube.core.resource import ApiInfo, NamespacedSubResource, ResourceDef
 from lightkube.types import PatchType
 
 from nvct.errors import HostError
@@ -56,6 +57,7 @@ class Kind(NamedTuple):
 
 NODE = Kind("", "v1", "Node", "nodes", is_namespaced=False)
 POD = Kind("", "v1", "Pod", "pods", is_namespaced=True)
+POD_EVICTION = Kind("", "v1", "Eviction", "pods/eviction", is_namespaced=True)
 EVENT = Kind("", "v1", "Event", "events", is_namespaced=True)
 
 
@@ -200,6 +202,23 @@ class Cluster:
             await client.delete(_resource(kind), name, namespace=namespace or None)
         except Exception as error:
             failure = self._failure(error, "delete", kind, name)
+            if failure.status != NOT_FOUND:
+                raise failure from error
+
+    async def evict(self, namespace: str, name: str) -> None:
+        """Evict a pod; one that is gone is no error.
+
+        Raises:
+            ClusterError: as `find`; status 429 if a budget for disruptions does not allow it.
+        """
+        resource: Any = _eviction()
+        metadata = {"name": name, "namespace": namespace}
+        try:
+            body = resource.from_dict({"metadata": metadata})
+            client: Any = self._client
+            await client.create(body, name=name, namespace=namespace)
+        except Exception as error:
+            failure = self._failure(error, "create", POD_EVICTION, name)
             if failure.status != NOT_FOUND:
                 raise failure from error
 
@@ -365,6 +384,17 @@ def _verb(message: str) -> str:
     """Return the verb that the server names: a patch of a missing object is a create."""
     match = re.search(r'cannot (\w+) resource "', message)
     return match[1] if match else ""
+
+
+@cache
+def _eviction() -> type:
+    """Return the class of lightkube for a pod's eviction, as its resources of pods have it."""
+    info = ApiInfo(
+        resource=ResourceDef("policy", "v1", "Eviction"), parent=ResourceDef("", "v1", "Pod"),
+        plural="pods", verbs=["post"], action="eviction",
+    )  # fmt: skip
+    bases = (NamespacedSubResource, generic_resource.Generic)
+    return type("Eviction", bases, {"_api_info": info})
 
 
 @cache  # lightkube registers a class once

@@ -72,6 +72,12 @@ def _exporter(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
     return main.make((), env, client, journal)
 
 
+def _mig_manager(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+    from nvct.agent.mig_manager import main
+
+    return main.make_in_agent(env, client, journal)
+
+
 OFFERING = ("device-plugin", "dra")
 """The tasks that offer devices to the kubelet; an agent has one of them."""
 TASKS: Mapping[str, Factory] = {
@@ -81,6 +87,7 @@ TASKS: Mapping[str, Factory] = {
     "dra": _dra,
     "exporter": _exporter,
     "labels": _labels,
+    "mig-manager": _mig_manager,
 }
 DEFAULT = ("device-plugin",)
 """What runs if --tasks names none."""

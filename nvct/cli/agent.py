@@ -82,10 +82,11 @@ def agent(
 
     Tasks: condition writes a condition of this Node, config-manager chooses its config file,
     device-plugin offers GPUs to the kubelet, dra offers them by dynamic resource allocation
-    instead, exporter serves metrics of GPUs, labels writes labels of this Node. A task takes its
-    settings from the environment variables of NVIDIA's program (config-manager,
-    nvidia-device-plugin, gpu-kubelet-plugin, dcgm-exporter, gpu-feature-discovery), such as
-    MIG_STRATEGY, and from the file that CONFIG_FILE names.
+    instead, exporter serves metrics of GPUs, labels writes labels of this Node, mig-manager makes
+    the MIG devices that a label names. A task takes its settings from the environment variables of
+    NVIDIA's program (config-manager, nvidia-device-plugin, gpu-kubelet-plugin, dcgm-exporter,
+    gpu-feature-discovery, nvidia-mig-manager), such as MIG_STRATEGY, and from the file that
+    CONFIG_FILE names.
 
     Example: MIG_STRATEGY=mixed nvct agent
     """

@@ -175,7 +175,7 @@ def reset(
 
 def _apply(machine: Machine, resolve: Resolve) -> bool:
     state = machine.session.mig()
-    plan = resolve(state, held=_held(machine, state))
+    plan = resolve(state, held=held(machine, state))
     changed = plan.changed(state)
     if not changed:
         return False
@@ -372,7 +372,7 @@ def _refuse_if_held(machine: Machine, changed: Sequence[MigGpu], after: Plan) ->
         )
 
 
-def _held(machine: Machine, state: MigState) -> set[tuple[str, int, int]]:
+def held(machine: Machine, state: MigState) -> set[tuple[str, int, int]]:
     """Return the MIG devices that processes have open."""
     found = holders(machine.roots, state.gpus, None, _own_processes(machine))
     return {holder.instance for holder in found if holder.instance}

@@ -16,12 +16,16 @@ from nvct.mig.names import natural
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Literal, TypeAlias
 
-    from nvct.mig.config import Spec
+    from nvct.mig.config import Configs, Spec
 
     Layer: TypeAlias = Literal["table", "hardware", "file"]
+
+
+LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")
+"""The first one that has a name counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,17 +51,34 @@ def configs(state: MigState, text: str = "") -> dict[str, Named]:
     Raises:
         DocumentError: the file is malformed.
     """
-    known = MigState(gpus=tuple(_known_gpus()))
     found: dict[str, Named] = {}
-    found.update(_named("table", config.parse(export.as_yaml(export.generated(known)))))
-    try:
-        of_hardware = export.as_yaml(export.generated(state))
-        found.update(_named("hardware", config.parse(of_hardware)))
-    except HostError:
-        pass  # no GPU has a MIG mode
-    if text:
-        found.update(_named("file", config.parse(text)))
+    for layer in reversed(LAYERS):
+        parsed = _layer(layer, state, text)
+        found.update({name: Named(layer=layer, specs=specs) for name, specs in parsed.items()})
     return {name: found[name] for name in sorted(found, key=natural)}
+
+
+def find(state: MigState, text: str, name: str) -> Sequence[Spec] | None:
+    """Return the configuration of a name, None if there is none; the arguments as in `configs`.
+
+    Raises:
+        DocumentError: the file is malformed.
+    """
+    for layer in LAYERS:  # most names need no look at the tables
+        parsed = _layer(layer, state, text)
+        if name in parsed:
+            return parsed[name]
+    return None
+
+
+def _layer(layer: Layer, state: MigState, text: str) -> Configs:
+    if layer == "file":
+        return config.parse(text) if text else {}
+    known = MigState(gpus=tuple(_known_gpus())) if layer == "table" else state
+    try:
+        return config.parse(export.as_yaml(export.generated(known)))
+    except HostError:
+        return {}  # no GPU has a MIG mode
 
 
 def _known_gpus() -> Iterator[MigGpu]:
@@ -65,7 +86,3 @@ def _known_gpus() -> Iterator[MigGpu]:
     for table in tables.tables():
         for number in table.ids:
             yield replace(tables.gpu_of(table), device=number << 16 | tables.NVIDIA)
-
-
-def _named(layer: Layer, parsed: Mapping[str, Sequence[Spec]]) -> dict[str, Named]:
-    return {name: Named(layer=layer, specs=specs) for name, specs in parsed.items()}

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Services of the host that use GPUs: stopped before a change of MIG, and started after it.
+
+Only these need systemd. Which ones were stopped is on disk: an agent that was killed starts them
+when it runs again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+
+from nvct.errors import DocumentError, HostError
+from nvct.linux import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+STOPPED = "mig-stopped-services.json"
+LIMIT_S = 60.0
+
+
+class HostServices:
+    """The services of one host."""
+
+    def __init__(self, root: str, clients_file: str, folder: str) -> None:
+        """Keep the arguments.
+
+        Args:
+            root: where the host's root is mounted; "/" is used if that is no folder.
+            clients_file: lists the services, "" for none.
+            folder: of the file that says which are stopped.
+        """
+        self._root = root if os.path.isdir(root) else "/"
+        self._clients_file = clients_file
+        self._path = f"{folder}/{STOPPED}"
+
+    def stop(self) -> None:
+        """Stop those that run.
+
+        Raises:
+            HostError: one cannot be stopped, or there is no systemd.
+            DocumentError: the file is malformed.
+        """
+        active = [name for name in self._names() if self._is_active(name)]
+        if active:
+            files.write_atomic(self._path, json.dumps(active).encode(), mode=0o600, sync=True)
+            self._systemctl("stop", *active)
+
+    def start(self) -> None:
+        """Start those that were stopped.
+
+        Raises:
+            HostError: one cannot be started; it is tried again with the next call.
+        """
+        try:
+            names = json.loads(files.read_bytes(self._path))
+        except (FileNotFoundError, ValueError):
+            return
+        self._systemctl("start", *names)
+        os.unlink(self._path)
+
+    def reboot(self) -> None:
+        """Reboot the host.
+
+        Raises:
+            HostError: it cannot be rebooted.
+        """
+        self._systemctl("reboot")
+
+    def _names(self) -> Sequence[str]:
+        if not self._clients_file:
+            return ()
+        import yaml
+
+        try:
+            document = yaml.safe_load(files.read_bytes(self._clients_file)) or {}
+            return tuple(map(str, document.get("systemd-services") or ()))
+        except (OSError, AttributeError, TypeError, yaml.YAMLError) as error:
+            raise DocumentError(
+                f"{self._clients_file} lists no services: {error}",
+                hint="it has the keys version and systemd-services",
+            ) from error
+
+    def _is_active(self, name: str) -> bool:
+        return self._run("is-active", "--quiet", name).returncode == 0
+
+    def _systemctl(self, *words: str) -> None:
+        done = self._run(*words)
+        if done.returncode:
+            reason = " ".join(done.stderr.split())
+            raise HostError(f"systemctl {' '.join(words)} of the host fails: {reason}")
+
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = ["systemctl", *words]
+        if self._root != "/":
+            command = ["chroot", self._root, *command]
+        try:
+            return subprocess.run(
+                command, capture_output=True, text=True, timeout=LIMIT_S, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HostError(f"{' '.join(command)} fails: {error}") from error

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program `nvidia-mig-manager`: the agent's task alone, with the options of NVIDIA's program."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from functools import partial
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from nvct.agent.logs import Log
+    from nvct.agent.mig_manager.task import MigManager
+    from nvct.agent.nvml_client import NvmlClient
+    from nvct.mig.apply import Machine
+
+PROGRAM = "nvidia-mig-manager"
+INCUMBENT = "0.15.0"
+"""The version of NVIDIA's program whose options this one takes."""
+
+
+def main() -> NoReturn:
+    """Run the program."""
+    from nvct.agent import program
+    from nvct.agent.mig_manager import options
+
+    program.main(
+        program.Program(
+            name=PROGRAM,
+            title="NVIDIA MIG Manager",
+            version=INCUMBENT,
+            help_text=options.help_text,
+            check=options.resolve,
+            make=make,
+        )
+    )
+
+
+def make_in_agent(env: Mapping[str, str], client: NvmlClient, journal: Log) -> MigManager:
+    """Return the task; CONFIG_FILE is that of the device plugin here.
+
+    Raises:
+        UsageError, ClusterError: as `make`.
+    """
+    own = {name: value for name, value in env.items() if name != "CONFIG_FILE"}
+    return make((), own, client, journal)
+
+
+def make(
+    words: Sequence[str], env: Mapping[str, str], client: NvmlClient, journal: Log
+) -> MigManager:
+    """Return the task.
+
+    Raises:
+        UsageError: a setting is wrong, or NVML is in another container.
+        ClusterError: there is no access to the cluster.
+    """
+    from nvct.agent import cluster
+    from nvct.agent.instance import FOLDER
+    from nvct.agent.mig_manager import options
+    from nvct.agent.mig_manager.host_services import HostServices
+    from nvct.agent.mig_manager.pods import Pods
+    from nvct.agent.mig_manager.session import AgentSession
+    from nvct.agent.mig_manager.task import MigManager
+    from nvct.agent.mig_manager.work import Work, make_nodes
+    from nvct.errors import UsageError
+
+    settings = options.resolve(words, env)
+    settings = replace(settings, node_name=settings.node_name or os.uname().nodename)
+    if not client.chooses_library:
+        raise UsageError(
+            "MIG cannot be changed with NVML in another container",
+            hint="run nvidia-mig-manager in a container of its own, or the agent without --worker",
+        )
+    machine = _machine(client, settings.driver_root, FOLDER)
+    assert isinstance(machine.session, AgentSession)  # noqa: S101 - for the type checker
+    connected = cluster.connect(settings.kubeconfig, env)
+    return MigManager(
+        settings,
+        cluster=connected,
+        work=Work(
+            machine=machine,
+            config_file=settings.config_file,
+            state_file=f"{settings.host_root}{settings.state_file}",
+            make_nodes=partial(make_nodes, machine),
+        ),
+        session=machine.session,
+        services=HostServices(settings.host_root, settings.clients_file, FOLDER),
+        pods=Pods(client, connected),
+        log=journal,
+    )
+
+
+def _machine(client: NvmlClient, driver_root: str, folder: str) -> Machine:
+    from nvct.agent.mig_manager.session import AgentSession
+    from nvct.host.roots import Roots
+    from nvct.mig import pause
+    from nvct.mig.apply import Machine
+    from nvct.mig.journal import Journal
+
+    roots = Roots(
+        driver_root=driver_root if os.path.isdir(driver_root) else "/",
+        # Of the host, as /dev of this container: the driver's root may be mounted read-only.
+        dev_root="/" if os.path.exists("/dev/nvidiactl") else None,
+    )
+    session = AgentSession(client, roots)
+    return Machine(
+        session=session,
+        roots=roots,
+        journal=Journal(folder),
+        reset=session.reset,
+        pause=partial(pause.announce, folder, wait_s=pause.PAUSE_S),
+    )
+
+
+if __name__ == "__main__":
+    main()

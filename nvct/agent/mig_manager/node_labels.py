@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The labels of a Node by which a MIG configuration is wanted and its state is shown.
+
+Contract: pure functions. The labels and their values are those of NVIDIA's mig-manager and of the
+GPU operator. Unlike there, a label of the operator's DaemonSets that is absent is not made, and
+one that is left from an interrupted change is put back.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Literal, TypeAlias
+
+    Object: TypeAlias = dict[str, Any]
+    State: TypeAlias = Literal["pending", "rebooting", "success", "failed"]
+
+CONFIG = "nvidia.com/mig.config"
+STATE = f"{CONFIG}.state"
+REASON = "nvct.dev/mig.config.reason"
+"""The annotation with the sentence why the state is failed."""
+DEPLOY = tuple(
+    f"nvidia.com/gpu.deploy.{name}"
+    for name in (
+        "device-plugin", "gpu-feature-discovery", "dcgm-exporter", "dcgm", "nvsm", "client",
+    )
+)  # fmt: skip
+"""Labels that the GPU operator's DaemonSets select; these have GPUs open."""
+DEPLOYED, PAUSED = "true", "paused-for-mig-change"
+REASON_LIMIT = 1024
+
+
+def wanted(node: Object) -> str:
+    """Return the name of the configuration that a Node asks for, "" if it asks for none."""
+    return str(_labels(node).get(CONFIG, ""))
+
+
+def state(node: Object) -> str:
+    """Return the state that a Node shows, "" if it shows none."""
+    return str(_labels(node).get(STATE, ""))
+
+
+def can_pause(node: Object) -> bool:
+    """Return whether a Node has DaemonSets of the operator that can be told to go."""
+    return any(_labels(node).get(key) in (DEPLOYED, PAUSED) for key in DEPLOY)
+
+
+def patch(node: Object, shown: State | None, reason: str, *, pauses: bool) -> Object:
+    """Return the merge patch of a Node's metadata, {} if nothing has to change.
+
+    Args:
+        node: as it is.
+        shown: its state; None leaves what it shows.
+        reason: of a failure, "" for none.
+        pauses: whether the operator's DaemonSets have to go now; else they come back.
+    """
+    labels = _labels(node)
+    before, after = (DEPLOYED, PAUSED) if pauses else (PAUSED, DEPLOYED)
+    new = {key: after for key in DEPLOY if labels.get(key) == before}
+    if shown is not None and labels.get(STATE) != shown:
+        new[STATE] = shown
+    found: Object = {"labels": new} if new else {}
+    annotations = node["metadata"].get("annotations") or {}
+    text = reason[:REASON_LIMIT] or None
+    if shown is not None and annotations.get(REASON) != text:
+        found["annotations"] = {REASON: text}
+    return found
+
+
+def _labels(node: Object) -> Object:
+    return node["metadata"].get("labels") or {}

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The task `mig-manager`: gives this node's GPUs the MIG configuration that its label names.
+
+Level-triggered: at each change of the label and every 30 seconds, what is wanted is compared with
+what the GPUs have. A change ends as success or failed, with a reason; what it has paused comes
+back in any case, also after this process was killed, when it runs again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+
+from nvct.agent import waiting
+from nvct.agent.cluster import CONFLICT, EVENT, NODE, NOT_FOUND, ClusterError
+from nvct.agent.condition.condition import Condition
+from nvct.agent.condition.task import event
+from nvct.agent.mig_manager import node_labels
+from nvct.agent.mig_manager.pods import sentence
+from nvct.errors import HostError, NvctError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import TypeVar
+
+    from nvct.agent.cluster import Cluster, Object
+    from nvct.agent.exposition import Family
+    from nvct.agent.logs import Log
+    from nvct.agent.mig_manager.host_services import HostServices
+    from nvct.agent.mig_manager.node_labels import State
+    from nvct.agent.mig_manager.options import Settings
+    from nvct.agent.mig_manager.pods import PodDevice, Pods
+    from nvct.agent.mig_manager.session import AgentSession
+    from nvct.agent.mig_manager.work import Change, Work
+
+    T = TypeVar("T")
+
+PERIOD_S = 30.0
+"""Between two comparisons if nothing is said to have changed."""
+DEADLINE_S = 300.0
+"""Of a change; NVIDIA's manager waits as long for each of its steps."""
+CLEAR_S = 120.0
+"""How long pods and services may take to release the GPUs."""
+LOOK_S = 1.0
+"""How often that is looked at."""
+DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Before the next attempt after a failure of the API server; a random part is added."""
+RETRY_S = (60.0, 120.0, 300.0, 600.0)
+"""Before the next attempt after a change that failed on the GPUs."""
+REBOOT_S = 300.0
+"""How long a reboot may take to begin."""
+LEAVE_S = 5.0
+"""How long the API server may take as this task ends."""
+MANAGER = "nvct-mig"
+APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"
+
+
+class MigManager:
+    """The task of the agent that changes MIG.
+
+    Attributes:
+        reload: set it to compare at once.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        cluster: Cluster,
+        work: Work,
+        session: AgentSession,
+        services: HostServices,
+        pods: Pods,
+        log: Log,
+    ) -> None:
+        """Do nothing yet; the node's name is known."""
+        self.reload = asyncio.Event()
+        self._settings = settings
+        self._cluster = cluster
+        self._work = work
+        self._session = session
+        self._services = services
+        self._pods = pods
+        self._log = log
+        self._node: Object | None = None
+        self._name = ""
+        self._shown: tuple[State | None, str] = None, ""
+        self._pauses = False
+        self._reboots = False
+        self._failures = 0
+        self._retry_at = 0.0
+        self._problem = ""
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return the state of the configuration, as JSON data."""
+        state, reason = self._shown
+        return [
+            {
+                "label": node_labels.CONFIG,
+                "config": self._name,
+                "config_state": state or "",
+                "reason": reason or self._problem,
+            }
+        ]
+
+    def metrics(self) -> Iterable[Family]:
+        """Return no metrics."""
+        return ()
+
+    async def run(self) -> None:
+        """Follow the label until canceled; a change in progress is ended first.
+
+        Raises:
+            Exception: the watch has a bug.
+        """
+        watch = asyncio.create_task(self._watch())
+        try:
+            await self._follow(watch)
+        finally:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await self._leave()
+            await self._pods.close()
+            await self._cluster.close()
+
+    async def _follow(self, watch: asyncio.Task[None]) -> None:
+        failures = 0
+        while True:
+            if watch.done():
+                watch.result()
+            self.reload.clear()
+            delay_s = PERIOD_S
+            if self._node is not None:
+                try:
+                    await self._converge(self._node)
+                    failures, self._problem = 0, ""
+                except ClusterError as error:
+                    self._complain(error)
+                    delay_s = _about(DELAYS_S[min(failures, len(DELAYS_S) - 1)])
+                    failures += 1
+            await waiting.until_set(self.reload, delay_s)
+
+    async def _watch(self) -> None:
+        """Keep the Node as it is now."""
+        failures = 0
+        while True:
+            try:
+                async for node in self._cluster.changes(NODE, self._settings.node_name):
+                    self._see(node)
+                    failures = 0
+                continue
+            except NvctError as error:
+                self._complain(error)
+            await asyncio.sleep(_about(DELAYS_S[min(failures, len(DELAYS_S) - 1)]))
+            failures += 1
+
+    def _see(self, node: Object | None) -> None:
+        if node is None:
+            return  # it was deleted, and its GPUs stay as they are
+        before, self._node = self._node, node
+        if before is None or node_labels.wanted(before) != node_labels.wanted(node):
+            self._retry_at = 0.0
+            self.reload.set()
+
+    async def _converge(self, node: Object) -> None:
+        """Make the GPUs as the label says, and the labels as the GPUs are.
+
+        Raises:
+            ClusterError: the API server refuses, or does not answer.
+        """
+        self._name = node_labels.wanted(node) or self._settings.default
+        if not self._name:
+            self._shown = None, ""
+        elif time.monotonic() >= self._retry_at:
+            self._session.begin()
+            try:
+                await self._reach(node)
+                self._shown, self._failures = ("success", ""), 0
+            except ClusterError:
+                raise
+            except NvctError as error:
+                self._fail(error)
+            finally:
+                self._pauses = False
+        await self._show()
+
+    def _fail(self, error: NvctError) -> None:
+        reason = f"{self._name}: {error.message}{f' ({error.hint})' if error.hint else ''}"
+        if self._shown[1] != reason:
+            self._log.error(reason)
+        self._shown = ("rebooting" if self._reboots else "failed"), reason
+        self._reboots = False
+
+    async def _reach(self, node: Object) -> None:
+        """Give the GPUs the configuration if they do not have it.
+
+        Raises:
+            ClusterError: the API server does not take the state; nothing was changed.
+            NvctError: the GPUs do not have it.
+        """
+        name = self._name
+        await self._run(self._services.start)  # of an agent that was killed
+        await self._run(self._work.persist, name)
+        change, users = await self._look(name)
+        if change is None:
+            return
+        if node_labels.state(node) == "rebooting" and change.changes_mode:
+            raise HostError("the MIG mode is not in force after a reboot")
+        self._refuse(node, change, users)
+        self._log.info(f"MIG configuration {name}: {len(change.stays)} GPUs change")
+        self._session.begin(DEADLINE_S)
+        self._shown, self._pauses = ("pending", ""), True
+        await self._show()
+        try:
+            await self._clear(users)
+            await self._run(self._work.apply, name)
+            self._log.info(f"MIG configuration {name} is applied")
+        except NvctError as error:
+            self._failures += 1
+            self._retry_at = time.monotonic() + RETRY_S[min(self._failures, len(RETRY_S)) - 1]
+            if self._settings.reboots and change.changes_mode:
+                await self._reboot(error)
+            raise
+        finally:
+            await self._run(self._services.start)
+
+    async def _look(self, name: str) -> tuple[Change | None, Sequence[PodDevice]]:
+        """Return what has to change, and the devices of pods among it."""
+        if await self._run(self._work.look, name) is None:
+            return None, ()
+        devices = await self._pods.devices()
+        self._work.in_use = [(each.gpu, *each.instance) for each in devices if each.instance]
+        change = await self._run(self._work.look, name)
+        if change is None:
+            return None, ()
+        return change, [each for each in devices if change.concerns(each.gpu, each.instance)]
+
+    def _refuse(self, node: Object, change: Change, users: Sequence[PodDevice]) -> None:
+        """Refuse a change of what is in use, before anything is paused.
+
+        Raises:
+            HostError: what is in use stays so.
+        """
+        settings = self._settings
+        if users and not settings.evicts_pods:
+            raise HostError(
+                sentence(users),
+                hint="delete these pods, or set NVCT_MIG_EVICT_PODS; nothing was changed",
+            )
+        goes = users or node_labels.can_pause(node) or settings.stops_clients
+        if change.holders and not goes:
+            raise HostError(
+                sentence(change.holders), hint="end these processes; nothing was changed"
+            )
+
+    async def _clear(self, users: Sequence[PodDevice]) -> None:
+        """Have pods and services release the GPUs.
+
+        Raises:
+            HostError: they do not.
+        """
+        if self._settings.stops_clients:
+            await self._run(self._services.stop)
+        end = time.monotonic() + CLEAR_S
+        try:
+            if users:
+                self._log.info(f"evicting pods: {sentence(users)}")
+                await self._pods.evict(users)
+            while left := await self._left():
+                if time.monotonic() > end:
+                    raise HostError(sentence(left), hint="end these pods or processes")
+                await asyncio.sleep(LOOK_S)
+        except ClusterError as error:  # here it ends the change
+            raise HostError(error.message, hint=error.hint) from error
+
+    async def _left(self) -> Sequence[object]:
+        change, users = await self._look(self._name)
+        return [*users, *(change.holders if change else ())]
+
+    async def _reboot(self, error: NvctError) -> None:
+        """Leave the mode pending and reboot the node, as the settings allow it."""
+        self._log.warning(f"{error.message}: rebooting the node")
+        await self._run(self._work.set_modes, self._name)
+        self._shown = "rebooting", error.message
+        await self._show()
+        await self._run(self._services.reboot)
+        self._reboots = True
+        self._retry_at = time.monotonic() + REBOOT_S
+
+    async def _show(self) -> None:
+        """Write state, reason and the operator's labels, where they differ.
+
+        Raises:
+            ClusterError: the API server refuses, or does not answer.
+        """
+        state, reason = self._shown
+        while self._node is not None:
+            node = self._node
+            metadata = node_labels.patch(node, state, reason, pauses=self._pauses)
+            if not metadata:
+                return
+            version = node["metadata"]["resourceVersion"]
+            metadata = {"name": self._settings.node_name, "resourceVersion": version, **metadata}
+            try:
+                self._node = await self._cluster.merge(NODE, {"metadata": metadata}, MANAGER)
+            except ClusterError as error:
+                if error.status != CONFLICT:
+                    raise
+                self._node = await self._current()
+                continue
+            was_changed = node_labels.state(node) == "pending" or "annotations" in metadata
+            if state in ("success", "failed") and was_changed:
+                await self._tell(state == "success", reason)
+            return
+
+    async def _current(self) -> Object:
+        found = await self._cluster.find(NODE, self._settings.node_name)
+        if found is None:
+            name = self._settings.node_name
+            raise ClusterError(f"the cluster has no Node {name}", status=NOT_FOUND)
+        return found
+
+    async def _tell(self, is_applied: bool, reason: str) -> None:  # noqa: FBT001
+        """Make an Event; without the right to do so, the annotation says the same."""
+        what = Condition(
+            is_applied,
+            APPLIED if is_applied else FAILED,
+            reason or f"MIG configuration {self._name} is applied",
+        )
+        try:
+            await self._cluster.create(EVENT, event(self._settings.node_name, what))
+        except ClusterError as error:
+            self._complain(error)
+
+    async def _leave(self) -> None:
+        """Put back what is paused, if anything is; the next start does it if this fails."""
+        self._pauses = False
+        try:
+            await waiting.within(LEAVE_S, self._show())
+        except (ClusterError, asyncio.TimeoutError) as error:
+            self._log.warning(f"labels of DaemonSets stay paused: {error}")
+
+    async def _run(self, function: Callable[..., T], *arguments: object) -> T:
+        """Run a function in a thread; if this task is canceled, the function ends first."""
+        work = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            raise
+        except OSError as error:
+            raise UsageError(str(error)) from error
+
+    def _complain(self, error: NvctError) -> None:
+        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
+        if text != self._problem:
+            self._problem = text
+            self._log.warning(text)
+
+
+def _about(delay_s: float) -> float:
+    return delay_s * random.uniform(1, 1.5)  # noqa: S311  no secret

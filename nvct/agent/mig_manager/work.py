@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the MIG manager does with the machine, in a thread: look, plan, change, make nodes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from nvct.errors import UsageError
+from nvct.host.device_nodes import create
+from nvct.host.model import Findings
+from nvct.linux import files
+from nvct.mig import apply, layers, plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from nvct.host.nvml.mig_model import MigState
+    from nvct.mig.apply import Machine
+    from nvct.mig.config import Spec
+    from nvct.mig.holders import Holder
+    from nvct.mig.plan import Plan
+
+DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What is to be changed.
+
+    Attributes:
+        stays: for each GPU that changes, by its UUID: the MIG devices that it keeps.
+        holders: processes that use what changes.
+        changes_mode: whether the MIG mode of a GPU changes.
+    """
+
+    stays: Mapping[str, Collection[tuple[int, int]]]
+    holders: Sequence[Holder]
+    changes_mode: bool
+
+    def concerns(self, gpu: str, instance: tuple[int, int] | None) -> bool:
+        """Return whether a device does not stay."""
+        return gpu in self.stays and instance not in self.stays[gpu]
+
+
+@dataclass(kw_only=True)
+class Work:
+    """The machine and its configurations.
+
+    Attributes:
+        machine: of the changes.
+        config_file: the user's, "" for none.
+        state_file: the drop-in of the host's unit.
+        in_use: MIG devices of pods: UUID of the GPU, ids of the instances.
+    """
+
+    machine: Machine
+    config_file: str
+    state_file: str
+    make_nodes: Callable[[], None] = field(default=lambda: None)
+    in_use: Collection[tuple[str, int, int]] = ()
+
+    def look(self, name: str) -> Change | None:
+        """Return what has to change for a configuration, None if the machine has it.
+
+        An interrupted change is ended first.
+
+        Raises:
+            UsageError: there is no such configuration, or the GPUs cannot have it.
+            DocumentError: the file is malformed.
+            HostError, NvmlError: the machine cannot be looked at, or an interrupted change ended.
+        """
+        machine = self.machine
+        if os.path.exists(machine.journal.path):
+            with machine.journal.lock():
+                apply.recover(machine)
+            self.make_nodes()
+        state = machine.session.mig()
+        specs = self._specs(state, name)
+        if not plan.make(state, specs).changed(state):
+            return None  # without a look at all processes
+        made = self._plan(state, specs, held=apply.held(machine, state))
+        changed = made.changed(state)
+        return Change(
+            stays=apply.staying(changed, made),
+            holders=apply.in_the_way(machine, changed, made),
+            changes_mode=bool(made.mode_changes(state)),
+        )
+
+    def apply(self, name: str) -> None:
+        """Give the machine a configuration.
+
+        Raises:
+            NvctError: it does not have it; the former layout is restored, or the message says what
+                is not.
+        """
+        specs = self._specs(self.machine.session.mig(), name)
+
+        def resolve(state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
+            return self._plan(state, specs, held=held)
+
+        apply.apply(self.machine, resolve)
+        self.make_nodes()
+
+    def set_modes(self, name: str) -> None:
+        """Set the MIG modes of a configuration; they may stay pending until a reboot.
+
+        Raises:
+            NvctError: a mode cannot be set.
+        """
+        machine = replace(self.machine, skip_reset=True)
+        specs = self._specs(machine.session.mig(), name)
+        apply.apply(machine, partial(plan.make, specs=specs, mode_only=True))
+
+    def persist(self, name: str) -> None:
+        """Tell the host's unit nvidia-mig-manager.service the configuration, if it has one.
+
+        Raises:
+            OSError: its drop-in cannot be written.
+        """
+        text = DROP_IN.format(name=name)
+        if os.path.exists(self.state_file) and files.read_bytes(self.state_file).decode() != text:
+            files.write_atomic(self.state_file, text.encode(), mode=0o644, sync=True)
+
+    def _plan(
+        self, state: MigState, specs: Sequence[Spec], *, held: Collection[tuple[str, int, int]]
+    ) -> Plan:
+        return plan.make(state, specs, held={*held, *self.in_use})
+
+    def _specs(self, state: MigState, name: str) -> Sequence[Spec]:
+        text = ""
+        if self.config_file:
+            try:
+                text = files.read_bytes(self.config_file).decode()
+            except (OSError, UnicodeDecodeError) as error:
+                raise UsageError(f"{self.config_file} cannot be read: {error}") from error
+        found = layers.find(state, text, name)
+        if found is None:
+            raise UsageError(
+                f"there is no MIG configuration {name!r}",
+                hint="nvct mig configs prints the names",
+            )
+        return found
+
+
+def make_nodes(machine: Machine) -> None:
+    """Make the device nodes of MIG devices that lack one: no setuid program does it here.
+
+    Raises:
+        HostError: they cannot be made.
+    """
+    from nvct.kernel.calls import KERNEL
+
+    planned = create.plan_nodes(machine.roots, ["cap"], Findings())
+    create.make_nodes(planned, KERNEL)

@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A simulated node follows its label; whatever fails ends as failed with a reason, and unpaused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import io
+import os
+
+import pytest
+
+from nvct.agent.cluster import CONFLICT, EVENT, NODE, ClusterError
+from nvct.agent.logs import Log
+from nvct.agent.mig_manager import task
+from nvct.agent.mig_manager.host_services import HostServices
+from nvct.agent.mig_manager.node_labels import CONFIG, PAUSED, REASON, STATE
+from nvct.agent.mig_manager.options import Settings
+from nvct.agent.mig_manager.pods import PodDevice
+from nvct.agent.mig_manager.session import AgentSession
+from nvct.agent.mig_manager.work import Work
+from nvct.agent.nvml_client import NvmlClient
+from nvct.errors import HostError
+from nvct.mig import checkpoint, pause, plan
+from nvct.mig.apply import Machine
+from nvct.mig.config import Spec
+from nvct.mig.holders import Holder
+from nvct.mig.journal import Journal
+from nvct.sim import node_changes, rehearsal
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.machines import Supervisor, roots_of
+from tests.unit.mig.conftest import node  # noqa: F401 - a fixture
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from nvct.agent.cluster import Kind, Object
+    from nvct.host.nvml.mig_model import MigState
+    from nvct.sim import tree
+
+PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
+NAME = "node-1"
+
+
+class FakeCluster:
+    """A cluster of one Node, which takes merge patches as the API server does.
+
+    Attributes:
+        failure: raised by each request, if there is one.
+        states: that the Node has shown.
+        paused: how often a DaemonSet was paused.
+    """
+
+    def __init__(self) -> None:
+        metadata = {"name": NAME, "resourceVersion": "1", "labels": {}, "annotations": {}}
+        self.node: Object = {"metadata": metadata}
+        self.failure: ClusterError | None = None
+        self.events: list[Object] = []
+        self.states: list[str] = []
+        self.paused = 0
+        self._changed = asyncio.Event()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        found: dict[str, str] = self.node["metadata"]["labels"]
+        return found
+
+    @property
+    def reason(self) -> str:
+        return str(self.node["metadata"]["annotations"].get(REASON, ""))
+
+    def label(self, **labels: str) -> None:
+        """Change labels as a user does."""
+        names = {"config": CONFIG, "plugin": PLUGIN, "state": STATE}
+        self._write("labels", {names[key]: value for key, value in labels.items()})
+
+    def _write(self, member: str, values: dict[str, str | None]) -> None:
+        found = self.node["metadata"][member]
+        found.update(values)
+        for key in [key for key, value in values.items() if value is None]:
+            del found[key]
+        version = int(self.node["metadata"]["resourceVersion"])
+        self.node["metadata"]["resourceVersion"] = str(version + 1)
+        self._changed.set()
+
+    async def changes(self, kind: Kind, name: str) -> AsyncIterator[Object]:
+        assert (kind, name) == (NODE, NAME)
+        while True:
+            self._changed.clear()
+            if self.failure:
+                raise self.failure
+            yield copy.deepcopy(self.node)
+            await self._changed.wait()
+
+    async def find(self, kind: Kind, name: str) -> Object:
+        assert (kind, name) == (NODE, NAME)
+        if self.failure:
+            raise self.failure
+        return copy.deepcopy(self.node)
+
+    async def merge(self, kind: Kind, manifest: Object, manager: str) -> Object:
+        assert (kind, manager) == (NODE, "nvct-mig")
+        if self.failure:
+            raise self.failure
+        metadata = manifest["metadata"]
+        if metadata["resourceVersion"] != self.node["metadata"]["resourceVersion"]:
+            raise ClusterError("the object has been modified", status=CONFLICT)
+        self._write("labels", metadata.get("labels", {}))
+        self._write("annotations", metadata.get("annotations", {}))
+        if STATE in metadata.get("labels", {}):
+            self.states.append(metadata["labels"][STATE])
+        self.paused += metadata.get("labels", {}).get(PLUGIN) == PAUSED
+        return copy.deepcopy(self.node)
+
+    async def create(self, kind: Kind, manifest: Object) -> Object:
+        assert kind == EVENT
+        self.events.append(manifest)
+        return manifest
+
+    async def close(self) -> None:
+        pass
+
+
+class FakePods:
+    """Pods that have devices; one that is evicted is gone."""
+
+    def __init__(self) -> None:
+        self.found: list[PodDevice] = []
+        self.failure: ClusterError | None = None
+
+    async def devices(self) -> list[PodDevice]:
+        return self.found
+
+    async def evict(self, pods: list[PodDevice]) -> None:
+        if self.failure:
+            raise self.failure
+        self.found = [each for each in self.found if each not in pods]
+
+    async def close(self) -> None:
+        pass
+
+
+class Lab:
+    """A node, its cluster, and the manager between them."""
+
+    def __init__(self, simulated: tree.Node, folder: str) -> None:
+        self.tree, self.folder = simulated, folder
+        self.pods = FakePods()
+        self.settings = Settings(node_name=NAME)
+        self.config = ""
+        self.log = io.StringIO()
+        self.paused: list[object] = []
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[task.MigManager]:
+        supervisor = Supervisor(NVCT_SIM_DEV=str(self.tree.dev))
+        client = NvmlClient(supervisor.connection)
+        roots = roots_of(self.tree)
+        session = AgentSession(client, roots)
+        machine = Machine(
+            session=session, roots=roots, journal=Journal(self.folder), reset=session.reset,
+            pause=self._pause,
+        )  # fmt: skip
+        work = task.MigManager(
+            self.settings,
+            cluster=self.cluster,  # type: ignore[arg-type]
+            work=Work(machine=machine, config_file=self.config, state_file=f"{self.folder}/drop"),
+            session=session,
+            services=HostServices("/", "", self.folder),
+            pods=self.pods,  # type: ignore[arg-type]
+            log=Log(target=self.log),
+        )
+        runs = asyncio.create_task(work.run())
+        self.machine, self.session = machine, session
+        try:
+            yield work
+        finally:
+            runs.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await runs
+            client.disconnect()
+            assert supervisor.ended() == 0
+
+    @contextlib.contextmanager
+    def _pause(self, paused: pause.Paused) -> Iterator[None]:
+        self.paused.append(paused)
+        with pause.announce(self.folder, paused):
+            yield
+
+    def run(self, body: Callable[[], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            self.cluster = FakeCluster()
+            async with self.running():
+                await body()
+
+        asyncio.run(whole())
+
+    async def shows(self, state: str, reason: str = "") -> None:
+        def holds() -> bool:
+            cluster = self.cluster
+            return cluster.labels.get(STATE) == state and reason in cluster.reason
+
+        try:
+            await until(holds)
+        except BaseException:
+            print(self.cluster.node, self.log.getvalue())
+            raise
+
+    async def state(self) -> MigState:
+        return await asyncio.to_thread(self.machine.session.mig)
+
+    async def devices(self) -> int:
+        return sum(len(gpu.instances) for gpu in (await self.state()).gpus)
+
+
+@pytest.fixture
+def lab(node: tree.Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:  # noqa: F811
+    monkeypatch.setattr(task, "PERIOD_S", 0.2)
+    monkeypatch.setattr(task, "LOOK_S", 0.05)
+    monkeypatch.setattr(task, "CLEAR_S", 0.3)
+    monkeypatch.setattr(task, "RETRY_S", (0.3,))
+    monkeypatch.setattr(task, "DELAYS_S", (0.05,))
+    return Lab(node, str(tmp_path))
+
+
+def test_the_gpus_follow_the_label(lab: Lab) -> None:
+    async def body() -> None:
+        await asyncio.sleep(0.1)
+        assert lab.cluster.states == []
+        lab.cluster.label(config="all-1g.10gb")
+        await lab.shows("success")
+        assert await lab.devices() == 56
+        lab.cluster.label(config="all-disabled")
+        await until(lambda: lab.cluster.states[-2:] == ["pending", "success"])
+        await until(lambda: len(lab.cluster.states) == 4)
+        assert await lab.devices() == 0
+
+    lab.run(body)
+    assert lab.cluster.states == ["pending", "success"] * 2
+    assert PLUGIN not in lab.cluster.labels
+    assert len(lab.paused) == 2
+    assert pause.read(lab.folder) == {}
+    assert [event["message"] for event in lab.cluster.events] == [
+        "MIG configuration all-1g.10gb is applied", "MIG configuration all-disabled is applied",
+    ]  # fmt: skip
+
+
+def test_what_the_gpus_have_already_is_a_success_without_a_change(lab: Lab) -> None:
+    async def body() -> None:
+        lab.cluster.label(config="all-disabled")
+        await lab.shows("success")
+
+    lab.run(body)
+    assert lab.cluster.states == ["success"]
+    assert lab.paused == lab.cluster.events == []
+
+
+def test_a_change_by_somebody_else_is_undone(lab: Lab) -> None:
+    async def body() -> None:
+        lab.cluster.label(config="all-disabled")
+        await lab.shows("success")
+        node_changes.set_mig_mode(lab.tree, 0, on=True)
+        await until(lambda: len(lab.cluster.states) == 3)
+        assert not (await lab.state()).gpus[0].enabled
+
+    lab.run(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("all-9g.99gb", "all-9g.99gb: there is no MIG configuration 'all-9g.99gb'"),
+        ("all-1g.5gb", "no GPU of this machine is in the configuration"),
+    ],
+)
+def test_what_the_gpus_cannot_have_fails_and_touches_nothing(
+    lab: Lab, name: str, reason: str
+) -> None:
+    async def body() -> None:
+        lab.cluster.label(config=name, plugin="true")
+        await lab.shows("failed", reason)
+        lab.cluster.label(config="all-disabled")
+        await lab.shows("success")
+
+    lab.run(body)
+    assert lab.paused == []
+    assert lab.cluster.paused == 0
+    assert lab.cluster.reason == ""
+    assert [event["reason"] for event in lab.cluster.events] == [
+        "MigConfigFailed", "MigConfigApplied",
+    ]  # fmt: skip
+
+
+def test_a_users_file_is_read_again_at_each_look(lab: Lab, tmp_path: Path) -> None:
+    lab.config = str(tmp_path / "configs.yaml")
+
+    async def body() -> None:
+        lab.cluster.label(config="mine")
+        await lab.shows("failed", "configs.yaml cannot be read")
+        await asyncio.to_thread((tmp_path / "configs.yaml").write_text, "version: v7")
+        await lab.shows("failed", "unknown version: v7")
+        text = "version: v1\nmig-configs: {mine: [{devices: [1], mig-enabled: true, mig-devices: {3g.40gb: 2}}]}"
+        await asyncio.to_thread((tmp_path / "configs.yaml").write_text, text)
+        await lab.shows("success")
+        assert await lab.devices() == 2
+
+    lab.run(body)
+
+
+def test_daemonsets_of_the_operator_go_and_come_back(lab: Lab) -> None:
+    async def body() -> None:
+        lab.cluster.label(config="all-7g.80gb", plugin="true")
+        await lab.shows("success")
+
+    lab.run(body)
+    assert lab.cluster.paused == 1
+    assert lab.cluster.labels[PLUGIN] == "true"
+
+
+def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(lab: Lab) -> None:
+    rehearsal.set_process(lab.tree, 3, 4242, {})
+    node_changes.set_gpu(lab.tree, 3, migreset="1")
+
+    async def body() -> None:
+        lab.cluster.label(config="all-7g.80gb", plugin="true")
+        await lab.shows("failed", "the former layout is restored")
+        assert lab.cluster.labels[PLUGIN] == "true"
+        assert not any(gpu.enabled or gpu.pending for gpu in (await lab.state()).gpus)
+        rehearsal.end_process(lab.tree, 3, 4242)
+        node_changes.set_gpu(lab.tree, 3, migreset="0")
+        await lab.shows("success")
+
+    lab.run(body)
+    assert lab.cluster.paused >= 2
+
+
+POD = "pod default/train has"
+
+
+def test_a_pod_that_has_a_device_which_changes_is_named(lab: Lab) -> None:
+    async def body() -> None:
+        lab.session.begin()
+        gpu = (await lab.state()).gpus[2].uuid
+        lab.pods.found = [PodDevice("default", "train", gpu, None, gpu)]
+        lab.cluster.label(config="all-7g.80gb", plugin="true")
+        await lab.shows("failed", f"{POD} {gpu} (delete these pods, or set NVCT_MIG_EVICT_PODS")
+        assert lab.cluster.states == ["failed"]
+        lab.pods.found = []
+        await lab.shows("success")
+
+    lab.run(body)
+
+
+def test_pods_are_evicted_if_that_is_allowed(lab: Lab) -> None:
+    lab.settings = Settings(node_name=NAME, evicts_pods=True)
+
+    async def body() -> None:
+        lab.session.begin()
+        gpu = (await lab.state()).gpus[2].uuid
+        lab.pods.found = [PodDevice("default", "train", gpu, None, gpu)]
+        lab.pods.failure = ClusterError("Cannot evict pod as it would violate its budget")
+        lab.cluster.label(config="all-7g.80gb", plugin="true")
+        await lab.shows("failed", "all-7g.80gb: Cannot evict pod as it would violate its budget")
+        assert lab.cluster.labels[PLUGIN] == "true"
+        lab.pods.failure = None
+        await lab.shows("success")
+        assert lab.pods.found == []
+
+    lab.run(body)
+
+
+def test_a_process_that_does_not_go_is_named(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    holder = Holder(pid=42, command="python3", container="", pod="", unit="", device="GPU 1")
+    monkeypatch.setattr(task.MigManager, "_left", lambda _: _later([holder]))
+
+    async def body() -> None:
+        lab.cluster.label(config="all-7g.80gb", plugin="true")
+        await lab.shows("failed", "process 42 (python3) holds GPU 1")
+        assert lab.cluster.labels[PLUGIN] == "true"
+        assert await lab.devices() == 0
+
+    lab.run(body)
+
+
+async def _later(value: object) -> object:
+    return value
+
+
+def test_while_the_api_server_is_away_the_change_goes_on_and_is_shown_later(lab: Lab) -> None:
+    async def body() -> None:
+        lab.cluster.label(config="all-7g.80gb", plugin="true")
+        await until(lambda: lab.cluster.states == ["pending"])
+        lab.cluster.failure = ClusterError("the API server does not answer")
+        lab.session.begin()
+        await until(lambda: bool(lab.paused) and pause.read(lab.folder) == {})
+        await asyncio.sleep(0.2)
+        assert lab.cluster.labels[PLUGIN] == PAUSED
+        lab.cluster.failure = None
+        await lab.shows("success")
+        assert lab.cluster.labels[PLUGIN] == "true"
+
+    lab.run(body)
+
+
+def test_a_change_is_ended_before_the_task_ends(lab: Lab) -> None:
+    async def body() -> None:
+        lab.cluster.label(config="all-7g.80gb", plugin="true")
+        await until(lambda: bool(lab.paused))
+
+    lab.run(body)  # it is canceled here
+    assert lab.cluster.labels[PLUGIN] == "true"
+    assert not os.path.exists(f"{lab.folder}/mig-journal.json")
+
+    async def again() -> None:
+        lab.cluster.label(config="all-7g.80gb")
+        await lab.shows("success")
+        assert await lab.devices() == 8
+
+    lab.run(again)
+
+
+def test_what_a_killed_manager_left_is_put_right(lab: Lab) -> None:
+    async def body() -> None:
+        lab.session.begin()
+        state = await lab.state()
+        specs = [Spec(devices=None, enabled=True, wish={"7g.80gb": 1})]
+        after = plan.make(state, specs)
+        before = checkpoint.plan_of(checkpoint.of_state(state)["MigState"])
+        node_changes.set_mig_mode(lab.tree, 0, on=True)  # half of the change
+        lab.machine.journal.open(before, after)
+        lab.cluster.label(config="all-disabled", plugin=PAUSED, state="pending")
+        await lab.shows("success")
+        assert lab.cluster.labels[PLUGIN] == "true"
+        assert not any(gpu.enabled for gpu in (await lab.state()).gpus)
+
+    lab.run(body)
+    assert not os.path.exists(f"{lab.folder}/mig-journal.json")
+
+
+def test_the_hosts_unit_gets_the_name_if_it_has_a_drop_in(lab: Lab, tmp_path: Path) -> None:
+    (tmp_path / "drop").write_text("")
+
+    async def body() -> None:
+        lab.cluster.label(config="all-disabled")
+        await lab.shows("success")
+
+    lab.run(body)
+    line = 'Environment="MIG_PARTED_SELECTED_CONFIG=all-disabled"'
+    assert (tmp_path / "drop").read_text() == f"[Service]\n{line}\n"
+
+
+class FakeServices(HostServices):
+    """A host whose reboot does nothing yet."""
+
+    def __init__(self, lab: Lab) -> None:
+        super().__init__("/", "", lab.folder)
+        self.reboots = 0
+
+    def reboot(self) -> None:
+        self.reboots += 1
+
+
+def test_a_mode_that_needs_a_reboot_gets_one_and_only_one(lab: Lab) -> None:
+    lab.settings = Settings(node_name=NAME, reboots=True)
+    node_changes.set_gpu(lab.tree, 0, migreset="1")
+
+    async def body() -> None:
+        async with lab.running() as manager:
+            services = FakeServices(lab)
+            manager._services = services
+            lab.cluster.label(config="all-7g.80gb")
+            await lab.shows("rebooting")
+            await asyncio.sleep(0.5)
+            assert services.reboots == 1
+            assert (await lab.state()).gpus[0].pending
+
+    async def whole() -> None:
+        lab.cluster = FakeCluster()
+        await body()
+        async with lab.running():  # after a reboot that did not help
+            await lab.shows("failed", "the MIG mode is not in force after a reboot")
+        node_changes.reset_gpu(lab.tree, 0)
+        lab.cluster.label(state="rebooting")
+        async with lab.running():
+            await lab.shows("success")
+
+    asyncio.run(whole())
+
+
+def test_a_change_that_takes_too_long_is_taken_back(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "DEADLINE_S", 0.0)
+
+    async def body() -> None:
+        lab.cluster.label(config="all-7g.80gb")
+        await lab.shows(
+            "failed", "the change of MIG takes too long; the former layout is restored"
+        )
+        assert not any(gpu.enabled for gpu in (await lab.state()).gpus)
+
+    lab.run(body)
+
+
+def test_a_bug_ends_the_task_but_not_the_pause(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise HostError("a drive has failed")
+
+    async def body() -> None:
+        monkeypatch.setattr(lab.machine.journal.__class__, "open", fail)
+        lab.cluster.label(config="all-7g.80gb", plugin="true")
+        await lab.shows("failed", "a drive has failed")
+
+    lab.run(body)
+    assert lab.cluster.labels[PLUGIN] == "true"
+    assert pause.read(lab.folder) == {}
