@@ -172,6 +172,7 @@ def _upgrade(node: Node, version: str) -> Node:
     native = {
         "nvml": libraries / f"libnvidia-ml.so.{node.installed}",
         "nvidia-smi": node.driver_root / "usr/bin/nvidia-smi",
+        "nvidia-cuda-mps-control": node.driver_root / "usr/bin/nvidia-cuda-mps-control",
         SANDBOX_UTILS: libraries / f"{SANDBOX_UTILS}.{node.installed}",
     }
     package.install(

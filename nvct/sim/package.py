@@ -144,6 +144,7 @@ BINARIES = {
     "nvidia-powerd": 0o755,
     "nvidia-settings": 0o755,
     "nvidia-sleep.sh": 0o755,
+    "nvidia-smi": 0o755,
     "nvidia-xconfig": 0o755,
 }
 EGL_PLATFORMS = (
@@ -233,7 +234,7 @@ def install(
         version: driver version.
         machine: architecture of the libraries.
         state: the node's state file, hard-linked beside the NVML library.
-        native: built files "nvml", "nvidia-smi" and libraries by name; None for stand-ins.
+        native: built files "nvml", programs and libraries by name; None for stand-ins.
     """
     folder = root / library_dir(machine)
     libraries = [library for library in LIBRARIES if library.is_in(version)]
@@ -252,12 +253,11 @@ def install(
     _replace_link(folder / f"{STATE_LIBRARY}.so.1", f"{STATE_LIBRARY}.so.{version}")
     (folder / "gbm").mkdir(exist_ok=True)
     _replace_link(folder / "gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1")
-    programs = BINARIES if native else {**BINARIES, "nvidia-smi": 0o755}
-    for name, mode in programs.items():
+    for name, mode in BINARIES.items():
+        built = native.get(name) if native else None
         script = f"#!/bin/sh\necho '{name}: part of a simulated driver {version}'\n"
-        _write(root / "usr/bin" / name, script.encode(), mode)
-    if native:
-        _write(root / "usr/bin/nvidia-smi", native["nvidia-smi"].read_bytes(), 0o755)
+        data = built.read_bytes() if built else script.encode()
+        _write(root / "usr/bin" / name, data, mode)
     for name in (*FIRMWARE, *(UCODES if _branch(version) >= UCODES_SINCE else ())):
         content = f"{name} {version}\n".encode().ljust(4096, b"\0")
         _write(root / "usr/lib/firmware/nvidia" / version / name, content)

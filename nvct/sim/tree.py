@@ -204,6 +204,7 @@ def _build(cache: Path) -> dict[str, Path]:
     return {
         "nvml": built.nvml,
         "nvidia-smi": built.nvidia_smi,
+        "nvidia-cuda-mps-control": built.mps_control,
         "libnvidia-sandboxutils.so": built.sandbox_utils,
     }
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the simulated NVML library and nvidia-smi with the C compiler of this machine.
+"""Builds the simulated NVML library and programs with the C compiler of this machine.
 
 Built files are kept in a folder. Its name is a hash of sources, flags and compiler: a change of
 any of these causes a new build. Packages and the bundle contain the files built with them
@@ -21,9 +21,10 @@ from pathlib import Path
 from nvct.errors import ContainerNotPossibleError, HostError
 
 FOLDER = Path(__file__).parent
-NVML = "nvml/*.c"
-SMI = "smi/*.c"
-SANDBOX = "sandbox_utils.c"
+NVML = ("nvml/*.c",)
+SMI = ("smi/*.c",)
+MPS = ("mps/*.c", "smi/start.c")
+SANDBOX = ("sandbox_utils.c",)
 WARNINGS = ("-Wall", "-Wextra")
 FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-O2", "-fvisibility=hidden", "-s")
 # No build id and no timestamp: the same sources give the same bytes.
@@ -35,12 +36,14 @@ SANDBOX_FLAGS = (
     "-fPIC", "-shared", "-nostdlib", "-Wl,-soname,libnvidia-sandboxutils.so.1",
     "-Wl,--build-id=none",
 )  # fmt: skip
-# The program has its own entry point; with glibc before 2.34, dlopen is in libdl.
+# The programs have their own entry point; with glibc before 2.34, dlopen is in libdl.
 SMI_FLAGS = ("-fPIE", "-pie", "-nostartfiles", "-Wl,--build-id=none")
 SMI_LIBRARIES = ("-Wl,--no-as-needed", "-l:libdl.so.2")
 COMPILERS = ("cc", "gcc", "clang")
 MACHINES = ("x86_64", "aarch64")
-NAMES = ("libnvidia-ml.so", "nvidia-smi", "libnvidia-sandboxutils.so")
+NAMES = (
+    "libnvidia-ml.so", "nvidia-smi", "libnvidia-sandboxutils.so", "nvidia-cuda-mps-control",
+)  # fmt: skip
 SHIPPED = FOLDER / "built.zip"
 """An archive, so that packaging tools do not list NVIDIA's libraries as provided by a package."""
 MODE = 0o755  # a program and a library, as packages install them
@@ -54,6 +57,7 @@ class Built:
     nvml: Path
     nvidia_smi: Path
     sandbox_utils: Path
+    mps_control: Path
 
 
 def find_compiler(search_path: str | None = None) -> str:
@@ -107,6 +111,7 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
         _compile([compiler, *common, *NVML_FLAGS], NVML, (), built.nvml)
         _compile([compiler, *common, *SANDBOX_FLAGS], SANDBOX, (), built.sandbox_utils)
         _compile([compiler, *common, *SMI_FLAGS], SMI, SMI_LIBRARIES, built.nvidia_smi)
+        _compile([compiler, *common, *SMI_FLAGS], MPS, (), built.mps_control)
     except OSError as error:
         raise HostError(
             f"cannot build the simulated NVML library in {out_dir}: {error.strerror}",
@@ -181,16 +186,19 @@ def _key(compiler: str, flags: tuple[str, ...]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _compile(command: list[str], sources: str, libraries: tuple[str, ...], target: Path) -> None:
-    """Compile sources, a pattern below FOLDER, into a file beside the target, and rename it.
+def _compile(
+    command: list[str], sources: tuple[str, ...], libraries: tuple[str, ...], target: Path
+) -> None:
+    """Compile sources, patterns below FOLDER, into a file beside the target, and rename it.
 
     Two builds may run at the same time.
     """
     handle, output = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
     os.close(handle)
+    files = sorted(str(path) for pattern in sources for path in FOLDER.glob(pattern))
     try:
         compiler = subprocess.run(
-            [*command, "-o", output, *map(str, sorted(FOLDER.glob(sources))), *libraries],
+            [*command, "-o", output, *files, *libraries],
             capture_output=True, check=False, text=True, timeout=TIMEOUT_S,
         )  # fmt: skip
         if compiler.returncode:

@@ -19,7 +19,7 @@ static const char *const keys[METRICS] = {
     "nvlink_crc_flit", "nvlink_crc_data", "nvlink_replays", "nvlink_recoveries",
     "violation_power", "violation_thermal",
     "gr_active", "sm_active", "sm_occupancy", "tensor_active", "dram_active", "fp64_active",
-    "fp32_active", "fp16_active", "hang",
+    "fp32_active", "fp16_active", "compute_mode", "hang",
 };
 
 void parse_metrics(const char *line, struct gpu *gpu)

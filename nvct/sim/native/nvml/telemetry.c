@@ -8,7 +8,6 @@
 
 #include "simulation.h"
 
-CONSTANT(nvmlDeviceGetComputeMode, 0)
 CONSTANT(nvmlDeviceGetDisplayMode, 0)
 CONSTANT(nvmlDeviceGetDisplayActive, 0)
 CONSTANT(nvmlDeviceGetMultiGpuBoard, 0)

@@ -84,6 +84,7 @@ static int usage(void)
          "    --query-compute-apps=FIELD,...    the same; no process runs on a simulated GPU\n"
          "    topo -m                      how GPUs are joined\n"
          "    -mig, --multi-instance-gpu=MODE   0 or 1\n"
+         "    -c, --compute-mode=MODE      0 DEFAULT, 2 PROHIBITED or 3 EXCLUSIVE_PROCESS\n"
          "    mig -lgip | -lgi | -lci      MIG profiles, GPU instances, compute instances\n"
          "    mig -cgi PROFILE,... [-C]    create GPU instances (with compute instances)\n"
          "    mig -cci [-gi ID] | -dci [-gi ID] [-ci ID] | -dgi [-gi ID]");
@@ -102,7 +103,7 @@ static const char *value_of(int argc, char **argv, int *i, const char *brief, co
 }
 
 struct options {
-    const char *id, *query, *processes, *format, *mig_mode, *groups;
+    const char *id, *query, *processes, *format, *mig_mode, *compute_mode, *groups;
     bool list, version, help, report, xml;
 };
 
@@ -133,6 +134,8 @@ static int parse(int argc, char **argv, struct options *o)
             o->format = value;
         else if ((value = value_of(argc, argv, &i, "-mig", "--multi-instance-gpu")))
             o->mig_mode = value;
+        else if ((value = value_of(argc, argv, &i, "-c", "--compute-mode")))
+            o->compute_mode = value;
         else {
             printf("Invalid combination of input arguments. Please run 'nvidia-smi -h' for help.\n"
                    "Option \"%s\" is not recognized.\n", argv[i]);
@@ -160,6 +163,8 @@ static int run(const struct gpu_list *list, const struct options *o)
         return print_version();
     if (o->mig_mode)
         return set_mig_mode(list, o->id, o->mig_mode);
+    if (o->compute_mode)
+        return set_compute_mode(list, o->id, o->compute_mode);
     if (o->list)
         return print_list(list, o->id);
     if (!list->count) {

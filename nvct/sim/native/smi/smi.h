@@ -68,6 +68,7 @@ enum { MAX_DEVICES = 64, GPU_PROFILES = 0x12, COMPUTE_PROFILES = 9, MAX_INSTANCE
     X(nvmlDeviceGetFanSpeed, (nvmlDevice_t, unsigned *))                                           \
     X(nvmlDeviceGetPerformanceState, (nvmlDevice_t, unsigned *))                                   \
     X(nvmlDeviceGetComputeMode, (nvmlDevice_t, unsigned *))                                        \
+    X(nvmlDeviceSetComputeMode, (nvmlDevice_t, unsigned))                                          \
     X(nvmlDeviceGetCurrentClocksEventReasons, (nvmlDevice_t, unsigned long long *))                \
     X(nvmlDeviceGetEncoderUtilization, (nvmlDevice_t, unsigned *, unsigned *))                     \
     X(nvmlDeviceGetDecoderUtilization, (nvmlDevice_t, unsigned *, unsigned *))                     \
@@ -175,6 +176,9 @@ int print_query(const struct gpu_list *list, const char *ids, const char *names,
 
 /* report.c */
 int print_report(const struct gpu_list *list, const char *ids, const char *groups, bool xml);
+
+/* compute_mode.c */
+int set_compute_mode(const struct gpu_list *list, const char *ids, const char *mode);
 
 /* topology.c */
 int run_topology(const struct gpu_list *list, int argc, char **argv);

@@ -140,7 +140,8 @@ def test_the_same_sources_give_the_same_bytes(built: Built, tmp_path: Path) -> N
     assert other.nvml.read_bytes() == built.nvml.read_bytes()
     assert other.nvidia_smi.read_bytes() == built.nvidia_smi.read_bytes()
     assert other.sandbox_utils.read_bytes() == built.sandbox_utils.read_bytes()
-    files = {"libnvidia-ml.so", "libnvidia-sandboxutils.so", "nvidia-smi"}
+    assert other.mps_control.read_bytes() == built.mps_control.read_bytes()
+    files = set(native.NAMES)
     assert {p.name for p in other.nvml.parent.iterdir()} == files
 
 

@@ -306,3 +306,23 @@ def test_the_help_says_that_it_is_simulated(node: NvmlNode, tmp_path: Path) -> N
 
     assert done.returncode == 0
     assert "simulated by nvct" in done.stdout
+
+
+def test_the_compute_mode_of_one_gpu_is_set_and_shown(node: NvmlNode) -> None:
+    done = node.smi("-i", gpu_uuid(1), "-c", "EXCLUSIVE_PROCESS")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "Set compute mode to EXCLUSIVE_PROCESS for GPU 00000000:28:00.0.\nAll done.\n"
+    )
+    modes = node.smi("--query-gpu=compute_mode", "--format=csv,noheader").stdout.splitlines()
+    assert modes == ["Default", "Exclusive_Process", "Default", "Default"]
+    node.smi("-c", "DEFAULT")
+    assert node.smi("--query-gpu=compute_mode", "--format=csv,noheader", "-i", "1").stdout == (
+        "Default\n"
+    )
+
+
+@pytest.mark.parametrize("mode", ["EXCLUSIVE", "4", "EXCLUSIVE_THREAD", ""])
+def test_another_compute_mode_is_refused(node: NvmlNode, mode: str) -> None:
+    assert node.smi("-c", mode).returncode == 2

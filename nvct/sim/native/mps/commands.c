@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The daemon's commands: limits of clients to come, servers, quit.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "mps.h"
+
+static double percentage = 100;
+static unsigned long long limits_mib[MAX_DEVICES]; /* 0: none */
+static pid_t servers[MAX_SERVERS];
+
+/* The number at the start of a text; strtoull of newer C libraries is a new symbol. */
+static const char *parse_number(const char *text, unsigned long long *out)
+{
+    for (*out = 0; *text >= '0' && *text <= '9' && *out < 1ULL << 40; text++)
+        *out = *out * 10 + (unsigned)(*text - '0');
+    return text;
+}
+
+/* A device is an index. A UUID is accepted and has no effect, as in the real program. */
+static bool parse_device(const char *text, unsigned *out)
+{
+    unsigned long long n;
+    if (!text || !*text || *parse_number(text, &n) || n >= MAX_DEVICES)
+        return false;
+    *out = (unsigned)n;
+    return true;
+}
+
+static void set_limit(const char *device, const char *value, FILE *out)
+{
+    unsigned index = 0;
+    unsigned long long n = 0;
+    const char *unit = value ? parse_number(value, &n) : NULL;
+    bool is_uuid = device && strncmp(device, "GPU-", 4) == 0;
+    if (!unit || unit == value || !*unit || !strchr("GM", *unit) || unit[1] ||
+        (!is_uuid && !parse_device(device, &index)))
+        fprintf(out, "Invalid parameters\n");
+    else if (!is_uuid)
+        limits_mib[index] = *unit == 'G' ? n * 1024 : n;
+}
+
+/* Whole units only, as in the real program: 3840M is shown as 3G. */
+static void show_limit(const char *device, FILE *out)
+{
+    unsigned index = 0;
+    if (!parse_device(device ? device : "0", &index))
+        fprintf(out, "Invalid parameters\n");
+    else if (limits_mib[index] >= 1024)
+        fprintf(out, "%lluG\n", limits_mib[index] / 1024);
+    else
+        fprintf(out, "%lluM\n", limits_mib[index]);
+}
+
+static void set_percentage(const char *value, FILE *out)
+{
+    char *end = NULL;
+    double n = value ? strtod(value, &end) : 0;
+    if (!end || *end || n <= 0 || n > 100)
+        fprintf(out, "Invalid parameters\n");
+    else
+        fprintf(out, "%.1f\n", percentage = n);
+}
+
+/* A process that does nothing, and ends with the daemon. */
+static void start_server(void)
+{
+    pid_t daemon = getpid();
+    for (int i = 0; i < MAX_SERVERS; i++) {
+        if (servers[i])
+            continue;
+        servers[i] = fork();
+        if (servers[i] == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            prctl(PR_SET_NAME, "nvidia-cuda-mps");
+            for (int fd = 0; fd < OPEN_FILES; fd++)
+                close(fd); /* the client waits for the end of its answer */
+            while (getppid() == daemon)
+                pause();
+            _exit(0);
+        }
+        return;
+    }
+}
+
+static void show_servers(FILE *out)
+{
+    for (int i = 0; i < MAX_SERVERS; i++)
+        if (servers[i] > 0)
+            fprintf(out, "%d\n", (int)servers[i]);
+}
+
+static void end_servers(void)
+{
+    for (int i = 0; i < MAX_SERVERS; i++)
+        if (servers[i] > 0 && kill(servers[i], SIGKILL) == 0)
+            waitpid(servers[i], NULL, 0);
+}
+
+bool run_commands(char *text, FILE *out)
+{
+    char *line, *rest = text;
+    while ((line = strsep(&rest, "\n"))) {
+        char *words, *name = strtok_r(line, " \t\r", &words);
+        char *first = strtok_r(NULL, " \t\r", &words), *second = strtok_r(NULL, " \t\r", &words);
+        if (!name)
+            continue;
+        if (strcmp(name, "quit") == 0) {
+            end_servers();
+            return true;
+        }
+        if (strcmp(name, "get_default_active_thread_percentage") == 0)
+            fprintf(out, "%.1f\n", percentage);
+        else if (strcmp(name, "set_default_active_thread_percentage") == 0)
+            set_percentage(first, out);
+        else if (strcmp(name, "get_default_device_pinned_mem_limit") == 0)
+            show_limit(first, out);
+        else if (strcmp(name, "set_default_device_pinned_mem_limit") == 0)
+            set_limit(first, second, out);
+        else if (strcmp(name, "start_server") == 0)
+            start_server();
+        else if (strcmp(name, "get_server_list") == 0)
+            show_servers(out);
+        else
+            fprintf(out, "Unknown command: %s\n", name);
+    }
+    return false;
+}

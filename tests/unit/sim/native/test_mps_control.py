@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stand-in for nvidia-cuda-mps-control: its daemon and its commands."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nvct.sim.native import build
+from tests.support.nvml_node import CACHE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PERCENTAGE = "get_default_active_thread_percentage"
+
+
+class Control:
+    """The program with a pipe directory of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._program = str(build.build(CACHE).mps_control)
+        self._env = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(folder), "CUDA_MPS_LOG_DIRECTORY": str(folder),
+        }  # fmt: skip
+
+    def run(self, *options: str, commands: str = "") -> tuple[int, str]:
+        done = subprocess.run(
+            [self._program, *options], input=commands, env=self._env, stdout=subprocess.PIPE,
+            text=True, timeout=10, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    def start(self) -> None:
+        done = subprocess.run(
+            [self._program, "-d"],
+            env=self._env,
+            stdout=subprocess.DEVNULL,
+            timeout=10,
+            check=False,
+        )
+        assert done.returncode == 0
+
+    def say(self, *commands: str) -> str:
+        status, answer = self.run(commands="\n".join(commands))
+        assert status == 0, answer
+        return answer
+
+
+@pytest.fixture
+def control() -> Iterator[Control]:
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
+        control = Control(Path(folder))
+        control.start()
+        yield control
+        control.run(commands="quit")
+
+
+def test_limits_are_set_and_read_back(control: Control) -> None:
+    assert control.say(PERCENTAGE) == "100.0\n"
+    control.say("set_default_active_thread_percentage 25")
+    control.say("set_default_device_pinned_mem_limit 1 3840M")
+    control.say("set_default_device_pinned_mem_limit 2 900M")
+
+    assert control.say(PERCENTAGE) == "25.0\n"
+    limits = [control.say(f"get_default_device_pinned_mem_limit {n}") for n in range(3)]
+    assert limits == ["0M\n", "3G\n", "900M\n"]
+
+
+def test_a_limit_by_uuid_has_no_effect(control: Control) -> None:
+    uuid = "GPU-00000000-1111-5222-8333-000000000000"
+    assert control.say(f"set_default_device_pinned_mem_limit {uuid} 900M") == ""
+    assert control.say("get_default_device_pinned_mem_limit 0") == "0M\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "set_default_device_pinned_mem_limit 0 4",
+        "set_default_device_pinned_mem_limit 64 4G",
+        "set_default_device_pinned_mem_limit",
+        "set_default_active_thread_percentage 101",
+        "set_default_active_thread_percentage none",
+        "get_default_device_pinned_mem_limit -1",
+    ],
+)
+def test_malformed_values_are_refused(control: Control, command: str) -> None:
+    assert control.say(command) == "Invalid parameters\n"
+
+
+def test_an_unknown_command_does_not_end_the_daemon(control: Control) -> None:
+    assert control.say("dance", PERCENTAGE) == "Unknown command: dance\n100.0\n"
+
+
+def test_servers_are_started_and_end_with_the_daemon(control: Control) -> None:
+    control.say("start_server -uid 0")
+    (pid,) = map(int, control.say("get_server_list").split())
+    process = Path(f"/proc/{pid}")
+    assert process.is_dir()
+
+    assert control.run(commands="quit") == (0, "")
+
+    assert not process.is_dir()
+    assert control.run(commands=PERCENTAGE) == (1, "Cannot find MPS control daemon process\n")
+
+
+def test_a_directory_has_one_daemon(control: Control) -> None:
+    assert control.run("-f") == (1, "An instance of this daemon is already running\n")
+    assert "Start" in (control.folder / "control.log").read_text()
