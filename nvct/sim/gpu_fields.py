@@ -44,6 +44,10 @@ THROTTLE = MappingProxyType({
 """nvml.h, nvmlClocksEventReason*."""
 NUMBERS = tuple(dict.fromkeys((*BOARD, *COUNTERS, *MEASURED, *PERCENTS, *FLAGS)))
 NAMES = (*NUMBERS, "throttle", "recovery", "hang")
+ENDED_BY_RESET = (
+    "ecc_corrected", "ecc_uncorrected", "remap_pending", "retired_pending", "recovery", "hang",
+)  # fmt: skip
+"""Fields that a reset of the GPU sets back."""
 LIMIT = 1 << 63
 US = 1_000_000
 

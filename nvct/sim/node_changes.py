@@ -42,7 +42,9 @@ def set_mig_mode(node: Node, index: int, *, on: bool) -> None:
 
 
 def reset_gpu(node: Node, index: int) -> None:
-    """Reset a GPU: a MIG mode that is pending comes into force, which removes its MIG instances.
+    """Reset a GPU: what the driver counts since its start is 0 again, and what waits is done.
+
+    A MIG mode that is pending comes into force, which removes its MIG instances.
 
     Raises:
         DocumentError: there is no such GPU.
@@ -52,6 +54,11 @@ def reset_gpu(node: Node, index: int) -> None:
         fields = now.gpu(index).fields
         if now.find("process", gpu=index):
             raise UsageError(f"GPU {index} cannot be reset: a process uses it")
+        if fields.get("lost") == "1":
+            raise UsageError(f"GPU {index} cannot be reset: it has fallen off the bus")
+        for name in gpu_fields.ENDED_BY_RESET:
+            fields.pop(name, None)
+        fields.update(energy="0", energy_at=str(int(time.time() * gpu_fields.US)))
         if fields.pop("migflip", "0") == "1":
             fields["mig"] = str(1 - int(fields["mig"]))
             mig.remove_all_instances(now, index)
@@ -125,7 +132,7 @@ def lose_gpu(node: Node, index: int) -> None:
         fields = now.gpu(index).fields
         fields["lost"] = "1"
         rehearsal.append_event(now, index, XID_EVENT, XID_FALLEN_OFF_BUS, {})
-    rehearsal.write_message(node, fields["bus"], XID_FALLEN_OFF_BUS)
+    rehearsal.write_message(node, fields["bus"], XID_FALLEN_OFF_BUS, {})
 
 
 def restore_gpu(node: Node, index: int) -> None:

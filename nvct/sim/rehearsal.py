@@ -47,7 +47,7 @@ def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
     with state.change(node.state_file) as now:
         append_event(now, index, XID_EVENT, xid, fields)
         bus = now.gpu(index).fields["bus"]
-    write_message(node, bus, xid)
+    write_message(node, bus, xid, fields)
 
 
 def append_event(now: state.State, index: int, kind: int, data: int, fields: Fields) -> None:
@@ -61,15 +61,19 @@ def append_event(now: state.State, index: int, kind: int, data: int, fields: Fie
     now.add("event", seq=seq, gpu=index, type=kind, data=data, **fields)
 
 
-def write_message(node: Node, bus: str, xid: int) -> None:
+def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
     """Append a message of the driver, as `NVRM: Xid (PCI:0000:18:00): 79`, to the node's kmsg.
 
     Args:
         node: the node.
         bus: the GPU's PCI address as NVML writes it, 00000000:18:00.0.
         xid: its number.
+        instance: gi and ci, of the instances concerned; {} for the whole GPU.
     """
     address = bus.lower()[4:].partition(".")[0]
+    for name, label in (("gi", "GPU-I"), ("ci", "GPU-CI")):
+        if name in instance:
+            address += f" {label}:{int(instance[name]):02}"
     with (node.tree / KMSG).open("ab") as file:
         sequence = os.fstat(file.fileno()).st_size // RECORD_LIMIT
         time_us = time.monotonic_ns() // 1000
