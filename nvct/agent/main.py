@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
     from nvct.agent.task_table import Runs
+    from nvct.oci.jsontext import Json
 
 HTTP = "http"
 CLOSE_S = 5.0
@@ -80,7 +81,7 @@ class Agent:
         ]
         self.http = Task(HTTP, self._listen)
         served = [*self.tasks, *([self.http] if self.listen else [])]
-        self.status = Status(served, lambda: self.client.problem)
+        self.status = Status(served, lambda: self.client.problem, health=self._health)
 
     def reload(self) -> None:
         """Have the tasks read their settings again."""
@@ -162,6 +163,12 @@ class Agent:
 
     def _describe(self, name: str) -> object:
         return self.running[name].describe() if name in self.running else None
+
+    def _health(self) -> dict[str, Json] | None:
+        from nvct.agent.health import shared  # a node without a GPU has no use for it
+
+        engine = shared.existing(self.client)
+        return engine.describe() if engine else None
 
     def _metrics(self, name: str) -> Iterable[Family]:
         return self.running[name].metrics() if name in self.running else ()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from nvct.agent.nvml_supervisor import CLOSE
 from nvct.agent.waiting import within
 from nvct.errors import NvmlError
-from nvct.host.nvml import answers, messages, samples_answer
+from nvct.host.nvml import answers, condition_answer, messages, samples_answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from typing import TypeVar
 
+    from nvct.host.nvml.condition_model import NvmlConditions
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.model import (
         GpuAttributes,
@@ -143,6 +144,14 @@ class NvmlClient:
             if index in events.unanswered
         }
         return replace(events, unanswered=named)
+
+    async def conditions(self) -> NvmlConditions:
+        """Return what tells whether each GPU is well; one that hangs is missing.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return await self._ask("conditions", condition_answer.conditions)
 
     async def samples(self) -> NvmlSamples:
         """Return what all GPUs report now, for monitoring.

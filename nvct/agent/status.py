@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.http import Request
     from nvct.agent.tasks import Task
+    from nvct.oci.jsontext import Json
 
     Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 
@@ -36,11 +37,13 @@ class Status:
         nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
         part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
             while another one serves it.
+        health: returns the health of the GPUs, None if no task watches it.
     """
 
     tasks: Sequence[Task]
     nvml_problem: Callable[[], str | None] = lambda: None
     part: Part = "starting"
+    health: Callable[[], dict[str, Json] | None] = lambda: None
 
     def answer(self, request: Request) -> Answer:
         """Return the answer to anybody's request."""
@@ -75,6 +78,7 @@ class Status:
             "pid": os.getpid(),
             "state": self.part,
             "nvml": {"state": nvml, "reason": problem or ""},
+            "health": self.health() or {},
             "tasks": [
                 {
                     "name": task.name,

@@ -2,7 +2,8 @@
 """The task `condition`: writes the condition of this Node by the agent's /status.
 
 It is written when it changes, and again every ten minutes, which shows that the agent lives. Each
-change of its status or reason is also an Event of the Node.
+change of its status or reason is also an Event of the Node, and so is each change of a GPU's
+health (`device_events`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import asyncio
 import json
 import random
 import time
-from datetime import datetime, timezone
 
 from nvct.agent import http
 from nvct.agent.cluster import EVENT, NODE, NOT_FOUND, ClusterError
-from nvct.agent.condition import condition
+from nvct.agent.condition import condition, device_events
+from nvct.agent.condition.device_events import DeviceEvents
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,10 +32,9 @@ LOOK_S = 1.0
 SETTLE_S = 3.0
 """How long a fault lasts before it is written: a restart of the kubelet is not a fault."""
 HEARTBEAT_S = 600.0
+POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Before the next attempt after a failure."""
-EVENTS_NAMESPACE = "default"
-"""Where Kubernetes keeps the Events of objects without a namespace."""
 
 
 class NodeCondition:
@@ -51,6 +51,8 @@ class NodeCondition:
         socket: str,
         log: Log,
         tasks: Sequence[str],
+        *,
+        pod_resources: str = POD_RESOURCES,
     ) -> None:
         """Do nothing yet.
 
@@ -60,6 +62,7 @@ class NodeCondition:
             socket: of the agent, for its /status.
             log: for what happens.
             tasks: names of the tasks that pods need to get GPUs.
+            pod_resources: socket of the kubelet's service for pods' resources.
         """
         self.reload = asyncio.Event()
         self._connect = connect
@@ -72,6 +75,7 @@ class NodeCondition:
         self._due = 0.0
         self._failures = 0
         self._problem = ""
+        self._events = DeviceEvents(node, pod_resources, log)
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the condition, as JSON data."""
@@ -81,7 +85,7 @@ class NodeCondition:
                 "condition": condition.TYPE,
                 "status": written.status if written else "",
                 "reason": written.reason if written else "",
-                "problem": self._problem,
+                "problem": self._problem or self._events.problem,
             }
         ]
 
@@ -99,11 +103,14 @@ class NodeCondition:
         try:
             while True:
                 _, body = await http.ask(self._socket, "GET", "/status")
-                current = self._settled(condition.of(json.loads(body), self._tasks))
+                document = json.loads(body)
+                current = self._settled(condition.of(document, self._tasks))
                 if self._is_due(current):
                     await self._try_write(cluster, current)
+                await self._events.tell(cluster, document)
                 await asyncio.sleep(LOOK_S)
         finally:
+            await self._events.close()
             await cluster.close()
 
     def _settled(self, current: Condition | None) -> Condition | None:
@@ -148,7 +155,7 @@ class NodeCondition:
                 hint="give its name: NODE_NAME, from the field spec.nodeName",
                 status=NOT_FOUND,
             )
-        before, now = condition.find(node), timestamp()
+        before, now = condition.find(node), device_events.timestamp()
         conditions = []
         if current is not None:
             is_same = before is not None and before["status"] == current.status
@@ -178,29 +185,14 @@ class NodeCondition:
 
 def event(node: str, current: Condition) -> Object:
     """Return an Event of a Node, as `kubectl describe node` finds it."""
-    now = datetime.now(timezone.utc)
-    return {
-        "metadata": {
-            "name": f"{node}.{int(now.timestamp() * 1e9):x}",
-            "namespace": EVENTS_NAMESPACE,
-        },
-        # The kubelet, too, gives the name as uid.
-        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node},
+    notice = {
         "reason": current.reason,
         "message": current.message,
-        "type": "Normal" if current.is_ready else "Warning",
-        "source": {"component": "nvct", "host": node},
-        "firstTimestamp": timestamp(now),
-        "lastTimestamp": timestamp(now),
-        "count": 1,
+        "is_warning": not current.is_ready,
     }
+    return device_events.event(node, device_events.node_reference(node), notice)
 
 
 def about(factor: float) -> float:
     """Return a factor that is up to a fifth more or less: nodes do not all write at once."""
     return factor * random.uniform(0.8, 1.2)  # noqa: S311  no secret
-
-
-def timestamp(moment: datetime | None = None) -> str:
-    """Return a moment, or now, as the API has it."""
-    return f"{moment or datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.discovery import Discovery
+    from nvct.agent.health.engine import HealthEngine
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
 
@@ -44,9 +47,13 @@ def make(
     Raises:
         UsageError, DocumentError: a setting is wrong.
     """
-    from nvct.agent.device_plugin import config_file, health
+    from nvct.agent.device_plugin import config_file
     from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.discovery import of_this_machine
+    from nvct.agent.health import shared
+    from nvct.agent.health.settings import resolve
+    from nvct.agent.instance import FOLDER
+    from nvct.agent.variables import SOCKET_ENV
 
     def load() -> Settings:
         settings, warnings = config_file.resolve(words, env)
@@ -59,10 +66,14 @@ def make(
             client, settings.container_driver_root, settings.device_discovery_strategy
         )
 
-    checks = health.checks(env)
-    for word in checks.malformed:
-        journal.warning(f"{word!r} is no XID: it has no effect")
-    return DevicePlugin(load, discovery, checks, journal)
+    def health(settings: Settings) -> HealthEngine:
+        found = resolve(
+            settings.health_recovery, settings.health_probation, settings.xid_table, env
+        )
+        folder = os.path.dirname(env.get(SOCKET_ENV, "")) or FOLDER
+        return shared.engine(client, found, journal, folder)
+
+    return DevicePlugin(load, discovery, health, journal)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from nvct.agent.device_plugin.settings import (
     STRATEGIES,
     Settings,
 )
+from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.agent.option_table import Option, Table
 from nvct.errors import UsageError
 
@@ -123,6 +124,18 @@ OPTIONS = (
     Option(
         flags=("kubeconfig",), env=("KUBECONFIG",), field="kubeconfig",
         help="A kubeconfig file, for the taint; default: the pod's service account",
+    ),
+    Option(
+        flags=("health-recovery",), env=(RECOVERY_ENV,), field="health_recovery",
+        choices=RECOVERY, help="Whether a device can become healthy again; never: as NVIDIA's",
+    ),
+    Option(
+        flags=("health-probation",), env=(PROBATION_ENV,), field="health_probation",
+        help="Seconds without an error before a device is offered again; default: 60",
+    ),
+    Option(
+        flags=("xid-table",), env=(TABLE_ENV,), field="xid_table",
+        help="A file of what XIDs ask for, which has precedence over nvct's own",
     ),
     Option(
         flags=("config-file",), env=("CONFIG_FILE",), field="", help="A config file, v1",

@@ -56,6 +56,9 @@ class Settings:
     startup_taint: str = ""
     node_name: str = ""
     kubeconfig: str = ""
+    health_recovery: str = "auto"
+    health_probation: str = ""
+    xid_table: str = ""
     cdi_feature_flags: tuple[str, ...] = ()
     cdi_disable_hooks: tuple[str, ...] = ()
     gpu_names: tuple[NamePattern, ...] = ()

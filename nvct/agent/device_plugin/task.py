@@ -22,7 +22,6 @@ from nvct.agent.device_plugin import (
 )
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.endpoint import Content
-from nvct.agent.device_plugin.health_watch import HealthWatch
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.served import ServedResources, canceled
@@ -38,12 +37,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from nvct.agent.device_plugin import published
-    from nvct.agent.device_plugin.health import Checks
     from nvct.agent.device_plugin.list_strategy import AskEngine
     from nvct.agent.device_plugin.registration import Registration
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.discovery import Discovery, Signature
+    from nvct.agent.health.board import Change
+    from nvct.agent.health.engine import HealthEngine
     from nvct.agent.inventory import Inventory
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
@@ -71,7 +71,7 @@ class DevicePlugin:
         self,
         load: Callable[[], Settings],
         discovery: Callable[[Settings], Discovery],
-        checks: Checks,
+        health: Callable[[Settings], HealthEngine],
         log: Log,
         *,
         spec_folder: str = SPEC_FOLDER,
@@ -82,7 +82,7 @@ class DevicePlugin:
         Args:
             load: returns the settings.
             discovery: returns the discovery of this machine for settings.
-            checks: which XIDs count.
+            health: returns the health of this node's GPUs for settings.
             log: for what happens.
             spec_folder: of the host's CDI specifications.
             ask_engine: tells what the container engine supports, for the strategy auto.
@@ -90,6 +90,7 @@ class DevicePlugin:
         self.reload = asyncio.Event()
         self._load = load
         self._make_discovery = discovery
+        self._find_health = health
         self._log = log
         self._spec_folder = spec_folder
         self._ask_engine = ask_engine
@@ -102,7 +103,7 @@ class DevicePlugin:
         self._failure: NvctError | None = None
         self._counts = Counts()
         self._served = ServedResources(log, self._counts)
-        self._health = HealthWatch(checks, self._counts, log, self._show_health)
+        self._health = health(self._settings)
         self._mig_changes = MigChanges(self._show_health)
 
     @property
@@ -147,6 +148,7 @@ class DevicePlugin:
         name, text = f"{PREFIX}_listed", "Whether the kubelet has read the list of devices."
         yield Family(name=name, help=text, samples=tuple(listed))
         yield from self._counts.families()
+        yield from self._health.metrics()
 
     async def run(self) -> None:
         """Serve until canceled.
@@ -158,7 +160,7 @@ class DevicePlugin:
         tasks = [
             asyncio.create_task(self._follow()),
             asyncio.create_task(self._served.watch()),
-            asyncio.create_task(self._health.run(self._watched, self._offers)),
+            asyncio.create_task(self._health.run(self._watched, self._note_health)),
             asyncio.create_task(self._mig_changes.watch()),
             asyncio.create_task(
                 kubelet_view.watch(self._settings.kubelet_socket, self._current, self._log)
@@ -214,7 +216,9 @@ class DevicePlugin:
         self.reload.clear()
         self._log.info("Received SIGHUP, reading the settings again")
         try:
-            self._settings, self._strategy = self._loaded()
+            settings, strategy = self._loaded()
+            self._health = self._find_health(settings)
+            self._settings, self._strategy = settings, strategy
         except NvctError as error:
             self._log.error(f"the settings stay as they were: {error.message}")
         self._discovery = self._make_discovery(self._settings)
@@ -332,15 +336,28 @@ class DevicePlugin:
         states = {name: entry.state for name, entry in self.registrations.items()}
         return list(states) if set(states.values()) == {"listed"} else []
 
-    def _offers(self) -> list[Resource]:
-        return [entry.endpoint.content.resource for entry in self.registrations.values()]
+    def _unhealthy(self, resource: Resource) -> dict[str, str]:
+        """Return the reason for each device of a resource that is not to be given, by id."""
+        reasons = {
+            device.id: self._health.problem(device.gpu, device.instance)
+            for device in resource.devices.values()
+        }
+        known = {id_: reason for id_, reason in reasons.items() if reason}
+        return {**self._mig_changes.unhealthy(resource), **known}
 
     def _show_health(self) -> None:
         self._served.show_health(self._unhealthy)
 
-    def _unhealthy(self, resource: Resource) -> dict[str, str]:
-        """Return the reason for each device of a resource that is not to be given, by id."""
-        return {**self._mig_changes.unhealthy(resource), **self._health.unhealthy(resource)}
+    def _note_health(self, changes: Iterable[Change]) -> None:
+        """Tell the kubelet which devices are healthy, and count those that an XID has failed."""
+        for change in changes:
+            if change.after.must_reset and change.before.state != "unhealthy":
+                for name, registration in self.registrations.items():
+                    devices = registration.endpoint.content.resource.devices.values()
+                    self._counts.xids[name] += sum(
+                        change.key.concerns(device.gpu, device.instance) for device in devices
+                    )
+        self._show_health()
 
 
 def _may_come(error: NvctError) -> bool:

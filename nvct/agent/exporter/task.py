@@ -16,9 +16,9 @@ from nvct.agent.exporter import counters as counter_file
 from nvct.agent.exporter import series
 from nvct.agent.exporter.history import History
 from nvct.agent.exposition import Family, Sample
+from nvct.agent.health import shared
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.agent.waiting import until_set
-from nvct.agent.web_guard import WebGuard
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.linux.files import write_atomic
 
@@ -74,8 +74,6 @@ class Exporter:
         self._settings = load()
         self._counters: tuple[Counter, ...] = counter_file.read(self._settings.collectors)
         self._pods = pods(self._settings)
-        path = self._settings.web_config
-        self._guard = WebGuard(path, journal) if path else None
         self._history = History()
         self._samples: NvmlSamples | None = None
         self._at = self._duration_s = 0.0
@@ -90,7 +88,7 @@ class Exporter:
             HostError: the address cannot be served.
             SupervisorEndedError: NVML cannot be asked any more.
         """
-        server = http.Server(self._answer, self._guard)
+        server = http.Server(self._answer)
         host, port = http.address(self._settings.address)
         try:
             self.port = await server.listen(host, port)
@@ -179,6 +177,8 @@ class Exporter:
             help="Whether series have the labels of pods; why not.",
             samples=(up,),
         )
+        if engine := shared.existing(self._client):  # of a task that offers the GPUs
+            yield from engine.metrics()
 
     def _xids(self) -> Iterator[Family]:
         rows = [

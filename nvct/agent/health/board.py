@@ -97,13 +97,11 @@ class Board:
 
     def note_xid(self, event: XidEvent, fault: Fault, now: float) -> list[Change]:
         """Note an XID that asks for a reset or more; of every GPU if it tells of none."""
-        if not event.uuid:
-            keys = [key for key in self.states if key.gi == WHOLE]
-        elif event.gi == WHOLE or not self.instances.get(event.uuid, {}):
-            keys = [Key(event.uuid)]
-        else:
-            keys = [Key(event.uuid, event.gi, event.ci)]
-        return self._step(keys, Xid(fault=fault), now)
+        return self._step(self._concerned(event), Xid(fault=fault), now)
+
+    def devices_of(self, event: XidEvent) -> tuple[str, ...]:
+        """Return the UUIDs of the devices that an XID concerns."""
+        return tuple(uuid for key in self._concerned(event) for uuid in self._devices(key))
 
     def note_looks(self, looks: Mapping[str, GpuLook], now: float) -> list[Change]:
         """Note a look at GPUs, by UUID."""
@@ -139,6 +137,13 @@ class Board:
         if not isinstance(devices, list):
             raise DocumentError("no devices")
         self.states = dict(map(_loaded, devices))
+
+    def _concerned(self, event: XidEvent) -> list[Key]:
+        if not event.uuid:
+            return [key for key in self.states if key.gi == WHOLE]
+        if event.gi == WHOLE or not self.instances.get(event.uuid, {}):
+            return [Key(event.uuid)]
+        return [Key(event.uuid, event.gi, event.ci)]
 
     def _drop_instances(self, gpu: str, present: Mapping[Instance, str]) -> None:
         """Forget the instances that were destroyed: those of the same ids are new ones."""

@@ -2,8 +2,9 @@
 """Verb events: the XID errors since the last question. Runs in the worker.
 
 A thread of its own waits for NVML's events, in slices, and the verb empties its list: an event is
-never missed while other verbs run, and no verb waits for an event. The wait alone may go on though
-the driver or a GPU hangs, so the verb also asks each GPU for a value: that hangs with it.
+never missed while other verbs run, and no verb waits for an event. The kernel's messages are the
+second source (`kernel_xids`). The wait alone may go on though the driver or a GPU hangs, so the
+verb also asks each GPU for a value: that hangs with it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from itertools import count
 
 from nvct.errors import NvmlError
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import reason, string
+from nvct.host.nvml.calls import optional, reason, string
+from nvct.host.nvml.kernel_xids import KernelXids, bus_of
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 
 TYPE_CHECKING = False
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from nvct.host.nvml.calls import Calls, Handle
+    from nvct.host.nvml.kernel_xids import Bus
 
     Totals: TypeAlias = dict[str, dict[tuple[int, int, int], tuple[int, float]]]
 
@@ -62,6 +65,8 @@ class Watch:
         self._nvml = nvml.copy()  # of the thread
         self._handles: dict[int, Handle] = {}
         self._uuids: dict[int | None, str] = {}  # a lost GPU does not tell its UUID any more
+        self._buses: dict[Bus, str] = {}
+        self._kernel = KernelXids()
         self._events: list[XidEvent] = []
         self._lock = threading.Lock()
         self._set: Any = None
@@ -85,6 +90,7 @@ class Watch:
     def take(self) -> tuple[XidEvent, ...]:
         """Return the events since the last call."""
         with self._lock:
+            self._take_kernel()
             taken, self._events = tuple(self._events), []
         return taken
 
@@ -94,6 +100,7 @@ class Watch:
         The keys are the XID and the ids of GPU instance and compute instance, -1 for all.
         """
         with self._lock:
+            self._take_kernel()
             return dict(self._totals.get(uuid, {}))
 
     def _ask(self, nvml: Calls, index: int) -> None:
@@ -105,6 +112,9 @@ class Watch:
     def _register(self, nvml: Calls, index: int) -> None:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         uuid = string(nvml.nvmlDeviceGetUUID(handle))
+        address = optional(nvml, lambda: string(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        if bus := bus_of(address or ""):
+            self._buses[bus] = uuid
         try:
             if self._no_events:
                 self.unwatched[uuid] = self._no_events
@@ -138,11 +148,20 @@ class Watch:
             ci=instance_id(data.computeInstanceId),
         )
         with self._lock:
-            totals = self._totals.setdefault(event.uuid, {})
-            key = (event.xid, event.gi, event.ci)
-            totals[key] = (totals.get(key, (0, 0.0))[0] + 1, time.time())
-            if event not in self._events[-1:] and len(self._events) < LIMIT:
-                self._events.append(event)
+            if self._kernel.note_nvml(event):
+                self._count(event)
+
+    def _take_kernel(self) -> None:
+        """Count the XIDs that NVML does not report; the lock is held."""
+        for event in self._kernel.take(self._buses):
+            self._count(event)
+
+    def _count(self, event: XidEvent) -> None:
+        totals = self._totals.setdefault(event.uuid, {})
+        key = (event.xid, event.gi, event.ci)
+        totals[key] = (totals.get(key, (0, 0.0))[0] + 1, time.time())
+        if event not in self._events[-1:] and len(self._events) < LIMIT:
+            self._events.append(event)
 
 
 _watch: Watch | None = None

@@ -23,7 +23,7 @@ from nvct.host.nvml.sample_model import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from nvct.host.nvml.calls import Calls, Handle
@@ -121,7 +121,7 @@ def _gpu(nvml: Calls, index: int) -> GpuSample:
     uuid = string(nvml.nvmlDeviceGetUUID(handle))
     reading = Reading(nvml)
     _read_board(reading, handle)
-    _read_fields(reading, handle)
+    read_fields(reading, handle, FIELDS)
     _read_memory(reading, handle)
     has_gpm = gpm.read(reading, uuid, handle)
     if has_gpm:
@@ -169,11 +169,11 @@ def _rates(nvml: Calls, handle: Handle) -> tuple[int, int]:
     return int(rates.gpu), int(rates.memory)
 
 
-def _read_fields(reading: Reading, handle: Handle) -> None:
-    """Add the values of FIELDS."""
+def read_fields(reading: Reading, handle: Handle, wanted: Mapping[str, str]) -> None:
+    """Add the values of some of FIELDS, by one call."""
     nvml = reading.nvml
     ids = {}
-    for name, field in FIELDS.items():
+    for name, field in wanted.items():
         number = getattr(nvml.module, f"NVML_FI_DEV_{field}", None)
         if number is None:
             reading.refuse((name,), "nvidia-ml-py is too old")

@@ -19,6 +19,7 @@ from nvct import errors
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, each_gpu, messages
 from nvct.host.nvml.attributes import attributes
+from nvct.host.nvml.conditions import conditions
 from nvct.host.nvml.events import events
 from nvct.host.nvml.mig import mig
 from nvct.host.nvml.mig_change import (
@@ -51,6 +52,7 @@ def check(_nvml: Calls) -> None:
 VERBS: Mapping[str, Callable[..., object]] = {
     "attributes": attributes,
     "check": check,
+    "conditions": conditions,
     "events": events,
     "mig": mig,
     "mig_create": mig_create,

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import io
 import json
-import re
 import tempfile
 
 import pytest
@@ -111,7 +110,6 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         yield Lab(folder)
 
 
-FAULT = condition.Condition(is_ready=False, reason="DriverNotFound", message="no libcuda")
 LOST = document(resource("lost", reason="the kubelet was restarted"))
 
 
@@ -223,14 +221,6 @@ def test_a_node_that_is_not_there_is_named(lab: Lab) -> None:
             await until(lambda: "the cluster has no Node node-1" in lab.log.getvalue())
 
     asyncio.run(run())
-
-
-def test_an_event_has_what_the_api_wants() -> None:
-    event = task.event("node-1", FAULT)
-    assert event["metadata"]["namespace"] == "default"
-    assert re.fullmatch(r"node-1\.[0-9a-f]{16}", event["metadata"]["name"])
-    assert event["involvedObject"]["uid"] == "node-1"
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", event["firstTimestamp"])
 
 
 def test_a_node_without_a_gpu_has_no_condition() -> None:

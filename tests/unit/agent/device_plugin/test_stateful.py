@@ -22,16 +22,19 @@ from hypothesis.stateful import (
 )
 
 from nvct.agent.config_file import Replicas
-from nvct.agent.device_plugin import health, health_watch, registration, served, task
+from nvct.agent.device_plugin import registration, served, task
 from nvct.agent.device_plugin.resources import GPU, resources
 from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.health import engine
 from nvct.agent.inventory import Inventory
 from nvct.agent.logs import Log
 from nvct.errors import DriverNotFoundError
 from nvct.host.model import Gpu, MigDevice
+from nvct.host.nvml.condition_model import GpuCondition, MigInstance, NvmlConditions
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 from nvct.host.roots import Roots
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
+from tests.unit.agent.health import engines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -80,6 +83,18 @@ class Machine:
         taken, self.xids = tuple(self.xids), []
         return NvmlEvents(watch=1, events=taken, unwatched={})
 
+    async def conditions(self) -> NvmlConditions:
+        await self.answers.wait()
+        return NvmlConditions(
+            gpus=tuple(
+                GpuCondition(
+                    uuid=gpu.uuid,
+                    mig=tuple(MigInstance(uuid=m.uuid, gi=m.gi, ci=m.ci) for m in gpu.mig),
+                )
+                for gpu in self.now().gpus
+            )
+        )
+
     def now(self) -> Inventory:
         return Inventory(gpus=tuple(self._gpu(index) for index in range(3)))
 
@@ -120,7 +135,8 @@ class Plugin(RuleBasedStateMachine):
         self.log = io.StringIO()
         discovery: Any = self.machine
         log = Log(target=self.log)
-        self.plugin = task.DevicePlugin(self.load, lambda _: discovery, health.checks({}), log)
+        health = engines.engine(log=log)
+        self.plugin = task.DevicePlugin(self.load, lambda _: discovery, lambda _: health, log)
         self.runs = asyncio.ensure_future(self.plugin.run())
 
     def load(self) -> Settings:
@@ -179,9 +195,7 @@ class Plugin(RuleBasedStateMachine):
     def a_gpu_has_an_xid(self, index: int, xid: int) -> None:
         self.machine.xids.append(XidEvent(uuid=f"GPU-{index}", xid=xid))
         if xid == FATAL:
-            found, _ = resources(self.machine.now(), self.load())
-            devices = [d for one in found.values() for d in one.devices.values()]
-            self.sick |= {device.id for device in devices if device.gpu == f"GPU-{index}"}
+            self.sick.add(f"GPU-{index}")
 
     @rule()
     def nvml_hangs(self) -> None:
@@ -201,7 +215,10 @@ class Plugin(RuleBasedStateMachine):
             return {}
         found, _ = resources(self.machine.now(), self.load())
         return {
-            name: {id_: "Unhealthy" if id_ in self.sick else "Healthy" for id_ in one.devices}
+            name: {
+                id_: "Unhealthy" if device.gpu in self.sick else "Healthy"
+                for id_, device in one.devices.items()
+            }
             for name, one in found.items()
         }
 
@@ -240,7 +257,7 @@ def test_after_any_sequence_of_events_the_list_is_right(monkeypatch: pytest.Monk
     for module, name, value in (
         (task, "MACHINE_S", 0.02), (task, "SETTLE_S", 0.02), (task, "PERIOD_S", 0.05),
         (task, "RETRY_S", 0.05), (task, "BROKEN_S", 0.05), (served, "SOCKETS_S", 0.01),
-        (health_watch, "EVENTS_S", 0.01), (health_watch, "SUSPECT_S", 0.05),
+        (engine, "EVENTS_S", 0.01), (engine, "SUSPECT_S", 0.05), (engine, "LOOK_S", 0.02),
         (registration, "WITHDRAWN_S", 0.05),
         (registration, "DELAYS_S", (0.005, 0.01, 0.02, 0.05)),
     ):  # fmt: skip

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.device_plugin import config_file, health, task
+from nvct.agent.device_plugin import config_file, task
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.logs import Log
@@ -24,6 +24,7 @@ from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.device_plugin.test_published import publish
+from tests.unit.agent.health import engines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Lab:
         self.log = io.StringIO()
         self.words = [f"--kubelet-socket={self.kubelet.socket}"]
         self.config: dict[str, object] = {}
-        self.checks = health.checks({})
+        self.health = engines.engine(log=Log(target=self.log))
         self.specs = Path(folder).parent / f"{Path(folder).name}.cdi"
         self._config_file = Path(folder).parent / f"{Path(folder).name}.json"
 
@@ -60,8 +61,9 @@ class Lab:
         await self.kubelet.start()
         log = Log(target=self.log)
         plugin = task.DevicePlugin(
-            self.settings, lambda _: self.discovery, self.checks, log, spec_folder=str(self.specs)
-        )
+            self.settings, lambda _: self.discovery, lambda _: self.health, log,
+            spec_folder=str(self.specs),
+        )  # fmt: skip
         runs = asyncio.create_task(plugin.run())
         try:
             yield plugin
@@ -121,7 +123,8 @@ def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: 
 @pytest.mark.parametrize("disabled", ["", "all"], ids=["xids", "no xids"])
 def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> None:
     """Also where no XID counts."""
-    lab.checks = health.checks({"DP_DISABLE_HEALTHCHECKS": disabled})
+    env = {"DP_DISABLE_HEALTHCHECKS": disabled}
+    lab.health = engines.engine(env, log=Log(target=lab.log))
 
     async def run() -> None:
         async with lab.running():
@@ -161,7 +164,7 @@ def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
             await asyncio.sleep(task.SETTLE_S + 1)  # the next look finds all GPUs
             assert lab.unhealthy() == {lab.uuid(3)}
             (entry,) = (part for part in plugin.describe() if part["resource"] == GPU)
-            reason = "the GPU does not answer: no answer within 0.8 s"
+            reason = "the GPU does not answer: no answer within 0.8 s; reset the GPU"
             assert (entry["devices"], entry["unhealthy"]) == (7, {lab.uuid(3): reason})
             node_changes.apply(lab.node, "gpu", ["3", "hang=0"])
             node_changes.apply(lab.node, "gpu", ["0", "hang=0"])
@@ -301,7 +304,7 @@ def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
 def test_without_a_driver_the_program_ends(lab: Lab) -> None:
     hide(lab)
     plugin = task.DevicePlugin(
-        lab.settings, lambda _: lab.discovery, lab.checks, Log(target=lab.log)
+        lab.settings, lambda _: lab.discovery, lambda _: lab.health, Log(target=lab.log)
     )
     with pytest.raises(DriverNotFoundError, match=r"no libnvidia-ml\.so\.1 in"):
         asyncio.run(plugin.run())
@@ -333,7 +336,7 @@ def test_a_driver_that_comes_and_goes_is_followed(
 def test_mig_devices_that_do_not_fit_the_strategy_end_the_program(lab: Lab) -> None:
     lab.words += ["--mig-strategy=single", "--fail-on-init-error=false"]
     plugin = task.DevicePlugin(
-        lab.settings, lambda _: lab.discovery, lab.checks, Log(target=lab.log)
+        lab.settings, lambda _: lab.discovery, lambda _: lab.health, Log(target=lab.log)
     )
 
     with pytest.raises(HostError, match="the same migEnabled value"):

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +15,9 @@ from nvct.errors import DocumentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nvct.agent.health.xid_table import XidAction
 
+REPOSITORY = Path(__file__).parents[4]
 ROWS = xid_table.read()
 
 
@@ -31,6 +32,20 @@ def test_each_line_has_a_source_and_a_date() -> None:
         assert row.name, row
         assert row.source, row
         assert date.fromisoformat(row.date) >= date(2026, 11, 23), row
+
+
+def test_the_document_has_the_same_table() -> None:
+    text = " ".join((REPOSITORY / "docs/health.md").read_text(encoding="utf-8").split())
+    for action in xid_table.ACTIONS:
+        (listed,) = re.findall(rf"- `{action}`, [^:]*: ([0-9][0-9, -]*[0-9])", text)
+        numbers = [range_of(words) for words in listed.split(", ")]
+        rows = [row.xid for row in ROWS.values() if row.action == action]
+        assert [xid for each in numbers for xid in each] == rows, action
+
+
+def range_of(words: str) -> range:
+    first, _, last = words.partition("-")
+    return range(int(first), int(last or first) + 1)
 
 
 def test_what_the_incumbent_ignores_takes_no_gpu_away() -> None:

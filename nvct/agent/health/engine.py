@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The health of this node's GPUs, for all tasks that offer them: one engine for each process.
+
+A task calls `run` beside its own work, and asks `problem` for each device that it offers. XIDs are
+asked for twice a second, other values less often. The question for XIDs also tells whether NVML
+and each GPU answer: what does not answer cannot be had at once, and can again when it answers,
+unless that takes so long that a look finds it, too.
+
+NVML that hangs is noticed before its worker is killed: a call may take seconds on a machine whose
+driver is busy, so the kill waits for the call's limit, while the devices are unhealthy already.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nvct.agent.exposition import Family, Sample
+from nvct.agent.health import looks, notices
+from nvct.agent.health.board import WHOLE, Board
+from nvct.agent.health.machine import SEVERE, STATES
+from nvct.agent.health.notices import Notices
+from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.errors import DocumentError, NvmlError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from typing import TypeAlias, TypeVar
+
+    from nvct.agent.health.board import Change, Instance, Key
+    from nvct.agent.health.settings import Settings
+    from nvct.agent.health.store import Store
+    from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
+    from nvct.host.nvml.model import NvmlEvents, XidEvent
+    from nvct.oci.jsontext import Json
+
+    FindNvml: TypeAlias = Callable[[], NvmlClient | None]
+    T = TypeVar("T")
+    Changed: TypeAlias = Callable[[Iterable["Change"]], None]
+
+EVENTS_S = 0.5
+"""Between two questions, each of which also asks every GPU for a value."""
+SUSPECT_S = 1.2
+"""An answer takes a millisecond; without one, the devices are unhealthy."""
+TICKS = 12
+"""Parts of that wait: on a machine without CPU to spare, each of them takes longer."""
+LOOK_S = 5.0
+"""Between two looks at NVML's values while all devices are healthy."""
+LOOK_SOON_S = 1.0
+"""The same while one is not, or after an XID."""
+PREFIX = "nvct_health"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class User:
+    """A task that offers devices.
+
+    Attributes:
+        nvml: returns the client, None while the task has nothing to watch.
+        changed: called with changes of devices; with none if it is NVML that answers or does not.
+    """
+
+    nvml: FindNvml
+    changed: Changed
+
+
+@dataclass
+class Counts:
+    """Counters by device, since the start of the program."""
+
+    failures: Counter[Key] = field(default_factory=Counter)
+    returns: Counter[Key] = field(default_factory=Counter)
+
+
+class HealthEngine:
+    """The health of the GPUs and MIG instances of this node.
+
+    XIDs are asked for also where none counts, because the question tells whether NVML answers.
+    """
+
+    def __init__(self, settings: Settings, log: Log, store: Store | None = None) -> None:
+        """Take over the states of an earlier process of this boot; otherwise all are healthy.
+
+        Args:
+            settings: of the state machine and the XIDs.
+            log: for what happens.
+            store: keeps the states for the next process.
+        """
+        self._settings = settings
+        self._log = log
+        self._store = store
+        self._board = Board(settings.rules)
+        self._values: dict[str, dict[str, float]] = {}
+        self._saved: set[str] = set()
+        self._problems: dict[str, str] = {}
+        self._hanging: dict[str, str] = {}
+        self._notices = Notices()
+        self._counts = Counts()
+        self._users: list[User] = []
+        self._turn = asyncio.Lock()
+        self._watch = 0
+        self._look_at = 0.0
+        self._load()
+
+    def use(self, settings: Settings) -> None:
+        """Use other settings from now on."""
+        self._settings = settings
+        self._board.rules = settings.rules
+
+    @property
+    def nvml_problem(self) -> str:
+        """Return why no device can be had, "" if that is not so."""
+        return next(iter(self._problems.values()), "")
+
+    def problem(self, gpu: str, instance: Instance | None = None) -> str:
+        """Return why pods cannot have a device, "" if they can.
+
+        Args:
+            gpu: the UUID of the GPU.
+            instance: the ids of GPU instance and compute instance; None for a whole GPU.
+        """
+        if self.nvml_problem:
+            return self.nvml_problem
+        health = self._board.of(gpu, instance)
+        if not health.is_offered:
+            return notices.sentence(health)
+        return looks.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
+
+    def describe(self) -> dict[str, Json]:
+        """Return what /status shows: devices that are not healthy, and the last notices."""
+        now = time.monotonic()
+        return {
+            "devices": [
+                {
+                    "uuid": key.gpu,
+                    "gi": key.gi,
+                    "ci": key.ci,
+                    "state": health.state,
+                    "action": health.action,
+                    "reason": health.reason,
+                    "seconds": round(now - health.since, 1),
+                    "returns": len(health.returns),
+                }
+                for key, health in self._board.states.items()
+                if health.state != "healthy"
+            ],
+            "notices": [
+                {
+                    "number": notice.number,
+                    "at": round(notice.at, 3),
+                    "reason": notice.reason,
+                    "message": notice.message,
+                    "is_warning": notice.is_warning,
+                    "devices": list(notice.devices),
+                }
+                for notice in self._notices.all
+            ],
+            "problem": self._store.problem if self._store else "",
+        }
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the state of each GPU, and of the instances that had an error; counters."""
+        states = self._board.states.items()
+        yield Family(
+            name=f"{PREFIX}_state",
+            help="State of a GPU, or of a MIG instance that had an error: 1 for the one it is in.",
+            samples=tuple(
+                Sample(value=int(health.state == state), labels={**_labels(key), "state": state})
+                for key, health in states
+                for state in STATES
+            ),
+        )
+        yield self._counter("failures", "How often a device became unhealthy.",
+                            self._counts.failures)  # fmt: skip
+        yield self._counter("returns", "How often a device became healthy again.",
+                            self._counts.returns)  # fmt: skip
+
+    def forget(self) -> None:
+        """Consider every device healthy; an error that is still there is found again."""
+        self._note(self._board.forget(time.monotonic()))
+
+    def set_nvml_problem(self, source: str, problem: str) -> None:
+        """Make all devices unhealthy while NVML does not answer one who asks it.
+
+        Args:
+            source: who asks.
+            problem: a sentence, "" if NVML answers.
+        """
+        before = self.nvml_problem
+        self._problems.pop(source, None)
+        if problem:
+            self._problems[source] = problem
+        after = self.nvml_problem
+        if after == before:
+            return
+        self._log.warning(f"all devices are unhealthy: {after}" if after else "NVML answers again")
+        self._tell(())
+
+    async def run(self, nvml: FindNvml, changed: Changed) -> None:
+        """Watch until canceled. Several tasks may call this; one call at a time watches for all.
+
+        Raises:
+            SupervisorEndedError: NVML cannot be asked any more.
+        """
+        user = User(nvml, changed)
+        self._users.append(user)
+        try:
+            async with self._turn:
+                await self._run()
+        finally:
+            self._users.remove(user)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(EVENTS_S)
+            client = next((client for user in self._users if (client := user.nvml())), None)
+            if client is None:
+                continue
+            try:
+                self._note_events(await self._ask(client, client.events()))
+                if time.monotonic() >= self._look_at:
+                    await self._look(client)
+            except SupervisorEndedError:
+                raise
+            except NvmlError as error:
+                self.set_nvml_problem("watch", error.message)
+            else:
+                self.set_nvml_problem("watch", "")
+
+    async def _ask(self, client: NvmlClient, answer: Coroutine[object, object, T]) -> T:
+        """Return an answer; the devices are unhealthy while it takes too long.
+
+        A call that is in progress has a limit of its own, which may be longer.
+        """
+        limit_s = client.busy_s + SUSPECT_S
+        question = asyncio.ensure_future(answer)
+        try:
+            for _ in range(TICKS):
+                if not question.done():
+                    await asyncio.wait([question], timeout=limit_s / TICKS)
+            if not question.done():
+                self.set_nvml_problem("watch", f"NVML does not answer within {limit_s:g} s")
+            return await question
+        finally:
+            question.cancel()
+
+    async def _look(self, client: NvmlClient) -> None:
+        """Ask for NVML's values, and note what they say."""
+        conditions = await self._ask(client, client.conditions())
+        counts = self._settings.table.checks.looks
+        found = {uuid: looks.hangs(reason) for uuid, reason in self._hanging.items() if counts}
+        for gpu in conditions.gpus:
+            if gpu.uuid not in found:
+                before = self._values.get(gpu.uuid, {})
+                found[gpu.uuid] = looks.look(gpu, before, counts=counts)
+                self._values[gpu.uuid] = {**before, **gpu.values}
+        self._note(self._board.note_looks(found, time.monotonic()))
+        is_calm = all(health.state == "healthy" for health in self._board.states.values())
+        self._look_at = time.monotonic() + (LOOK_S if is_calm else LOOK_SOON_S)
+        if not is_calm and self._values.keys() != self._saved:
+            self._save()  # what a reset is recognized by
+
+    def _note_events(self, events: NvmlEvents) -> None:
+        if events.watch != self._watch:
+            self._watch = events.watch
+            for uuid, reason in events.unwatched.items():
+                self._log.warning(f"XID errors of {uuid} are not reported: {reason}")
+        self._note_hanging(events.unanswered)
+        for event in events.events:
+            self._note_xid(event)
+
+    def _note_xid(self, event: XidEvent) -> None:
+        self._look_at = 0.0  # the driver may ask for a recovery
+        fault = self._settings.table.fault(event.xid)
+        if fault.action in SEVERE:
+            self._note(self._board.note_xid(event, fault, time.monotonic()))
+            return
+        self._log.info(f"XID {event.xid} of {event.uuid} is ignored ({fault.action})")
+        if fault.action == "application":
+            reason, message = notices.of_application(event, fault.reason)
+            devices = self._board.devices_of(event)
+            self._notices.add(reason, message, time.time(), devices, is_warning=True)
+
+    def _note_hanging(self, hanging: dict[str, str]) -> None:
+        """Note which GPUs do not answer: a reason for each, by UUID."""
+        for uuid in sorted(hanging.keys() - self._hanging.keys()):
+            self._log.warning(f"{uuid} does not answer: its devices are unhealthy")
+        for uuid in sorted(self._hanging.keys() - hanging.keys()):
+            self._log.warning(f"{uuid} answers again")
+        if hanging != self._hanging:
+            self._hanging = hanging
+            self._look_at = 0.0
+            self._tell(())
+
+    def _note(self, changes: list[Change]) -> None:
+        for change in changes:
+            reason, message, is_warning = notices.of_change(change)
+            (self._log.warning if is_warning else self._log.info)(message)
+            self._notices.add(reason, message, time.time(), change.devices, is_warning=is_warning)
+            is_failure = change.after.state == "unhealthy" != change.before.state
+            self._counts.failures[change.key] += is_failure
+            self._counts.returns[change.key] += change.before.state == "probation" and (
+                change.after.state == "healthy"
+            )
+        if changes:
+            self._save()
+            self._tell(changes)
+
+    def _tell(self, changes: Iterable[Change]) -> None:
+        for user in list(self._users):
+            user.changed(changes)
+
+    def _load(self) -> None:
+        """Take over the states that an earlier process has written."""
+        document = self._store.read() if self._store and self._settings.recovers else None
+        if not isinstance(document, dict):
+            return
+        try:
+            self._board.load(document)
+        except DocumentError as error:
+            self._log.warning(f"the former health of the GPUs is unknown: {error.message}")
+            return
+        self._values = looks.known_values(document.get("values"))
+        for key, health in self._board.states.items():
+            if health.state != "healthy":
+                self._log.warning(f"{notices.name_of(key)} is still {health.state}: "
+                                  f"{health.reason}")  # fmt: skip
+
+    def _save(self) -> None:
+        if self._store is None or not self._settings.recovers:
+            return
+        before, self._saved = self._store.problem, set(self._values)
+        values: dict[str, Json] = {uuid: {**known} for uuid, known in self._values.items()}
+        self._store.write({**self._board.to_dict(), "values": values})
+        if self._store.problem and self._store.problem != before:
+            self._log.warning(f"the next start forgets who is unhealthy: {self._store.problem}")
+
+    def _counter(self, name: str, help_text: str, counted: Counter[Key]) -> Family:
+        samples = tuple(
+            Sample(value=counted[key], labels=_labels(key)) for key in self._board.states
+        )
+        name = f"{PREFIX}_{name}_total"
+        return Family(name=name, help=help_text, kind="counter", samples=samples)
+
+
+def _labels(key: Key) -> dict[str, str]:
+    return {
+        "UUID": key.gpu,
+        "GPU_I_ID": "" if key.gi == WHOLE else str(key.gi),
+        "GPU_CI_ID": "" if key.ci == WHOLE else str(key.ci),
+    }

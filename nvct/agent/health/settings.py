@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The settings of the health engine."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from nvct.agent.health import xid_table
+from nvct.agent.health.machine import Rules
+from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
+from nvct.agent.health.xid_table import XidTable
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROBATION_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The settings in force.
+
+    Attributes:
+        rules: of the state machine.
+        table: what XIDs ask for.
+    """
+
+    rules: Rules
+    table: XidTable
+
+    @property
+    def recovers(self) -> bool:
+        """Return whether a device can become healthy again."""
+        return self.rules.recovers
+
+
+def resolve(recovery: str, probation: str, table: str, env: Mapping[str, str]) -> Settings:
+    """Return the settings.
+
+    Args:
+        recovery: auto, or never: as NVIDIA's device plugin.
+        probation: seconds; "" for the default.
+        table: a file of XIDs; "" for none.
+        env: DP_DISABLE_HEALTHCHECKS and DP_ENABLE_HEALTHCHECKS.
+
+    Raises:
+        UsageError: a value is malformed.
+        DocumentError: the file is.
+    """
+    if recovery not in RECOVERY:
+        choices = ", ".join(RECOVERY)
+        raise UsageError(f"invalid --health-recovery option: {recovery!r}", hint=f"of {choices}")
+    rows = xid_table.read()
+    if table:
+        own = xid_table.read(table)
+        named = {xid: row if row.name else _named(row, rows) for xid, row in own.items()}
+        rows = {**rows, **named}
+    rules = Rules(recovers=recovery == "auto", probation_s=_seconds(probation))
+    checks = xid_table.checks(env)
+    return Settings(
+        rules=rules,
+        table=XidTable(rows=rows, checks=checks, is_incumbent=not rules.recovers),
+    )
+
+
+def from_environment(env: Mapping[str, str]) -> Settings:
+    """Return the settings of the variables alone.
+
+    Raises:
+        UsageError, DocumentError: as `resolve`.
+    """
+    recovery, probation = env.get(RECOVERY_ENV, "auto"), env.get(PROBATION_ENV, "")
+    return resolve(recovery, probation, env.get(TABLE_ENV, ""), env)
+
+
+def _named(row: xid_table.Row, rows: Mapping[int, xid_table.Row]) -> xid_table.Row:
+    """Return a line with the name that this package has for its XID."""
+    known = rows.get(row.xid)
+    return replace(row, name=known.name) if known else row
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text) if text else PROBATION_S
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise UsageError(
+            f"--health-probation must be a number of seconds, not {text!r}", hint="as in 60"
+        )
+    return seconds

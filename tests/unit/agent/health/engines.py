@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Health engines with short times, for tests."""
+
+from __future__ import annotations
+
+import io
+
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.health.settings import resolve
+from nvct.agent.logs import Log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.agent.health.store import Store
+
+
+def engine(
+    env: Mapping[str, str] | None = None,
+    *,
+    log: Log | None = None,
+    recovery: str = "auto",
+    probation: str = "0.2",
+    store: Store | None = None,
+) -> HealthEngine:
+    """Return an engine without nvct's folder."""
+    settings = resolve(recovery, probation, "", env or {})
+    return HealthEngine(settings, log or Log(target=io.StringIO()), store)

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine between NVML and the tasks: what they are told, and what the next process knows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import io
+import json
+import os
+from typing import Any, cast
+
+import pytest
+
+from nvct.agent import exposition
+from nvct.agent.health import engine as module
+from nvct.agent.health import shared
+from nvct.agent.health.settings import resolve
+from nvct.agent.health.store import NAME, Store
+from nvct.agent.logs import Log
+from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.host.nvml.condition_model import GpuCondition, MigInstance, NvmlConditions
+from nvct.host.nvml.model import NvmlEvents, XidEvent
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.health.engines import engine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
+
+    from nvct.agent.health.board import Change
+    from nvct.agent.health.engine import HealthEngine
+    from nvct.agent.nvml_client import NvmlClient
+
+GPU, SPLIT = "GPU-0", "GPU-1"
+MIG = (MigInstance(uuid="MIG-a", gi=7, ci=0), MigInstance(uuid="MIG-b", gi=8, ci=0))
+ASKS_RESET = {"recovery_action": 1.0}
+
+
+class Nvml:
+    """Stands for a client: GPU-0, and GPU-1 with two MIG devices."""
+
+    busy_s = 0.0
+
+    def __init__(self) -> None:
+        self.xids: list[XidEvent] = []
+        self.values: dict[str, float] = {}
+        self.hanging: dict[str, str] = {}
+        self.lost = False
+        self.delay_s = 0.0
+        self.asked = 0
+        self.failure: Exception | None = None
+
+    async def events(self) -> NvmlEvents:
+        self.asked += 1
+        if self.failure:
+            raise self.failure
+        await asyncio.sleep(self.delay_s)
+        taken, self.xids = tuple(self.xids), []
+        return NvmlEvents(watch=1, events=taken, unanswered=self.hanging)
+
+    async def conditions(self) -> NvmlConditions:
+        whole = GpuCondition(uuid=GPU, values=dict(self.values))
+        if self.lost:
+            whole = GpuCondition(uuid=GPU, error="nvmlDeviceGetUUID: gpu is lost", code=15)
+        gpus = (whole, GpuCondition(uuid=SPLIT, mig=MIG))
+        return NvmlConditions(gpus=tuple(gpu for gpu in gpus if gpu.uuid not in self.hanging))
+
+
+class Task:
+    """A task that offers devices."""
+
+    def __init__(self, health: HealthEngine, nvml: Nvml | None) -> None:
+        self.health, self.nvml = health, nvml
+        self.changes: list[Change] = []
+        self.calls = 0
+
+    def client(self) -> NvmlClient | None:
+        return cast("NvmlClient | None", self.nvml)
+
+    def changed(self, changes: Iterable[Change]) -> None:
+        self.calls += 1
+        self.changes += changes
+
+    def states(self) -> list[str]:
+        return [change.after.state for change in self.changes]
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        runs = asyncio.create_task(self.health.run(self.client, self.changed))
+        try:
+            yield
+        finally:
+            runs.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await runs
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("EVENTS_S", 0.01), ("LOOK_S", 0.02), ("LOOK_SOON_S", 0.02)):
+        monkeypatch.setattr(module, name, value)
+
+
+def run(health: HealthEngine, course: Any, nvml: Nvml | None = None) -> Task:
+    """Run a coroutine function of (task, nvml) while the engine watches."""
+    source = nvml or Nvml()
+    task = Task(health, source)
+
+    async def main() -> None:
+        async with task.running():
+            await until(lambda: source.asked > 0)
+            await course(task, source)
+
+    asyncio.run(main())
+    return task
+
+
+def test_a_double_bit_error_and_a_reset() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        nvml.values = {"ecc_uncorrected": 2.0}
+        nvml.xids.append(XidEvent(uuid=GPU, xid=48))
+        await until(lambda: task.health.problem(GPU) != "")
+        assert task.health.problem(GPU) == "XID 48 (double-bit ECC error); reset the GPU"
+        assert task.health.problem(SPLIT) == ""
+        await asyncio.sleep(0.05)
+        nvml.values = {"ecc_uncorrected": 0.0}
+        await until(lambda: task.health.problem(GPU).startswith("on probation after XID 48"))
+        await until(lambda: task.health.problem(GPU) == "")
+
+    task = run(engine(), course)
+    assert task.states()[-3:] == ["unhealthy", "probation", "healthy"]
+    described = task.health.describe()
+    assert described["devices"] == []
+    notices = cast("list[dict[str, Any]]", described["notices"])
+    assert [notice["reason"] for notice in notices][-3:] == [
+        "GPUUnhealthy", "GPUProbation", "GPUHealthy",
+    ]  # fmt: skip
+    assert notices[-3]["devices"] == [GPU]
+    metrics = exposition.text(task.health.metrics())
+    labels = f'{{UUID="{GPU}",GPU_I_ID="",GPU_CI_ID=""'
+    assert f'nvct_health_state{labels},state="healthy"}} 1\n' in metrics
+    assert f"nvct_health_failures_total{labels}}} 1\n" in metrics
+    assert f"nvct_health_returns_total{labels}}} 1\n" in metrics
+
+
+def test_the_driver_asks_for_a_reset_and_then_for_none() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        nvml.values = ASKS_RESET
+        await until(lambda: "the driver asks for a reset" in task.health.problem(GPU))
+        nvml.values = {"recovery_action": 0.0}
+        await until(lambda: task.health.problem(GPU) == "")
+
+    assert run(engine(), course).states() == ["suspect", "unhealthy", "probation", "healthy"]
+
+
+def test_an_error_of_an_instance_concerns_that_instance() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        await until(lambda: nvml.asked > 2)
+        nvml.xids.append(XidEvent(uuid=SPLIT, xid=48, gi=7, ci=0))
+        await until(lambda: task.health.problem(SPLIT, (7, 0)) != "")
+        assert task.health.problem(SPLIT, (8, 0)) == ""
+        assert task.health.problem(GPU) == ""
+
+    task = run(engine(), course)
+    (change,) = task.changes
+    assert change.devices == ("MIG-a",)
+
+
+def test_an_application_takes_no_gpu_away_but_is_told() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        nvml.xids += [XidEvent(uuid=GPU, xid=31), XidEvent(uuid=GPU, xid=63)]
+        await until(lambda: task.health.describe()["notices"] != [])
+
+    task = run(engine(), course)
+    assert task.changes == []
+    (notice,) = cast("list[dict[str, Any]]", task.health.describe()["notices"])
+    assert notice["message"] == f"{GPU} reported XID 31 (GPU memory page fault); the GPU works on"
+    assert notice["devices"] == [GPU]
+
+
+def test_a_lost_gpu_stays_out_until_the_node_boots() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        nvml.lost = True
+        await until(lambda: task.health.problem(GPU).endswith("; reboot the node"))
+        nvml.lost = False
+        await asyncio.sleep(0.3)
+        assert task.health.problem(GPU)
+        task.health.forget()
+        assert task.health.problem(GPU) == ""
+
+    run(engine(), course)
+
+
+def test_a_gpu_that_hangs_for_a_moment_is_back_at_once() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        task.health.use(resolve("auto", "0.2", "", {"DP_DISABLE_HEALTHCHECKS": "all"}))
+        nvml.hanging = {GPU: "no answer within 0.8 s"}
+        await until(lambda: "does not answer: no answer" in task.health.problem(GPU))
+        nvml.hanging = {}
+        await until(lambda: task.health.problem(GPU) == "")
+
+    assert run(engine(), course).states() == []
+
+
+def test_a_gpu_that_hangs_for_long_is_on_probation_afterwards() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        nvml.hanging = {GPU: "no answer within 0.8 s"}
+        await until(lambda: "unhealthy" in task.states())
+        nvml.hanging = {}
+        await until(lambda: task.health.problem(GPU).startswith("on probation"))
+        await until(lambda: task.health.problem(GPU) == "")
+
+    run(engine(), course)
+
+
+@pytest.mark.parametrize(("busy_s", "problems"), [(0.0, True), (30.0, False)])
+def test_the_limit_of_a_call_in_progress_counts(
+    busy_s: float, *, problems: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SUSPECT_S", 0.1)
+    log = io.StringIO()
+    nvml = Nvml()
+    nvml.busy_s, nvml.delay_s = busy_s, 0.3
+
+    async def course(_: Task, nvml: Nvml) -> None:
+        await until(lambda: nvml.asked > 1)
+
+    run(engine(log=Log(target=log)), course, nvml)
+    assert ("does not answer within" in log.getvalue()) is problems
+
+
+def test_two_tasks_share_the_watch_and_the_second_goes_on_alone() -> None:
+    async def main() -> None:
+        health, nvml = engine(), Nvml()
+        first, second = Task(health, None), Task(health, nvml)
+        async with second.running():
+            async with first.running():
+                await until(lambda: nvml.asked > 0)
+                nvml.xids.append(XidEvent(uuid=GPU, xid=48))
+                await until(lambda: first.calls > 0 and second.calls > 0)
+            asked = nvml.asked
+            await until(lambda: nvml.asked > asked)
+
+    asyncio.run(main())
+
+
+def test_without_a_supervisor_the_task_ends() -> None:
+    async def main() -> None:
+        nvml = Nvml()
+        nvml.failure = SupervisorEndedError("it has ended")
+        task = Task(engine(), nvml)
+        with pytest.raises(SupervisorEndedError):
+            await task.health.run(task.client, task.changed)
+
+    asyncio.run(main())
+
+
+def test_never_is_the_incumbents_behavior() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        nvml.lost = True
+        nvml.values = ASKS_RESET
+        await asyncio.sleep(0.1)
+        assert task.states() == []
+        nvml.lost = False
+        nvml.values = {}
+        nvml.xids.append(XidEvent(uuid=GPU, xid=94))
+        await until(lambda: task.health.problem(GPU) != "")
+        await asyncio.sleep(0.3)
+        assert task.health.problem(GPU) != ""
+        task.health.forget()
+        assert task.health.problem(GPU) == ""
+
+    run(engine(recovery="never"), course)
+
+
+def store(folder: Path, boot: str = "boot-1") -> Store:
+    file = folder / "boot_id"
+    file.write_text(f"{boot}\n")
+    return Store(str(folder), str(file))
+
+
+async def fails(task: Task, nvml: Nvml) -> None:
+    nvml.xids.append(XidEvent(uuid=GPU, xid=48))
+    await until(lambda: task.health.problem(GPU) != "")
+
+
+def test_health_survives_a_restart_of_the_agent_and_not_a_boot(tmp_path: Path) -> None:
+    nvml = Nvml()
+    nvml.values = {"energy": 5000.0}
+    run(engine(store=store(tmp_path)), fails, nvml)
+
+    async def was_reset(task: Task, nvml: Nvml) -> None:
+        assert task.health.problem(GPU)
+        nvml.values = {"energy": 10.0}
+        await until(lambda: task.health.problem(GPU) == "")
+
+    again = engine(store=store(tmp_path))
+    assert "XID 48" in again.problem(GPU)
+    run(engine(store=store(tmp_path)), was_reset)
+    assert engine(store=store(tmp_path)).problem(GPU) == ""
+    run(engine(store=store(tmp_path)), fails)
+    assert engine(store=store(tmp_path, "boot-2")).problem(GPU) == ""
+    assert engine(store=store(tmp_path), recovery="never").problem(GPU) == ""
+
+
+@pytest.mark.parametrize("damage", ["text", "mode", "link", "type"])
+def test_a_file_that_is_damaged_or_not_safe_counts_as_none(damage: str, tmp_path: Path) -> None:
+    run(engine(store=store(tmp_path)), fails)
+    file = tmp_path / NAME
+    if damage == "text":
+        file.write_bytes(file.read_bytes()[:-9])
+    elif damage == "mode":
+        file.chmod(0o666)
+    elif damage == "link":
+        file.rename(tmp_path / "other")
+        file.symlink_to("other")
+    else:
+        document = json.loads(file.read_text())
+        document["devices"][0]["state"] = "well"
+        file.write_text(json.dumps(document))
+
+    log = io.StringIO()
+    assert engine(store=store(tmp_path), log=Log(target=log)).problem(GPU) == ""
+    assert ("is unknown" in log.getvalue()) is (damage == "type")
+
+
+def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    log = io.StringIO()
+    boot = tmp_path / "boot_id"
+    boot.write_text("boot-1")
+    health = engine(log=Log(target=log), store=Store(str(tmp_path / "file"), str(boot)))
+
+    async def course(task: Task, nvml: Nvml) -> None:
+        await fails(task, nvml)
+        nvml.xids.append(XidEvent(uuid=SPLIT, xid=48))
+        await until(lambda: task.health.problem(SPLIT) != "")
+
+    run(health, course)
+    assert log.getvalue().count("the next start forgets") == 1
+    assert os.strerror(errno.EEXIST) in str(health.describe()["problem"])
+
+
+def test_one_engine_for_each_client_of_nvml(tmp_path: Path) -> None:
+    clients = cast("list[NvmlClient]", [Nvml(), Nvml()])
+    log = io.StringIO()
+    settings = resolve("auto", "5", "", {"DP_DISABLE_HEALTHCHECKS": "48,many"})
+    first = shared.engine(clients[0], settings, Log(target=log), str(tmp_path))
+
+    assert shared.engine(clients[0], settings, Log(target=log), str(tmp_path)) is first
+    assert shared.existing(clients[0]) is first
+    assert shared.existing(clients[1]) is None
+    assert log.getvalue().count("'many' is no XID") == 1
