@@ -3,7 +3,8 @@
 
 Clients may be slow or hostile. They cost the agent's tasks only a bounded part of memory:
 a request has REQUEST_LIMIT bytes, its exchange takes TIMEOUT_S seconds at most, and CONNECTIONS
-are open at once. One more ends the oldest, which has had the most time.
+are open at once. One more ends the oldest, which has had the most time. A server with a guard has
+TLS, passwords and so on; its clients are held to the same limits.
 """
 
 from __future__ import annotations
@@ -18,19 +19,24 @@ from nvct.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from nvct.agent.web_guard import WebGuard
 
 REQUEST_LIMIT = 8192
 TIMEOUT_S = 5.0
 CONNECTIONS = 64
-REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 503: "Service Unavailable"}
+REASONS = {
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
+    429: "Too Many Requests", 503: "Service Unavailable",
+}  # fmt: skip
 GONE = (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 TEXT = "text/plain; charset=utf-8"
-HEADERS = (
-    "Cache-Control: no-store\r\n"
-    "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'\r\n"
-    "X-Content-Type-Options: nosniff\r\n"
-)
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,13 @@ class Request:
         method: as GET.
         path: without the part from `?` on.
         accepts_html: whether the client is a browser.
+        authorization: the header of that name; "" if there is none.
     """
 
     method: str
     path: str
     accepts_html: bool = False
+    authorization: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +65,17 @@ class Answer:
     kind: str = TEXT
 
 
+END = b"\r\n\r\n"
+"""Of a request without a body."""
+MALFORMED = Answer(400, "not an HTTP request\n")
+
+
 class Server:
     """Answers requests on one Unix socket or TCP address."""
 
-    def __init__(self, answer: Callable[[Request], Answer]) -> None:
-        """Keep the function that answers; it must not wait."""
-        self._answer = answer
+    def __init__(self, answer: Callable[[Request], Answer], guard: WebGuard | None = None) -> None:
+        """Keep the function that answers, which must not wait, and who decides whom it answers."""
+        self._answer, self._guard = answer, guard
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}
 
@@ -114,14 +127,52 @@ class Server:
             writer.transport.abort()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = parse(await reader.readuntil(b"\r\n\r\n"))
-        answer = self._answer(request) if request else Answer(400, "not an HTTP request\n")
-        body = answer.body.encode()
-        head = f"HTTP/1.0 {answer.status} {REASONS[answer.status]}\r\n{HEADERS}"
-        head += f"Content-Type: {answer.kind}\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode("ascii") + body)
+        if self._guard is not None:
+            await self._guarded(self._guard, reader, writer)
+        else:
+            request = parse(await reader.readuntil(END))
+            writer.write(encoded(self._answer(request) if request else MALFORMED))
         writer.close()
         await writer.wait_closed()  # it has been sent
+
+    async def _guarded(
+        self, guard: WebGuard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        config = guard.config()
+        if config.tls is None:
+            request = parse(await reader.readuntil(END))
+            answer = await self._permitted(guard, request)
+            writer.write(encoded(answer, config.headers))
+            return
+        from nvct.agent.tls_stream import TlsStream
+
+        stream = TlsStream(reader, writer, config.tls)
+        if guard.is_allowed_name(await stream.handshake()):
+            request = parse(await stream.readuntil(END, REQUEST_LIMIT))
+            answer = await self._permitted(guard, request)
+            await stream.write(encoded(answer, config.headers))
+
+    async def _permitted(self, guard: WebGuard, request: Request | None) -> Answer:
+        """Return the answer, or why the client gets none."""
+        if request is None:
+            return MALFORMED
+        if not guard.has_room():
+            return Answer(429, "too many requests\n")
+        if not await guard.is_user(request.authorization):
+            return Answer(401, "a user and a password are needed\n")
+        return self._answer(request)
+
+
+def encoded(answer: Answer, headers: Mapping[str, str] | None = None) -> bytes:
+    """Return an answer as it is sent, with headers besides or instead of the usual ones."""
+    body = answer.body.encode()
+    fields = {**HEADERS, **(headers or {}), "Content-Type": answer.kind}
+    if answer.status == 401:
+        fields["WWW-Authenticate"] = "Basic"
+    fields["Content-Length"] = str(len(body))
+    head = f"HTTP/1.0 {answer.status} {REASONS[answer.status]}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"{head}\r\n".encode("ascii") + body
 
 
 def parse(data: bytes) -> Request | None:
@@ -131,7 +182,11 @@ def parse(data: bytes) -> Request | None:
     if len(words) != 3 or not words[2].startswith("HTTP/"):  # method, target, version
         return None
     accept = [h for h in headers if h.lower().startswith("accept:")]
-    return Request(words[0], words[1].partition("?")[0], any("text/html" in h for h in accept))
+    authorization = [h[14:].strip() for h in headers if h.lower().startswith("authorization:")]
+    return Request(
+        words[0], words[1].partition("?")[0], any("text/html" in h for h in accept),
+        authorization[0] if len(authorization) == 1 else "",
+    )  # fmt: skip
 
 
 def address(text: str) -> tuple[str, int]:

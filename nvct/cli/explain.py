@@ -28,7 +28,7 @@ LIMIT = 64 << 20
 
 
 @click.command()
-@click.argument("config_json", required=False)
+@click.argument("config_json", required=False, metavar="[CONFIG_JSON | MESSAGE]")
 @click.option("--bundle", help="Folder of an OCI bundle, instead of its CONFIG_JSON.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE",
               help="Explain this request, without a container.")  # fmt: skip
@@ -59,10 +59,16 @@ def explain(
     container could not be created. Run it as the user of the engine: it reads the config.toml and
     the plans of the user who runs it, and policy rules test the uid.
 
+    MESSAGE is what a program printed, in quotes: its cause, and what to do. Known are messages of
+    nvct, Docker, containerd, CRI-O, runc, crun, the kubelet, NVIDIA's programs, NVML and CUDA.
+
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
     from nvct.doctor import explanation
 
+    if config_json and " " in config_json and not os.path.exists(config_json):
+        _explain_message(config_json, form)
+        return
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
     if words:
@@ -81,6 +87,29 @@ def explain(
     )
     if told["error"]:
         sys.exit(1)
+
+
+def _explain_message(text: str, form: str) -> None:
+    """Print the cause of a message, and what to do.
+
+    Raises:
+        UsageError: the message is not known.
+    """
+    from nvct.doctor import messages, refusals
+
+    found = messages.explained(text) or refusals.message_of(text)
+    if found is None:
+        raise UsageError(
+            "this is no known message about GPUs", hint="`sudo nvct doctor` looks at the host"
+        )
+    reason = found.reason.name if found.reason else ""
+    if form == "json":
+        told = {"message": found.name, "source": found.source, "cause": found.cause}
+        click.echo(json.dumps({**told, "remedy": found.remedy, "reason": reason}, indent=2))
+        return
+    click.echo(f"{found.source}: {found.cause}\n  do: {found.remedy}")
+    if reason:
+        click.echo(f"  reason: {reason}")
 
 
 def _refuse_mixture(

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import re
+
+from nvct.doctor.messages import Message
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.errors import DriverNotFoundError, HostError
@@ -26,6 +29,8 @@ REASONS = {
     "bad-config": Reason.ConfigurationInvalid,
 }
 """Code -> reason. The other codes are of errors of many causes, which their messages tell."""
+CODE = re.compile(r"\[([a-z-]+)\]\s*$")
+"""The end of an error of nvct, docs/errors.md."""
 
 
 def of_error(error: NvctError, otherwise: Reason) -> Finding:
@@ -36,6 +41,16 @@ def of_error(error: NvctError, otherwise: Reason) -> Finding:
         evidence=error.message,
         remedy=error.hint,
     )
+
+
+def message_of(text: str) -> Message | None:
+    """Return what explains an error of nvct's own by the code at its end, None if it has none."""
+    match = CODE.search(text)
+    reason = REASONS.get(match[1]) if match else None
+    if match is None or reason is None:
+        return None
+    # The error's own words say what is wrong.
+    return Message(match[1], "nvct", "", text[: match.start()].strip(), reason=reason)
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:

@@ -194,7 +194,8 @@ def compile_modules(site: Path, bundle: Path) -> None:
         "compileall.compile_dir(sys.argv[1],quiet=2,stripdir=sys.argv[1],"
         f"prependdir='/{AGENT}',invalidation_mode=mode);"
         "sys.path.insert(0,sys.argv[1]);"
-        "import grpc.aio, google.protobuf.descriptor_pool, lightkube.core.async_client, ssl"
+        "import bcrypt, ssl, grpc.aio, lightkube.core.async_client;"
+        "import google.protobuf.descriptor_pool"
     )
     run(str(bundle / "bin/nvct-python"), "-B", "-c", code, str(site))
 

@@ -67,7 +67,8 @@ OPTIONS = (
     ),
     _option("textfile", "!NVCT_EXPORTER_TEXTFILE",
             "A file for node-exporter, written with all metrics after each sample"),
-    _option("web-config-file", "WEB_CONFIG_FILE", "Not supported yet: it ends the program"),
+    _option("web-config-file", "WEB_CONFIG_FILE",
+            "TLS, users and headers, in the format of Prometheus' exporter-toolkit"),
     _option("configmap-data m", "CONFIGMAP_DATA", "Not supported: mount the file instead"),
     _option("kubernetes-enable-pod-labels", "KUBERNETES_ENABLE_POD_LABELS",
             "Not supported yet", kind="switch"),
@@ -127,11 +128,6 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         UsageError: an option is unknown, or its value is malformed.
     """
     given = {**TABLE.from_environment(env), **TABLE.from_command_line(words)}
-    if given.get("web-config-file"):
-        raise UsageError(
-            "--web-config-file is not supported yet: metrics would be served without TLS",
-            hint="serve 127.0.0.1 only, behind a proxy with TLS",
-        )
     if given.get("kubernetes-gpu-id-type", ID_TYPES[0]) not in ID_TYPES:
         raise UsageError(f"--kubernetes-gpu-id-type must be one of {', '.join(ID_TYPES)}")
     devices, indices = _devices(given.get("devices", "f"))
@@ -157,6 +153,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         ),
         replace_blanks=given.get("replace-blanks-in-model-name", False),
         container_driver_root=given.get("driver-root-ctr-path", defaults.container_driver_root),
+        web_config=given.get("web-config-file", ""),
         textfile=given.get("textfile", ""),
     )
     return settings, [f"--{name} is not supported yet" for name in NOT_YET if given.get(name)]

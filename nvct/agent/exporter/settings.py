@@ -25,6 +25,7 @@ class Settings:
         resources: further names of resources whose ids are GPUs.
         xid_window_ms, clock_window_ms: of the counts in a window.
         container_driver_root: where the driver's root is mounted; / is used if it is no folder.
+        web_config: a file with TLS, users and headers (`web_config.py`); "" for plain HTTP.
         textfile: a file that gets all metrics after each sample; "" for none.
     """
 
@@ -43,4 +44,5 @@ class Settings:
     clock_window_ms: int = 300_000
     replace_blanks: bool = False
     container_driver_root: str = "/driver-root"
+    web_config: str = ""
     textfile: str = ""

@@ -19,6 +19,7 @@ from nvct.agent.exposition import Family, Sample
 from nvct.agent.health import shared
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.agent.waiting import until_set
+from nvct.agent.web_guard import WebGuard
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.linux.files import write_atomic
 
@@ -74,6 +75,8 @@ class Exporter:
         self._settings = load()
         self._counters: tuple[Counter, ...] = counter_file.read(self._settings.collectors)
         self._pods = pods(self._settings)
+        path = self._settings.web_config
+        self._guard = WebGuard(path, journal) if path else None
         self._history = History()
         self._samples: NvmlSamples | None = None
         self._at = self._duration_s = 0.0
@@ -88,7 +91,7 @@ class Exporter:
             HostError: the address cannot be served.
             SupervisorEndedError: NVML cannot be asked any more.
         """
-        server = http.Server(self._answer)
+        server = http.Server(self._answer, self._guard)
         host, port = http.address(self._settings.address)
         try:
             self.port = await server.listen(host, port)

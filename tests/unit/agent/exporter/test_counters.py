@@ -75,7 +75,6 @@ def test_settings_are_those_of_flags_then_variables() -> None:
         (["--collect-interval", "5s"], "--collect-interval must be 1000 milliseconds or more"),
         (["--collect-interval", "10"], "--collect-interval must be 1000 milliseconds or more"),
         (["--kubernetes-gpu-id-type", "name"], "must be one of uid, device-name"),
-        (["--web-config-file", "web.yaml"], "metrics would be served without TLS"),
         (["--frobnicate"], "'--frobnicate' is no option of dcgm-exporter"),
     ],
 )
