@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import itertools
 import os
 
-from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.device_plugin.settings import DRA_VENDOR, VENDOR
 from nvct.agent.instance import FOLDER, LOCK, Instance
 
 TYPE_CHECKING = False
@@ -40,7 +41,9 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
         asyncio.run(instance.take())
         removed.append("the agent no longer serves this node")
         # Without the lock they may be those of NVIDIA's plugin, which have the same names.
-        for path in sorted(glob.glob(f"{root}{CDI_FOLDER}/{VENDOR}-*.json")):
+        names = (f"{vendor}-*.json" for vendor in (VENDOR, DRA_VENDOR))
+        paths = (glob.glob(f"{root}{CDI_FOLDER}/{name}") for name in names)
+        for path in sorted(itertools.chain.from_iterable(paths)):
             os.unlink(path)
             removed.append(f"removed {path.removeprefix(root)}")
         # Before the lock is released: an agent that stands by cannot take one that is gone.

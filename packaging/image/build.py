@@ -66,6 +66,8 @@ PROGRAMS = {
     "dcgm-exporter": ("Serves metrics of GPUs", ["/usr/bin/dcgm-exporter"], GPUS),
     "gpu-feature-discovery": ("Labels a Kubernetes node with what its GPUs are",
                               ["/usr/bin/gpu-feature-discovery"], GPUS),
+    "gpu-kubelet-plugin": ("Offers GPUs by dynamic resource allocation",
+                           ["/usr/bin/gpu-kubelet-plugin"], GPUS),
 }  # fmt: skip
 """By tag: what it does, its ENTRYPOINT and its variables."""
 

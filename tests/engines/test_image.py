@@ -25,6 +25,7 @@ PLUGIN = ("device-plugin", "nvidia-device-plugin", "--version")
 CALLS = {
     PLUGIN: f"nvct: {__version__}",
     ("gpu-feature-discovery", "gpu-feature-discovery", "--version"): f"nvct: {__version__}",
+    ("gpu-kubelet-plugin", "gpu-kubelet-plugin", "--version"): f"nvct: {__version__}",
     ("agent", "/opt/nvct/bin/nvct-python", "-I", "-c", "import nvct.agent.cluster; print('loaded')"): "loaded",
     ("agent", "nvct", "agent", "--help"): "Run this node's agent",
     ("toolkit", "nvidia-toolkit", "--help"): "Install",

@@ -48,6 +48,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "operator": OPERATOR,
     "plugin": PLUGIN,
     "without-toolkit": {"toolkit": {"enabled": False}},
+    "dra": {"dra": {"enabled": True}, "hostPaths": {"kubelet": "/data/kubelet"}},
     "without-labels": {"gfd": {"enabled": False}},
     "without-cdi": {"cdi": {"enabled": False}},
     "without-policy": {"toolkit": {"policy": ""}},
@@ -239,6 +240,20 @@ def test_the_account_has_the_rights_of_the_tasks(values: dict[str, Any], verbs: 
     assert (rule["resources"], rule["verbs"]) == (["nodes"], verbs)
     has_policy = ("ValidatingAdmissionPolicy", "nvct-agent") in objects
     assert has_policy
+
+
+def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:
+    objects = rendered(MATRIX["dra"])
+    (agent,) = pod_of(objects)["containers"]
+    env = {variable["name"]: variable.get("value", "") for variable in agent["env"]}
+    assert env["NVCT_AGENT_TASKS"] == "condition,dra,labels"
+    paths = [mount["mountPath"] for mount in agent["volumeMounts"]]
+    assert env["KUBELET_PLUGINS_DIRECTORY_PATH"] in paths
+    assert env["KUBELET_REGISTRAR_DIRECTORY_PATH"] in paths
+    classes = [name for kind, name in objects if kind == "DeviceClass"]
+    assert classes == ["gpu.nvidia.com", "mig.nvidia.com"]
+    assert ("ValidatingAdmissionPolicy", "nvct-agent-slices") in objects
+    assert not [kind for kind, _ in rendered({}) if kind == "DeviceClass"]
 
 
 def test_each_ignored_value_is_one_line_of_the_notes() -> None:

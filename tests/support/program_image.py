@@ -25,7 +25,10 @@ SOURCES = REPOSITORY / "packaging/image"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "nvct-tests", "image")
 KEPT = 2
 TIMEOUT_S = 350
-TAGS = ("toolkit", "agent", "device-plugin", "dcgm-exporter", "gpu-feature-discovery")
+TAGS = (
+    "toolkit", "agent", "device-plugin", "dcgm-exporter", "gpu-feature-discovery",
+    "gpu-kubelet-plugin",
+)  # fmt: skip
 
 
 def archive() -> Path:

@@ -11,6 +11,7 @@ from nvct.paths import CDI_DYNAMIC_DIR, HOOK_PATH
 
 REGISTRY = "/var/lib/kubelet/plugins_registry"
 PLUGINS = "/var/lib/kubelet/plugins"
+POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,8 @@ class Settings:
     @property
     def pod_resources(self) -> str:
         """Return the path of the kubelet's socket for pods' resources."""
-        return f"{os.path.dirname(self.plugins)}/pod-resources/kubelet.sock"
+        own = f"{os.path.dirname(self.plugins)}/pod-resources/kubelet.sock"
+        return own if os.path.exists(own) else POD_RESOURCES
 
     @property
     def specs(self) -> device_plugin.Settings:

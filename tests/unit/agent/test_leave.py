@@ -32,8 +32,9 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
     folder, cdi = root / FOLDER[1:], root / "run/cdi"
     cdi.mkdir(parents=True)
     own, other = cdi / "k8s.device-plugin.nvidia.com-gpu.json", cdi / "nvidia.com-gpu.json"
-    own.touch()
-    other.touch()
+    claim = cdi / "k8s.gpu.nvidia.com-claim_uid-1.json"
+    for path in (own, other, claim):
+        path.touch()
 
     async def yields() -> list[str]:
         yielded = asyncio.Event()
@@ -57,8 +58,9 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
 
     said = asyncio.run(yields())
 
-    assert said == ["the agent no longer serves this node", f"removed /run/cdi/{own.name}"]
-    assert (own.exists(), other.exists(), list(folder.iterdir())) == (False, True, [])
+    removed = [f"removed /run/cdi/{path.name}" for path in (own, claim)]
+    assert said == ["the agent no longer serves this node", *removed]
+    assert (list(cdi.iterdir()), list(folder.iterdir())) == ([other], [])
 
 
 def test_a_node_without_an_agent_has_nothing_to_leave(tmp_path: Path) -> None:

@@ -78,15 +78,27 @@ tolerations:
 {{- $tasks := list -}}
 {{- if .Values.condition.enabled }}{{ $tasks = append $tasks "condition" }}{{ end -}}
 {{- if .Values.devicePlugin.config.name }}{{ $tasks = append $tasks "config-manager" }}{{ end -}}
-{{- if .Values.devicePlugin.enabled }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
+{{- if and .Values.devicePlugin.enabled (not .Values.dra.enabled) }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
+{{- if .Values.dra.enabled }}{{ $tasks = append $tasks "dra" }}{{ end -}}
 {{- if .Values.gfd.enabled }}{{ $tasks = append $tasks "labels" }}{{ end -}}
-{{- if not (or .Values.devicePlugin.enabled .Values.gfd.enabled) }}{{ fail "The agent has nothing to do: enable devicePlugin or gfd." }}{{ end -}}
+{{- if not (or .Values.devicePlugin.enabled .Values.dra.enabled .Values.gfd.enabled) }}{{ fail "The agent has nothing to do: enable devicePlugin or gfd." }}{{ end -}}
 {{- join "," $tasks -}}
+{{- end }}
+
+{{/* The version of resource.k8s.io. */}}
+{{- define "nvct.resourceApi" -}}
+{{- if semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version -}}
+resource.k8s.io/v1
+{{- else if semverCompare ">=1.32.0-0" .Capabilities.KubeVersion.Version -}}
+resource.k8s.io/v1beta1
+{{- else -}}
+{{- fail (printf "dra.enabled needs Kubernetes 1.32 or later; this is %s." .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
 {{- end }}
 
 {{/* Not empty if the agent asks the API server. */}}
 {{- define "nvct.usesApi" -}}
-{{- if or .Values.condition.enabled .Values.gfd.enabled .Values.devicePlugin.config.name }}true{{ end -}}
+{{- if or .Values.condition.enabled .Values.dra.enabled .Values.gfd.enabled .Values.devicePlugin.config.name }}true{{ end -}}
 {{- end }}
 
 {{/* Access to the API server for one container: its variables, mount and volume. */}}

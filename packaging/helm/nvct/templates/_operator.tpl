@@ -37,7 +37,7 @@ sandboxWorkloads: nvct prepares no GPUs for virtual machines
 ccManager: nvct does not change the confidential computing mode
 dcgm: nvct needs no DCGM
 dcgmExporter: the chart does not run nvct's exporter yet
-draDriver: nvct has no DRA driver yet
+draDriver: the value of nvct's own DRA driver is dra.enabled
 gdrcopy: nvct installs no kernel module; GDRCOPY_ENABLED in devicePlugin.env gives its device to pods
 gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its devices to pods
 gpuCluster: nvct has no custom resource
