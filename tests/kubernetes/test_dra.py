@@ -171,9 +171,11 @@ def devices(cluster: Cluster) -> dict[str, str]:
 
 
 def claim(cluster: Cluster, name: str, expression: str = "", count: int = 1) -> None:
-    request: dict[str, Any] = {"deviceClassName": "gpu.nvidia.com", "count": count}
-    if expression:
-        request["selectors"] = [{"cel": {"expression": expression}}]
+    """Create a claim; without an expression, for GPUs of the node with a kubelet."""
+    selector = {"cel": {"expression": expression or f"{ATTRIBUTES}.productName != 'Tesla T4'"}}
+    request: dict[str, Any] = {
+        "deviceClassName": "gpu.nvidia.com", "count": count, "selectors": [selector]
+    }  # fmt: skip
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
     cluster.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
 
