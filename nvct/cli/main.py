@@ -37,6 +37,7 @@ NVCT_COMMANDS = {
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
     "runtime": ("nvct.cli.runtime.group", "runtime", "Configure container engines, and undo it."),
     "mig": ("nvct.cli.mig.group", "mig", "Divide GPUs into MIG devices."),
+    "log": ("nvct.cli.log", "log", "Show what was decided about containers."),
     "publish": ("nvct.cli.publish", "publish", "Keep the specification that engines read."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),

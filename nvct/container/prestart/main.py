@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.container.cdi_hook.options import Kinds
+    from nvct.container.decide import Decision
     from nvct.container.host import Host
     from nvct.container.prestart.process import Process
     from nvct.container.prestart.state import State
@@ -103,7 +104,7 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     Raises:
         NvctError: the request is refused, and why.
     """
-    from nvct.container import settings
+    from nvct.container import recorder, settings
     from nvct.container.host import Host
     from nvct.container.plan.store import Store, run_dir
     from nvct.container.prestart import state as states
@@ -119,7 +120,12 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     try:
         config, trouble = settings.load_or_default(store, env, cold)
         host = Host(store, env, cold, config.proc_root)
-        _deliver(bundle, state, config, host, trouble=trouble, program=program)
+        decision = _deliver(bundle, state, config, host, trouble=trouble, program=program)
+        if decision.request is not None or decision.notes:
+            recorder.given(store, program, state.bundle, decision)
+    except NvctError as error:
+        recorder.refused(store, program, state.bundle, error)
+        raise
     finally:
         store.close()
 
@@ -158,7 +164,7 @@ def _deliver(
     *,
     trouble: NvctError | None,
     program: str,
-) -> None:
+) -> Decision:
     from nvct.container.decide import decide
 
     processes: list[Process] = []
@@ -188,6 +194,7 @@ def _deliver(
                 Delivery(container, bundle, config, host.env, warn).run(decision.edits)
             finally:
                 container.close()
+        return decision
     finally:
         for process in processes:
             process.close()

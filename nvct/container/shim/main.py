@@ -71,7 +71,17 @@ def _run(
         if program in MODES:
             config = config.replaced(mode=MODES[program])
         host = Host(store, env, cold, config.proc_root)
-        decision = _create(invocation, config, host, trouble)
+        try:
+            decision = _create(invocation, config, host, trouble)
+        except NvctError as error:
+            from nvct.container import recorder
+
+            recorder.refused(store, program, invocation.bundle, error)
+            raise
+        if decision.request is not None or decision.notes:
+            from nvct.container import recorder
+
+            recorder.given(store, program, invocation.bundle, decision)
         if config.debug:
             from nvct.container.shim.log import note
 

@@ -9,6 +9,7 @@ import os
 import pytest
 
 from nvct import paths
+from nvct.container import recorder
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.launcher import script
 
@@ -130,7 +131,8 @@ def test_without_a_spec_gpus_come_from_the_driver(lab: Lab) -> None:
     assert lab.container_env()[0] == "NVIDIA_VISIBLE_DEVICES=void"
     assert "hooks" not in document
     assert sorted(os.listdir(lab.run_dir)) == [
-        paths.CONFIG_CACHE, paths.LAUNCHER_CONF, paths.LOCK_FILE, paths.OWN_SPEC, paths.OWN_PLAN,
+        paths.CONFIG_CACHE, recorder.NAME, paths.LAUNCHER_CONF, paths.LOCK_FILE, paths.OWN_SPEC,
+        paths.OWN_PLAN,
     ]  # fmt: skip
 
 

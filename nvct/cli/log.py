@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct log. Options, call and print, no logic."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import click
+
+from nvct.cli.formats import format_option
+from nvct.cli.options import GoStyle
+from nvct.errors import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OUTCOMES = ("given", "ignored", "refused")
+
+
+@click.command(cls=GoStyle)
+@click.argument("container", default="")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only decisions of this kind.")
+@click.option("--since", type=float, metavar="MINUTES", help="Only the last minutes.")
+@click.option("--follow", "-f", is_flag=True, help="Then show each new decision.")
+@format_option("text")
+def log(
+    *, container: str, outcome: str | None, since: float | None, follow: bool, form: str
+) -> None:
+    """Show what was decided about containers that asked for a GPU, the oldest first.
+
+    CONTAINER is a container's id, or another part of its bundle's path. Runtime and prestart hook
+    keep the last decisions in the run directory, at most half a megabyte.
+
+    Example: sudo nvct log --outcome refused --since 60
+    """
+    from nvct.container.plan.store import run_dir
+    from nvct.doctor import decisions
+
+    wanted = decisions.Filter(
+        container=container,
+        outcome=outcome or "",
+        since_s=time.time() - 60 * since if since is not None else 0.0,
+    )
+    find = decisions.follow if follow else decisions.read
+    for record in find(run_dir(os.environ), wanted):
+        click.echo(json.dumps(record) if form == "json" else text(record))
+
+
+def text(record: Mapping[str, str]) -> str:
+    """Return a record as a line."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["time"])))
+    if record["outcome"] == "refused":
+        hint = record.get("hint", "")
+        what = f"{record.get('error', '')}{f'; {hint}' if hint else ''} [{record.get('code', '')}]"
+    else:
+        parts = (record.get(key, "") for key in ("asked", "mode", "result", "notes"))
+        what = "; ".join(part for part in parts if part)
+    return printable(f"{when} {record['outcome']:<8}{record['bundle']}: {what}")

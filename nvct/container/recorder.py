@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flight recorder: a line for each GPU request that was met or refused, for `nvct log`.
+
+Hot. The records are in the run directory, two files of at most LIMIT bytes, the older one with the
+name OLD. Contract: a record is one write of at most RECORD bytes; what cannot be written is lost,
+and no container fails because of it. A record has no value of an image's variable but the request.
+"""
+
+from __future__ import annotations
+
+import posix
+import time
+
+from nvct.oci.jsontext import quote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.container.decide import Decision
+    from nvct.container.plan.store import Store
+    from nvct.errors import NvctError
+
+NAME, OLD = "decisions.jsonl", "decisions.old.jsonl"
+LIMIT = 256 << 10
+RECORD, TEXT = 2048, 400
+FLAGS = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
+
+
+def given(store: Store, program: str, bundle: str, decision: Decision) -> None:
+    """Record what a container got that asked for a GPU, or why its request is ignored."""
+    request = decision.request
+    fields = {"outcome": "given" if request else "ignored"}
+    if request is not None:
+        nodes = sum([len(edit["nodes"]) for edit in decision.edits])
+        mounts = sum([len(edit["mounts"]) for edit in decision.edits])
+        fields["asked"] = f"{request.source}: {', '.join(request.ids) or 'the driver alone'}"
+        fields["mode"] = request.mode
+        fields["result"] = f"{nodes} nodes, {mounts} mounts"
+    if decision.notes:
+        fields["notes"] = "; ".join(decision.notes)
+    _append(store, program, bundle, fields)
+
+
+def refused(store: Store, program: str, bundle: str, error: NvctError) -> None:
+    """Record why a container was refused."""
+    fields = {"outcome": "refused", "error": error.message, "code": error.code}
+    if error.hint:
+        fields["hint"] = error.hint
+    _append(store, program, bundle, fields)
+
+
+def _append(store: Store, program: str, bundle: str, fields: Mapping[str, str]) -> None:
+    if store.fd < 0:
+        return
+    head = {"time": f"{time.time():.3f}", "program": program, "bundle": bundle or "."}
+    pairs = [f"{quote(key)}:{quote(value[:TEXT])}" for key, value in {**head, **fields}.items()]
+    line = f"{{{','.join(pairs)}}}\n".encode()
+    if len(line) > RECORD:  # texts that JSON makes longer, such as control characters
+        return
+    try:
+        fd = posix.open(NAME, FLAGS, 0o600, dir_fd=store.fd)
+        try:
+            posix.write(fd, line)
+            size = posix.fstat(fd).st_size
+        finally:
+            posix.close(fd)
+        if size > LIMIT:
+            posix.rename(NAME, OLD, src_dir_fd=store.fd, dst_dir_fd=store.fd)
+    except OSError as error:
+        store.reason = f"{store.path}/{NAME}: {error.strerror}"

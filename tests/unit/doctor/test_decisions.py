@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The flight recorder: what the shim records about a create, and what nvct log shows of it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import time
+
+import pytest
+from click.testing import CliRunner
+
+from nvct.cli.main import program
+from nvct.container import recorder
+from nvct.container.plan.store import Store
+from nvct.doctor import decisions
+from nvct.errors import RequestError
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES="
+ALL = decisions.Filter()
+
+
+@pytest.fixture
+def lab() -> Generator[Lab]:
+    made = Lab()
+    made.driver()
+    yield made
+    made.remove()
+
+
+def records(lab: Lab) -> list[dict[str, str]]:
+    return decisions.read(str(lab.run_dir), ALL)
+
+
+def log(lab: Lab, *words: str) -> str:
+    done = CliRunner().invoke(program("nvct"), ["log", *words], env=lab.env)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_what_a_container_got_is_recorded(lab: Lab) -> None:
+    lab.asks(VISIBLE + "1")
+    assert lab.create().status == 0
+
+    (record,) = records(lab)
+    assert record["outcome"] == "given"
+    assert record["program"] == "nvidia-container-runtime"
+    assert record["bundle"] == str(lab.bundle)
+    assert record["asked"] == "NVIDIA_VISIBLE_DEVICES: 1"
+    assert re.fullmatch(r"\d+ nodes, \d+ mounts", record["result"])
+
+
+def test_why_a_container_was_refused_is_recorded(lab: Lab) -> None:
+    lab.asks(VISIBLE + "9")
+    assert lab.create().status != 0
+
+    (record,) = records(lab)
+    assert (record["outcome"], record["code"]) == ("refused", "unknown-device")
+    assert "9" in record["error"]
+    assert "refused" in log(lab, "--outcome", "refused")
+    assert log(lab, "--outcome", "given") == ""
+
+
+def test_a_container_that_asks_for_nothing_leaves_no_record(lab: Lab) -> None:
+    lab.asks("A=1")
+    assert lab.create().status == 0
+
+    assert records(lab) == []
+
+
+def test_the_log_finds_a_container_by_a_part_of_its_bundle(lab: Lab) -> None:
+    store = Store(str(lab.run_dir))
+    for name in ("aaa", "bbb"):
+        recorder.refused(store, "shim", f"/run/{name}", RequestError("no such GPU"))
+    store.close()
+
+    assert "/run/bbb: no such GPU" in log(lab, "bbb")
+    assert "aaa" not in log(lab, "bbb")
+    assert [json.loads(line)["bundle"] for line in log(lab, "--json").splitlines()] == [
+        "/run/aaa",
+        "/run/bbb",
+    ]
+    assert log(lab, "--since", "0") == ""
+
+
+def test_the_files_stay_small_and_keep_the_latest(lab: Lab) -> None:
+    store = Store(str(lab.run_dir))
+    error = RequestError("x" * 5000, hint="y" * 5000)
+    for number in range(1000):
+        recorder.refused(store, "shim", f"/run/{number}", error)
+    store.close()
+
+    sizes = [(lab.run_dir / name).stat().st_size for name in (recorder.NAME, recorder.OLD)]
+    assert max(sizes) <= recorder.LIMIT + recorder.RECORD
+    assert records(lab)[-1]["bundle"] == "/run/999"
+    assert len(records(lab)) > 200
+
+
+def test_texts_of_an_attacker_stay_in_their_line(lab: Lab) -> None:
+    store = Store(str(lab.run_dir))
+    recorder.refused(store, "shim", "/run/a", RequestError('"}\n{"outcome":"given"\x1b[2J'))
+    store.close()
+
+    assert len(records(lab)) == 1
+    assert "\x1b" not in log(lab)
+    assert log(lab).count("\n") == 1
+
+
+def test_damaged_lines_are_left_out(lab: Lab) -> None:
+    store = Store(str(lab.run_dir))
+    recorder.refused(store, "shim", "/run/a", RequestError("x"))
+    store.close()
+    with open(lab.run_dir / recorder.NAME, "a", encoding="utf-8") as file:
+        file.write(
+            '{"time":"x"}\nnot json\n[]\n{"time":"1","bundle":2,"outcome":"","program":""}\n{"ti'
+        )
+
+    assert len(records(lab)) == 1
+
+
+def test_a_link_in_the_place_of_the_file_is_not_followed(lab: Lab) -> None:
+    other = lab.home / "other"
+    other.touch()
+    os.symlink(other, lab.run_dir / recorder.NAME)
+    lab.asks(VISIBLE + "0")
+
+    assert lab.create().status == 0
+    assert other.read_bytes() == b""
+
+
+def test_following_shows_what_is_new(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(str(lab.run_dir))
+    recorder.refused(store, "shim", "/run/a", RequestError("x"))
+    monkeypatch.setattr(
+        time,
+        "sleep",
+        lambda _s: recorder.refused(store, "shim", "/run/b", RequestError("x")),
+    )
+
+    found = list(itertools.islice(decisions.follow(str(lab.run_dir), ALL), 2))
+    store.close()
+
+    assert [record["bundle"] for record in found] == ["/run/a", "/run/b"]
