@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG by a label of the Node, on a real API server and kubelet; the agent runs on the node."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+
+import pytest
+
+from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.mig_manager.node_labels import CONFIG, REASON, STATE
+from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.engines.releases import of_release
+from tests.kubernetes.accounts import kubeconfig_of
+from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import FOLDER, NODE, Cluster
+from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, asks, state
+from tests.kubernetes.device_plugin import log as log_of
+from tests.kubernetes.listed import kubelet
+from tests.kubernetes.pods import run_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
+]
+LOG = "agent.log"
+PID = "/run/agent.pid"
+CONFIGS = f"{FOLDER}/mig-configs.yaml"
+TASKS = "device-plugin,exporter,labels,mig-manager"
+METRICS = "127.0.0.1:9401"
+PLUGIN, EXPORTER = "nvidia.com/gpu.deploy.device-plugin", "nvidia.com/gpu.deploy.dcgm-exporter"
+SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+MIG_UUID = re.compile(r"UUID: (MIG-[0-9a-f-]+)")
+STAYS = "nvidia-smi -L; sleep 600"
+SOON_S = 5.0
+"""From the label to the kubelet's list. The change itself waits 1 s for the plugin."""
+TEXT = """
+version: v1
+mig-configs:
+  small:
+  - {devices: all, mig-enabled: false}
+  - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 3}}
+  mixed:
+  - {devices: all, mig-enabled: false}
+  - {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 2, 3g.40gb: 1}}
+  large:
+  - {devices: all, mig-enabled: false}
+  - {devices: [0], mig-enabled: true, mig-devices: {7g.80gb: 1}}
+"""
+RIGHTS = (("pods", "get"), ("events", "create"))
+
+
+@pytest.fixture(scope="module")
+def account(node: Cluster) -> str:
+    """A service account with the rights that docs/mig.md names; return its kubeconfig."""
+    path = kubeconfig_of(node, "mig", may="get,list,watch,patch")
+    for resource, verb in RIGHTS:
+        name = f"mig-{resource}"
+        node.kubectl("create", "clusterrole", name, f"--verb={verb}", f"--resource={resource}")
+        node.kubectl(
+            "create", "clusterrolebinding", name, f"--clusterrole={name}",
+            "--serviceaccount=default:mig",
+        )  # fmt: skip
+    node.box.write(CONFIGS, TEXT)
+    return path
+
+
+@contextlib.contextmanager
+def agent(cluster: Cluster, account: str, wanted: str = "all-disabled") -> Iterator[None]:
+    """Run the agent until the GPUs are as wanted; at the end they are without MIG again."""
+    label(cluster, wanted)
+    with running(cluster, account):
+        until_shown(cluster, "success")
+        try:
+            yield
+        finally:
+            label(cluster, "all-disabled")
+            listed(cluster, GPU, GPUS)
+            until_shown(cluster, "success")
+
+
+@contextlib.contextmanager
+def running(cluster: Cluster, account: str) -> Iterator[None]:
+    settings = {
+        "KUBECONFIG": account, "NODE_NAME": NODE, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT,
+        "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "MIG_STRATEGY": "mixed", "SLEEP_INTERVAL": "1s",
+        "NVIDIA_CDI_HOOK_PATH": f"{PROGRAMS}/nvidia-cdi-hook", "NVCT_MIG_CONFIG_FILE": CONFIGS,
+        "DCGM_EXPORTER_LISTEN": METRICS, "DCGM_EXPORTER_INTERVAL": "1000",
+    }  # fmt: skip
+    words = [f"{key}={value}" for key, value in settings.items()]
+    keep = ["sh", "-c", f'echo $$ > {PID}; exec "$@"', "sh", "env", *words]
+    process = cluster.box.start([*keep, f"{PROGRAMS}/nvct", "agent", "--tasks", TASKS], LOG)
+    try:
+        yield
+    finally:
+        end(cluster, "TERM")
+        process.wait(TIMEOUT_S)
+
+
+def end(cluster: Cluster, signal: str) -> None:
+    cluster.box.call("sh", "-c", f"kill -{signal} $(cat {PID})")
+
+
+def log(cluster: Cluster) -> str:
+    return (cluster.box.work / LOG).read_text(encoding="utf-8")
+
+
+def label(cluster: Cluster, name: str, *more: str) -> None:
+    cluster.kubectl("label", "--overwrite", "node", NODE, f"{CONFIG}={name}", *more)
+
+
+def shown(cluster: Cluster) -> tuple[str, str]:
+    """Return the state and the reason that the Node shows."""
+    node = cluster.api.find(f"/api/v1/nodes/{NODE}")
+    assert node is not None
+    metadata = node["metadata"]
+    return metadata["labels"].get(STATE, ""), metadata.get("annotations", {}).get(REASON, "")
+
+
+def labels(cluster: Cluster) -> dict[str, str]:
+    node = cluster.api.find(f"/api/v1/nodes/{NODE}")
+    assert node is not None
+    found: dict[str, str] = node["metadata"]["labels"]
+    return found
+
+
+def metrics(cluster: Cluster) -> int:
+    """Return how many MIG devices the exporter has."""
+    done = cluster.box.call("curl", "-s", f"http://{METRICS}/metrics")
+    lines = [line for line in done.stdout.splitlines() if line.startswith("DCGM_FI_DEV_FB_USED{")]
+    return sum("GPU_I_PROFILE=" in line for line in lines)
+
+
+def until_shown(cluster: Cluster, expected: str, reason: str = "") -> None:
+    def holds() -> bool:
+        now, why = shown(cluster)
+        return now == expected and reason in why
+
+    assert wait(holds, TIMEOUT_S), (shown(cluster), log(cluster))
+
+
+def listed(cluster: Cluster, name: str, count: int, limit_s: float = TIMEOUT_S) -> None:
+    assert wait(lambda: kubelet(cluster, name) == count, limit_s), log(cluster)
+
+
+def deleted(cluster: Cluster, *pods: str) -> None:
+    for pod in pods:
+        cluster.api.delete(f"{PODS}/{pod}")
+    gone = wait(lambda: not any(cluster.api.find(f"{PODS}/{pod}") for pod in pods), TIMEOUT_S)
+    assert gone
+
+
+def test_a_label_makes_devices_for_pods_labels_and_metrics(node: Cluster, account: str) -> None:
+    with agent(node, account):
+        listed(node, GPU, GPUS)
+        began = time.monotonic()
+        label(node, "mixed", f"{PLUGIN}=true", f"{EXPORTER}=false")
+        listed(node, SMALL, 2, SOON_S)
+        listed(node, LARGE, 1, SOON_S)
+        print(f"the kubelet's list is right {time.monotonic() - began:.1f} s after the label")
+        listed(node, GPU, GPUS - 1, SOON_S)
+        until_shown(node, "success")
+        assert (labels(node)[PLUGIN], labels(node)[EXPORTER]) == ("true", "false")
+        assert wait(lambda: labels(node).get(f"{SMALL}.count") == "2", TIMEOUT_S), log(node)
+        assert wait(lambda: metrics(node) == 3, TIMEOUT_S), log(node)
+        asked = {"small": asks(2, name=SMALL), "large": asks(1, name=LARGE)}
+        results = run_all(node.api, asked)
+        seen = [uuid for result in results.values() for uuid in MIG_UUID.findall(result.log)]
+        assert len(set(seen)) == len(seen) == 3, results
+        assert "MigConfigApplied" in node.kubectl("describe", "node", NODE)
+
+
+def test_what_pods_have_stays_and_a_busy_gpu_is_named(node: Cluster, account: str) -> None:
+    with agent(node, account):
+        label(node, "no-such-name")
+        until_shown(node, "failed", "there is no MIG configuration 'no-such-name'")
+        listed(node, GPU, GPUS)
+        label(node, "small")
+        listed(node, SMALL, 3)
+        node.api.create(PODS, asks(1, STAYS, SMALL).manifest("train"))
+        try:
+            assert wait(lambda: "MIG-" in log_of(node, "train"), TIMEOUT_S), state(node, "train")
+            label(node, "mixed")
+            listed(node, LARGE, 1)
+            listed(node, SMALL, 2)
+            until_shown(node, "success")
+            (uuid,) = MIG_UUID.findall(log_of(node, "train"))
+            label(node, "large")
+            until_shown(node, "failed", f"pod default/train has {uuid}")
+            listed(node, LARGE, 1)
+            found = node.api.find(f"{PODS}/train")
+            assert found is not None
+            assert found["status"]["phase"] == "Running"
+        finally:
+            deleted(node, "train")
+        end(node, "HUP")  # it looks again by itself every 30 s
+        listed(node, "nvidia.com/mig-7g.80gb", 1)
+        until_shown(node, "success")
+
+
+def test_a_killed_agent_and_an_api_server_that_is_away_leave_nothing_paused(
+    node: Cluster, account: str
+) -> None:
+    label(node, "all-disabled", f"{PLUGIN}=true")
+    with running(node, account):
+        listed(node, GPU, GPUS)
+        until_shown(node, "success")
+        label(node, "mixed")
+        until_shown(node, "pending")
+        end(node, "KILL")
+        assert labels(node)[PLUGIN] == "paused-for-mig-change"
+    with agent(node, account, wanted="mixed"):
+        listed(node, LARGE, 1)
+        assert labels(node)[PLUGIN] == "true"
+
+        label(node, "small")
+        until_shown(node, "pending")
+        node.box.call("pkill", "-STOP", "-x", "kube-apiserver")
+        try:
+            listed(node, SMALL, 3)  # the kubelet's own list
+            time.sleep(2)
+        finally:
+            node.box.call("pkill", "-CONT", "-x", "kube-apiserver")
+        until_shown(node, "success")
+        assert labels(node)[PLUGIN] == "true"
+
+
+def test_a_pod_in_the_middle_gets_a_device_that_is_there_or_none(
+    node: Cluster, account: str
+) -> None:
+    names = [f"early-{number}" for number in range(3)]
+    with agent(node, account):
+        label(node, "small")
+        listed(node, SMALL, 3)
+        label(node, "large")
+        for name in names:
+            node.api.create(PODS, asks(1, name=SMALL).manifest(name))
+        try:
+            listed(node, SMALL, 0)
+            until_shown(node, "success")
+            listed(node, "nvidia.com/mig-7g.80gb", 1)
+            for name in names:
+                found = node.api.find(f"{PODS}/{name}")
+                assert found is not None
+                text = log_of(node, name)
+                has_run = found["status"]["phase"] == "Succeeded"
+                assert len(MIG_UUID.findall(text)) == has_run, (text, state(node, name))
+                assert "7g.80gb" not in text
+        finally:
+            deleted(node, *names)
