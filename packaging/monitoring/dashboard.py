@@ -167,17 +167,42 @@ ROWS: dict[str, list[Panel]] = {
             ONE_POD,
             "percentunit",
         ),
+        graph(
+            "Utilization by a container's processes (--processes)",
+            f"sum by (namespace, pod, container) (nvct_container_gpu_utilization_ratio{{{NODE}}})",
+            "{{namespace}}/{{pod}} {{container}}",
+            "percentunit",
+        ),
+        graph(
+            "Memory in use by a container's processes (--processes)",
+            f"sum by (namespace, pod, container) (nvct_container_gpu_memory_used_bytes{{{NODE}}})",
+            "{{namespace}}/{{pod}} {{container}}",
+            "bytes",
+        ),
+        table(
+            "Why series have no pods",
+            f"max by (hostname, reason) (nvct_pod_mapping_up{{{NODE}}})",
+        ),
         table(
             "Devices of pods",
             "max by (namespace, pod, container, hostname, gpu, GPU_I_PROFILE)"
             f" (DCGM_FI_DEV_FB_USED{{{POD}}})",
-            w=16,
-        ),
-        table(
-            "Why series have no pods", f"max by (hostname, reason) (nvct_pod_mapping_up{{{NODE}}})"
+            w=24,
         ),
     ],
     "Health": [
+        graph(
+            "GPUs by state",
+            "sum by (state) (max by (UUID, state)"
+            ' (nvct_health_state{GPU_I_ID="",state!="healthy"}))',
+            "{{state}}",
+        ),
+        graph(
+            "Failures of GPUs in an hour",
+            "sum by (UUID, GPU_I_ID) (max by (UUID, GPU_I_ID, GPU_CI_ID)"
+            " (increase(nvct_health_failures_total[1h])))",
+            "{{UUID}} {{GPU_I_ID}}",
+        ),
         table(
             "XID errors since the exporter's start",
             f"max by (hostname, UUID, GPU_I_ID, xid) (nvct_xid_errors_total{{{NODE}}})",

@@ -1,14 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent and its device plugin serve on /metrics, with a sample of every metric."""
+"""What the agent, its device plugin and its health engine serve, with a sample of every metric."""
 
 from __future__ import annotations
 
 import asyncio
+import io
 from types import SimpleNamespace
 from typing import Any
 
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.task import DevicePlugin
+from nvct.agent.dra.task import DraDriver
+from nvct.agent.health import settings
+from nvct.agent.health.board import Key
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.health.machine import Health
+from nvct.agent.logs import Log
 from nvct.agent.status import Status
 from nvct.agent.tasks import Task
 
@@ -22,18 +29,30 @@ RESOURCE = "nvidia.com/gpu"
 
 
 def families() -> Iterator[Family]:
-    """Yield the metrics of an agent that runs a device plugin."""
-    plugin = Task("device-plugin", lambda: asyncio.sleep(0), metrics=_device_plugin)
-    return Status([plugin], nvml_problem=lambda: "", part="serving").metrics()
+    """Yield the metrics of an agent that runs a device plugin and a DRA driver."""
+    made = {"device-plugin": _device_plugin, "dra": _dra}
+    tasks = [Task(name, lambda: asyncio.sleep(0), metrics=of) for name, of in made.items()]
+    return Status(tasks, nvml_problem=lambda: "", part="serving").metrics()
+
+
+def _dra() -> Iterator[Family]:
+    preparer = SimpleNamespace(prepared=2, failures=0)
+    driver: Any = SimpleNamespace(
+        _all=(), _taken=frozenset(), _preparer=preparer, _publisher=SimpleNamespace(written=1)
+    )
+    return DraDriver.metrics(driver)
 
 
 def _device_plugin() -> Iterator[Family]:
     counts = Counts()
-    for each in (counts.allocations, counts.refusals, counts.registrations, counts.failures,
-                 counts.losses, counts.xids):  # fmt: skip
+    for each in vars(counts).values():
         each[RESOURCE] = 1
     content = SimpleNamespace(unhealthy=("b",), resource=SimpleNamespace(devices=("a", "b")))
     endpoint = SimpleNamespace(content=content)
     registration = SimpleNamespace(name=RESOURCE, state="listed", endpoint=endpoint)
-    plugin: Any = SimpleNamespace(registrations={RESOURCE: registration}, _counts=counts)
+    engine = HealthEngine(settings.resolve("auto", "", "", {}), Log(target=io.StringIO()))
+    engine._board.states[Key("GPU-b")] = Health(state="unhealthy", action="reset", reason="XID 79")
+    plugin: Any = SimpleNamespace(
+        registrations={RESOURCE: registration}, _counts=counts, _health=engine
+    )
     return DevicePlugin.metrics(plugin)

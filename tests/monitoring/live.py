@@ -95,6 +95,7 @@ class Live:
 @contextlib.contextmanager
 def live(folder: Path) -> Iterator[Live]:
     """Run a node, its exporter and Prometheus, until the rules have been evaluated."""
+    _host(folder)
     node = tree.create("live", "hgx-h100", folder, nodes="plain", native_cache=CACHE)
     node_changes.apply(node, "mig-mode", [str(MIG), "on"])
     for _ in range(2):
@@ -102,6 +103,10 @@ def live(folder: Path) -> Iterator[Live]:
     with _targets(node, folder) as ports, _prometheus(folder, ports) as port:
         running = Live(port, node)
         running.wait("count(DCGM_FI_DEV_GPU_TEMP) > 7")
+        for pid in (4711, 4712):
+            node_changes.apply(
+                node, "process", [str(TRAIN), str(pid), f"memory={4 << 30}", "sm=40"]
+            )
         for index, utilization in enumerate((10, 90, 40, 70, 20, 65, 80)):
             fields = [f"util={utilization}", f"used={utilization << 29}"]
             node_changes.apply(node, "gpu", [str(index), *fields])
@@ -110,6 +115,15 @@ def live(folder: Path) -> Iterator[Live]:
         running.wait("nvct_xid_errors_total")
         running.wait('count(ALERTS{alertname=~"NvctGpuXid|NvctGpuDoesNotAnswer"}) == 2')
         yield running
+
+
+def _host(folder: Path) -> None:
+    """Make the cgroup of a container's process, and the kubelet's link with its name."""
+    container = "c" * 64
+    for path in ("proc/4711", "var/log/containers"):
+        (folder / path).mkdir(parents=True)
+    (folder / "proc/4711/cgroup").write_text(f"0::/kubepods/cri-containerd-{container}.scope\n")
+    (folder / f"var/log/containers/train_ml_main-{container}.log").touch()
 
 
 def _pods(node: tree.Node) -> api.ListPodResourcesResponse:
@@ -143,6 +157,7 @@ def _targets(node: tree.Node, folder: Path) -> Iterator[tuple[int, int]]:
     words = (
         "--address", "127.0.0.1:0", "--collect-interval", "1000", "-f", str(_counter_file(folder)),
         "--pod-resources-kubelet-socket", str(folder / "kubelet.sock"),
+        "--processes", "--host-root", str(folder),
     )  # fmt: skip
     ports: list[int] = []
     stop = threading.Event()

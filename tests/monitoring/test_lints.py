@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 
 from nvct.agent import exposition
-from nvct.agent.exporter import counters, fields
+from nvct.agent.exporter import counters, fields, usage
 from nvct.agent.exporter.counters import Counter
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.pods import PodDevices
@@ -14,7 +14,7 @@ from nvct.agent.exporter.settings import Settings
 from nvct.agent.exporter.task import Exporter
 from nvct.agent.logs import Log
 from nvct.agent.nvml_client import NvmlClient
-from nvct.host.nvml.sample_model import VALUES, NvmlSamples, XidCount
+from nvct.host.nvml.sample_model import VALUES, NvmlSamples, ProcessSample, XidCount
 from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import promtool
 from tests.unit.agent.exporter.test_series import NOW, gpu, text
@@ -31,6 +31,7 @@ OTHERS = {
     ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", NO_TOTAL),
 }
 """With the types and names of dcgm-exporter's default counter file."""
+PROCESSES = (ProcessSample(pid=1, memory=1, sm=1),)
 
 
 def lints(text: str) -> set[tuple[str, str]]:
@@ -81,15 +82,14 @@ def own_metrics() -> str:
     exporter._history = History()
     exporter._history.add(samples, NOW, 600)
     unavailable = [line for line in text(gpu()).splitlines() if "nvct_metric_unavailable" in line]
-    return (
-        exposition.text([*agent_metrics.families(), *exporter.metrics()])
-        + "\n".join(unavailable)
-        + "\n"
-    )
+    used = usage.usages(NvmlSamples(gpus=(gpu(processes=PROCESSES),)), lambda _pid: {})
+    containers = usage.families(used, "node-1")
+    own = exposition.text([*agent_metrics.families(), *exporter.metrics(), *containers])
+    return own + "\n".join([*unavailable, ""])
 
 
 def test_metrics_of_nvct_have_no_fault() -> None:
     metrics = own_metrics()
 
-    assert metrics.count("# HELP nvct_") >= 20
+    assert metrics.count("# HELP nvct_") >= 31
     assert lints(metrics) == set()

@@ -26,7 +26,7 @@ VARIABLES = {
     if variable["type"] == "query"
 }
 ALERTS = {rule["alert"]: rule["expr"] for rule in rules("alert")}
-FIRING = {"NvctGpuXid", "NvctGpuDoesNotAnswer", "NvctDevicesUnhealthy"}
+FIRING = {"NvctGpuXid", "NvctGpuDoesNotAnswer", "NvctDevicesUnhealthy", "NvctGpuUnhealthy"}
 """The alerts that the node of the test gives a reason for, besides those that need more time."""
 
 

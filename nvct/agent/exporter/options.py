@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 ENV = "DCGM_EXPORTER_"
 DEVICES = re.compile(r"([fgi])(?::(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*))?")
 SHORTEST_MS = 1000
+TEXTFILES = "/run/prometheus"
+"""The folder that dcgm-exporter 1.4 wrote into, shared with node-exporter."""
+TEXTFILE = f"{TEXTFILES}/dcgm.prom"
 
 
 def _option(flags: str, env: str, text: str, field: str = "", kind: Any = "text") -> Option:  # noqa: ANN401
@@ -66,7 +69,12 @@ OPTIONS = (
         "The driver's root in this container",
     ),
     _option("textfile", "!NVCT_EXPORTER_TEXTFILE",
-            "A file for node-exporter, written with all metrics after each sample"),
+            "A file for node-exporter, written with all metrics after each sample; default: "
+            "dcgm.prom in /run/prometheus if that folder exists"),
+    _option("processes", "!NVCT_EXPORTER_PROCESSES",
+            "Add what the processes of each container use", kind="switch"),
+    _option("host-root", "!NVCT_EXPORTER_HOST_ROOT",
+            "Where the host's /proc and /var are in this container, for --processes"),
     _option("web-config-file", "WEB_CONFIG_FILE",
             "TLS, users and headers, in the format of Prometheus' exporter-toolkit"),
     _option("configmap-data m", "CONFIGMAP_DATA", "Not supported: mount the file instead"),
@@ -115,6 +123,7 @@ def help_text() -> str:
             "devices": defaults.devices,
             "pod-resources-kubelet-socket": defaults.socket,
             "driver-root-ctr-path": defaults.container_driver_root,
+            "host-root": defaults.host_root,
             "xid-count-window-size": defaults.xid_window_ms,
             "clock-events-count-window-size": defaults.clock_window_ms,
         }
@@ -154,7 +163,9 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         replace_blanks=given.get("replace-blanks-in-model-name", False),
         container_driver_root=given.get("driver-root-ctr-path", defaults.container_driver_root),
         web_config=given.get("web-config-file", ""),
-        textfile=given.get("textfile", ""),
+        processes=given.get("processes", False),
+        host_root=given.get("host-root", defaults.host_root),
+        textfile=given.get("textfile", TEXTFILE if os.path.isdir(TEXTFILES) else ""),
     )
     return settings, [f"--{name} is not supported yet" for name in NOT_YET if given.get(name)]
 

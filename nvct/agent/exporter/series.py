@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from nvct.agent.exporter.counters import Counter
     from nvct.agent.exporter.history import History
     from nvct.agent.exporter.settings import Settings
+    from nvct.agent.exporter.usage import Usage
     from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples
 
     Pods: TypeAlias = Mapping[tuple[str, int], Sequence[Mapping[str, str]]]
     """Labels of each pod that has a GPU (its UUID and -1) or a GPU instance (UUID and id)."""
 
 WHOLE = -1
+PER_PROCESS = {"DCGM_FI_DEV_GPU_UTIL": ("sm", 1), "DCGM_FI_DEV_FB_USED": ("memory", 2**20)}
+"""Attribute of `usage.Usage` and its divisor, for the fields of which a process has its part."""
 BOARD = ("gpu_utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")
 """Values of a GPU that say nothing about one of its instances."""
 XID_TEXTS = {
@@ -79,6 +82,7 @@ class View:
         settings: of the exporter.
         pods: who has which device.
         now: seconds since 1970.
+        usages: what containers use, by their processes; None if that is not known.
     """
 
     samples: NvmlSamples
@@ -86,6 +90,7 @@ class View:
     settings: Settings
     pods: Pods
     now: float
+    usages: Sequence[Usage] | None = None
 
 
 def families(view: View, counters: Sequence[Counter]) -> Iterator[Family]:
@@ -101,21 +106,42 @@ def families(view: View, counters: Sequence[Counter]) -> Iterator[Family]:
             continue
         rows: list[Sample] = []
         for entity in entities:
-            labels = _labels(entity, settings)
-            found = list(_values(counter, entity, view, unavailable))
-            for value, extra in found:
-                for pod in view.pods.get(entity.key) or ({},):
+            labels = {**_labels(entity, settings), **texts.get(entity.gpu.uuid, {})}
+            for value, extra in _values(counter, entity, view, unavailable):
+                for own, pod in _by_pod(counter, entity, view, value):
                     attributes = dict(sorted({**extra, **pod}.items()))
-                    rows.append(
-                        Sample(value=value,
-                               labels={**labels, **texts.get(entity.gpu.uuid, {}), **attributes})
-                    )  # fmt: skip
+                    rows.append(Sample(value=own, labels={**labels, **attributes}))
         is_float = counter.field in FIELDS and FIELDS[counter.field].is_float
         yield Family(
             name=counter.name, help=counter.help, kind=counter.kind, samples=tuple(rows),
             fixed=is_float,
         )  # fmt: skip
     yield _unavailable(unavailable)
+
+
+def _by_pod(
+    counter: Counter, entity: Entity, view: View, value: float
+) -> Iterator[tuple[float, Mapping[str, str]]]:
+    """Yield a value of a device with the labels of each container that has it.
+
+    Where processes are known, containers that share a device have their own part of what
+    dcgm-exporter measures by process, and the device its whole value without a container.
+    """
+    pods = view.pods.get(entity.key) or ({},)
+    of_process = PER_PROCESS.get(counter.field)
+    if view.usages is None or of_process is None or not any("vgpu" in pod for pod in pods):
+        yield from ((value, pod) for pod in pods)
+        return
+    yield value, {}
+    name, divisor = of_process
+    for pod in pods:
+        holder = tuple(pod.values())[:3]
+        parts = (
+            getattr(usage, name)
+            for usage in view.usages
+            if (usage.gpu.uuid, usage.gi) == entity.key and usage.holder == holder
+        )
+        yield sum(part for part in parts if part is not None) // divisor, pod
 
 
 def _entities(samples: NvmlSamples, settings: Settings) -> Iterator[Entity]:

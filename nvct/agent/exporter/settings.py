@@ -26,6 +26,8 @@ class Settings:
         xid_window_ms, clock_window_ms: of the counts in a window.
         container_driver_root: where the driver's root is mounted; / is used if it is no folder.
         web_config: a file with TLS, users and headers (`web_config.py`); "" for plain HTTP.
+        processes: whether there are values of containers by their processes.
+        host_root: where the host's /proc and /var are.
         textfile: a file that gets all metrics after each sample; "" for none.
     """
 
@@ -45,4 +47,6 @@ class Settings:
     replace_blanks: bool = False
     container_driver_root: str = "/driver-root"
     web_config: str = ""
+    processes: bool = False
+    host_root: str = "/"
     textfile: str = ""

@@ -8,12 +8,15 @@ metric. A sample that is too old is not shown.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
 from dataclasses import replace
 
 from nvct.agent import exposition, http
 from nvct.agent.exporter import counters as counter_file
-from nvct.agent.exporter import series
+from nvct.agent.exporter import series, usage
+from nvct.agent.exporter.containers import Containers
 from nvct.agent.exporter.history import History
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.health import shared
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from nvct.agent.exporter.counters import Counter
     from nvct.agent.exporter.pods import PodDevices
     from nvct.agent.exporter.settings import Settings
+    from nvct.agent.exporter.usage import Usage
     from nvct.agent.http import Answer, Request
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
@@ -78,6 +82,8 @@ class Exporter:
         path = self._settings.web_config
         self._guard = WebGuard(path, journal) if path else None
         self._history = History()
+        self._containers = Containers(self._settings.host_root)
+        self._usages: tuple[Usage, ...] | None = None
         self._samples: NvmlSamples | None = None
         self._at = self._duration_s = 0.0
         self._collections = {"ok": 0, "failed": 0}
@@ -110,6 +116,9 @@ class Exporter:
         finally:
             await server.close()
             await self._pods.close()
+            if self._settings.textfile:  # old values would be taken for new ones
+                with contextlib.suppress(OSError):
+                    os.unlink(self._settings.textfile)
 
     def describe(self) -> list[dict[str, object]]:
         """Return what /status shows."""
@@ -142,8 +151,11 @@ class Exporter:
         stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
         if self._samples is not None and time.monotonic() - self._at <= stale_s:
             pods = self._pods.labels(self._samples)
-            view = series.View(self._samples, self._history, self._settings, pods, time.time())
+            view = series.View(
+                self._samples, self._history, self._settings, pods, time.time(), self._usages
+            )
             yield from series.families(view, self._counters)
+            yield from usage.families(self._usages or (), self._settings.hostname)
 
     def _own(self) -> Iterator[Family]:
         if self._samples is not None:
@@ -226,9 +238,15 @@ class Exporter:
         self._history.add(samples, time.time(), keep_ms / 1000)
         problems = [f"GPU {index}: {why}" for index, why in samples.unanswered.items()]
         await self._pods.refresh()
+        self._usages = self._used(samples) if self._settings.processes else None
         if self._settings.textfile and (failure := self._write_text(self._settings.textfile)):
             problems.append(failure)
         self._tell(", ".join(problems))
+
+    def _used(self, samples: NvmlSamples) -> tuple[Usage, ...]:
+        """Return what the containers of this host use of the GPUs."""
+        self._containers.refresh()
+        return usage.usages(samples, self._containers.labels)
 
     async def _pause(self, seconds: float) -> None:
         """Wait for the next sample; a reload ends the wait."""

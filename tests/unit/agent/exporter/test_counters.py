@@ -68,6 +68,17 @@ def test_settings_are_those_of_flags_then_variables() -> None:
     assert warnings == []
 
 
+def test_the_folder_of_the_first_version_gets_the_textfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "TEXTFILES", str(tmp_path))
+
+    assert options.resolve([], {})[0].textfile == "/run/prometheus/dcgm.prom"
+    assert options.resolve(["--textfile="], {})[0].textfile == ""
+    monkeypatch.setattr(options, "TEXTFILES", str(tmp_path / "none"))
+    assert options.resolve([], {})[0].textfile == ""
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -171,11 +171,12 @@ def test_the_textfile_is_what_a_scrape_gets(node: tree.Node, tmp_path: Path) -> 
 
     async def check(_exporter: Exporter) -> None:
         await until(path.exists)
+        names = {family.name for family in parse(path.read_text())}
+        assert "DCGM_FI_DEV_GPU_TEMP" in names
 
     serve(node, check, "--textfile", str(path))
 
-    names = {family.name for family in parse(path.read_text())}
-    assert "DCGM_FI_DEV_GPU_TEMP" in names
+    assert not path.exists(), "old values would be taken for new ones"
 
 
 def test_the_textfile_is_not_written_through_a_link(node: tree.Node, tmp_path: Path) -> None:
@@ -186,11 +187,11 @@ def test_the_textfile_is_not_written_through_a_link(node: tree.Node, tmp_path: P
 
     async def check(_exporter: Exporter) -> None:
         await until(lambda: not path.is_symlink())
+        assert "DCGM_FI_DEV_GPU_TEMP" in path.read_text()
 
     serve(node, check, "--textfile", str(path))
 
     assert precious.read_text() == "root's"
-    assert "DCGM_FI_DEV_GPU_TEMP" in path.read_text()
 
 
 def test_a_textfile_that_cannot_be_written_is_told_once(node: tree.Node, tmp_path: Path) -> None:
@@ -204,6 +205,20 @@ def test_a_textfile_that_cannot_be_written_is_told_once(node: tree.Node, tmp_pat
 
     assert log.count("is no regular file") == 1
     assert "all GPUs answer" not in log
+
+
+def test_processes_of_containers_are_shown(node: tree.Node, tmp_path: Path) -> None:
+    container = "0123456789ab" + "c" * 52
+    (tmp_path / "proc/4711").mkdir(parents=True)
+    (tmp_path / "proc/4711/cgroup").write_text(f"0::/system.slice/docker-{container}.scope\n")
+    node_changes.apply(node, "process", ["3", "4711", "memory=1000", "sm=60"])
+
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: values(exporter, "nvct_container_gpu_utilization_ratio") == {"3": 0.6})
+        assert values(exporter, "nvct_container_gpu_memory_used_bytes") == {"3": 1000}
+        assert 'container="0123456789ab"} 1\n' in exporter.text()
+
+    serve(node, check, "--processes", "--host-root", str(tmp_path))
 
 
 def test_an_address_in_use_is_named(node: tree.Node) -> None:

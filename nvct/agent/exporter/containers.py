@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the container of a process: by the id in its cgroup, and who knows the name of that id.
+
+Names come from the kubelet's links in /var/log/containers (pod, namespace and container), Docker's
+and Podman's state. No API server or engine is asked. A container that none of them knows is shown
+with the first digits of its id, and a process in no container without labels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, TypeAlias
+
+    Labels: TypeAlias = Mapping[str, str]
+
+ID = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?=[./]|$)", re.MULTILINE)
+"""Of a container, in lines of /proc/PID/cgroup: docker-ID.scope, cri-containerd-ID.scope,
+crio-ID.scope, libpod-ID.scope, /docker/ID, kubepods/.../ID, kubelet-...:cri-containerd:ID."""
+LOG = re.compile(r"([^_]+)_([^_]+)_(.+)-([0-9a-f]{64})\.log")
+"""POD_NAMESPACE_CONTAINER-ID.log: pkg/kubelet/kuberuntime/legacy.go of Kubernetes."""
+KUBELET = "var/log/containers"
+DOCKER = "var/lib/docker/containers"
+PODMAN = tuple(
+    f"var/lib/containers/storage/{driver}-containers/{name}.json"
+    for driver in ("overlay", "vfs", "btrfs", "zfs")
+    for name in ("containers", "volatile-containers")
+)
+SHORT = 12
+"""Digits of an id, as engines show it."""
+CACHED = 4096
+
+
+class Containers:
+    """The containers of one host."""
+
+    def __init__(self, root: str = "/") -> None:
+        """Keep the folder where the host's /proc and /var are."""
+        self._root = root
+        self._kubelet: dict[str, Labels] = {}
+        self._podman: dict[str, dict[str, str]] = {}
+        self._docker: dict[str, str] = {}
+        self._read: dict[str, tuple[int, ...]] = {}
+
+    def refresh(self) -> None:
+        """Look again which containers there are."""
+        try:
+            names = os.listdir(self._path(KUBELET))
+        except OSError:
+            names = []
+        found = (LOG.fullmatch(name) for name in names)
+        self._kubelet = {
+            m[4]: {"container": m[3], "namespace": m[2], "pod": m[1]} for m in found if m
+        }
+        for path in PODMAN:
+            if self._has_changed(path):
+                self._podman[path] = _podman_names(self._path(path))
+        if len(self._docker) > CACHED:
+            self._docker.clear()
+
+    def labels(self, pid: int) -> Labels:
+        """Return the labels of a process's container; {} if it is in none, or has ended."""
+        try:
+            with open(self._path(f"proc/{pid}/cgroup"), encoding="utf-8") as file:
+                ids = ID.findall(file.read())
+        except (OSError, UnicodeDecodeError):
+            return {}
+        innermost_first = list(dict.fromkeys(reversed(ids)))
+        for id_ in innermost_first:
+            if labels := self._known(id_):
+                return labels
+        return {"container": innermost_first[0][:SHORT]} if innermost_first else {}
+
+    def _known(self, id_: str) -> Labels:
+        if id_ in self._kubelet:
+            return self._kubelet[id_]
+        podman = (names[id_] for names in self._podman.values() if id_ in names)
+        name = next(podman, "") or self._docker_name(id_)
+        return {"container": name} if name else {}
+
+    def _docker_name(self, id_: str) -> str:
+        if id_ not in self._docker:
+            document = _json(self._path(f"{DOCKER}/{id_}/config.v2.json"))
+            name = document.get("Name") if isinstance(document, dict) else None
+            if not isinstance(name, str):
+                return ""
+            self._docker[id_] = name.lstrip("/")
+        return self._docker[id_]
+
+    def _has_changed(self, path: str) -> bool:
+        try:
+            found = os.stat(self._path(path))
+        except OSError:
+            return False
+        signature = (found.st_ino, found.st_size, found.st_mtime_ns)
+        is_new = self._read.get(path) != signature
+        self._read[path] = signature
+        return is_new
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._root, name)
+
+
+def _podman_names(path: str) -> dict[str, str]:
+    """Return the name of each container by its id, from the list of containers/storage."""
+    document = _json(path)
+    names = {}
+    for entry in document if isinstance(document, list) else ():
+        given = entry.get("names") if isinstance(entry, dict) else None
+        if isinstance(given, list) and given and isinstance(given[0], str):
+            names[str(entry.get("id"))] = given[0]
+    return names
+
+
+def _json(path: str) -> Any:  # noqa: ANN401 - JSON data
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError):
+        return None

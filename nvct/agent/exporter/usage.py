@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Adds up what the processes of each container use of a GPU or GPU instance.
+
+Contract: pure functions; a value that NVML does not report of any process is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nvct.agent.exposition import Family, Sample
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import TypeAlias
+
+    from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
+
+    Labels: TypeAlias = Mapping[str, str]
+    Holder: TypeAlias = tuple[str, str, str]
+    """Container, namespace and pod; "" for each that there is not."""
+
+NAMES = ("container", "namespace", "pod")
+
+
+@dataclass
+class Usage:
+    """What one container uses of one device.
+
+    Attributes:
+        gpu: the device's GPU.
+        gi: id of the GPU instance, -1 for a whole GPU.
+        memory: bytes.
+        sm: per cent of the GPU's time.
+        processes: their number.
+    """
+
+    gpu: GpuSample
+    gi: int
+    holder: Holder
+    memory: int | None = None
+    sm: int | None = None
+    processes: int = 0
+
+
+def usages(samples: NvmlSamples, container_of: Callable[[int], Labels]) -> tuple[Usage, ...]:
+    """Return what containers use, by device and container; "" is for processes in none.
+
+    Args:
+        samples: with the processes.
+        container_of: returns the labels of the container of a process.
+    """
+    found: dict[tuple[str, int, Holder], Usage] = {}
+    for gpu in samples.gpus:
+        for process in gpu.processes:
+            labels = container_of(process.pid)
+            holder = (labels.get(NAMES[0], ""), labels.get(NAMES[1], ""), labels.get(NAMES[2], ""))
+            usage = found.setdefault(
+                (gpu.uuid, process.gi, holder), Usage(gpu, process.gi, holder)
+            )
+            usage.memory = _sum(usage.memory, process.memory)
+            usage.sm = _sum(usage.sm, process.sm)
+            usage.processes += 1
+    return tuple(found.values())
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return one if other is None else (one or 0) + other
+
+
+def families(found: Sequence[Usage], hostname: str) -> Iterator[Family]:
+    """Yield the metrics of containers."""
+    rows = [(usage, _labels(usage, hostname)) for usage in found]
+    yield _family(
+        "memory_used_bytes",
+        "Memory of a GPU or MIG instance that the processes of a container use.",
+        [(usage.memory, labels) for usage, labels in rows],
+    )
+    yield _family(
+        "utilization_ratio",
+        "Part of a GPU's time in which the processes of a container use it.",
+        [(None if usage.sm is None else usage.sm / 100, labels) for usage, labels in rows],
+    )
+    yield _family(
+        "processes",
+        "Processes of a container that use a GPU or MIG instance.",
+        [(usage.processes, labels) for usage, labels in rows],
+    )
+
+
+def _family(
+    name: str, help_text: str, rows: Sequence[tuple[float | None, dict[str, str]]]
+) -> Family:
+    samples = (Sample(value=value, labels=labels) for value, labels in rows if value is not None)
+    return Family(name=f"nvct_container_gpu_{name}", help=help_text, samples=tuple(samples))
+
+
+def _labels(usage: Usage, hostname: str) -> dict[str, str]:
+    labels = {
+        "hostname": hostname,
+        "gpu": str(usage.gpu.index),
+        "UUID": usage.gpu.uuid,
+        "GPU_I_ID": "" if usage.gi < 0 else str(usage.gi),
+        **dict(zip(NAMES, usage.holder, strict=True)),
+    }
+    return {name: value for name, value in labels.items() if value}

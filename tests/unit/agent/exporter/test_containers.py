@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Processes → containers by cgroup, their names, and what each uses of a shared GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from nvct.agent import exposition
+from nvct.agent.exporter import series, usage
+from nvct.agent.exporter.containers import Containers
+from nvct.agent.exporter.history import History
+from nvct.agent.exporter.settings import Settings
+from nvct.host.nvml.sample_model import NvmlSamples, ProcessSample
+from tests.unit.agent.exporter.test_series import DEFAULT, NOW, gpu, mig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+A, B = "a" * 64, "0123456789ab" + "b" * 52
+UID = "pod1b5e5b0c_1b5c_4d7e_9a5e_0d7d4b5c6d7e"
+KUBEPODS = "0::/kubepods.slice/kubepods-besteffort.slice"
+POD = {"container": "main", "namespace": "ml", "pod": "train"}
+
+
+def host(tmp_path: Path, pid: int, cgroup: str) -> Containers:
+    (tmp_path / f"proc/{pid}").mkdir(parents=True, exist_ok=True)
+    (tmp_path / f"proc/{pid}/cgroup").write_text(cgroup)
+    containers = Containers(str(tmp_path))
+    containers.refresh()
+    return containers
+
+
+def kubelet_link(tmp_path: Path, id_: str) -> None:
+    folder = tmp_path / "var/log/containers"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"train_ml_main-{id_}.log").symlink_to("/var/log/pods/0.log")
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        f"{KUBEPODS}/kubepods-besteffort-{UID}.slice/cri-containerd-{A}.scope\n",
+        f"{KUBEPODS}/kubepods-besteffort-{UID}.slice/crio-{A}.scope/container\n",
+        f"0::/../../kubepods-{UID}.slice/cri-containerd-{A}.scope\n",
+        f"12:cpuset:/kubepods/burstable/{UID}/{A}\n11:devices:/kubepods/burstable/{UID}/{A}\n0::/\n",
+        f"0::/system.slice/containerd.service/kubepods-{UID}.slice:cri-containerd:{A}\n",
+        f"0::/docker/{B}/kubelet.slice/kubepods-{UID}.slice/cri-containerd-{A}.scope\n",
+    ],
+)
+def test_a_pod_is_found_by_each_form_of_a_cgroup(cgroup: str, tmp_path: Path) -> None:
+    kubelet_link(tmp_path, A)
+
+    assert host(tmp_path, 7, cgroup).labels(7) == POD
+
+
+def test_docker_names_its_containers(tmp_path: Path) -> None:
+    folder = tmp_path / f"var/lib/docker/containers/{A}"
+    folder.mkdir(parents=True)
+    (folder / "config.v2.json").write_text(json.dumps({"ID": A, "Name": "/train"}))
+
+    containers = host(tmp_path, 7, f"0::/system.slice/docker-{A}.scope\n")
+
+    assert containers.labels(7) == {"container": "train"}
+
+
+def test_podman_names_its_containers_and_new_ones(tmp_path: Path) -> None:
+    path = tmp_path / "var/lib/containers/storage/overlay-containers/containers.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps([{"id": A, "names": ["train"]}, {"id": B}]))
+    containers = host(tmp_path, 7, f"0::/machine.slice/libpod-{A}.scope/container\n")
+    assert containers.labels(7) == {"container": "train"}
+
+    path.write_text(json.dumps([{"id": A, "names": ["train-again"]}]))
+    containers.refresh()
+
+    assert containers.labels(7) == {"container": "train-again"}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"0::/system.slice/docker-{B}.scope\n", {"container": B[:12]}),
+        ("0::/user.slice/user-1000.slice/session-1.scope\n", {}),
+        (f"0::/system.slice/{A}{A}.scope\n", {}),
+        ("", {}),
+    ],
+)
+def test_what_nobody_names(text: str, expected: dict[str, str], tmp_path: Path) -> None:
+    containers = host(tmp_path, 7, text)
+
+    assert containers.labels(7) == expected
+    assert containers.labels(8) == {}, "it has ended"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[1]", '{"Name": 1}', '[{"id": 1, "names": 2}]'])
+def test_malformed_state_of_engines_is_no_name(text: str, tmp_path: Path) -> None:
+    for path in (
+        f"var/lib/docker/containers/{A}/config.v2.json",
+        "var/lib/containers/storage/overlay-containers/containers.json",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
+
+    assert host(tmp_path, 7, f"0::/docker-{A}.scope\n").labels(7) == {"container": A[:12]}
+
+
+def process(pid: int, memory: int | None, sm: int | None = None, gi: int = -1) -> ProcessSample:
+    return ProcessSample(pid=pid, memory=memory, sm=sm, gi=gi)
+
+
+SHARED = gpu(
+    processes=(
+        process(1, 3 << 30, 20),
+        process(2, 1 << 30, 5),
+        process(3, 2 << 30, 30),
+        process(4, None),
+    ),
+    values={"gpu_utilization": 60, "memory_used": 7 << 30},
+)
+HOLDERS = {
+    1: POD, 2: POD, 3: {"container": "main", "namespace": "ml", "pod": "other"},
+}  # fmt: skip
+
+
+def rows(text: str, name: str) -> dict[str, float]:
+    """Return the values of a metric by label pod."""
+    return {
+        sample.labels.get("pod", ""): sample.value
+        for family in parse(text)
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_processes_of_a_container_are_added_up() -> None:
+    found = usage.usages(NvmlSamples(gpus=(SHARED,)), lambda pid: HOLDERS.get(pid, {}))
+
+    text = exposition.text(usage.families(found, "node-1"))
+
+    assert rows(text, "nvct_container_gpu_memory_used_bytes") == {
+        "train": 4 << 30,
+        "other": 2 << 30,
+    }
+    assert rows(text, "nvct_container_gpu_utilization_ratio") == {"train": 0.25, "other": 0.3}
+    assert rows(text, "nvct_container_gpu_processes") == {"train": 2, "other": 1, "": 1}
+    assert f'{{hostname="node-1",gpu="0",UUID="{SHARED.uuid}",container="main"' in text
+
+
+def test_a_process_of_an_instance_is_shown_with_it() -> None:
+    split = gpu(mig=(mig(),), processes=(process(1, 5, gi=7),))
+
+    found = usage.usages(NvmlSamples(gpus=(split,)), lambda _pid: {"container": "docker-one"})
+
+    (line,) = [x for x in exposition.text(usage.families(found, "")).splitlines() if "bytes{" in x]
+    assert line.endswith('GPU_I_ID="7",container="docker-one"} 5')
+
+
+def test_pods_that_share_a_gpu_have_their_part_and_the_gpu_its_whole() -> None:
+    samples = NvmlSamples(gpus=(SHARED,))
+    found = usage.usages(samples, lambda pid: HOLDERS.get(pid, {}))
+    pods = {
+        (SHARED.uuid, -1): [
+            {"container": "main", "namespace": "ml", "pod": name, "vgpu": str(number)}
+            for number, name in enumerate(("train", "other", "idle"))
+        ]
+    }
+    view = series.View(samples, History(), Settings(virtual_gpus=True), pods, NOW, found)
+
+    text = exposition.text(series.families(view, DEFAULT))
+
+    assert rows(text, "DCGM_FI_DEV_GPU_UTIL") == {"": 60, "train": 25, "other": 30, "idle": 0}
+    assert rows(text, "DCGM_FI_DEV_FB_USED") == {"": 7168, "train": 4096, "other": 2048, "idle": 0}
+    assert set(rows(text, "DCGM_FI_DEV_XID_ERRORS")) == {"train", "other", "idle"}
