@@ -104,6 +104,19 @@ def ask(
     return answers
 
 
+def check(nvml: Calls) -> None:
+    """Ask each GPU for a value that does not matter.
+
+    Raises:
+        NvmlError: one hangs.
+    """
+    ask(nvml, _memory, complete=True)
+
+
+def _memory(nvml: Calls, index: int) -> None:
+    nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(index))
+
+
 def is_hanging() -> bool:
     """Return whether a thread is still in a call of NVML."""
     return bool(_asked)

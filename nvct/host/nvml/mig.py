@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verb mig: modes, profiles and instances of all GPUs. Runs in the worker.
 
-Contract: a GPU without a handle (lost, or of another driver) is left out; every other refusal is
-an error, because a change must not be planned on half of the truth.
+Contract: a GPU without a handle (lost, or of another driver) is left out; every other refusal, and
+a GPU that hangs, is an error, because a change must not be planned on half of the truth.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from ctypes import byref, c_uint
 from functools import partial
 
+from nvct.host.nvml import each_gpu
 from nvct.host.nvml.calls import optional, string, supported
 from nvct.host.nvml.mig_model import (
     ComputeInstance,
@@ -39,6 +40,7 @@ MIB, GIB = 2**20, 2**30
 
 def mig(nvml: Calls) -> MigState:
     """Return the MIG state of all GPUs."""
+    each_gpu.check(nvml)
     found = []
     for number in range(nvml.nvmlDeviceGetCount()):
         handle = optional(nvml, partial(nvml.nvmlDeviceGetHandleByIndex, number))

@@ -116,6 +116,9 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_watched(
     links = answers.topology(session.call("topology")).links
     assert {uuid for link in links for uuid in link.gpus} == {*uuids} - {uuids[2]}
     assert answers.attributes(session.call("attributes")).keys() == {*uuids} - {uuids[2]}
+    assert answers.properties(session.call("properties")).keys() == {*uuids} - {uuids[2]}
+    with pytest.raises(NvmlError, match="NVML does not answer for GPU 2: no answer within"):
+        session.mig()
 
     node_changes.apply(node, "gpu", ["2", "hang=0"])
     until(lambda: not answers.events(session.call("events")).unanswered)
