@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from nvct.agent.device_plugin import allocate, config_file, preferred, specs
+from nvct.agent.device_plugin import allocate, config_file, content, preferred, specs
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.errors import NvctError
@@ -111,7 +111,7 @@ def test_the_answers_to_allocate_are_the_incumbents(
         for resource, answers in theirs.get("resources", {}).items():
             settings = settings_of(theirs, tmp_path)
             ours = resources(inventory, settings)[0][resource]
-            node = allocate.Node(
+            node = content.Node(
                 control_nodes=inventory.control_nodes,
                 imex_channels=settings.imex_channel_ids,
                 features=features_of(theirs),
@@ -130,7 +130,7 @@ def features_of(theirs: Answers) -> tuple[str, ...]:
 
 
 def answered(
-    resource: Resource, ids: list[str], settings: Settings, node: allocate.Node
+    resource: Resource, ids: list[str], settings: Settings, node: content.Node
 ) -> Answers:
     try:
         allocate.check(resource, ids, settings)

@@ -7,8 +7,6 @@ devices have the order of the machine, not that of the request.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.errors import RequestError
@@ -19,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nvct.agent.device_plugin.content import Node
     from nvct.agent.device_plugin.resources import Device, Resource
     from nvct.agent.device_plugin.settings import Settings
 
@@ -27,21 +26,6 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
 NOTHING = "/dev/null"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
-    """The parts of an answer that do not depend on the devices of a resource.
-
-    Attributes:
-        control_nodes: paths of the driver's nodes that every container needs.
-        imex_channels: the numbers of the channels that every container gets.
-        features: the CDI classes beside GPUs for which a specification exists.
-    """
-
-    control_nodes: tuple[str, ...] = ()
-    imex_channels: tuple[int, ...] = ()
-    features: tuple[str, ...] = ()
 
 
 def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
@@ -78,7 +62,7 @@ def answer(
         resource: of the devices.
         ids: of its devices; all of them exist.
         settings: of the plugin.
-        node: see `Node`.
+        node: what else is in the answer.
         unique: a text that differs in each answer, for the name of an annotation.
     """
     devices = sorted((resource.devices[id_] for id_ in ids), key=lambda device: device.order)

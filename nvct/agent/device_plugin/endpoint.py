@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import uuid
-from dataclasses import dataclass, field
 
 import grpc.aio
 
@@ -18,44 +17,25 @@ from nvct.errors import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable
     from typing import TypeAlias
 
+    from nvct.agent.device_plugin.content import Content
     from nvct.agent.device_plugin.counts import Counts
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.kubelet.service import Context
 
     Identity: TypeAlias = tuple[int, int, int] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Content:
-    """What an endpoint serves; replaced as a whole.
-
-    Attributes:
-        resource: its devices.
-        settings: of the plugin.
-        node: see `allocate.Node`.
-        scores: of pairs of GPUs.
-        unhealthy: the reason for each device that is not healthy, by id.
-    """
-
-    resource: Resource
-    settings: Settings
-    node: allocate.Node
-    scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    unhealthy: Mapping[str, str] = field(default_factory=dict)
-
-    def listing(self) -> api.ListAndWatchResponse:
-        """Return the list of devices for the kubelet."""
-        response = api.ListAndWatchResponse()
-        for id_, device in self.resource.devices.items():
-            health = service.UNHEALTHY if id_ in self.unhealthy else service.HEALTHY
-            entry = response.devices.add(ID=id_, health=health)
-            if device.numa is not None:
-                entry.topology.nodes.add(ID=device.numa)
-        return response
+def listing(content: Content) -> api.ListAndWatchResponse:
+    """Return the list of devices for the kubelet."""
+    response = api.ListAndWatchResponse()
+    for id_, device in content.resource.devices.items():
+        health = service.UNHEALTHY if id_ in content.unhealthy else service.HEALTHY
+        entry = response.devices.add(ID=id_, health=health)
+        if device.numa is not None:
+            entry.topology.nodes.add(ID=device.numa)
+    return response
 
 
 def identity(path: str) -> Identity:
@@ -179,7 +159,7 @@ class Endpoint:
         try:
             while True:
                 changed = self._changed
-                yield self._content.listing()
+                yield listing(self._content)
                 if registration == self._registration and not self.is_listed:
                     self.is_listed = True
                     self._wake()

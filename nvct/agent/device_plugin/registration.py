@@ -23,7 +23,7 @@ import grpc
 from nvct.agent import waiting
 from nvct.agent.device_plugin import socket_owner
 from nvct.agent.device_plugin.counts import Counts
-from nvct.agent.device_plugin.endpoint import Content, Endpoint, identity
+from nvct.agent.device_plugin.endpoint import Endpoint, identity
 from nvct.agent.kubelet import service
 
 TYPE_CHECKING = False
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import TypeAlias
 
+    from nvct.agent.device_plugin.content import Content
     from nvct.agent.device_plugin.endpoint import Identity
     from nvct.agent.logs import Log
 

@@ -14,14 +14,14 @@ from dataclasses import replace
 
 from nvct.agent import waiting
 from nvct.agent.device_plugin import (
-    allocate,
     kubelet_view,
     list_strategy,
     preferred,
+    served,
     startup_taint,
 )
+from nvct.agent.device_plugin.content import Content, Node
 from nvct.agent.device_plugin.counts import PREFIX, Counts
-from nvct.agent.device_plugin.endpoint import Content
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.served import ServedResources, canceled
@@ -56,6 +56,8 @@ PERIOD_S = 30.0
 """Until the next look if nothing seems to have changed."""
 BROKEN_S = 2.0
 """Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs."""
+ASKED_S = 0.005
+"""After which the first request to NVML has been sent."""
 RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
 
@@ -226,7 +228,7 @@ class DevicePlugin:
 
     async def _offer(self) -> Inventory:
         """Offer what the inventory has, and return that."""
-        inventory = await self._discovery.inventory()
+        inventory = await self._look()
         offered = inventory, self._published()
         if offered == self._offered:
             return inventory
@@ -253,7 +255,19 @@ class DevicePlugin:
         self._offered = offered
         return inventory
 
-    async def _node(self, inventory: Inventory) -> allocate.Node:
+    async def _look(self) -> Inventory:
+        """Return the inventory; gRPC is imported while NVML makes its first report."""
+        looking = asyncio.ensure_future(self._discovery.inventory())
+        try:
+            if not self.registrations:
+                await asyncio.wait([looking], timeout=ASKED_S)
+                if not looking.done():
+                    served.load()
+            return await looking
+        finally:
+            looking.cancel()
+
+    async def _node(self, inventory: Inventory) -> Node:
         """Return what answers need; write the CDI specifications first, if there are any."""
         channels = self._imex_channels()
         features: tuple[str, ...] = ()
@@ -273,7 +287,7 @@ class DevicePlugin:
             for warning in written.warnings:
                 self._log.warning(warning)
             self._tell_layout(written.published)
-        return allocate.Node(
+        return Node(
             control_nodes=inventory.control_nodes, imex_channels=channels, features=features
         )
 

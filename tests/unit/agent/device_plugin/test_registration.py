@@ -16,9 +16,10 @@ import time
 import grpc
 import pytest
 
-from nvct.agent.device_plugin import allocate, registration, socket_owner
+from nvct.agent.device_plugin import registration, socket_owner
+from nvct.agent.device_plugin.content import Content, Node
 from nvct.agent.device_plugin.counts import Counts
-from nvct.agent.device_plugin.endpoint import Content, Endpoint, identity
+from nvct.agent.device_plugin.endpoint import Endpoint, identity
 from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import GPU, Device, Resource
 from nvct.agent.device_plugin.settings import Settings
@@ -48,7 +49,7 @@ def content(count: int = 2, **settings: object) -> Content:
     return Content(
         resource=Resource(name=GPU, devices={device.id: device for device in devices}),
         settings=Settings(**settings),  # type: ignore[arg-type]
-        node=allocate.Node(),
+        node=Node(),
     )
 
 
