@@ -61,6 +61,7 @@ async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
     from nvct.agent import cluster
     from nvct.agent.condition import condition
     from nvct.agent.labels import outputs
+    from nvct.agent.mig_manager import node_labels
 
     connected = cluster.connect("", env)
     try:
@@ -77,6 +78,11 @@ async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
             status = {"metadata": metadata, "status": {"conditions": []}}
             await connected.apply(cluster.NODE, status, condition.MANAGER, part="status")
             removed.append(f"removed the condition of Node {name}")
+        if node_labels.MANAGER in managers and (metadata := node_labels.leaving(node)):
+            await connected.merge(
+                cluster.NODE, {"metadata": {"name": name, **metadata}}, node_labels.MANAGER
+            )
+            removed.append(f"removed the state of MIG of Node {name}")
         return removed
     finally:
         await connected.close()

@@ -66,6 +66,8 @@ PROGRAMS = {
     "dcgm-exporter": ("Serves metrics of GPUs", ["/usr/bin/dcgm-exporter"], GPUS),
     "gpu-feature-discovery": ("Labels a Kubernetes node with what its GPUs are",
                               ["/usr/bin/gpu-feature-discovery"], GPUS),
+    "mig-manager": ("Makes the MIG devices that a Node's label names",
+                    ["/usr/bin/nvidia-mig-manager"], GPUS),
     "gpu-kubelet-plugin": ("Offers GPUs by dynamic resource allocation",
                            ["/usr/bin/gpu-kubelet-plugin"], GPUS),
 }  # fmt: skip

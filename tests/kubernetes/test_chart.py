@@ -231,6 +231,7 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
     feature = '{"metadata": {"labels": {"feature.node.kubernetes.io/pci-10de.present": "true"}}}'
     less_named = '{"metadata": {"labels": {"kubernetes.io/hostname": null}}}'
     note = '{"metadata": {"annotations": {"projectcalico.org/IPv4Address": "10.0.0.1"}}}'
+    reason = '{"metadata": {"annotations": {"nvct.dev/mig.config.reason": "busy"}}}'
     elsewhere = '{"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}}'
     try:
         with installed(node, "--set=nodeSelector.kubernetes\\.io/hostname=none"):
@@ -244,7 +245,8 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
             assert "may change no label of Kubernetes" in _patch(node, NODE, role)
             assert "may change no label of Kubernetes" in _patch(node, NODE, less_named)
             assert "patched" in _patch(node, NODE, feature)
-            assert "may change only labels" in _patch(node, NODE, note)
+            assert "may change no annotation but" in _patch(node, NODE, note)
+            assert "patched" in _patch(node, NODE, reason)
             assert "may not change where" in _patch(node, NODE, elsewhere, part="status")
             assert "serverside-applied" in _patch(node, NODE, own, part="status")
     finally:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nvct.agent.mig_manager import options
 from nvct.cli.install import install
 from nvct.errors import ContainerNotPossibleError
 from nvct.version import __version__
@@ -58,6 +60,15 @@ MATRIX: dict[str, dict[str, Any]] = {
     "config-alone": {
         "devicePlugin": {"config": {"name": "plugin"}},
         "gfd": {"enabled": False},
+        "migManager": {"enabled": False},
+    },
+    "mig": {
+        "migManager": {
+            "config": {"name": "mig-parted", "default": "all-disabled"},
+            "gpuClientsConfig": {"name": "gpu-clients"},
+            "evictPods": True,
+            "env": [{"name": "WITH_REBOOT", "value": "true"}],
+        }
     },
     "config": {"devicePlugin": {"config": {"name": "plugin", "default": "shared.yaml"}}},
     "monitoring": {
@@ -71,6 +82,9 @@ MATRIX: dict[str, dict[str, Any]] = {
         "toolkit": {"resources": None},
     },
 }
+
+
+NO_MIG = {"migManager": {"enabled": False}}
 
 
 def _helm() -> Path:
@@ -217,7 +231,7 @@ def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None
         if any(mount["name"] == "token" for mount in container["volumeMounts"])
     ]
     assert holders == ["agent"]
-    without = rendered({"gfd": {"enabled": False}, "condition": {"enabled": False}})
+    without = rendered({"gfd": {"enabled": False}, "condition": {"enabled": False}, **NO_MIG})
     assert not [kind for kind, _ in without if kind.startswith(("ClusterRole", "Validating"))]
     assert "token" not in [volume["name"] for volume in pod_of(without)["volumes"]]
 
@@ -225,10 +239,11 @@ def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None
 @pytest.mark.parametrize(
     ("values", "verbs"),
     [
-        ({}, ["get", "patch"]),
-        (MATRIX["config"], ["get", "patch", "list", "watch"]),
+        ({}, ["get", "patch", "list", "watch"]),
+        (NO_MIG, ["get", "patch"]),
+        (MATRIX["config"] | NO_MIG, ["get", "patch", "list", "watch"]),
         (MATRIX["config-alone"], ["get", "list", "watch"]),
-        ({"gfd": {"enabled": False}}, ["get"]),
+        ({"gfd": {"enabled": False}, **NO_MIG}, ["get"]),
     ],
 )
 def test_the_account_has_the_rights_of_the_tasks(values: dict[str, Any], verbs: list[str]) -> None:
@@ -240,6 +255,24 @@ def test_the_account_has_the_rights_of_the_tasks(values: dict[str, Any], verbs: 
     assert (rule["resources"], rule["verbs"]) == (["nodes"], verbs)
     has_policy = ("ValidatingAdmissionPolicy", "nvct-agent") in objects
     assert has_policy
+
+
+def test_values_of_the_mig_manager_are_its_variables() -> None:
+    objects = rendered(MATRIX["mig"])
+    (agent,) = pod_of(objects)["containers"]
+    env = env_of(agent)
+    settings = options.resolve((), {name: text for name, text in env.items() if text})
+    paths = [mount["mountPath"] for mount in agent["volumeMounts"]]
+    files = (settings.config_file, settings.clients_file)
+    assert {os.path.dirname(path) for path in files} <= {*paths}
+    assert settings.default == "all-disabled"
+    assert settings.evicts_pods
+    assert settings.reboots
+    assert env["NVCT_AGENT_TASKS"] == "condition,device-plugin,labels,mig-manager"
+    rules = objects["ClusterRole", "nvct-agent"]["rules"]
+    assert [rule["resources"] for rule in rules[-2:]] == [["pods"], ["pods/eviction"]]
+    env = env_of(pod_of(rendered(MATRIX["dra"] | MATRIX["mig"]))["containers"][0])
+    assert "NVCT_MIG_CONFIG_FILE" not in env
 
 
 def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:

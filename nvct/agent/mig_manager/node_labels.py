@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     Object: TypeAlias = dict[str, Any]
     State: TypeAlias = Literal["pending", "rebooting", "success", "failed"]
 
+MANAGER = "nvct-mig"
 CONFIG = "nvidia.com/mig.config"
 STATE = f"{CONFIG}.state"
 REASON = "nvct.dev/mig.config.reason"
@@ -64,6 +65,16 @@ def patch(node: Object, shown: State | None, reason: str, *, pauses: bool) -> Ob
     text = reason[:REASON_LIMIT] or None
     if shown is not None and annotations.get(REASON) != text:
         found["annotations"] = {REASON: text}
+    return found
+
+
+def leaving(node: Object) -> Object:
+    """Return the merge patch that removes state and reason, and puts back what is paused."""
+    found = patch(node, None, "", pauses=False)
+    if STATE in _labels(node):
+        found.setdefault("labels", {})[STATE] = None
+    if REASON in (node["metadata"].get("annotations") or {}):
+        found["annotations"] = {REASON: None}
     return found
 
 

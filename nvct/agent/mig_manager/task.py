@@ -53,7 +53,6 @@ REBOOT_S = 300.0
 """How long a reboot may take to begin."""
 LEAVE_S = 5.0
 """How long the API server may take as this task ends."""
-MANAGER = "nvct-mig"
 APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"
 
 
@@ -202,7 +201,7 @@ class MigManager:
         """
         name = self._name
         await self._run(self._services.start)  # of an agent that was killed
-        await self._run(self._work.persist, name)
+        await self._persist(name)
         change, users = await self._look(name)
         if change is None:
             return
@@ -225,6 +224,13 @@ class MigManager:
             raise
         finally:
             await self._run(self._services.start)
+
+    async def _persist(self, name: str) -> None:
+        """Tell the host's own unit; a change does not fail for it."""
+        try:
+            await self._run(self._work.persist, name)
+        except NvctError as error:
+            self._complain(error)
 
     async def _look(self, name: str) -> tuple[Change | None, Sequence[PodDevice]]:
         """Return what has to change, and the devices of pods among it."""
@@ -304,7 +310,9 @@ class MigManager:
             version = node["metadata"]["resourceVersion"]
             metadata = {"name": self._settings.node_name, "resourceVersion": version, **metadata}
             try:
-                self._node = await self._cluster.merge(NODE, {"metadata": metadata}, MANAGER)
+                self._node = await self._cluster.merge(
+                    NODE, {"metadata": metadata}, node_labels.MANAGER
+                )
             except ClusterError as error:
                 if error.status != CONFLICT:
                     raise

@@ -81,6 +81,7 @@ tolerations:
 {{- if and .Values.devicePlugin.enabled (not .Values.dra.enabled) }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
 {{- if .Values.dra.enabled }}{{ $tasks = append $tasks "dra" }}{{ end -}}
 {{- if .Values.gfd.enabled }}{{ $tasks = append $tasks "labels" }}{{ end -}}
+{{- if include "nvct.changesMig" . }}{{ $tasks = append $tasks "mig-manager" }}{{ end -}}
 {{- if not (or .Values.devicePlugin.enabled .Values.dra.enabled .Values.gfd.enabled) }}{{ fail "The agent has nothing to do: enable devicePlugin or gfd." }}{{ end -}}
 {{- join "," $tasks -}}
 {{- end }}
@@ -96,9 +97,14 @@ resource.k8s.io/v1beta1
 {{- end -}}
 {{- end }}
 
+{{/* Not empty if the agent changes MIG devices; with DRA, claims have them. */}}
+{{- define "nvct.changesMig" -}}
+{{- if and .Values.migManager.enabled (not .Values.dra.enabled) }}true{{ end -}}
+{{- end }}
+
 {{/* Not empty if the agent asks the API server. */}}
 {{- define "nvct.usesApi" -}}
-{{- if or .Values.condition.enabled .Values.dra.enabled .Values.gfd.enabled .Values.devicePlugin.config.name }}true{{ end -}}
+{{- if or .Values.condition.enabled .Values.dra.enabled .Values.gfd.enabled (include "nvct.changesMig" .) .Values.devicePlugin.config.name }}true{{ end -}}
 {{- end }}
 
 {{/* Access to the API server for one container: its variables, mount and volume. */}}

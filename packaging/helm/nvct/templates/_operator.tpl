@@ -43,7 +43,6 @@ gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its d
 gpuCluster: nvct has no custom resource
 kataManager: nvct prepares no Kata containers
 kataSandboxDevicePlugin: nvct prepares no Kata containers
-migManager: nvct has no MIG manager yet
 mps: nvct has no MPS control daemon yet
 nfd: nvct needs no Node Feature Discovery
 node-feature-discovery: nvct needs no Node Feature Discovery
@@ -66,6 +65,7 @@ driver: [enabled]
 gfd: [enabled, env]
 hostPaths: [driverInstallDir, kubelet]
 mig: [strategy]
+migManager: [enabled, env, config, gpuClientsConfig, evictPods]
 operator: [defaultRuntime]
 sandboxWorkloads: [enabled]
 toolkit: [enabled, runtime, installDir, setAsDefault, env, policy, resources]

@@ -54,6 +54,13 @@ def test_the_reason_is_an_annotation_that_goes_with_the_failure() -> None:
     }  # fmt: skip
 
 
+def test_uninstallation_leaves_nothing_of_it() -> None:
+    assert node_labels.leaving(node({PLUGIN: "true", node_labels.CONFIG: "mine"})) == {}
+    assert node_labels.leaving(node({PLUGIN: "paused-for-mig-change", STATE: "failed"}, "busy")) == {
+        "labels": {PLUGIN: "true", STATE: None}, "annotations": {REASON: None},
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["", "all-1g.10gb"])
 def test_the_name_is_that_of_the_label(name: str) -> None:
     assert node_labels.wanted(node({node_labels.CONFIG: name})) == name
