@@ -88,7 +88,7 @@ FIELDS: dict[str, Field] = {
     "DCGM_FI_PROF_PCIE_RX_BYTES": Field("gpm_pcie_rx"),
 }
 UNAVAILABLE = {
-    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "nvct does not read vGPU licenses",
+    "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "nvct does not read values of vGPUs on their host",
     "DCGM_EXP_GPU_HEALTH_STATUS": "it needs DCGM's health watches",
     "DCGM_EXP_P2P_STATUS": "nvct does not read it",
     "DCGM_FI_DEV_NVLINK_BANDWIDTH_L0": "nvct reads the sum of all links only",
