@@ -139,16 +139,19 @@ class Discovery:
             return ()
 
 
-def of_this_machine(nvml: NvmlClient, driver_root: str, strategy: str) -> Discovery:
+def of_this_machine(
+    nvml: NvmlClient, driver_root: str, strategy: str, dev_root: str = ""
+) -> Discovery:
     """Return the discovery of the machine below /proc and /sys.
 
     Args:
         nvml: used for what only NVML has.
         driver_root: where the driver's root is mounted; "/" is used if that is no folder.
         strategy: auto, or one of MODES.
+        dev_root: where the root with the host's /dev is mounted; "" is the driver's root, or "/".
     """
     root = driver_root if os.path.isdir(driver_root) else "/"
-    roots = Roots(driver_root=root, proc="/proc", sys="/sys")
+    roots = Roots(driver_root=root, dev_root=dev_root or None, proc="/proc", sys="/sys")
     return Discovery(roots, nvml, mode=MODES.get(strategy))
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
+DEV_ROOT_ENV = "DEV_ROOT_CTR_PATH"
+"""Where the root with the host's /dev is mounted."""
 
 
 def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:

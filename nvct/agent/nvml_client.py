@@ -8,7 +8,7 @@ import contextlib
 import socket
 from dataclasses import replace
 
-from nvct.agent.nvml_supervisor import CLOSE
+from nvct.agent.nvml_supervisor import CLOSE, HOST_DRIVERS
 from nvct.agent.waiting import within
 from nvct.errors import NvmlError
 from nvct.host.nvml import answers, condition_answer, messages, samples_answer
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
     from typing import TypeVar
 
+    from nvct.host.gpu.vgpu import HostDriver
     from nvct.host.nvml.condition_model import NvmlConditions
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.model import (
@@ -200,6 +201,20 @@ class NvmlClient:
             finally:
                 self.busy_s = 0
 
+    async def host_drivers(self) -> list[HostDriver]:
+        """Return the drivers of vGPUs' hosts, as this machine's PCI devices name them.
+
+        It needs no NVML, so whether that answers does not change.
+
+        Raises:
+            NvctError: they cannot be read.
+        """
+        value = await asyncio.shield(self._exchange(HOST_DRIVERS))
+        try:
+            return answers.host_drivers(value)
+        except messages.MalformedMessageError as error:
+            raise self._failure(str(error)) from error
+
     async def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.
 
@@ -248,6 +263,8 @@ class NvmlClient:
         request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
         try:
             message = await self._answer(messages.encode(request), limit_s)
+            if verb == HOST_DRIVERS:
+                return messages.value_of(message, self._requests)
             self._has_answered = False
             value = messages.value_of(message, self._requests)
             self._has_answered = verb != CLOSE

@@ -18,9 +18,11 @@ import contextlib
 
 from nvct import errors
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
+from nvct.host.gpu import vgpu
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 CLOSE = "close"
 """The verb that ends the worker, which closes NVML's handles."""
+HOST_DRIVERS = "host_drivers"
+"""The verb that reads the drivers of vGPUs' hosts, without NVML: an agent without privileges
+cannot."""
 LIMIT_S = 60
 """The longest deadline that a request may give a call, in seconds."""
 
@@ -97,6 +102,8 @@ class Supervisor:
                 f"NVML's worker in another container does not answer {verb!r}",
                 hint="run a program that changes MIG with NVML in its own container",
             )
+        if verb == HOST_DRIVERS:
+            return [list(driver) for driver in vgpu.host_drivers(Roots())]
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, library))

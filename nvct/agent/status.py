@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's answers: GET /status, /healthz and /metrics; POST /yield on its own socket alone."""
+"""The agent's answers to GET, and to POST /yield on its own socket alone."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Status:
         """Return the answer to anybody's request."""
         if request.method != "GET":
             return Answer(404, "there is only GET\n")
-        if request.path == "/healthz":
-            reason = self.failure()
+        if request.path in (probes := self._probes()):
+            reason = probes[request.path]()
             return Answer(503, f"failed: {reason}\n") if reason else Answer(200, "ok\n")
         if request.path in ("/status", "/") and request.accepts_html:
             from nvct.agent import page
@@ -61,7 +61,24 @@ class Status:
             return Answer(200, json.dumps(self.document(), indent=2) + "\n", JSON)
         if request.path == "/metrics":
             return Answer(200, exposition.text(self.metrics()), exposition.CONTENT_TYPE)
-        return Answer(404, "there are GET /status, /healthz and /metrics\n")
+        names = ", ".join(("/status", "/metrics", *self._probes()))
+        return Answer(404, f"there are GET {names}\n")
+
+    def _probes(self) -> Mapping[str, Callable[[], str]]:
+        """Return what is asked by a path: a reason for a failure, "" for none."""
+        return {
+            "/healthz": self.failure,
+            "/livez": lambda: "",
+            "/readyz": self.why_not_ready,
+        }
+
+    def why_not_ready(self) -> str:
+        """Return why this process does not serve its node yet, "" if it does."""
+        if self.part == "starting":
+            return "this agent has not taken over the node yet"
+        if self.part == "standby":
+            return "another agent serves this node"
+        return why_not_ready(self.document(), os.uname().nodename)
 
     def failure(self) -> str:
         """Return which tasks have failed and why, "" if none has."""

@@ -45,8 +45,8 @@ def log_options(command: Command) -> Command:
 @words("--tasks", env=TASKS_ENV, text=f"The tasks to run.  [default: {','.join(DEFAULT)}]")
 @click.option(
     "--listen", metavar="ADDRESS", envvar=LISTEN_ENV,
-    help="Serve /status, /healthz and /metrics by HTTP, as :9400 or 127.0.0.1:9400.  "
-    "[default: no port]",
+    help="Serve /status, /metrics, /healthz, /livez and /readyz by HTTP, as :9400 or "
+    "127.0.0.1:9400.  [default: no port]",
 )  # fmt: skip
 @click.option(
     "--worker", metavar="SOCKET", envvar=WORKER_ENV,

@@ -50,6 +50,7 @@ def make(
     from nvct.agent.device_plugin import config_file
     from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.discovery import of_this_machine
+    from nvct.agent.driver_root import DEV_ROOT_ENV
     from nvct.agent.health import shared
     from nvct.agent.health.settings import resolve
     from nvct.agent.instance import FOLDER
@@ -63,7 +64,10 @@ def make(
 
     def discovery(settings: Settings) -> Discovery:
         return of_this_machine(
-            client, settings.container_driver_root, settings.device_discovery_strategy
+            client,
+            settings.container_driver_root,
+            settings.device_discovery_strategy,
+            env.get(DEV_ROOT_ENV, ""),
         )
 
     def health(settings: Settings) -> HealthEngine:

@@ -47,9 +47,11 @@ def make(
     from nvct.agent.discovery import of_this_machine
     from nvct.agent.dra import options
     from nvct.agent.dra.task import DraDriver
+    from nvct.agent.driver_root import DEV_ROOT_ENV
 
     settings = options.resolve(words, env)
-    discovery = of_this_machine(client, settings.container_driver_root, "auto")
+    dev_root = env.get(DEV_ROOT_ENV, "")
+    discovery = of_this_machine(client, settings.container_driver_root, "auto", dev_root)
 
     def connect() -> Cluster:
         return cluster.connect(settings.kubeconfig, env)

@@ -37,6 +37,10 @@ OPTIONS = (
         help="The driver's root on the host",
     ),
     Option(
+        flags=("nvidia-dev-root",), env=("NVIDIA_DEV_ROOT",), field="dev_root",
+        help="The root of /dev on the host; default: the driver's root",
+    ),
+    Option(
         flags=("container-driver-root",), env=("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
         field="container_driver_root", help="The driver's root in this container",
     ),

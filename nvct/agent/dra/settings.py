@@ -22,6 +22,7 @@ class Settings:
         node_name: "" is the host's name.
         cdi_root: the folder of CDI specifications.
         driver_root: on the host.
+        dev_root: the root with /dev, on the host; "" is the driver's root.
         container_driver_root: where the driver root is mounted here.
         hook_path: of the hook program on the host.
         registry: the kubelet's folder of registration sockets.
@@ -32,6 +33,7 @@ class Settings:
     node_name: str = ""
     cdi_root: str = CDI_DYNAMIC_DIR
     driver_root: str = "/"
+    dev_root: str = ""
     container_driver_root: str = "/driver-root"
     hook_path: str = HOOK_PATH
     registry: str = REGISTRY
@@ -55,7 +57,7 @@ class Settings:
         """Return the settings for CDI specifications, which are the device plugin's."""
         return device_plugin.Settings(
             driver_root=self.driver_root,
-            dev_root=self.driver_root,
+            dev_root=self.dev_root or self.driver_root,
             container_driver_root=self.container_driver_root,
             hook_path=self.hook_path,
         )

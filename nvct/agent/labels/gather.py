@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
-from nvct.errors import HostError
+from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.host.gpu import pci, vgpu
 
@@ -28,7 +28,7 @@ async def with_gpus(discovery: Discovery, machine_type_file: str) -> tuple[Facts
     roots = discovery.roots
     inventory = await discovery.inventory()
     by_uuid = await discovery.nvml.attributes() if inventory.gpus else {}
-    drivers, warnings = _host_drivers(roots)
+    drivers, warnings = await _host_drivers(discovery)
     facts = Facts(
         driver_version=inventory.driver_version,
         cuda_version=inventory.cuda_version,
@@ -40,18 +40,24 @@ async def with_gpus(discovery: Discovery, machine_type_file: str) -> tuple[Facts
     return facts, [*inventory.warnings, *warnings]
 
 
-def without_gpus(roots: Roots) -> tuple[Facts, list[str]]:
+async def without_gpus(discovery: Discovery) -> tuple[Facts, list[str]]:
     """Return the facts of a node whose driver is not there, or not to be asked, and warnings."""
-    drivers, warnings = _host_drivers(roots)
-    present = bool(pci.nvidia_devices(roots))
+    drivers, warnings = await _host_drivers(discovery)
+    present = bool(pci.nvidia_devices(discovery.roots))
     return Facts(host_drivers=drivers, has_nvidia_device=present), warnings
 
 
-def _host_drivers(roots: Roots) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
+async def _host_drivers(
+    discovery: Discovery,
+) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
+    """Return the drivers of vGPUs' hosts; without privileges, NVML's worker is asked."""
     try:
-        return tuple(vgpu.host_drivers(roots)), []
+        return tuple(vgpu.host_drivers(discovery.roots)), []
     except HostError as error:
-        return None, [f"no labels of vGPUs: {error.message}"]
+        try:
+            return tuple(await discovery.nvml.host_drivers()), []
+        except NvctError:
+            return None, [f"no labels of vGPUs: {error.message}"]
 
 
 def _gpu(roots: Roots, gpu: Gpu, attributes: GpuAttributes | None) -> GpuFacts:

@@ -51,6 +51,7 @@ def make(
         UsageError, DocumentError: a setting is wrong.
     """
     from nvct.agent.discovery import of_this_machine
+    from nvct.agent.driver_root import DEV_ROOT_ENV
     from nvct.agent.labels import options, outputs
     from nvct.agent.labels.task import NodeLabels
 
@@ -62,7 +63,10 @@ def make(
 
     def discovery(settings: Settings) -> Discovery:
         return of_this_machine(
-            client, settings.container_driver_root, settings.device_discovery_strategy
+            client,
+            settings.container_driver_root,
+            settings.device_discovery_strategy,
+            env.get(DEV_ROOT_ENV, ""),
         )
 
     def output(settings: Settings) -> Output:

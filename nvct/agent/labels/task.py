@@ -187,7 +187,7 @@ class NodeLabels:
         """
         settings, roots = self._settings, self._discovery.roots
         if settings.device_discovery_strategy == VFIO:
-            return gather.without_gpus(roots)
+            return await gather.without_gpus(self._discovery)
         try:
             return await gather.with_gpus(self._discovery, settings.machine_type_file)
         except SupervisorEndedError:
@@ -197,7 +197,7 @@ class NodeLabels:
             if settings.fail_on_init_error or self.labels or not is_expected:
                 raise
             self._complain(error)
-            return gather.without_gpus(roots)
+            return await gather.without_gpus(self._discovery)
 
     @property
     def _interval_s(self) -> float:

@@ -76,6 +76,18 @@ async def serving(made: Agent, folder: str) -> AsyncIterator[None]:
         await runs
 
 
+def probe(made: Agent, path: str) -> tuple[int, str]:
+    """Return what an agent answers everybody."""
+    answer = made.status.answer(http.Request("GET", path))
+    return answer.status, answer.body
+
+
+def test_an_agent_that_starts_is_alive_and_not_ready() -> None:
+    made = agent(forever)
+    assert probe(made, "/livez")[0] == 200
+    assert probe(made, "/readyz")[0] == 503
+
+
 def test_a_task_that_fails_is_started_again_and_the_others_run_on(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,6 +106,10 @@ def test_a_task_that_fails_is_started_again_and_the_others_run_on(
             await until(lambda: made.tasks[0].state == "failed")
             number, body = await http.ask(f"{folder}/agent.sock", "GET", "/healthz")
             assert (number, body) == (503, "failed: task-0: it is out of order\n")
+            assert probe(made, "/livez") == (200, "ok\n")
+            assert probe(made, "/readyz") == (
+                503, "failed: task-0 has failed: it is out of order\n"
+            )  # fmt: skip
             _, body = await http.ask(f"{folder}/agent.sock", "GET", "/status")
             first, second = json.loads(body)["tasks"]
             assert (first["state"], first["reason"]) == ("failed", "it is out of order")
@@ -113,6 +129,11 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
                 await until(lambda: newer.tasks[0].state == "running")
                 assert older.tasks[0].state == "stopped"
                 assert older.status.part == "standby"
+                assert probe(newer, "/readyz") == (200, "ok\n")
+                assert probe(older, "/readyz") == (
+                    503, "failed: another agent serves this node\n"
+                )  # fmt: skip
+                assert probe(older, "/livez") == (200, "ok\n")
                 await until(lambda: older.client.closed == 1)  # type: ignore[attr-defined]
                 _, body = await http.ask(f"{folder}/agent.sock", "GET", "/status")
                 assert json.loads(body)["state"] == "serving"

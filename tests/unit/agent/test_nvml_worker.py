@@ -133,6 +133,18 @@ def test_the_agent_gets_reports_and_events(worker: Worker) -> None:
     run(worker, test)
 
 
+def test_the_drivers_of_vgpus_hosts_need_no_nvml(worker: Worker) -> None:
+    """This machine has no vGPU; the labels' tests have."""
+    node_changes.set_fault(worker.node, "hang", 1)
+
+    async def test(client: NvmlWorkerClient) -> None:
+        assert await client.host_drivers() == []
+        assert client.problem is None
+
+    run(worker, test)
+    assert worker.children() == []
+
+
 def test_both_sides_survive_the_end_of_the_other(worker: Worker) -> None:
     async def test(client: NvmlWorkerClient) -> None:
         await client.report()

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts that an agent without privileges gets from NVML's worker."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from nvct.agent.discovery import Discovery
+from nvct.agent.labels import gather
+from nvct.agent.nvml_client import NvmlClient
+from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.nvml import messages
+from nvct.host.roots import Roots
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.agent.labels.facts import Facts
+    from nvct.oci.jsontext import Json
+
+READABLE = 64
+"""Bytes of a device's configuration space, without privileges."""
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    device = tmp_path / "bus/pci/devices/0000:00:05.0"
+    device.mkdir(parents=True)
+    (device / "vendor").write_text("0x10de\n")
+    (device / "config").write_bytes(bytes(READABLE))
+    return Roots(sys=str(tmp_path))
+
+
+def gathered(roots: Roots, answer: dict[str, Json]) -> tuple[Facts, list[str]]:
+    """Return the facts that a worker's answer to one request makes."""
+    ours, theirs = socket.socketpair()
+
+    async def inside() -> tuple[Facts, list[str]]:
+        client = NvmlClient(ours)
+        asking = asyncio.create_task(gather.without_gpus(Discovery(roots, client)))
+        message = await asyncio.to_thread(messages.receive, theirs)
+        number, verb, _ = messages.request_of(message)
+        assert verb == "host_drivers"
+        messages.send(theirs, {"id": number, **answer})
+        try:
+            return await asking
+        finally:
+            client.disconnect()
+
+    with theirs:
+        return asyncio.run(inside())
+
+
+def test_the_worker_reads_what_needs_privileges(roots: Roots) -> None:
+    facts, warnings = gathered(roots, {"value": [["550.90.05", "r550_00"]]})
+    assert facts.host_drivers == (HostDriver("550.90.05", "r550_00"),)
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"value": None},
+        {"value": [["550"]]},
+        {"value": [[550, ""]]},
+        {"value": [{"version": "550", "branch": ""}]},
+        {"error": {"message": "the worker is too old"}},
+    ],
+)
+def test_an_answer_that_is_none_leaves_the_labels_out(
+    roots: Roots, answer: dict[str, Json]
+) -> None:
+    facts, warnings = gathered(roots, answer)
+    assert facts.host_drivers is None
+    assert len(warnings) == 1
+    assert "only 64 bytes are readable" in warnings[0]
