@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 NO_NODES = ("", "none")
+FOUND = "auto"
+"""As --runtime: the engine that runs this container."""
 EMPTY = {
     "cdi_output_dir": ("CDI_OUTPUT_DIR", ""),
     "drop_in": ("RUNTIME_DROP_IN_CONFIG", ""),
@@ -100,6 +102,7 @@ def requested(values: OptionValues) -> Request:
         cdi_kind=values["cdi_kind"],
         control_nodes=cdi and _wants_nodes(values),
         ignore_errors=values["ignore_errors"],
+        publish=values["publish"],
         **(_engine(engine, values, cdi=cdi) if engine else {}),
     )
 
@@ -109,10 +112,11 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
     from nvct.engine import modules
     from nvct.installer.request import ENGINES, RESTART, SOCKETS
 
+    if engine == FOUND:
+        return _found_engine(values, cdi=cdi)
     if engine not in ENGINES:
-        raise UsageError(
-            f"unknown runtime {engine!r}", hint=f"--runtime: one of {', '.join(ENGINES)}"
-        )
+        names = ", ".join((*ENGINES, FOUND))
+        raise UsageError(f"unknown runtime {engine!r}", hint=f"--runtime: one of {names}")
     values = _of_docker(values) if engine == "docker" else values
 
     def value(name: str, default: str) -> str:
@@ -133,6 +137,35 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
         "runtime_type": values["runtime_type"],
         "annotations": tuple(f"{prefix}*" for prefix in flat(values["prefixes"])),
         "hook_file": _hook_file(engine, values),
+    }
+
+
+def _found_engine(values: OptionValues, *, cdi: bool) -> dict[str, Any]:
+    """Return the fields of the engine that runs this container."""
+    from nvct.installer import find_engine
+    from nvct.installer.request import RESTART
+
+    detected = find_engine.find(values["host_root"] or "/")
+    name, config = detected.engine, detected.edit or detected.config
+    on = f" on {detected.platform}" if detected.platform else ""
+    say(f"the engine is {name} {detected.version}{on}, with {config}")
+    for sentence in detected.advice:
+        say(sentence)
+    for option in ("config", "drop_in", "socket"):
+        if values[option] not in ("", None, SUITS_ENGINE):
+            say(f"warning: {values[option]} has no effect: the engine's own files are found")
+    fields = _engine(name, {**values, "executable": "", "drop_in": SUITS_ENGINE}, cdi=cdi)
+    return {
+        **fields,
+        "config": config,
+        "drop_in": detected.drop_in,
+        "drop_in_host": "",
+        "executable": "" if name == "docker" else detected.binary,
+        "socket": detected.socket,
+        "restart": RESTART[name] if values["restart"] == SUITS_ENGINE else values["restart"],
+        "restart_command": detected.restart,
+        "leave_engine": detected.leave,
+        "paths_are_of_host": True,
     }
 
 
@@ -191,6 +224,7 @@ def _settings(values: OptionValues) -> tuple[tuple[str, bool | str | tuple[str, 
         f"{runtime}.modes.cdi.default-kind": values["default_kind"],
         f"{runtime}.modes.cdi.annotation-prefixes": flat(values["prefixes"]),
         "nvidia-container-cli.debug": values["cli_debug"],
+        "nvct.farm-dir": values["farm_dir"],
     }
     entries += [(key, value) for key, value in optional.items() if value]
     features, warnings = settings.features(flat(values["features"]))

@@ -52,7 +52,8 @@ _GENERAL: list[Adds] = [
     _switch("--no-runtime-config", "no_runtime_config", env="NO_RUNTIME_CONFIG",
             text="Install the programs; leave the engine alone."),
     _value("--runtime", "-r", "engine", env="RUNTIME", default="docker",
-           text="The engine: containerd, crio or docker."),
+           text="The engine: containerd, crio, docker; auto: the one that runs this container, "
+           "and the files that it reads."),
     _value("--toolkit-install-dir", "--root", "install_dir", env=["TOOLKIT_INSTALL_DIR", "ROOT"],
            default="/usr/local/nvidia",
            text="The programs go into DIR/toolkit, the same path here and on the host."),
@@ -71,6 +72,12 @@ _GENERAL: list[Adds] = [
             "write --driver-ready-file."),
     _switch("--gpu-nodes-only", "gpu_nodes_only", env="NVCT_GPU_NODES_ONLY",
             text="Do nothing on a machine without an NVIDIA GPU."),
+    _switch("--publish", "publish", env="NVCT_PUBLISH",
+            text="Have the host publish the CDI specification of its GPUs, as nvct publish does, "
+            "unless another program has."),
+    _value("--farm-dir", "farm_dir", env="NVCT_FARM_DIR",
+           text="Where views of the driver are built: best on the file system of its files.  "
+           "[default: /var/lib/nvct/farm]"),
     _value("--policy-file", "policy_file", env="NVCT_POLICY_FILE",
            text="A TOML file with the table [nvct.policy], for config.toml."),
     _switch("--uninstall", "uninstall", env=None,

@@ -61,7 +61,12 @@ def setup(request: Request) -> Setup:
     control = EngineControl(
         options=options,
         program=request.executable or modules.PROGRAM[request.engine],
-        reloader=ContainerReloader(engine=options.engine, mode=request.restart, socket=socket),
+        reloader=ContainerReloader(
+            engine=options.engine,
+            mode=request.restart,
+            socket=socket,
+            command=request.restart_command,
+        ),
         socket=socket,
         run=run,
         root=run.root,

@@ -26,12 +26,14 @@ class ContainerReloader(Reloader):
         engine: its name, which is also that of its unit.
         mode: "signal", "systemd" or "none".
         socket: of the engine, as a path of this process.
+        command: runs on the host in place of `mode`, unless that is "none".
         patience: how long to wait for the socket and the process.
     """
 
     engine: str
     mode: str
     socket: str
+    command: tuple[str, ...] = ()
     patience: Patience = field(default_factory=Patience)
 
     def opt_out(self) -> str:
@@ -44,6 +46,8 @@ class ContainerReloader(Reloader):
         if self.mode == "none":
             note = f"{self.engine} is not restarted ({OPT_OUT}): the change takes effect later"
             return Reload(note=note)
+        if self.command:
+            return Reload(action="restart", argv=self.command)
         if self.mode == "systemd":
             return Reload(action="restart", argv=("systemctl", "restart", self.engine))
         return Reload(action="signal")

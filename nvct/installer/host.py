@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from nvct.installer.request import Request
 
 
+NO_CHROOT = "SYSTEMD_IGNORE_CHROOT"
+"""systemctl does nothing in what it takes for a chroot; the host's root is none."""
+
+
 class HostFiles(Files):
     """The host's files; a path that is already one of this container is not changed.
 
@@ -63,6 +67,8 @@ def files_of(request: Request) -> HostFiles:
     Files that the user names are paths of this container; the usual ones may exist only below the
     host's root.
     """
+    if request.paths_are_of_host:
+        return HostFiles(_root(request))
     config = posixpath.dirname(request.config)
     usual = request.config == modules.CONFIG.get(request.engine)
     unmoved = [config] if os.path.isdir(config) or not usual else []
@@ -119,6 +125,7 @@ class HostPrograms:
         """
         if self.root == "/":
             return command.run(argv, timeout_s, env=env, enter=enter)
+        env = {**(env or command.ENV), NO_CHROOT: "1"}
 
         def enter_root() -> None:
             if enter:

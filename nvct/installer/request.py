@@ -58,6 +58,10 @@ class Request:
         annotations: patterns of container annotations that containerd passes to the runtimes.
         hook_file: with CRI-O, write a hook there instead of registering runtimes.
         ignore_errors: warn about errors of the programs' installation, and continue.
+        publish: have the host publish its CDI specification.
+        paths_are_of_host: the paths of the engine's files are those of the host.
+        restart_command: runs on the host to have the engine read its files; () is by `restart`.
+        leave_engine: its files are not edited, because its platform makes them.
     """
 
     toolkit: str
@@ -90,6 +94,10 @@ class Request:
     annotations: tuple[str, ...] = ()
     hook_file: str = ""
     ignore_errors: bool = False
+    publish: bool = False
+    paths_are_of_host: bool = False
+    restart_command: tuple[str, ...] = ()
+    leave_engine: bool = False
 
     @property
     def config_toml(self) -> str:

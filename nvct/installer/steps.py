@@ -4,7 +4,15 @@
 from __future__ import annotations
 
 from nvct.errors import NvctError
-from nvct.installer import engine, instance, management, programs, settings
+from nvct.installer import (
+    engine,
+    instance,
+    management,
+    programs,
+    publication,
+    refresh_units,
+    settings,
+)
 from nvct.installer.request import LOW_LEVEL
 from nvct.kernel.calls import KERNEL
 
@@ -37,16 +45,23 @@ def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
     with instance.Instance(request.pid_file):
         engine_setup: Setup | None = None
         try:
-            engine_setup = engine.setup(request) if request.engine else None
+            configures = request.engine and not request.leave_engine
+            engine_setup = engine.setup(request) if configures else None
             install(request, engine_setup, say, show)
             if engine_setup:
                 engine.configure(request, engine_setup, say)
+            if request.publish:
+                publication.publish(request, say)
+                refresh_units.start(request, say)
             if not daemon:
                 return
             say("waiting for a signal")
             instance.wait()
         except instance.Stopped:
             say("told to end")
+        if request.publish and daemon:
+            refresh_units.stop(request, say)
+            publication.withdraw(request, say)
         if engine_setup and daemon:
             engine.undo(request, engine_setup, say)
 

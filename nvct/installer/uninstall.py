@@ -9,8 +9,8 @@ import os
 import shutil
 
 from nvct.errors import HostError
-from nvct.installer import engine, instance
-from nvct.installer.host import HostFiles
+from nvct.installer import engine, instance, publication, refresh_units
+from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
 
 TYPE_CHECKING = False
@@ -42,11 +42,13 @@ def run(request: Request, say: Callable[[str], None]) -> None:
         _remove_empty(folder)
         return
     with instance.Instance(request.pid_file):
+        refresh_units.stop(request, say)
+        publication.withdraw(request, say)
         users = []
         if request.engine:
-            setup = engine.setup(request)
-            users = users_of(request, setup.control.socket)
-            engine.undo(request, setup, say)
+            users = users_of(request, socket_of(request))
+        if request.engine and not request.leave_engine:
+            engine.undo(request, engine.setup(request), say)
         if users:
             say(f"{request.toolkit} stays: {users[0]}; remove it when no container uses it")
         else:
@@ -57,6 +59,9 @@ def run(request: Request, say: Callable[[str], None]) -> None:
             if os.path.isdir(files.at(path)):
                 say(f"{path} stays: {reason}")
     _remove_empty(files.at(os.path.dirname(request.pid_file)))
+    driver_root = files.at(request.driver_root)  # of a driver container: the chart's pods make it
+    _remove_empty(driver_root)
+    _remove_empty(os.path.dirname(driver_root))
 
 
 def users_of(request: Request, socket: str) -> list[str]:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from nvct.engine.detected_engine import Engine
 from nvct.host import presence
+from nvct.installer import find_engine
 from tests.unit.cli.test_install import CONTAINERD, Node, node, parsed
 
 TYPE_CHECKING = False
@@ -137,3 +139,45 @@ def test_uninstall_keeps_the_programs_of_a_running_container(
     assert containerd.config.read_bytes() == CONTAINERD
     assert f"{containerd.toolkit} stays: container 0123abcd runs by it" in completed.output
     assert (containerd.toolkit / "nvidia-container-runtime").exists()
+
+
+def found(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Let this process's container have an engine with these fields."""
+    engine = Engine(**{"engine": "containerd", "pid": 1, "version": "2.1.4", **fields})
+    monkeypatch.setattr(find_engine, "find", lambda _host: engine)
+
+
+def test_the_engine_of_this_container_is_configured_in_the_files_of_its_platform(
+    containerd: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = "/agent/etc/config.toml"
+    config = tmp_path / f"host{path}"
+    config.parent.mkdir(parents=True)
+    config.write_bytes(CONTAINERD)
+    found(monkeypatch, config=path, drop_in="", platform="k3s")
+    completed = containerd.run("--runtime=auto")
+    assert completed.exit_code == 0, completed.output
+    assert f"the engine is containerd 2.1.4 on k3s, with {path}" in completed.output
+    assert f"{containerd.config} has no effect" in completed.output
+    assert b"nvidia-container-runtime" in config.read_bytes()
+    assert containerd.config.read_bytes() == CONTAINERD
+    completed = containerd.run("--runtime=auto", "--uninstall")
+    assert completed.exit_code == 0, completed.output
+    assert config.read_bytes() == CONTAINERD
+
+
+def test_an_engine_whose_platform_makes_its_files_is_left_alone_with_a_sentence(
+    containerd: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    advice = ("put the handler into the settings",)
+    config = str(containerd.config)
+    found(monkeypatch, config=config, platform="Talos", leave=True, advice=advice)
+    completed = containerd.run("--runtime=auto")
+    assert completed.exit_code == 0, completed.output
+    assert advice[0] in completed.output
+    assert containerd.config.read_bytes() == CONTAINERD
+    assert (containerd.toolkit / "nvidia-container-runtime").exists()
+    completed = containerd.run("--runtime=auto", "--uninstall")
+    assert completed.exit_code == 0, completed.output
+    assert not containerd.toolkit.exists()
+    assert containerd.config.read_bytes() == CONTAINERD

@@ -48,3 +48,20 @@ def test_an_engine_that_refuses_its_files_is_not_reloaded(tmp_path: Path, restar
 @pytest.mark.skipif(not may_unshare(), reason="needs CAP_SYS_ADMIN")
 def test_without_a_reload_the_files_are_still_written(tmp_path: Path) -> None:
     assert check(tmp_path, "none") == [ALREADY]
+
+
+@pytest.mark.parametrize("mode", ["signal", "systemd"])
+def test_a_platforms_own_command_reloads_the_engine(mode: str, tmp_path: Path) -> None:
+    file = tmp_path / "restarted"
+    command = ("touch", str(file))
+    reloader = ContainerReloader(engine="containerd", mode=mode, socket="", command=command)
+    decision = reloader.choose(restart=True, removing=False)
+    assert reloader.carry_out(decision, HostPrograms("/"), restored=False) == ""
+    assert file.exists()
+
+
+def test_no_command_is_run_where_nothing_is_to_be_restarted() -> None:
+    reloader = ContainerReloader(
+        engine="containerd", mode="none", socket="", command=("systemctl", "restart", "k3s")
+    )
+    assert not reloader.choose(restart=True, removing=False).argv
