@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from tests.engines.daemons import SPEC
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.device_plugin import use_simulated_runc
 from tests.support import program_image
@@ -18,6 +19,7 @@ def prepare(cluster: Cluster) -> None:
     assert isinstance(containerd, SupervisedContainerd)
     done = containerd.ctr("image", "import", str(program_image.archive()))
     assert done.returncode == 0, done
+    box.call("rm", "-f", SPEC)
     use_simulated_runc(box)
     containerd.reload()
     done = box.call("mount", "-t", "tmpfs", "local", "/usr/local")  # /usr is read-only here

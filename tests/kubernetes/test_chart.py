@@ -16,6 +16,9 @@ import pytest
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
+from nvct.container.rootfs.view_links import OF_SPEC
+from nvct.installer import publication
+from nvct.sim import attach
 from nvct.version import __version__
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
@@ -41,6 +44,7 @@ MANIFESTS = CHART.parents[1] / "kubernetes"
 NAMESPACE = "nvct"
 IN_NAMESPACE = (f"--namespace={NAMESPACE}",)
 IMAGE = "docker.io/library/nvct:agent"
+AGENT = "/run/nvct-agent/agent.sock"
 TOOLKIT = "/usr/local/nvidia/toolkit"
 SOCKET = f"{FOLDER}/nvidia-gpu.sock"
 CLASSES = ("", "nvidia", "nvidia-cdi", "nvidia-legacy")
@@ -52,6 +56,20 @@ TIMEOUT_S = 90.0
 FROM_NOTHING_S = 60.0
 """From helm install to the output of nvidia-smi in a pod."""
 LIST = "nvidia-smi -L"
+MOUNTED = "cut -d' ' -f5 /proc/self/mountinfo"
+FARM = (
+    "--set=toolkit.env[0].name=NVCT_FARM_DIR",
+    f"--set=toolkit.env[0].value={attach.farm_dir()}",
+)
+"""The driver of a simulated node has a file system of its own."""
+POWER_OFF = r"""
+pkill -KILL -f 'containerd-[s]him'
+for folder in /proc/[0-9]*; do
+  ! grep -q kubepods $folder/cgroup || kill -KILL ${folder#/proc/}
+done 2>/dev/null
+rm -rf /run/nvct /run/nvct-agent /run/cdi
+"""
+"""What a boot leaves: no container, and nothing of nvct in /run."""
 IMAGE_SAYS_ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 
 
@@ -88,12 +106,15 @@ def installed(node: Cluster, *words: str, said: list[str] | None = None) -> Iter
 
 def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
     began, said = time.monotonic(), list[str]()
-    with installed(node, said=said):
+    with installed(node, *FARM, said=said):
         first = run(node.api, "first", _asks(""))
         from_nothing_s = time.monotonic() - began
         print(f"nvidia-smi in a pod {from_nothing_s:.1f} s after helm install")
         assert _gpus(first) == 1, first
         assert from_nothing_s < FROM_NOTHING_S
+        mounts = run(node.api, "mounts", _asks("", MOUNTED)).lines
+        assert mounts.count(OF_SPEC) == 1, (mounts, _state(node))
+        assert not [path for path in mounts if path.startswith("/usr/")], mounts
         results = run_all(node.api, {f"asks-{name or 'none'}": _asks(name) for name in CLASSES})
         assert [_gpus(result) for result in results.values()] == [1] * len(CLASSES), results
         pod = Pod(script="ls /dev | grep -c nvidia", env=IMAGE_SAYS_ALL)
@@ -103,9 +124,15 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         assert wait(lambda: _labels(node).get("nvidia.com/gpu.count") == str(GPUS), TIMEOUT_S)
         assert wait(lambda: _condition(node) == "True", TIMEOUT_S), _state(node)
         assert wait(lambda: re.search(READY_ROW, _status(node)), TIMEOUT_S), _status(node)
+        metrics = _served(node, "metrics", "metrics")
+        assert len(re.findall(rf'(?m)^DCGM_FI_DEV_GPU_TEMP.*hostname="{NODE}"', metrics)) == GPUS
+        assert "nvct_agent_nvml_up 1" in _served(node, "agent", "metrics")
+        assert _served(node, "agent", "readyz") == "ok\n"
         node.helm("test", "nvct", *IN_NAMESPACE, "--timeout=120s")
     print("\n".join(said))
     assert f"{NODE}: removed {TOOLKIT}" in said, said
+    assert f"{NODE}: removed {publication.PATH}" in said, said
+    assert node.box.call("ls", "/run/cdi").stdout == ""
     assert any(line.startswith(f"{NODE}: /run/nvct stays") for line in said), said
 
 
@@ -158,6 +185,26 @@ def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
         node.api.delete(path)
         assert wait(lambda: node.api.find(path) is None, TIMEOUT_S)
         node.box.call("rm", "-rf", TOOLKIT)
+
+
+@ON_ONE
+def test_a_node_that_boots_again_comes_back_by_itself(node: Cluster) -> None:
+    """/run is empty then, and each container is started again; the engine's files stay."""
+    with installed(node, *FARM):
+        assert _gpus(run(node.api, "before", _asks(""))) == 1, _state(node)
+        done = node.box.call("sh", "-c", POWER_OFF)
+        assert done.returncode == 0, done
+        node.engine.reload()
+        containerd = node.box.call("pgrep", "-x", "containerd").stdout
+        node.restart_kubelet()
+        began = time.monotonic()
+        assert wait(lambda: node.box.call("test", "-S", AGENT).returncode == 0, TIMEOUT_S)
+        node.kubectl("rollout", "status", *IN_NAMESPACE, "daemonset/nvct", "--timeout=90s")
+        after = run(node.api, "after", _asks("", f"{LIST}; {MOUNTED}"))
+        print(f"nvidia-smi in a pod {time.monotonic() - began:.1f} s after the kubelet's start")
+        assert _gpus(after) == 1, (after, _state(node))
+        assert after.lines.count(OF_SPEC) == 1, (after, _state(node))
+        assert node.box.call("pgrep", "-x", "containerd").stdout == containerd, "not reloaded"
 
 
 @ON_ONE
@@ -274,6 +321,12 @@ def _patch(node: Cluster, name: str, patch: str, at: str = NODE, part: str = "")
     else:
         done = node.box.call(*words, "patch", "node", name, f"--patch={patch}")
     return done.stdout + done.stderr
+
+
+def _served(node: Cluster, port: str, path: str) -> str:
+    """Return what a port of the Service answers."""
+    service = f"/api/v1/namespaces/{NAMESPACE}/services/nvct-metrics:{port}"
+    return node.kubectl("get", "--raw", f"{service}/proxy/{path}")
 
 
 def _condition(node: Cluster) -> str:

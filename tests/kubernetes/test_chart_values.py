@@ -27,7 +27,14 @@ CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
 MANIFESTS = CHART.parents[1] / "kubernetes"
 OPERATOR: dict[str, Any] = {
     "cdi": {"enabled": True, "default": True},
-    "dcgmExporter": {"enabled": True},
+    "dcgmExporter": {
+        "enabled": True,
+        "config": {"name": "counters"},
+        "env": [{"name": "DCGM_EXPORTER_INTERVAL", "value": "15000"}],
+        "hostNetwork": False,
+        "service": {"internalTrafficPolicy": "Local"},
+        "serviceMonitor": {"enabled": True, "interval": "15s", "honorLabels": False},
+    },
     "driver": {"enabled": False, "version": "580"},
     "gfd": {"enabled": False},
     "imagePullSecrets": ["registry"],
@@ -49,6 +56,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "defaults": {},
     "operator": OPERATOR,
     "plugin": PLUGIN,
+    "crio": {"toolkit": {"runtime": "crio"}},
     "without-toolkit": {"toolkit": {"enabled": False}},
     "dra": {"dra": {"enabled": True}, "hostPaths": {"kubelet": "/data/kubelet"}},
     "without-labels": {"gfd": {"enabled": False}},
@@ -60,10 +68,10 @@ MATRIX: dict[str, dict[str, Any]] = {
     "config-alone": {
         "devicePlugin": {"config": {"name": "plugin"}},
         "gfd": {"enabled": False},
-        "migManager": {"enabled": False},
     },
     "mig": {
         "migManager": {
+            "enabled": True,
             "config": {"name": "mig-parted", "default": "all-disabled"},
             "gpuClientsConfig": {"name": "gpu-clients"},
             "evictPods": True,
@@ -75,6 +83,15 @@ MATRIX: dict[str, dict[str, Any]] = {
         "prometheusRule": {"enabled": True, "labels": {"release": "kps"}},
         "grafanaDashboard": {"enabled": True},
     },
+    "exporter-alone": {"devicePlugin": {"enabled": False}, "gfd": {"enabled": False}},
+    "without-exporter": {"dcgmExporter": {"enabled": False}},
+    "without-ports": {"dcgmExporter": {"enabled": False}, "agent": {"port": 0}},
+    "counters": {
+        "dcgmExporter": {"config": {"create": True, "data": "DCGM_FI_DEV_GPU_TEMP, gauge, x"}}
+    },
+    "pod-monitor": {"dcgmExporter": {"podMonitor": {"enabled": True}}},
+    "privileged": {"agent": {"privileged": True}},
+    "all-seen": {"agent": {"hiddenHostPaths": []}, "nvmlWorker": {"resources": None}},
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
         "nodeSelector": {"gpus": "true"},
@@ -82,9 +99,6 @@ MATRIX: dict[str, dict[str, Any]] = {
         "toolkit": {"resources": None},
     },
 }
-
-
-NO_MIG = {"migManager": {"enabled": False}}
 
 
 def _helm() -> Path:
@@ -116,6 +130,13 @@ def rendered(values: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
 def pod_of(objects: dict[tuple[str, str], dict[str, Any]], name: str = "nvct") -> dict[str, Any]:
     spec: dict[str, Any] = objects["DaemonSet", name]["spec"]["template"]["spec"]
     return spec
+
+
+def agent_of(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the agent's container."""
+    agent: dict[str, Any]
+    (agent,) = (each for each in pod["containers"] if each["name"] == "agent")
+    return agent
 
 
 def env_of(container: dict[str, Any]) -> dict[str, str]:
@@ -196,16 +217,15 @@ def test_each_variable_of_the_installer_is_one_that_it_reads() -> None:
 
 def test_values_of_the_operator_are_understood() -> None:
     pod = pod_of(rendered(OPERATOR))
-    (installer,), (agent,) = pod["initContainers"], pod["containers"]
+    agent, (installer,) = agent_of(pod), pod["initContainers"]
     env = env_of(installer)
-    assert (env["RUNTIME"], env["NVCT_STATE_DIR"]) == ("crio", "/state")
+    assert (env["RUNTIME"], env["NVCT_STATE_DIR"]) == ("auto", "/state")
     assert env_of(agent)["MIG_STRATEGY"] == "mixed"
     assert pod["imagePullSecrets"] == [{"name": "registry"}]
 
 
 def test_values_of_the_device_plugins_chart_are_understood() -> None:
-    (agent,) = pod_of(rendered(PLUGIN))["containers"]
-    env = env_of(agent)
+    env = env_of(agent_of(pod_of(rendered(PLUGIN))))
     assert env["DEVICE_LIST_STRATEGY"] == "cdi-annotations,cdi-cri"
     assert (env["MIG_STRATEGY"], env["PASS_DEVICE_SPECS"]) == ("single", "true")
 
@@ -221,6 +241,113 @@ def test_rules_and_dashboard_are_rendered_as_they_are() -> None:
     assert "PrometheusRule" not in {kind for kind, _ in rendered({})}
 
 
+def test_the_agent_has_no_privileges_and_nvmls_worker_no_token() -> None:
+    pod = pod_of(rendered({}))
+    worker, agent = pod["containers"]
+    assert worker["securityContext"]["privileged"] is True
+    context = agent["securityContext"]
+    assert not context.get("privileged")
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    paths = {mount["mountPath"] for mount in agent["volumeMounts"]}
+    assert "/dev" not in paths
+    assert {"/host/proc", "/host/run", "/host/sys", "/host/var"} <= paths
+    assert "token" not in {mount["name"] for mount in worker["volumeMounts"]}
+    (socket,) = {one["mountPath"] for one in worker["volumeMounts"] if one["name"] == "nvml"}
+    assert f"--socket={socket}/nvml.sock" in worker["command"]
+    assert f"--worker={socket}/nvml.sock" in agent["command"]
+    (leaves, *_) = pod_of(rendered({}), "nvct-uninstall")["initContainers"]
+    assert leaves["securityContext"] == context
+
+
+def test_an_agent_with_its_own_nvml_is_privileged_and_alone() -> None:
+    (agent,) = pod_of(rendered(MATRIX["privileged"]))["containers"]
+    assert agent["securityContext"]["privileged"] is True
+    assert "/dev" in {mount["mountPath"] for mount in agent["volumeMounts"]}
+    assert agent["command"] == ["/usr/bin/nvct", "agent"]
+
+
+@pytest.mark.parametrize(
+    ("hidden", "root", "paths"),
+    [
+        (["/run", "/var"], "/run/nvidia/driver", ["run", "run/nvidia/driver", "var"]),
+        (["/run"], "/opt/driver", ["run"]),
+        ([], "/run/nvidia/driver", []),
+        (["/run"], "/", ["run"]),
+    ],
+)
+def test_the_agent_sees_the_root_of_a_driver_container_in_a_hidden_folder(
+    hidden: list[str], root: str, paths: list[str]
+) -> None:
+    values = {"agent": {"hiddenHostPaths": hidden}, "hostPaths": {"driverInstallDir": root}}
+    mounts = agent_of(pod_of(rendered(values)))["volumeMounts"]
+    seen = [m["mountPath"] for m in mounts if m["mountPath"].startswith("/host/")]
+    assert sorted(seen) == [f"/host/{path}" for path in paths]
+
+
+def test_the_exporter_has_the_values_of_the_operators() -> None:
+    objects = rendered(OPERATOR)
+    agent = agent_of(pod_of(objects))
+    env = env_of(agent)
+    assert "exporter" in env["NVCT_AGENT_TASKS"].split(",")
+    assert (env["DCGM_EXPORTER_LISTEN"], env["DCGM_EXPORTER_INTERVAL"]) == (":9400", "15000")
+    assert env["DCGM_EXPORTER_COLLECTORS"] == "/etc/dcgm-exporter/dcgm-metrics.csv"
+    (volume,) = (one for one in pod_of(objects)["volumes"] if one["name"] == "counters")
+    assert volume["configMap"] == {"name": "counters"}
+    assert objects["Service", "nvct-metrics"]["spec"]["internalTrafficPolicy"] == "Local"
+    endpoints = objects["ServiceMonitor", "nvct-metrics"]["spec"]["endpoints"]
+    assert [(each["port"], each["honorLabels"]) for each in endpoints] == [
+        ("metrics", False), ("agent", False)
+    ]  # fmt: skip
+    assert ("PodMonitor", "nvct-metrics") not in objects
+
+
+def test_labels_of_pods_are_kept_by_prometheus() -> None:
+    objects = rendered(MATRIX["pod-monitor"])
+    endpoints = objects["PodMonitor", "nvct-metrics"]["spec"]["podMetricsEndpoints"]
+    assert all(each["honorLabels"] for each in endpoints)
+    assert ("ServiceMonitor", "nvct-metrics") not in objects
+
+
+def test_monitors_and_the_service_find_the_agents_pods() -> None:
+    monitored = {"enabled": True}
+    exporter = {"serviceMonitor": monitored, "podMonitor": monitored}
+    objects = rendered({"dcgmExporter": exporter})
+    labels = objects["DaemonSet", "nvct"]["spec"]["template"]["metadata"]["labels"]
+    service = objects["Service", "nvct-metrics"]
+    ports = {port["name"] for port in agent_of(pod_of(objects))["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
+    assert service["spec"]["selector"].items() <= labels.items()
+    selectors = {
+        kind: objects[kind, name]["spec"]["selector"]["matchLabels"].items()
+        for kind, name in (("PodMonitor", "nvct-metrics"), ("ServiceMonitor", "nvct-metrics"))
+    }
+    assert selectors["PodMonitor"] <= labels.items()
+    assert selectors["ServiceMonitor"] <= service["metadata"]["labels"].items()
+    policy = objects["NetworkPolicy", "nvct"]["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert [{port["port"] for port in rule["ports"]} for rule in policy["ingress"]] == [ports]
+
+
+def test_who_may_connect_is_a_value() -> None:
+    peers = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    rules = rendered({"networkPolicy": {"from": peers}})["NetworkPolicy", "nvct"]["spec"]
+    assert [rule["from"] for rule in rules["ingress"]] == [peers]
+    none = rendered(MATRIX["without-ports"])
+    assert "ingress" not in none["NetworkPolicy", "nvct"]["spec"]
+    assert ("Service", "nvct-metrics") not in none
+    assert ("NetworkPolicy", "nvct") not in rendered({"networkPolicy": {"enabled": False}})
+
+
+def test_the_kubelet_asks_by_http_or_by_a_command() -> None:
+    agent = agent_of(pod_of(rendered({})))
+    assert agent["readinessProbe"]["httpGet"] == {"port": "agent", "path": "/readyz"}
+    assert agent["livenessProbe"]["httpGet"] == {"port": "agent", "path": "/livez"}
+    assert env_of(agent)["NVCT_AGENT_LISTEN"] == ":9402"
+    agent = agent_of(pod_of(rendered(MATRIX["without-ports"])))
+    assert agent["readinessProbe"]["exec"]["command"][-1] == "--ready"
+    assert not {"livenessProbe", "ports"} & agent.keys()
+
+
 def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None:
     objects = rendered({})
     pod = pod_of(objects)
@@ -231,7 +358,7 @@ def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None
         if any(mount["name"] == "token" for mount in container["volumeMounts"])
     ]
     assert holders == ["agent"]
-    without = rendered({"gfd": {"enabled": False}, "condition": {"enabled": False}, **NO_MIG})
+    without = rendered({"gfd": {"enabled": False}, "condition": {"enabled": False}})
     assert not [kind for kind, _ in without if kind.startswith(("ClusterRole", "Validating"))]
     assert "token" not in [volume["name"] for volume in pod_of(without)["volumes"]]
 
@@ -239,11 +366,11 @@ def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None
 @pytest.mark.parametrize(
     ("values", "verbs"),
     [
-        ({}, ["get", "patch", "list", "watch"]),
-        (NO_MIG, ["get", "patch"]),
-        (MATRIX["config"] | NO_MIG, ["get", "patch", "list", "watch"]),
+        ({"migManager": {"enabled": True}}, ["get", "patch", "list", "watch"]),
+        ({}, ["get", "patch"]),
+        (MATRIX["config"], ["get", "patch", "list", "watch"]),
         (MATRIX["config-alone"], ["get", "list", "watch"]),
-        ({"gfd": {"enabled": False}, **NO_MIG}, ["get"]),
+        ({"gfd": {"enabled": False}}, ["get"]),
     ],
 )
 def test_the_account_has_the_rights_of_the_tasks(values: dict[str, Any], verbs: list[str]) -> None:
@@ -268,7 +395,7 @@ def test_values_of_the_mig_manager_are_its_variables() -> None:
     assert settings.default == "all-disabled"
     assert settings.evicts_pods
     assert settings.reboots
-    assert env["NVCT_AGENT_TASKS"] == "condition,device-plugin,labels,mig-manager"
+    assert env["NVCT_AGENT_TASKS"] == "condition,device-plugin,exporter,labels,mig-manager"
     rules = objects["ClusterRole", "nvct-agent"]["rules"]
     assert [rule["resources"] for rule in rules[-2:]] == [["pods"], ["pods/eviction"]]
     env = env_of(pod_of(rendered(MATRIX["dra"] | MATRIX["mig"]))["containers"][0])
@@ -277,9 +404,9 @@ def test_values_of_the_mig_manager_are_its_variables() -> None:
 
 def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:
     objects = rendered(MATRIX["dra"])
-    (agent,) = pod_of(objects)["containers"]
-    env = {variable["name"]: variable.get("value", "") for variable in agent["env"]}
-    assert env["NVCT_AGENT_TASKS"] == "condition,dra,labels"
+    agent = agent_of(pod_of(objects))
+    env = env_of(agent)
+    assert env["NVCT_AGENT_TASKS"] == "condition,dra,exporter,labels"
     paths = [mount["mountPath"] for mount in agent["volumeMounts"]]
     assert env["KUBELET_PLUGINS_DIRECTORY_PATH"] in paths
     assert env["KUBELET_REGISTRAR_DIRECTORY_PATH"] in paths
@@ -293,7 +420,7 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
     text = notes({**OPERATOR, **PLUGIN})
     ignored = text.partition("Values without effect:\n")[2].split("\n")
     assert sorted(line.partition(":")[0] for line in ignored if line.startswith("- ")) == [
-        "- cdi.default", "- dcgmExporter", "- driver.version", "- failOnInitError",
+        "- cdi.default", "- dcgmExporter.hostNetwork", "- driver.version", "- failOnInitError",
         "- operator.cleanupCRD", "- runtimeClassName", "- toolkit.version",
     ]  # fmt: skip
     assert "Values without effect" not in notes({})
@@ -306,13 +433,19 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
         ({"sandboxWorkloads": {"enabled": True}}, "nvct prepares no GPUs for virtual machines"),
         ({"vgpuManager": {"enabled": True}}, "vgpuManager.enabled=true: nvct installs no vGPU"),
         (
-            {"devicePlugin": {"enabled": False}, "gfd": {"enabled": False}},
-            "The agent has nothing to do: enable devicePlugin or gfd.",
+            {name: {"enabled": False} for name in ("devicePlugin", "gfd", "dcgmExporter")},
+            "The agent has nothing to do: enable devicePlugin, gfd or dcgmExporter.",
+        ),
+        (
+            {"dcgmExporter": {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}},
+            "dcgmExporter.serviceMonitor.enabled=true needs dcgmExporter.service.enabled=true.",
         ),
         ({"toolkit": {"runtime": "podman"}}, "at '/toolkit/runtime': value must be one of"),
         ({"mig": {"strategy": "double"}}, "at '/mig/strategy': value must be one of"),
         ({"toolkit": {"installDir": "opt"}}, "at '/toolkit/installDir': 'opt' does not match"),
+        ({"dcgmExporter": {"port": 0}}, "at '/dcgmExporter/port': minimum"),
         ({"logLevel": "loud"}, "at '/logLevel': value must be one of"),
+        ({"agent": {"hiddenHostPaths": ["/"]}}, "at '/agent/hiddenHostPaths/0': '/' does not"),
         ({"image": {"digest": "abc"}}, "at '/image/digest': 'abc' does not match"),
         (
             {"image": {"registry": "x"}},

@@ -73,6 +73,38 @@ tolerations:
 {{- end }}
 {{- end }}
 
+{{/* Of a container that works as root without any right of root but to own root's files. */}}
+{{- define "nvct.noRights" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+seccompProfile:
+  type: RuntimeDefault
+seLinuxOptions: # sockets and files of the host; without SELinux it has no effect
+  type: spc_t
+{{- end }}
+
+{{/* Not empty if NVML is in the agent's own container, which then is privileged: to change MIG devices, it resets GPUs
+and looks for processes that use them. */}}
+{{- define "nvct.ownNvml" -}}
+{{- if or .Values.agent.privileged (include "nvct.changesMig" .) }}true{{ end -}}
+{{- end }}
+
+{{/* Variables of the agent and of its NVML worker. */}}
+{{- define "nvct.commonEnv" -}}
+- name: NVCT_LOG_LEVEL
+  value: {{ .Values.logLevel }}
+- name: NVCT_LOG_FORMAT
+  value: {{ .Values.logFormat }}
+- name: NVCT_DRIVER_READY_FILE # where the installer found the driver; else it is the host's
+  value: /run/nvct-agent/driver-ready
+- name: DRIVER_ROOT_CTR_PATH
+  value: /host
+- name: DEV_ROOT_CTR_PATH
+  value: /host
+{{- end }}
+
 {{/* The agent's tasks, as --tasks has them. */}}
 {{- define "nvct.tasks" -}}
 {{- $tasks := list -}}
@@ -80,9 +112,10 @@ tolerations:
 {{- if .Values.devicePlugin.config.name }}{{ $tasks = append $tasks "config-manager" }}{{ end -}}
 {{- if and .Values.devicePlugin.enabled (not .Values.dra.enabled) }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
 {{- if .Values.dra.enabled }}{{ $tasks = append $tasks "dra" }}{{ end -}}
+{{- if .Values.dcgmExporter.enabled }}{{ $tasks = append $tasks "exporter" }}{{ end -}}
 {{- if .Values.gfd.enabled }}{{ $tasks = append $tasks "labels" }}{{ end -}}
 {{- if include "nvct.changesMig" . }}{{ $tasks = append $tasks "mig-manager" }}{{ end -}}
-{{- if not (or .Values.devicePlugin.enabled .Values.dra.enabled .Values.gfd.enabled) }}{{ fail "The agent has nothing to do: enable devicePlugin or gfd." }}{{ end -}}
+{{- if not (or .Values.devicePlugin.enabled .Values.dra.enabled .Values.gfd.enabled .Values.dcgmExporter.enabled) }}{{ fail "The agent has nothing to do: enable devicePlugin, gfd or dcgmExporter." }}{{ end -}}
 {{- join "," $tasks -}}
 {{- end }}
 
@@ -102,19 +135,41 @@ resource.k8s.io/v1beta1
 {{- if and .Values.migManager.enabled (not .Values.dra.enabled) }}true{{ end -}}
 {{- end }}
 
+{{/* The ports of the agent's container, "" without one. */}}
+{{- define "nvct.ports" -}}
+{{- if .Values.agent.port }}
+- name: agent
+  containerPort: {{ .Values.agent.port }}
+{{- end }}
+{{- if .Values.dcgmExporter.enabled }}
+- name: metrics
+  containerPort: {{ .Values.dcgmExporter.port }}
+{{- end }}
+{{- end }}
+
+{{/* The ConfigMap with the exporter's counter file, "" if its own is used. */}}
+{{- define "nvct.counters" -}}
+{{- if .Values.dcgmExporter.enabled -}}
+{{- with .Values.dcgmExporter.config -}}
+{{- .name | default (ternary (printf "%s-counters" (include "nvct.fullname" $)) "" .create) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Not empty if the agent asks the API server. */}}
 {{- define "nvct.usesApi" -}}
 {{- if or .Values.condition.enabled .Values.dra.enabled .Values.gfd.enabled (include "nvct.changesMig" .) .Values.devicePlugin.config.name }}true{{ end -}}
 {{- end }}
 
-{{/* Access to the API server for one container: its variables, mount and volume. */}}
-{{- define "nvct.tokenEnv" -}}
+{{/* The Node's name: for the API server, and in metrics. */}}
+{{- define "nvct.nodeEnv" -}}
 - name: NODE_NAME
   valueFrom:
     fieldRef:
       fieldPath: spec.nodeName
 {{- end }}
 
+{{/* Access to the API server for one container: its mount and volume. */}}
 {{- define "nvct.tokenMount" -}}
 - name: token
   mountPath: /var/run/secrets/kubernetes.io/serviceaccount
@@ -145,12 +200,14 @@ resource.k8s.io/v1beta1
 - name: NVIDIA_VISIBLE_DEVICES # of this container
   value: void
 - name: RUNTIME
-  value: {{ include "nvct.runtime" . }}
+  value: {{ .Values.toolkit.runtime }}
 - name: TOOLKIT_INSTALL_DIR
   value: {{ .Values.toolkit.installDir }}
 - name: TOOLKIT_PID_FILE
   value: /run/nvct-agent/toolkit.pid
 - name: RUNTIME_ENABLE_CDI
+  value: {{ .Values.cdi.enabled | quote }}
+- name: NVCT_PUBLISH
   value: {{ .Values.cdi.enabled | quote }}
 - name: NVIDIA_RUNTIME_SET_AS_DEFAULT
   value: {{ .Values.toolkit.setAsDefault | quote }}

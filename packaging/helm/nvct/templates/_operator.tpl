@@ -3,11 +3,6 @@
 Values of the GPU operator's chart, and of the device plugin's (0.9 to 0.20): understood, ignored, or refused.
 */}}
 
-{{/* The engine: operator.defaultRuntime is the operator's name of toolkit.runtime. */}}
-{{- define "nvct.runtime" -}}
-{{- default .Values.toolkit.runtime (.Values.operator | default dict).defaultRuntime -}}
-{{- end }}
-
 {{- define "nvct.migStrategy" -}}
 {{- default .Values.mig.strategy .Values.migStrategy -}}
 {{- end }}
@@ -36,7 +31,6 @@ sandboxWorkloads: nvct prepares no GPUs for virtual machines
 {{- define "nvct.withoutEffect" -}}
 ccManager: nvct does not change the confidential computing mode
 dcgm: nvct needs no DCGM
-dcgmExporter: the chart does not run nvct's exporter yet
 draDriver: the value of nvct's own DRA driver is dra.enabled
 gdrcopy: nvct installs no kernel module; GDRCOPY_ENABLED in devicePlugin.env gives its device to pods
 gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its devices to pods
@@ -60,13 +54,14 @@ vgpuDeviceManager: nvct prepares no GPUs for virtual machines
 {{- define "nvct.known" -}}
 cdi: [enabled]
 daemonsets: [labels, annotations, priorityClassName, tolerations]
+dcgmExporter: [enabled, port, env, config, service, serviceMonitor, podMonitor]
 devicePlugin: [enabled, env, config]
 driver: [enabled]
 gfd: [enabled, env]
 hostPaths: [driverInstallDir, kubelet]
 mig: [strategy]
 migManager: [enabled, env, config, gpuClientsConfig, evictPods]
-operator: [defaultRuntime]
+operator: [defaultRuntime] # the engine is found, see toolkit.runtime
 sandboxWorkloads: [enabled]
 toolkit: [enabled, runtime, installDir, setAsDefault, env, policy, resources]
 vgpuManager: [enabled]
@@ -80,7 +75,7 @@ legacyDaemonsetAPI: Kubernetes has no such API any more
 nvidiaDriverRoot: the driver is found; hostPaths.driverInstallDir is that of a driver container
 podSecurityContext: the agent runs as root
 runtimeClassName: the agent needs no RuntimeClass
-securityContext: the agent is privileged, which NVML's devices need
+securityContext: the rights of each container are the chart's
 selectorLabelsOverride: the selector is the chart's
 updateStrategy: the newer agent starts before the older one ends
 {{- end }}
