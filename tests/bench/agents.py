@@ -144,10 +144,10 @@ async def _calls(kubelet: FakeKubelet, subject: Subject) -> None:
 
 async def _idle(pid: int, subject: Subject) -> None:
     await asyncio.sleep(SETTLE_S)
-    before = _cpu_s(pid)
+    before = cpu_s(pid)
     await asyncio.sleep(IDLE_S)
-    subject.add("idle CPU, % of a core", 100 * (_cpu_s(pid) - before) / IDLE_S)
-    subject.processes = [(_name(each), _pss_kib(each)) for each in _family(pid)]
+    subject.add("idle CPU, % of a core", 100 * (cpu_s(pid) - before) / IDLE_S)
+    subject.processes = [(_name(each), pss_kib(each)) for each in family(pid)]
 
 
 def _end_of(log: str) -> str:
@@ -158,25 +158,25 @@ def _ms(began: float) -> float:
     return (time.perf_counter() - began) * 1000
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """Return a process and all its descendants."""
     children = [
         int(child)
         for task in Path(f"/proc/{pid}/task").iterdir()
         for child in (task / "children").read_text().split()
     ]
-    return [pid, *(each for child in children for each in _family(child))]
+    return [pid, *(each for child in children for each in family(child))]
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
     """Return the CPU seconds of a process and its descendants that run."""
     stats = [
-        Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split() for each in _family(pid)
+        Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split() for each in family(pid)
     ]
     return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
 
 
-def _pss_kib(pid: int) -> float:
+def pss_kib(pid: int) -> float:
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return float(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
 

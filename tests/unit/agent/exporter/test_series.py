@@ -204,3 +204,14 @@ def test_the_number_of_labels_is_bounded() -> None:
         for sample in family.samples:
             plain = set(sample.labels) - {"err_code", "err_msg"}
             assert len(plain) <= 12, sample
+
+
+def test_the_number_of_series_of_a_device_is_bounded() -> None:
+    full = gpu(values=dict.fromkeys(VALUES, 1.0), errors={})
+    split = gpu(1, mig=tuple(mig(gi, **dict.fromkeys(VALUES, 1.0)) for gi in range(7, 14)))
+    counted = len(DEFAULT) - 2  # without the driver's version, a label, and the vGPU license
+
+    lines = [line for line in text(full, split).splitlines() if "UUID=" in line]
+
+    assert len([line for line in lines if 'gpu="0"' in line]) == counted
+    assert len([line for line in lines if 'gpu="1"' in line]) == 7 * counted
