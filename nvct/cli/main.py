@@ -38,6 +38,7 @@ NVCT_COMMANDS = {
     "runtime": ("nvct.cli.runtime.group", "runtime", "Configure container engines, and undo it."),
     "mig": ("nvct.cli.mig.group", "mig", "Divide GPUs into MIG devices."),
     "log": ("nvct.cli.log", "log", "Show what was decided about containers."),
+    "ps": ("nvct.cli.ps", "ps", "Show who uses which GPU."),
     "publish": ("nvct.cli.publish", "publish", "Keep the specification that engines read."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),

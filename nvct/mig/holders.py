@@ -76,7 +76,7 @@ def holders(
             the GPUs themselves and all their MIG devices.
         ignore: process ids that do not count: one's own.
     """
-    wanted = _devices(roots, gpus, instances)
+    wanted = device_numbers(roots, gpus, instances)
     numbers = (int(name) for name in procfs.list_directory(roots.proc) if name.isdigit())
     return [
         _holder(roots, pid, *wanted[number])
@@ -102,7 +102,7 @@ def own_processes(roots: Roots) -> set[int]:
     return family
 
 
-def _devices(
+def device_numbers(
     roots: Roots, gpus: Iterable[MigGpu], instances: Collection[tuple[str, int, int]] | None
 ) -> dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]]:
     """Return the names of the devices to look for, by device numbers."""

@@ -16,7 +16,6 @@ from dataclasses import replace
 from nvct.agent import exposition, http
 from nvct.agent.exporter import counters as counter_file
 from nvct.agent.exporter import series, usage
-from nvct.agent.exporter.containers import Containers
 from nvct.agent.exporter.history import History
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.health import shared
@@ -24,6 +23,7 @@ from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.agent.waiting import until_set
 from nvct.agent.web_guard import WebGuard
 from nvct.errors import HostError, NvctError, NvmlError
+from nvct.host.containers import Containers
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False

@@ -10,9 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from nvct.agent import exposition
 from nvct.agent.exporter import series, usage
-from nvct.agent.exporter.containers import Containers
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.settings import Settings
+from nvct.host.containers import Containers
 from nvct.host.nvml.sample_model import NvmlSamples, ProcessSample
 from tests.unit.agent.exporter.test_series import DEFAULT, NOW, gpu, mig
 

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command: nvct ps. Options, call and print, no logic."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import click
+
+from nvct.cli.formats import format_option
+from nvct.cli.options import GoStyle
+from nvct.errors import NvmlError, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.doctor.gpu_users import Use
+
+HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER")
+PAUSE_S = 2.0
+
+
+@click.command(cls=GoStyle)
+@click.option("--watch", is_flag=True, help="Look again every two seconds.")
+@format_option("text")
+def ps(*, watch: bool, form: str) -> None:
+    """Show which processes, containers and pods use which GPU or MIG device.
+
+    A process uses a device that it has open. A container that has a device, and no process that
+    uses it, is shown without a process. Containers are those of Docker, Podman, containerd, CRI-O
+    and Kubernetes. Root sees all processes, others their own.
+
+    Example: sudo nvct ps
+    """
+    while True:
+        uses = _uses()
+        if form == "json":
+            click.echo(json.dumps([use.to_dict() for use in uses], indent=2))
+        else:
+            click.echo("\n".join(text(uses)))
+        if not watch:
+            return
+        time.sleep(PAUSE_S)
+
+
+def text(uses: Sequence[Use]) -> list[str]:
+    """Return the lines of a table."""
+    rows = [HEADER, *(_row(use) for use in uses)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
+    lines = [
+        "  ".join(f"{word:<{width}}" for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+    return lines if uses else ["no process or container uses a GPU"]
+
+
+def _row(use: Use) -> tuple[str, ...]:
+    parts = (use.labels.get(name, "") for name in ("namespace", "pod", "container"))
+    where = "/".join(part for part in parts if part) or use.unit
+    memory = "-" if use.memory is None else f"{use.memory >> 20} MiB"
+    row = (
+        str(use.device.gpu),
+        use.device.instance or "-",
+        str(use.pid or "-"),
+        memory,
+        use.command or "-",
+        where or "-",
+    )
+    return tuple(printable(word) for word in row)
+
+
+def _uses() -> list[Use]:
+    """Return who uses the GPUs now.
+
+    Raises:
+        DriverNotFoundError: there is no NVML.
+        NvmlError: NVML does not answer.
+    """
+    from nvct.cli.options import settings_in_force
+    from nvct.compile import live_host
+    from nvct.doctor import gpu_users
+    from nvct.host.nvml import samples_answer, shared
+    from nvct.host.nvml.library import nvml_library
+
+    roots = live_host.roots_of(settings_in_force())
+    session = shared.session(nvml_library(roots))
+    state = session.mig()
+    try:
+        samples = samples_answer.samples(session.call("samples"))
+    except NvmlError:
+        samples = None  # the memory of processes is not shown then
+    return gpu_users.users(roots, state, samples)
