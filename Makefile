@@ -2,8 +2,6 @@
 SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
-# The system's own Python where it is new enough: the hot side must run on a root-owned interpreter.
-PYTHON ?= $(shell for p in /usr/bin/python3 python3; do $$p -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo $$p; break; }; done)
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
@@ -16,7 +14,7 @@ setup: $(VENV)/.launchers ## set up .venv with every program in .venv/bin
 
 $(VENV)/.ready: pyproject.toml Makefile tests/support/packages.sh tests/support/venv.sh
 	@bash tests/support/packages.sh
-	@bash tests/support/venv.sh $(VENV) $(PYTHON)
+	@bash tests/support/venv.sh $(VENV) "$(PYTHON)"
 	@touch $@
 
 # Again after each change: what was compiled from an older source is not used.

@@ -1,10 +1,15 @@
 #!/bin/bash
-# Make the virtual environment with this project and its tools in it: venv.sh FOLDER PYTHON
+# Make the virtual environment with this project and its tools in it: venv.sh FOLDER [PYTHON]
 # An environment that an earlier attempt left without pip is made again.
 set -euo pipefail
 venv=$1 python=${2:-}
-if [ -z "$python" ]; then
-  echo "error: no Python 3.10 or later here; install python3, or name one: make PYTHON=/path setup" >&2
+is_new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }
+# The system's own Python where it is new enough: the hot side must run on a root-owned interpreter.
+for found in /usr/bin/python3 python3; do
+  if [ -z "$python" ] && is_new_enough "$found"; then python=$found; fi
+done
+if ! is_new_enough "${python:-python3}"; then
+  echo "error: no Python 3.10 or later${python:+ is $python}; install python3, or name one: make PYTHON=/path setup" >&2
   exit 1
 fi
 if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then

@@ -63,7 +63,7 @@ def test_an_environment_is_made_once(setup: Setup) -> None:
     assert setup.calls[-1].startswith("venv -m pip install ")
     assert (first.returncode, first.stderr.splitlines()[0].split()[0]) == (0, "making")
     assert setup.run().returncode == 0
-    assert not [call for call in setup.calls if call.startswith("system")]
+    assert not [call for call in setup.calls if call.startswith("system -m venv")]
 
 
 def test_an_environment_without_pip_is_made_again(setup: Setup) -> None:
@@ -81,13 +81,13 @@ def test_without_ensurepip_pip_comes_from_the_index(setup: Setup) -> None:
     assert any(call.endswith("/fetch_pip.py") for call in setup.calls)
 
 
-def test_no_python_is_said(tmp_path: Path) -> None:
+def test_a_python_that_is_none_is_said(tmp_path: Path) -> None:
     done = subprocess.run(
-        ["bash", SUPPORT / "venv.sh", tmp_path / "venv", ""],
+        ["bash", SUPPORT / "venv.sh", tmp_path / "venv", "/no/python"],
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1
-    assert "no Python 3.10 or later here" in done.stderr
+    assert "no Python 3.10 or later is /no/python; install python3" in done.stderr
 
 
 def test_pip_is_the_newest_final_release() -> None:
