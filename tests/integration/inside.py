@@ -32,6 +32,25 @@ PROBE = (
     "grep -o ' /[^ ]*nvidia[^ ]* ' /proc/self/mountinfo | wc -l; echo --; "
     "ldconfig -p | grep -c libcuda.so.1; echo --; nvidia-smi -L"
 )
+OLD_KERNEL = """
+import ctypes, os, struct, sys
+
+LAST = 313  # finit_module, the last call of Linux 3.8 to 3.13 on x86_64
+LOAD, AT_LEAST, RETURN = 0x20, 0x35, 0x06
+NO_CALL = 0x00050000 | 38  # SECCOMP_RET_ERRNO, ENOSYS
+program = b"".join(
+    struct.pack("HBBI", *line)
+    for line in ((LOAD, 0, 0, 0), (AT_LEAST, 0, 1, LAST + 1), (RETURN, 0, 0, NO_CALL),
+                 (RETURN, 0, 0, 0x7FFF0000))
+)
+buffer = ctypes.create_string_buffer(program)
+filter = struct.pack("HP", len(program) // 8, ctypes.addressof(buffer))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(22, 2, filter, 0, 0) == 0, "PR_SET_SECCOMP"
+assert (libc.syscall(318, None, 0, 0), ctypes.get_errno()) == (-1, 38), "getrandom, of 3.17"
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+"""Code that starts a program without the system calls that came after Linux 3.10."""
 VERSIONS = "ls /usr/lib/*-linux-gnu/; nvidia-smi -L"
 FARM_VERSIONS = "ls /usr/local/nvidia/lib64; nvidia-smi -L"
 
@@ -313,3 +332,18 @@ def node_changes_are_seen(work: Path) -> None:
     assert new.returncode == 0, new
     assert "libcuda.so.590.48.01" in new.stdout
     assert len(UUID.findall(new.stdout)) == 1, new
+
+
+def old_kernel(work: Path) -> None:
+    """On a kernel with the system calls of Linux 3.10, both layouts give a container its GPUs."""
+    for layout in ("auto", "classic", "farm"):
+        configure(work, layout=layout)
+        folder = make(work, f"old-{layout}", PROBE, env=["NVIDIA_VISIBLE_DEVICES=0,1"])
+        words = [sys.executable, "-c", OLD_KERNEL, *command(work, folder)]
+        said = subprocess.run(
+            words, capture_output=True, text=True, check=False, timeout=120,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        print(layout, said)
+        assert said.returncode == 0, said
+        assert len(UUID.findall(said.stdout)) == 2, said

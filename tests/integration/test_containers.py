@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.integration import inside
@@ -42,3 +44,9 @@ def test_crun_gives_the_same(simulated: SimulatedNode) -> None:
     simulated.run(
         inside.crun
     )  # no engine test: crun 1.8 refuses hybrid cgroups, other hosts lack it
+
+
+@pytest.mark.engine
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the calls' numbers are of x86_64")
+def test_system_calls_of_linux_3_10_are_enough(simulated: SimulatedNode) -> None:
+    simulated.run(inside.old_kernel)

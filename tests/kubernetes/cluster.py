@@ -78,6 +78,17 @@ for hierarchy in /sys/fs/cgroup/*/; do
 done
 """
 """Runs at each start of the kubelet: a systemd that starts on this host removes empty groups."""
+AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "userGroups": ["system:serviceaccounts:nvct"]},
+        {"level": "Metadata", "users": [f"system:node:{NODE}"], "namespaces": ["nvct"]},
+        {"level": "None"},
+    ],
+}
+"""The API server records the requests of nvct's accounts, and the kubelet's for nvct's pods."""
 KEEP = "while :; do {prepare} {command}; sleep 0.1; done"
 """Starts a daemon again when it ends, as a service manager does."""
 
@@ -90,6 +101,7 @@ class Cluster:
         api: its API.
         engine: its engine.
         ready_s: seconds until the node was ready.
+        audit_log: what the API server records; see `tests.kubernetes.audit`.
     """
 
     def __init__(self, box: Box, engine: Supervised) -> None:
@@ -100,6 +112,8 @@ class Cluster:
         """
         self.box = box
         self.engine = engine
+        self.audit_log = box.work / "audit.log"
+        self.audit_log.unlink(missing_ok=True)
         for folder in programs.folders():
             box.see(str(folder))
         began = time.monotonic()
@@ -160,6 +174,7 @@ class Cluster:
         self._write("tokens.csv", "".join(lines))
         for name, token in zip(("kubeconfig", "node.kubeconfig"), tokens.values(), strict=True):
             self._write(name, json.dumps(_kubeconfig(token)))
+        self._write("audit.yaml", json.dumps(AUDIT))
         self._write("kubelet.yaml", json.dumps(_kubelet(self.box.cgroup, self.engine.socket)))
 
     def _write(self, name: str, text: str, folder: str = FOLDER) -> None:
@@ -184,6 +199,7 @@ class Cluster:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--kubelet-preferred-address-types=InternalIP",
             "--enable-priority-and-fairness=false", "--profiling=false",
+            f"--audit-policy-file={FOLDER}/audit.yaml", f"--audit-log-path={self.audit_log}",
         )  # fmt: skip
         socket = self.box.work / "api.sock"
         socket.unlink(missing_ok=True)

@@ -8,26 +8,26 @@ end.
 from __future__ import annotations
 
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
 import yaml
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import tree
-from tests.engines import conftest as engines
-from tests.engines.box import DRIVER_ROOT, Box
 from tests.engines.supervised import SupervisedContainerd
-from tests.kubernetes import device_plugin, programs
+from tests.kubernetes import alone, device_plugin, programs
 from tests.kubernetes.api import wait
-from tests.kubernetes.cluster import KUBECONFIG, Cluster
+from tests.kubernetes.cluster import KUBECONFIG
 from tests.kubernetes.device_plugin import MANIFESTS, TIMEOUT_S, allocatable
 from tests.kubernetes.pods import IMAGE
 from tests.support import program_image
 
-RELEASE = "trixie"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.kubernetes.cluster import Cluster
+
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -45,54 +45,22 @@ POD = {
 }  # fmt: skip
 
 
-class Folder:
-    """Makes temporary folders as pytest's factory does."""
-
-    def __init__(self, path: Path) -> None:
-        """Make them in a folder."""
-        self._path = path
-
-    def mktemp(self, name: str) -> Path:
-        """Return a new folder."""
-        made = self._path / name
-        made.mkdir()
-        return made
-
-
 def main() -> int:
     """Run the demonstration; return 0 if the pod saw one GPU, or if none of it can run here."""
     try:
         programs.folders()
         print("\nGPUs in pods: building the image, if it is not built", flush=True)
         image = program_image.archive()
-        with tempfile.TemporaryDirectory(prefix="nvct-demo-") as folder:
-            return _demonstrate(Path(folder), image)
+        print("\nA private machine with 8 simulated GPUs; etcd, Kubernetes and containerd are real",
+              flush=True)  # fmt: skip
+        with alone.running() as cluster:
+            device_plugin.show_simulation(cluster)
+            return _type_all(cluster, image)
     except (ContainerNotPossibleError, pytest.skip.Exception) as error:
         print(
             f"GPUs in pods of a real Kubernetes are not shown: {error}; see `make demo-kubernetes`"
         )
         return 0
-
-
-def _demonstrate(folder: Path, image: Path) -> int:
-    factory: object = Folder(folder)
-    machine, node, work = engines.prepare(RELEASE, factory)  # type: ignore[arg-type]
-    box = None
-    try:
-        box = Box(machine, node, work, DRIVER_ROOT)
-        print(
-            "\nA private machine with 8 simulated GPUs; etcd, Kubernetes and containerd are real",
-            flush=True,
-        )
-        engine = SupervisedContainerd(box, 2)
-        engine.start()
-        cluster = Cluster(box, engine)
-        device_plugin.show_simulation(cluster)
-        return _type_all(cluster, image)
-    finally:
-        if box is not None:
-            box.close()
-        tree.destroy(node)
 
 
 def _type_all(cluster: Cluster, image: Path) -> int:

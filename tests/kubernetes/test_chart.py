@@ -7,6 +7,7 @@ import contextlib
 import json
 import re
 import shutil
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.engines.supervised import SupervisedContainerd
-from tests.kubernetes import image_alone
+from tests.kubernetes import audit, image_alone
 from tests.kubernetes.api import PODS, ApiError, wait
 from tests.kubernetes.cluster import FOLDER as CLUSTER_FOLDER
 from tests.kubernetes.cluster import KUBECONFIG, NODE
@@ -41,6 +42,7 @@ ON_ONE = pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=Tru
 """For what does not depend on the engine's version."""
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
 MANIFESTS = CHART.parents[1] / "kubernetes"
+PAGE = CHART.parents[2] / "docs/kubernetes.md"
 NAMESPACE = "nvct"
 IN_NAMESPACE = (f"--namespace={NAMESPACE}",)
 IMAGE = "docker.io/library/nvct:agent"
@@ -153,10 +155,14 @@ def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
         node.api.create(PODS, _asks("nvidia", f"while {LIST}; do sleep 1; done").manifest("stays"))
         try:
             assert wait(lambda: UUID.findall(_log(node, "stays")), TIMEOUT_S)
+            assert wait(lambda: _condition(node) == "True", TIMEOUT_S), _state(node)
             containerd = node.box.call("pgrep", "-x", "containerd").stdout
             words = ("--set=image.tag=newer", "--set=daemonsets.labels.changed=yes")
-            node.helm("upgrade", "nvct", str(newer), *IN_NAMESPACE, *words, "--wait",
-                      "--timeout=120s")  # fmt: skip
+            watched = Watched(node)
+            with watched.running():
+                node.helm("upgrade", "nvct", str(newer), *IN_NAMESPACE, *words, "--wait",
+                          "--reset-then-reuse-values", "--timeout=120s")  # fmt: skip
+            assert (watched.conditions, None in watched.labels) == ({"True"}, False)
             pods = node.api.find(f"/api/v1/namespaces/{NAMESPACE}/pods")
             assert pods is not None
             images = {pod["spec"]["containers"][0]["image"] for pod in pods["items"]}
@@ -185,6 +191,73 @@ def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
         node.api.delete(path)
         assert wait(lambda: node.api.find(path) is None, TIMEOUT_S)
         node.box.call("rm", "-rf", TOOLKIT)
+
+
+OF_GUIDE_C = {
+    "driver.enabled": "false", "operator.defaultRuntime": "containerd",
+    "operator.runtimeClass": "nvidia", "cdi.enabled": "true", "cdi.default": "false",
+    "mig.strategy": "single", "migManager.enabled": "true",
+    "migManager.config.name": "default-mig-parted-config", "nfd.enabled": "true",
+    "psp.enabled": "false", "toolkit.enabled": "true", "daemonsets.labels.team": "ml",
+    "gfd.env[0].name": "GFD_EXTRA_LABELS", "gfd.env[0].value": "ecc\\,models\\,present\\,operator",
+}  # fmt: skip
+"""Values that the guide to the GPU operator 1.11 explains; the last line adds gpu.deploy.*."""
+
+
+@ON_ONE
+def test_the_command_of_guide_c_installs_with_the_gpu_operators_values(node: Cluster) -> None:
+    """Only the chart is another one, and its image."""
+    before, labels, namespace = node.engine.snapshot(), _labels(node), "--namespace=gpu-operator"
+    words = [f"--set={name}={value}" for name, value in OF_GUIDE_C.items()]
+    installation = json.loads(
+        node.helm("install", "--wait", "--generate-name", namespace, "--create-namespace",
+                  str(CHART), *words, "--timeout=120s", "--output=json")
+    )  # fmt: skip
+    try:
+        notes = installation["info"]["notes"]
+        ignored = [line.partition(":")[0] for line in notes.splitlines() if line[:2] == "- "]
+        assert ignored == ["- nfd", "- cdi.default"]
+        assert _gpus(run(node.api, "first", _asks("nvidia"))) == 1
+        assert wait(lambda: "nvidia.com/gpu.present" in _labels(node), TIMEOUT_S)
+        found = _labels(node)
+        for name in ("present", "deploy.container-toolkit", "deploy.mig-manager"):
+            assert found[f"nvidia.com/gpu.{name}"] == "true"
+        classes = node.kubectl("get", "runtimeclasses", "--output=name").split()
+        assert {name.rpartition("/")[2] for name in classes} == set(CLASSES) - {""}
+    finally:
+        node.helm("uninstall", installation["name"], namespace, "--wait", "--timeout=180s")
+    assert node.engine.snapshot() == before
+    assert _labels(node) == labels
+
+
+class Watched:
+    """What a Node showed while something happened: nothing of it may vanish."""
+
+    def __init__(self, node: Cluster) -> None:
+        """Look at a cluster's node."""
+        self._node = node
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.gpus: set[int] = set()
+        self.conditions: set[str] = set()
+        self.labels: set[str | None] = set()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Look several times a second."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._thread.join()
+        print(f"the Node showed {self.gpus} GPUs, condition {self.conditions}")
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.2):
+            self.gpus.add(_allocatable(self._node))
+            self.conditions.add(_condition(self._node))
+            self.labels.add(_labels(self._node).get("nvidia.com/gpu.product"))
 
 
 @ON_ONE
@@ -229,21 +302,34 @@ def test_the_manifests_install_and_remove_it_without_helm(node: Cluster) -> None
 
 
 @ON_ONE
-def test_a_label_of_the_node_chooses_its_config_file(node: Cluster) -> None:
+def test_a_label_chooses_the_config_file_and_every_right_is_used_and_no_other(
+    node: Cluster,
+) -> None:
+    """All tasks that ask the API server do what they can, until the chart is removed."""
+    began = node.audit_log.stat().st_size
     shared = "sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
     if node.api.find(f"/api/v1/namespaces/{NAMESPACE}") is None:  # of an earlier test
         node.kubectl("create", "namespace", NAMESPACE)
     node.kubectl("create", "configmap", "plugin", *IN_NAMESPACE, "--from-literal=whole=version: v1",
                  f"--from-literal=shared=version: v1\n{shared}")  # fmt: skip
-    words = ("--set=devicePlugin.config.name=plugin", "--set=devicePlugin.config.default=whole")
+    taint = "example.com/no-gpus-yet"
+    node.kubectl("taint", "node", NODE, f"{taint}=:NoSchedule")
+    words = ("--set=devicePlugin.config.name=plugin", "--set=devicePlugin.config.default=whole",
+             f"--set=devicePlugin.startupTaint={taint}")  # fmt: skip
     label = "nvidia.com/device-plugin.config"
     with installed(node, *words):
+        rights = audit.granted(node.helm("get", "manifest", "nvct", *IN_NAMESPACE))
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node)
+        assert wait(lambda: taint not in _taints(node), TIMEOUT_S), _state(node)
         node.kubectl("label", "node", NODE, f"{label}=shared")
         assert wait(lambda: _allocatable(node) == 2 * GPUS, TIMEOUT_S), _state(node)
         node.kubectl("label", "node", NODE, f"{label}-")
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node)
     node.kubectl("delete", *IN_NAMESPACE, "configmap", "plugin")
+    requests = audit.of_accounts(audit.requests(node.audit_log, began))
+    assert not [each for each in requests if each.status in audit.REFUSED]
+    assert {each.right for each in requests} == rights
+    assert rights <= audit.documented(PAGE.read_text())
 
 
 @ON_ONE
@@ -268,7 +354,8 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
     other = "other-node"
     node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": {"name": other}})
     label = '{"metadata": {"labels": {"nvidia.com/gpu.count": "9"}}}'
-    taint = '{"spec": {"unschedulable": true}}'
+    cordon = '{"spec": {"unschedulable": true}}'
+    other_taint = '{"spec": {"taints": [{"key": "example.com/b", "effect": "NoSchedule"}]}}'
     lie, own = (
         f'{{"status": {{"conditions": [{{"type": "{name}", "status": "False"}}]}}}}'
         for name in ("Ready", TYPE)
@@ -281,12 +368,17 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
     reason = '{"metadata": {"annotations": {"nvct.dev/mig.config.reason": "busy"}}}'
     elsewhere = '{"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}}'
     try:
-        with installed(node, "--set=nodeSelector.kubernetes\\.io/hostname=none"):
+        words = (
+            "--set=nodeSelector.kubernetes\\.io/hostname=none",
+            "--set=devicePlugin.startupTaint=example.com/a",
+        )
+        with installed(node, *words):
             sentence = "may change only the Node that it runs on"
             assert wait(lambda: sentence in _patch(node, other, label))  # a policy takes a moment
             assert "patched" in _patch(node, NODE, label)
             assert "may change only the Node" in _patch(node, NODE, label, at="")
-            assert "may change only metadata of a Node" in _patch(node, NODE, taint)
+            assert "no part of a Node's spec but one taint" in _patch(node, NODE, cordon)
+            assert "may remove no taint but example.com/a" in _patch(node, NODE, other_taint)
             assert "may change no condition but" in _patch(node, NODE, lie, part="status")
             assert "may not change the resources" in _patch(node, NODE, less, part="status")
             assert "may change no label of Kubernetes" in _patch(node, NODE, role)
@@ -342,6 +434,13 @@ def _labels(node: Cluster) -> dict[str, str]:
     assert found is not None
     labels = found["metadata"]["labels"]
     return {key: value for key, value in labels.items() if key.startswith("nvidia.com/")}
+
+
+def _taints(node: Cluster) -> list[str]:
+    """Return the keys of the Node's taints."""
+    found = node.api.find(f"/api/v1/nodes/{NODE}")
+    assert found is not None
+    return [taint["key"] for taint in found["spec"].get("taints", ())]
 
 
 def _status(node: Cluster) -> str:

@@ -16,14 +16,18 @@ from nvct.agent.mig_manager import options
 from nvct.cli.install import install
 from nvct.errors import ContainerNotPossibleError
 from nvct.version import __version__
-from tests.kubernetes import programs
+from tests.kubernetes import audit, chart_values, programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 pytestmark = pytest.mark.slow
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
+TEMPLATES = CHART / "templates"
+PAGE = CHART.parents[2] / "docs/kubernetes.md"
+UPDATE = "updateStrategy"
 MANIFESTS = CHART.parents[1] / "kubernetes"
 OPERATOR: dict[str, Any] = {
     "cdi": {"enabled": True, "default": True},
@@ -47,13 +51,19 @@ OPERATOR: dict[str, Any] = {
 PLUGIN: dict[str, Any] = {
     "compatWithCPUManager": True,
     "deviceListStrategy": ["cdi-annotations", "cdi-cri"],
-    "failOnInitError": False,
+    "failOnInitError": True,
     "migStrategy": "single",
     "runtimeClassName": "nvidia",
 }
 """Values of the device plugin's chart, 0.9 and 0.20."""
-MATRIX: dict[str, dict[str, Any]] = {
+PLUGIN_CONFIG: dict[str, Any] = {"config": {"name": "plugin"}}
+TAINT: dict[str, Any] = {"devicePlugin": {"startupTaint": "example.com/starting"}}
+MATRIX: dict[str, Mapping[str, Any]] = {
     "defaults": {},
+    "plugin-0.9": chart_values.PLUGIN_0_9,
+    "plugin-0.20": chart_values.PLUGIN_0_20,
+    "plugins-configs": {"config": {"map": {"a": "version: v1", "b": ""}, "default": "a"}},
+    "gfd": chart_values.GFD,
     "operator": OPERATOR,
     "plugin": PLUGIN,
     "crio": {"toolkit": {"runtime": "crio"}},
@@ -92,6 +102,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "pod-monitor": {"dcgmExporter": {"podMonitor": {"enabled": True}}},
     "privileged": {"agent": {"privileged": True}},
     "all-seen": {"agent": {"hiddenHostPaths": []}, "nvmlWorker": {"resources": None}},
+    "taint": TAINT,
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
         "nodeSelector": {"gpus": "true"},
@@ -109,7 +120,7 @@ def _helm() -> Path:
         pytest.skip(error.message)
 
 
-def helm(*words: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
+def helm(*words: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
     """Run helm without a cluster."""
     return subprocess.run(
         [str(_helm()), *words, "--values=-"], input=json.dumps(values or {}), text=True,
@@ -117,11 +128,16 @@ def helm(*words: str, values: dict[str, Any] | None = None) -> subprocess.Comple
     )  # fmt: skip
 
 
-def rendered(values: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the objects by kind and name."""
+def manifest(values: Mapping[str, Any]) -> str:
+    """Return what helm renders."""
     done = helm("template", "nvct", str(CHART), "--namespace=gpus", values=values)
     assert done.returncode == 0, done.stderr
-    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    return done.stdout
+
+
+def rendered(values: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the objects by kind and name."""
+    objects = [each for each in yaml.safe_load_all(manifest(values)) if each]
     by_name = {(each["kind"], each["metadata"]["name"]): each for each in objects}
     assert len(by_name) == len(objects)
     return by_name
@@ -145,14 +161,14 @@ def env_of(container: dict[str, Any]) -> dict[str, str]:
     return {entry["name"]: entry.get("value", "") for entry in container["env"]}
 
 
-def notes(values: dict[str, Any]) -> str:
+def notes(values: Mapping[str, Any]) -> str:
     done = helm("install", "nvct", str(CHART), "--dry-run=client", values=values)
     assert done.returncode == 0, done.stderr
     return done.stdout.partition("NOTES:")[2]
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
-def test_the_chart_is_well_formed_with(values: dict[str, Any]) -> None:
+def test_the_chart_is_well_formed_with(values: Mapping[str, Any]) -> None:
     done = helm("lint", "--strict", str(CHART), values=values)
     assert done.returncode == 0, done.stdout + done.stderr
     objects = rendered(values)
@@ -348,6 +364,51 @@ def test_the_kubelet_asks_by_http_or_by_a_command() -> None:
     assert not {"livenessProbe", "ports"} & agent.keys()
 
 
+def test_the_config_files_of_the_device_plugins_chart() -> None:
+    files = {"whole": "version: v1", "shared": "version: v1\nsharing: {}"}
+    config = {"map": files, "default": "whole", "fallbackStrategies": ["empty"]}
+    objects = rendered({"config": config})
+    assert objects["ConfigMap", "nvct-configs"]["data"] == files
+    env = env_of(agent_of(pod_of(objects)))
+    assert (env["DEFAULT_CONFIG"], env["FALLBACK_STRATEGIES"]) == ("whole", "empty")
+    assert "config-manager" in env["NVCT_AGENT_TASKS"]
+    volumes = {volume["name"]: volume for volume in pod_of(objects)["volumes"]}
+    assert volumes["available-configs"]["configMap"] == {"name": "nvct-configs"}
+    of_others = rendered({"config": {"name": "mine"}})
+    assert ("ConfigMap", "nvct-configs") not in of_others
+    volumes = {volume["name"]: volume for volume in pod_of(of_others)["volumes"]}
+    assert volumes["available-configs"]["configMap"] == {"name": "mine"}
+
+
+def test_variables_that_the_device_plugins_and_gfds_charts_have_as_values() -> None:
+    values = {
+        "gdrcopyEnabled": True, "gdsEnabled": False, "mofedEnabled": None,
+        "deviceDiscoveryStrategy": "nvml", "gfd": {"noTimestamp": True}, "sleepInterval": "30s",
+    }  # fmt: skip
+    env = env_of(agent_of(pod_of(rendered(values))))
+    expected = {
+        "GDRCOPY_ENABLED": "true", "GDS_ENABLED": "false", "DEVICE_DISCOVERY_STRATEGY": "nvml",
+        "GFD_NO_TIMESTAMP": "true", "GFD_SLEEP_INTERVAL": "30s",
+    }  # fmt: skip
+    assert {key: env.get(key) for key in expected} == expected
+    assert "MOFED_ENABLED" not in env
+
+
+def test_what_these_charts_say_of_pods() -> None:
+    limits = {"limits": {"memory": "300Mi"}}
+    template = rendered(
+        {
+            "podAnnotations": {"a": "b"},
+            "daemonsets": {"annotations": {"c": "d"}},
+            "priorityClassName": "mine",
+            "resources": limits,
+        }
+    )["DaemonSet", "nvct"]["spec"]["template"]
+    assert {"a": "b", "c": "d"}.items() <= template["metadata"]["annotations"].items()
+    assert template["spec"]["priorityClassName"] == "mine"
+    assert agent_of(template["spec"])["resources"] == limits
+
+
 def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None:
     objects = rendered({})
     pod = pod_of(objects)
@@ -366,14 +427,17 @@ def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None
 @pytest.mark.parametrize(
     ("values", "verbs"),
     [
-        ({"migManager": {"enabled": True}}, ["get", "patch", "list", "watch"]),
+        ({"migManager": {"enabled": True}}, ["get", "patch", "watch"]),
         ({}, ["get", "patch"]),
-        (MATRIX["config"], ["get", "patch", "list", "watch"]),
-        (MATRIX["config-alone"], ["get", "list", "watch"]),
+        (MATRIX["config"], ["get", "patch", "watch"]),
+        (MATRIX["config-alone"], ["get", "watch"]),
         ({"gfd": {"enabled": False}}, ["get"]),
+        ({"gfd": {"enabled": False}, **TAINT}, ["get", "patch"]),
     ],
 )
-def test_the_account_has_the_rights_of_the_tasks(values: dict[str, Any], verbs: list[str]) -> None:
+def test_the_account_has_the_rights_of_the_tasks(
+    values: Mapping[str, Any], verbs: list[str]
+) -> None:
     objects = rendered(values)
     rule, *more = objects["ClusterRole", "nvct-agent"]["rules"]
     assert [(each["resources"], each["verbs"]) for each in more] == [
@@ -398,7 +462,7 @@ def test_values_of_the_mig_manager_are_its_variables() -> None:
     assert env["NVCT_AGENT_TASKS"] == "condition,device-plugin,exporter,labels,mig-manager"
     rules = objects["ClusterRole", "nvct-agent"]["rules"]
     assert [rule["resources"] for rule in rules[-2:]] == [["pods"], ["pods/eviction"]]
-    env = env_of(pod_of(rendered(MATRIX["dra"] | MATRIX["mig"]))["containers"][0])
+    env = env_of(pod_of(rendered({**MATRIX["dra"], **MATRIX["mig"]}))["containers"][0])
     assert "NVCT_MIG_CONFIG_FILE" not in env
 
 
@@ -414,6 +478,84 @@ def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:
     assert classes == ["gpu.nvidia.com", "mig.nvidia.com"]
     assert ("ValidatingAdmissionPolicy", "nvct-agent-slices") in objects
     assert not [kind for kind, _ in rendered({}) if kind == "DeviceClass"]
+
+
+def test_the_page_has_the_rights_of_all_tasks() -> None:
+    """A test of test_chart.py compares them with the requests of the device plugin's agent."""
+    granted = {
+        right
+        for values in ({**MATRIX["config"], "devicePlugin": {"startupTaint": "a", **PLUGIN_CONFIG}},
+                       {"migManager": {"enabled": True, "evictPods": True}}, MATRIX["dra"])
+        for right in audit.granted(manifest(values))
+    }  # fmt: skip
+    assert audit.documented(PAGE.read_text()) == granted
+
+
+def test_the_agent_tolerates_the_startup_taint_and_removes_it() -> None:
+    pod = pod_of(rendered(TAINT))
+    assert {"key": "example.com/starting", "operator": "Exists"} in pod["tolerations"]
+    assert env_of(agent_of(pod))["STARTUP_TAINT"] == "example.com/starting"
+
+
+@pytest.mark.parametrize(
+    ("values", "names"),
+    [
+        ({}, ["nvidia", "nvidia-cdi", "nvidia-legacy"]),
+        ({"cdi": {"enabled": False}}, ["nvidia"]),
+        (
+            {"cdi": {"enabled": False}, "operator": {"runtimeClass": "gpu"}},
+            ["gpu", "nvidia"],
+        ),
+    ],
+)
+def test_the_runtime_classes_are_those_of_the_operator(
+    values: Mapping[str, Any], names: list[str]
+) -> None:
+    classes = {
+        name: each["handler"]
+        for (kind, name), each in rendered(values).items()
+        if kind == "RuntimeClass"
+    }
+    assert sorted(classes) == names
+    assert classes == {name: "nvidia" if name == "gpu" else name for name in names}
+
+
+@pytest.mark.parametrize(
+    ("values", "ignored"),
+    [
+        (chart_values.PLUGIN_0_9, ["failOnInitError", "namespace", "nvidiaDriverRoot", UPDATE]),
+        (
+            chart_values.PLUGIN_0_20,
+            ["componentSelectorLabels", UPDATE, "devicePlugin.containers", "gfd.nameOverride",
+             "gfd.namespaceOverride", "gfd.securityContext", "cdi.featureFlags",
+             "cdi.nvidiaHookPath", "mps", "nfd"],
+        ),
+        (
+            chart_values.GFD,
+            ["failOnInitError", "namespace", UPDATE, "securityContext", "nfd",
+             "node-feature-discovery"],
+        ),
+    ],
+    ids=["plugin-0.9", "plugin-0.20", "gfd"],
+)  # fmt: skip
+def test_all_values_of_nvidias_charts_are_taken_and_some_named(
+    values: Mapping[str, Any], ignored: list[str]
+) -> None:
+    lines = notes(values).partition("Values without effect:\n")[2].splitlines()
+    named = [line.partition(":")[0][2:] for line in lines if line.startswith("- ")]
+    assert sorted(named) == sorted(ignored)
+
+
+def test_each_value_of_other_charts_stands_in_the_page() -> None:
+    """The page has a row for what is honored, and names what is not."""
+    text = (TEMPLATES / "_operator.tpl").read_text()
+    page = PAGE.read_text()
+    for block in ("nvct.withoutEffect", "nvct.plainWithoutEffect", "nvct.refused"):
+        names = yaml.safe_load(text.partition(f'define "{block}" -}}}}')[2].partition("{{-")[0])
+        assert not [name for name in names if f"`{name}" not in page]
+    known = set(json.loads((CHART / "values.schema.json").read_text())["properties"])
+    own = set(yaml.safe_load((CHART / "values.yaml").read_text()))
+    assert not [name for name in known - own if f"`{name}" not in page]
 
 
 def test_each_ignored_value_is_one_line_of_the_notes() -> None:
@@ -451,11 +593,19 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
             {"image": {"registry": "x"}},
             "at '/image': additional properties 'registry' not allowed",
         ),
+        (
+            {"config": {"name": "a", "map": {"b": "c"}}},
+            "config.map and the name of a ConfigMap are both given",
+        ),
+        ({"config": {"fallbackStrategies": ["first"]}}, "at '/config/fallbackStrategies/0'"),
+        ({"sleepInterval": 60}, "at '/sleepInterval': got number, want"),
         ({"tolkit": {}}, "at '': additional properties 'tolkit' not allowed"),
         ({"toolkit": {"env": [{"name": "A B", "value": ""}]}}, "at '/toolkit/env/0/name'"),
     ],
 )
-def test_a_wrong_value_is_refused_with_a_sentence(values: dict[str, Any], sentence: str) -> None:
+def test_a_wrong_value_is_refused_with_a_sentence(
+    values: Mapping[str, Any], sentence: str
+) -> None:
     done = helm("template", "nvct", str(CHART), values=values)
     assert done.returncode != 0
     assert sentence in done.stderr

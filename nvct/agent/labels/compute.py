@@ -11,11 +11,20 @@ if TYPE_CHECKING:
     from nvct.agent.labels.facts import Facts, Labels, Rules
 
 ECC, MODELS, MEMORY, PCI = "ecc", "models", "gpu-memory", "pci"
-EXTRA = (ECC, MODELS, MEMORY, PCI)
+PRESENT, OPERATOR = "present", "operator"
+EXTRA = (ECC, MODELS, MEMORY, PCI, PRESENT, OPERATOR)
 """Groups of labels that NVIDIA's program does not have: gpu.ecc; a set for each model where there
 are several; gpu-memory, as guides of 2018 spell gpu.memory; that of Node Feature Discovery for a
-node with an NVIDIA device on its PCI bus, for clusters without it."""
+node with an NVIDIA device on its PCI bus, for clusters without it; gpu.present, which the GPU
+operator gives such a node; gpu.deploy.*, by which it chooses what runs there."""
 PCI_PRESENT = "feature.node.kubernetes.io/pci-10de.present"
+DEPLOYED = (
+    "container-toolkit", "dcgm", "dcgm-exporter", "device-plugin", "driver",
+    "gpu-feature-discovery", "node-status-exporter", "operator-validator",
+)  # fmt: skip
+"""What the GPU operator runs on a node with GPUs for containers."""
+MIG_MANAGER = "mig-manager"
+"""It runs there if a GPU has a MIG mode."""
 
 
 def labels(facts: Facts, rules: Rules) -> tuple[Labels, list[str]]:
@@ -55,4 +64,11 @@ def _extra(facts: Facts, rules: Rules, labels: Labels) -> Labels:
         extra[f"{gpus.GPU}-memory"] = memory
     if PCI in rules.extra and facts.has_nvidia_device:
         extra[PCI_PRESENT] = "true"
+    if facts.gpus or facts.has_nvidia_device:
+        if PRESENT in rules.extra:
+            extra[f"{gpus.GPU}.present"] = "true"
+        if OPERATOR in rules.extra:
+            has_mig = any(gpu.mig_capable for gpu in facts.gpus)
+            names = (*DEPLOYED, MIG_MANAGER) if has_mig else DEPLOYED
+            extra |= {f"{gpus.GPU}.deploy.{name}": "true" for name in names}
     return extra

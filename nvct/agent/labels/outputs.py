@@ -88,9 +88,12 @@ class OwnNode:
         """Label a node of a cluster."""
         self._cluster = cluster
         self._node = node
+        self._applied: tuple[str, Labels] | None = None
 
     async def write(self, labels: Labels) -> None:
         """Apply the labels; those that were applied before and are left out now are removed.
+
+        If the Node still has what was applied last, it is only read.
 
         Raises:
             ClusterError: the API server refuses, or there is no such Node.
@@ -104,9 +107,13 @@ class OwnNode:
                 hint="give its name: NODE_NAME, from the field spec.nodeName",
                 status=NOT_FOUND,
             )
+        uid, there = node["metadata"]["uid"], node["metadata"].get("labels") or {}
+        if self._applied == (uid, labels) and labels.items() <= there.items():
+            return
         # With the uid, an apply never creates a Node that was deleted just now.
-        metadata = {"name": self._node, "uid": node["metadata"]["uid"], "labels": labels}
+        metadata = {"name": self._node, "uid": uid, "labels": labels}
         await self._cluster.apply(NODE, {"metadata": metadata}, MANAGER)
+        self._applied = (uid, dict(labels))
 
     async def close(self) -> None:
         """End; the labels stay."""

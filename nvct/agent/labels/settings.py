@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvct.agent.labels.compute import ECC, MODELS
+from nvct.agent.labels.compute import ECC, MODELS, PRESENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Settings:
     label_node: bool = False
     remove_labels: bool = False
     labels_file: str = ""
-    extra_labels: tuple[str, ...] = (ECC, MODELS)
+    extra_labels: tuple[str, ...] = (ECC, MODELS, PRESENT)
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
     sharing: Sharing | None = None

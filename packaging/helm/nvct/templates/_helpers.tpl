@@ -55,7 +55,7 @@ imagePullSecrets:
 serviceAccountName: {{ include "nvct.serviceAccount" . }}
 automountServiceAccountToken: false
 hostPID: true # containerd is told by a signal to the owner of its socket
-{{- with .Values.daemonsets.priorityClassName }}
+{{- with .Values.priorityClassName | default .Values.daemonsets.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- include "nvct.pull" . }}
@@ -67,7 +67,11 @@ nodeSelector:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .Values.tolerations | default .Values.daemonsets.tolerations }}
+{{- $tolerations := .Values.tolerations | default .Values.daemonsets.tolerations | default list -}}
+{{- with .Values.devicePlugin.startupTaint }}
+{{- $tolerations = append $tolerations (dict "key" . "operator" "Exists") }}
+{{- end }}
+{{- with $tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -109,7 +113,7 @@ and looks for processes that use them. */}}
 {{- define "nvct.tasks" -}}
 {{- $tasks := list -}}
 {{- if .Values.condition.enabled }}{{ $tasks = append $tasks "condition" }}{{ end -}}
-{{- if .Values.devicePlugin.config.name }}{{ $tasks = append $tasks "config-manager" }}{{ end -}}
+{{- if include "nvct.configMap" . }}{{ $tasks = append $tasks "config-manager" }}{{ end -}}
 {{- if and .Values.devicePlugin.enabled (not .Values.dra.enabled) }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
 {{- if .Values.dra.enabled }}{{ $tasks = append $tasks "dra" }}{{ end -}}
 {{- if .Values.dcgmExporter.enabled }}{{ $tasks = append $tasks "exporter" }}{{ end -}}
@@ -158,7 +162,21 @@ resource.k8s.io/v1beta1
 
 {{/* Not empty if the agent asks the API server. */}}
 {{- define "nvct.usesApi" -}}
-{{- if or .Values.condition.enabled .Values.dra.enabled .Values.gfd.enabled (include "nvct.changesMig" .) .Values.devicePlugin.config.name }}true{{ end -}}
+{{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) }}true{{ end -}}
+{{- end }}
+
+{{/* Not empty if the agent changes its Node. */}}
+{{- define "nvct.changesNode" -}}
+{{- if or .Values.condition.enabled .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) }}true{{ end -}}
+{{- end }}
+
+{{/* What the agent may do with Nodes: docs/kubernetes.md says which task needs what. */}}
+{{- define "nvct.nodeVerbs" -}}
+{{- $verbs := list -}}
+{{- if or (include "nvct.changesNode" .) .Values.dra.enabled }}{{ $verbs = append $verbs "get" }}{{ end -}}
+{{- if or .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) }}{{ $verbs = append $verbs "patch" }}{{ end -}}
+{{- if or (include "nvct.configMap" .) (include "nvct.changesMig" .) }}{{ $verbs = append $verbs "watch" }}{{ end -}}
+{{- join ", " $verbs -}}
 {{- end }}
 
 {{/* The Node's name: for the API server, and in metrics. */}}

@@ -1,7 +1,20 @@
 {{/* SPDX-License-Identifier: Apache-2.0
 
-Values of the GPU operator's chart, and of the device plugin's (0.9 to 0.20): understood, ignored, or refused.
+Values of the GPU operator's chart, of the device plugin's (0.9 to 0.20) and of GPU Feature Discovery's: understood,
+ignored, or refused. docs/kubernetes.md has them as tables.
 */}}
+
+{{/* The RuntimeClasses: operator.runtimeClass is another name of nvidia; the others are for cdi.enabled. */}}
+{{- define "nvct.runtimeClasses" -}}
+{{- $names := list "nvidia" (default "nvidia" (.Values.operator | default dict).runtimeClass) | uniq -}}
+{{- if .Values.cdi.enabled }}{{ $names = concat $names (list "nvidia-cdi" "nvidia-legacy") | uniq }}{{ end -}}
+{{- join " " $names -}}
+{{- end }}
+
+{{/* The ConfigMap of MIG configurations. The operator's own has what nvct has built in. */}}
+{{- define "nvct.migConfig" -}}
+{{- if ne .Values.migManager.config.name "default-mig-parted-config" }}{{ .Values.migManager.config.name }}{{ end -}}
+{{- end }}
 
 {{- define "nvct.migStrategy" -}}
 {{- default .Values.mig.strategy .Values.migStrategy -}}
@@ -10,6 +23,35 @@ Values of the GPU operator's chart, and of the device plugin's (0.9 to 0.20): un
 {{- define "nvct.deviceListStrategy" -}}
 {{- $strategy := default (ternary "cdi-cri" "envvar" .Values.cdi.enabled) .Values.deviceListStrategy -}}
 {{- kindIs "slice" $strategy | ternary (join "," $strategy) $strategy -}}
+{{- end }}
+
+{{/* The ConfigMap of config files, "" for none; config is the plugin's name of devicePlugin.config. */}}
+{{- define "nvct.configMap" -}}
+{{- $config := .Values.config | default dict -}}
+{{- if and $config.map (or $config.name .Values.devicePlugin.config.name) }}{{ fail "config.map and the name of a ConfigMap are both given: nvct takes one of them." }}{{ end -}}
+{{- if $config.map }}{{ include "nvct.fullname" . }}-configs{{ else }}{{ .Values.devicePlugin.config.name | default $config.name | default "" }}{{ end -}}
+{{- end }}
+
+{{- define "nvct.configDefault" -}}
+{{- .Values.devicePlugin.config.default | default (.Values.config | default dict).default | default "" -}}
+{{- end }}
+
+{{- define "nvct.configFallbacks" -}}
+{{- join "," ((.Values.config | default dict).fallbackStrategies | default (list "named" "single")) -}}
+{{- end }}
+
+{{/* Variables of the agent that these charts have as values. */}}
+{{- define "nvct.chartEnv" -}}
+{{- $names := dict "GDRCOPY_ENABLED" .Values.gdrcopyEnabled "GDS_ENABLED" .Values.gdsEnabled "MOFED_ENABLED" .Values.mofedEnabled -}}
+{{- $_ := set $names "DEVICE_DISCOVERY_STRATEGY" .Values.deviceDiscoveryStrategy -}}
+{{- $_ = set $names "GFD_NO_TIMESTAMP" (coalesce .Values.gfd.noTimestamp .Values.noTimestamp) -}}
+{{- $_ = set $names "GFD_SLEEP_INTERVAL" (coalesce .Values.gfd.sleepInterval .Values.sleepInterval) -}}
+{{- range $name, $value := $names }}
+{{- if not (kindIs "invalid" $value) }}
+- name: {{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{/* Refuse what would leave a cluster without what its values promise. */}}
@@ -55,13 +97,14 @@ vgpuDeviceManager: nvct prepares no GPUs for virtual machines
 cdi: [enabled]
 daemonsets: [labels, annotations, priorityClassName, tolerations]
 dcgmExporter: [enabled, port, env, config, service, serviceMonitor, podMonitor]
-devicePlugin: [enabled, env, config]
+devicePlugin: [enabled, env, config, startupTaint]
 driver: [enabled]
-gfd: [enabled, env]
+gfd: [enabled, env, noTimestamp, sleepInterval]
+config: [name, map, default, fallbackStrategies]
 hostPaths: [driverInstallDir, kubelet]
 mig: [strategy]
 migManager: [enabled, env, config, gpuClientsConfig, evictPods]
-operator: [defaultRuntime] # the engine is found, see toolkit.runtime
+operator: [defaultRuntime, runtimeClass] # the engine is found, see toolkit.runtime
 sandboxWorkloads: [enabled]
 toolkit: [enabled, runtime, installDir, setAsDefault, env, policy, resources]
 vgpuManager: [enabled]
@@ -70,8 +113,11 @@ vgpuManager: [enabled]
 {{/* Single values of the device plugin's chart that have no effect, and why. */}}
 {{- define "nvct.plainWithoutEffect" -}}
 allowDefaultNamespace: any namespace will do
-failOnInitError: the agent waits for a driver
+componentSelectorLabels: the selector has the component
+failOnInitError: the agent waits for a driver, as with failOnInitError=false
 legacyDaemonsetAPI: Kubernetes has no such API any more
+namespace: helm's option --namespace chooses it
+namespaceOverride: helm's option --namespace chooses it
 nvidiaDriverRoot: the driver is found; hostPaths.driverInstallDir is that of a driver container
 podSecurityContext: the agent runs as root
 runtimeClassName: the agent needs no RuntimeClass
@@ -89,7 +135,7 @@ updateStrategy: the newer agent starts before the older one ends
 {{- end }}
 {{- end }}
 {{- range $name, $reason := fromYaml (include "nvct.plainWithoutEffect" .) }}
-{{- if hasKey $.Values $name }}
+{{- if index $.Values $name }}
 - {{ $name }}: {{ $reason }}
 {{- end }}
 {{- end }}

@@ -72,7 +72,7 @@ def test_families(compute_capability: tuple[int, int], family: str) -> None:
 
 
 def test_what_nvml_does_not_report_has_no_label() -> None:
-    rules = Rules(extra=frozenset(compute.EXTRA))
+    rules = Rules(extra=frozenset(compute.EXTRA) - {compute.OPERATOR})
     dark = GpuFacts(model="NVIDIA GB10")
 
     found = labels(Facts(driver_version="unknown", gpus=(dark,), host_drivers=None), rules)
@@ -81,12 +81,26 @@ def test_what_nvml_does_not_report_has_no_label() -> None:
         "nvidia.com/gpu.count": "1",
         "nvidia.com/gpu.machine": "unknown",
         "nvidia.com/gpu.mode": "unknown",
+        "nvidia.com/gpu.present": "true",
         "nvidia.com/gpu.product": "NVIDIA-GB10",
         "nvidia.com/gpu.replicas": "1",
         "nvidia.com/gpu.sharing-strategy": "none",
         "nvidia.com/mig.capable": "false",
         "nvidia.com/mps.capable": "false",
     }
+
+
+def test_labels_of_the_gpu_operator() -> None:
+    rules = Rules(extra=frozenset({compute.PRESENT, compute.OPERATOR}))
+    without_mig = replace(H100, mig_capable=False)
+
+    found = labels(replace(NODE, gpus=(H100,)), rules)
+    assert found[f"{GPU}.present"] == found[f"{GPU}.deploy.device-plugin"] == "true"
+    assert found[f"{GPU}.deploy.mig-manager"] == "true"
+    older = labels(replace(NODE, gpus=(without_mig,)), rules)
+    assert f"{GPU}.deploy.mig-manager" not in older
+    assert f"{GPU}.deploy.driver" in labels(Facts(has_nvidia_device=True), rules)
+    assert not [key for key in labels(Facts(), rules) if key.startswith(GPU)]
 
 
 def test_a_driver_version_of_two_parts_has_an_empty_revision() -> None:

@@ -91,6 +91,13 @@ def test_the_agent_waits_for_a_driver_unless_it_is_to_fail() -> None:
     assert options.resolve([], env, in_agent=True)[0].fail_on_init_error
 
 
+def test_the_agent_looks_at_its_labels_less_often_unless_an_interval_is_given() -> None:
+    env = {"GFD_SLEEP_INTERVAL": "30s"}
+    assert options.resolve([], {}, in_agent=True)[0].sleep_interval == "10m"
+    assert options.resolve([], env, in_agent=True)[0].sleep_interval == "30s"
+    assert options.resolve([], {})[0].sleep_interval == "60s"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("60s", 60.0), ("1m30s", 90.0), ("1.5h", 5400.0), ("250ms", 0.25), ("infinite", math.inf)],

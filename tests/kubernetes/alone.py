@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cluster for programs that are no tests: `make demo-kubernetes`, the measurements."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+
+from nvct.sim import tree
+from tests.engines import conftest as engines
+from tests.engines.box import DRIVER_ROOT, Box
+from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes.cluster import Cluster
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RELEASE = "trixie"
+
+
+class Folder:
+    """Makes temporary folders as pytest's factory does."""
+
+    def __init__(self, path: Path) -> None:
+        """Make them in a folder."""
+        self._path = path
+
+    def mktemp(self, name: str) -> Path:
+        """Return a new folder."""
+        made = self._path / name
+        made.mkdir()
+        return made
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Cluster]:
+    """Yield a ready cluster of one simulated node; it vanishes at the end.
+
+    Raises:
+        ContainerNotPossibleError: it does not start, or its programs cannot be built here.
+    """
+    with tempfile.TemporaryDirectory(prefix="nvct-") as folder:
+        factory: object = Folder(Path(folder))
+        programs, node, work = engines.prepare(RELEASE, factory)  # type: ignore[arg-type]
+        box = None
+        try:
+            box = Box(programs, node, work, DRIVER_ROOT)
+            engine = SupervisedContainerd(box, 2)
+            engine.start()
+            yield Cluster(box, engine)
+        finally:
+            if box is not None:
+                box.close()
+            tree.destroy(node)

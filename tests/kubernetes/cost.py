@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node's agent costs the API server: `python -m tests.kubernetes.cost [SECONDS]`, as root.
+
+All tasks that ask the API server run in one agent on a real cluster, with the chart's account. The API
+server's audit log has each request. To see an hour in seconds, the periods of the tasks are divided
+by SPEEDUP: the heartbeat of the condition, the length of a watch, the interval of the labels. What
+an event costs is counted as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from nvct.sim import node_changes
+from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.kubernetes import alone, audit
+from tests.kubernetes.api import wait
+from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE
+from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, simulated, smi
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.kubernetes.audit import Right
+    from tests.kubernetes.cluster import Cluster
+
+CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
+SPEEDUP = 20
+SECONDS = 120
+NODES = 5000
+HOUR_S = 3600
+SETTLED_S = 8.0
+"""After an event: longer than the agent takes to see it, write, and look again."""
+TYPE = "nvct.dev/GPUReady"
+CONFIG_LABEL = "nvidia.com/device-plugin.config"
+TASKS = ("condition", "config-manager", "device-plugin", "labels", "mig-manager")
+CONFIGS = {"default": "version: v1\n", "mixed": "version: v1\nflags: {migStrategy: mixed}\n"}
+LOG = "agent.log"
+AGENT = """
+from nvct.agent import cluster
+from nvct.agent.condition import task as condition
+from nvct.agent.labels import task as labels
+from nvct.agent.__main__ import main
+condition.HEARTBEAT_S /= {speedup}
+labels.PERIOD_S /= {speedup}
+cluster.Cluster.changes.__defaults__ = (cluster.WATCH_S / {speedup},)
+main()
+"""
+
+
+class Cost(NamedTuple):
+    """Requests of one node.
+
+    Attributes:
+        idle: an hour, by what they do.
+        events: of one event, by what happens.
+    """
+
+    idle: dict[Right, float]
+    events: dict[str, int]
+
+    @property
+    def idle_sum(self) -> float:
+        """Return all requests of an idle node in an hour."""
+        return sum(self.idle.values())
+
+    def lines(self) -> list[str]:
+        """Return the tables for docs/kubernetes.md."""
+        rows = ["| request | of an idle node, in an hour |", "|---|---|"]
+        rows += [
+            f"| {right.verb} {right.resource} | {count:.0f} |"
+            for right, count in sorted(self.idle.items())
+        ]
+        rows.append(f"| all | {self.idle_sum:.0f} |")
+        rows += ["", "| event | requests |", "|---|---|"]
+        rows += [f"| {what} | {count} |" for what, count in self.events.items()]
+        second = self.idle_sum * NODES / HOUR_S
+        return [*rows, "", f"{NODES} idle nodes: {second:.1f} requests a second"]
+
+
+@contextlib.contextmanager
+def installed(cluster: Cluster) -> Iterator[str]:
+    """Install the chart where no node is chosen; yield the kubeconfig of its account on the node."""
+    words = ("--namespace=nvct", "--create-namespace", "--set=devicePlugin.config.name=plugin",
+             "--set=nodeSelector.kubernetes\\.io/hostname=none", "--set=uninstall.enabled=false")  # fmt: skip
+    cluster.helm("install", "nvct", str(CHART), *words)
+    try:
+        bound = ("--bound-object-kind=Node", f"--bound-object-name={NODE}")
+        token = cluster.kubectl("create", "token", "nvct", "--namespace=nvct", *bound).strip()
+        config = json.loads(cluster.box.read(KUBECONFIG))
+        config["users"][0]["user"] = {"token": token}
+        path = f"{FOLDER}/nvct.kubeconfig"
+        cluster.box.write(path, json.dumps(config))
+        yield path
+    finally:
+        cluster.helm("uninstall", "nvct", "--namespace=nvct", "--wait")
+
+
+@contextlib.contextmanager
+def agent(cluster: Cluster, kubeconfig: str, speedup: int = 1) -> Iterator[int]:
+    """Run the agent until pods can have its GPUs; yield the end of the log before it.
+
+    Args:
+        cluster: of one node.
+        kubeconfig: of the agent.
+        speedup: by what its periods are divided.
+    """
+    began = cluster.audit_log.stat().st_size
+    for name, text in CONFIGS.items():
+        cluster.box.call("mkdir", "-p", f"{FOLDER}/configs")
+        cluster.box.write(f"{FOLDER}/configs/{name}", text)
+    env = {
+        "KUBECONFIG": kubeconfig, "NODE_NAME": NODE, "NVIDIA_DRIVER_ROOT": DRIVER_ROOT,
+        "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT, "FAIL_ON_INIT_ERROR": "false",
+        "CONFIG_FILE_SRCDIR": f"{FOLDER}/configs", "CONFIG_FILE": f"{FOLDER}/config.yaml",
+        "FALLBACK_STRATEGIES": "named", "GFD_SLEEP_INTERVAL": f"{600 // speedup}s",
+    }  # fmt: skip
+    words = [f"{name}={value}" for name, value in env.items()]
+    python = [f"{PROGRAMS}/python", "-I", "-c", AGENT.format(speedup=speedup), *TASKS]
+    process = cluster.box.start(["env", *words, *python], LOG)
+    try:
+        assert wait(lambda: _is_ready(cluster) and allocatable(cluster) == GPUS, TIMEOUT_S), (
+            cluster.box.work / LOG
+        ).read_text()
+        time.sleep(SETTLED_S)
+        yield began
+    finally:
+        cluster.box.call("pkill", "-TERM", "-f", "nvct.agent.__main__")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TIMEOUT_S)
+
+
+def measure(cluster: Cluster, seconds: float) -> Cost:
+    """Return what the agent of a cluster's node asks, idle for some seconds and at events."""
+    with installed(cluster) as kubeconfig:
+        with agent(cluster, kubeconfig) as began:
+            events = {"the agent starts": len(_asked(cluster, began))}
+            for what, event in _events(cluster):
+                events[what] = _count(cluster, event)
+        with agent(cluster, kubeconfig, SPEEDUP):
+            began = cluster.audit_log.stat().st_size
+            time.sleep(seconds)
+            idle = Counter(request.right for request in _asked(cluster, began))
+    hours = seconds * SPEEDUP / HOUR_S
+    return Cost({right: count / hours for right, count in idle.items()}, events)
+
+
+def _asked(cluster: Cluster, began: int) -> list[audit.Request]:
+    """Return the requests of nvct's account since an offset of the log; each watch once."""
+    found = audit.of_accounts(audit.requests(cluster.audit_log, began))
+    refused = [request for request in found if request.status in audit.REFUSED]
+    assert not refused, refused
+    return found
+
+
+def _count(cluster: Cluster, event: Callable[[], None]) -> int:
+    """Return how many requests an event costs."""
+    began = cluster.audit_log.stat().st_size
+    event()
+    time.sleep(SETTLED_S)
+    return len(_asked(cluster, began))
+
+
+def _events(cluster: Cluster) -> list[tuple[str, Callable[[], None]]]:
+    machine = simulated(cluster)
+
+    def hang() -> None:
+        node_changes.set_fault(machine, "hang", 120)
+        assert wait(lambda: not _is_ready(cluster), TIMEOUT_S)
+        node_changes.set_fault(machine, "hang", 0)
+        assert wait(lambda: _is_ready(cluster), TIMEOUT_S)
+
+    def configure() -> None:
+        cluster.kubectl("label", "node", NODE, f"{CONFIG_LABEL}=mixed")
+
+    def divide() -> None:
+        smi(cluster, "-i", "0", "-mig", "1")
+        smi(cluster, "mig", "-i", "0", "-cgi", "1g.10gb", "-C")
+
+    def undo() -> None:
+        smi(cluster, "mig", "-i", "0", "-dci")
+        smi(cluster, "mig", "-i", "0", "-dgi")
+        smi(cluster, "-i", "0", "-mig", "0")
+        cluster.kubectl("label", "node", NODE, f"{CONFIG_LABEL}-")
+        assert wait(lambda: allocatable(cluster) == GPUS, TIMEOUT_S)
+
+    return [
+        ("the label of another config file is set", configure),
+        ("a GPU is divided into MIG devices", divide),
+        ("that is undone, and the label is removed", undo),
+        ("no GPU can be had for a while: condition False, then True", hang),
+    ]
+
+
+def _is_ready(cluster: Cluster) -> bool:
+    node = cluster.api.find(f"/api/v1/nodes/{NODE}")
+    assert node is not None
+    conditions = node["status"].get("conditions", ())
+    return any(one["type"] == TYPE and one["status"] == "True" for one in conditions)
+
+
+if __name__ == "__main__":
+    with alone.running() as made:
+        print("\n".join(measure(made, float(sys.argv[1] if sys.argv[1:] else SECONDS)).lines()))

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The own Node is written when a label is missing or another, and else only read."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nvct.agent.labels.outputs import OwnNode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LABELS = {"nvidia.com/gpu.count": "8"}
+
+
+class Server:
+    """Stands for the API server with one Node."""
+
+    def __init__(self) -> None:
+        self.uid = "1"
+        self.labels: dict[str, str] = {"example.com/mine": "1"}
+        self.verbs: list[str] = []
+
+    async def find(self, _kind: object, _name: str) -> dict[str, Any]:
+        self.verbs.append("get")
+        return {"metadata": {"uid": self.uid, "labels": dict(self.labels)}}
+
+    async def apply(self, _kind: object, manifest: dict[str, Any], _manager: str) -> None:
+        self.verbs.append("patch")
+        self.labels |= manifest["metadata"]["labels"]
+
+
+def written(server: Server, *turns: dict[str, str]) -> list[str]:
+    """Write labels by turns with one output; return the verbs of the requests."""
+    node = OwnNode(server, "node")  # type: ignore[arg-type]
+
+    async def write() -> None:
+        for labels in turns:
+            await node.write(labels)
+
+    asyncio.run(write())
+    return server.verbs
+
+
+def test_labels_that_are_there_are_not_written_again() -> None:
+    assert written(Server(), LABELS, LABELS) == ["get", "patch", "get"]
+
+
+def test_other_labels_are_written() -> None:
+    less: dict[str, str] = {}
+    assert written(Server(), LABELS, less) == ["get", "patch"] * 2
+
+
+def test_a_label_that_somebody_has_changed_or_removed_is_written_again() -> None:
+    server = Server()
+    node = OwnNode(server, "node")  # type: ignore[arg-type]
+    for change in ({}, {"nvidia.com/gpu.count": "9"}):
+        asyncio.run(node.write(LABELS))
+        server.labels = change
+        server.verbs.clear()
+        asyncio.run(node.write(LABELS))
+        assert server.verbs == ["get", "patch"]
+        assert server.labels == LABELS
+
+
+def test_a_node_that_was_made_again_is_written() -> None:
+    server = Server()
+    node = OwnNode(server, "node")  # type: ignore[arg-type]
+    asyncio.run(node.write(LABELS))
+    server.uid, server.verbs = "2", []
+    asyncio.run(node.write(LABELS))
+    assert server.verbs == ["get", "patch"]
+
+
+def test_what_was_applied_by_an_earlier_process_is_applied_again() -> None:
+    """Only an apply removes labels that the earlier process wrote and this one leaves out."""
+    server = Server()
+    server.labels |= LABELS
+    assert written(server, LABELS) == ["get", "patch"]
