@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.dra import slices
-from nvct.agent.dra.devices import MIB, Device, Version
+from nvct.agent.dra.devices import MIB, Device, Offer, Version
 from nvct.agent.dra.journal import FILE
 from nvct.agent.dra.settings import PLUGINS
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
@@ -24,7 +25,8 @@ from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
-from tests.kubernetes.device_plugin import GPUS, LIST
+from tests.kubernetes.device_plugin import GPUS, LIST, smi
+from tests.kubernetes.device_plugin import asks as asks_for
 from tests.kubernetes.pods import Pod, run, run_all
 
 TYPE_CHECKING = False
@@ -39,6 +41,7 @@ pytestmark = [
 TIMEOUT_S = 60.0
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
+MIG_UUID = re.compile(r"UUID: (MIG-[0-9a-f-]+)")
 FAR = "far"
 """The second Node."""
 RIGHTS = """
@@ -49,19 +52,7 @@ rules:
   resources: [resourceslices]
   verbs: [list, watch, create, patch, delete]
 """
-CLASS = {
-    "metadata": {"name": "gpu.nvidia.com"},
-    "spec": {
-        "selectors": [
-            {
-                "cel": {
-                    "expression": "device.driver == 'gpu.nvidia.com' && "
-                    "device.attributes['gpu.nvidia.com'].type == 'gpu'"
-                }
-            }
-        ]
-    },
-}
+OF_TYPE = "device.driver == 'gpu.nvidia.com' && {}.type == '{}'"
 MEMORY = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('{}')) >= 0"
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 COMPUTE = f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver('8.0.0')) >= 0"
@@ -79,7 +70,7 @@ class Driver:
             f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.dra.main",
             f"--container-driver-root={DRIVER_ROOT}", f"--nvidia-driver-root={DRIVER_ROOT}",
             f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={NODE}",
-            f"--kubeconfig={kubeconfig}",
+            f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand",
         ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -109,7 +100,13 @@ class Driver:
 @pytest.fixture(scope="module")
 def driver(node: Cluster) -> Iterator[Driver]:
     """Yield the driver of a node whose slices are there, beside a Node of other GPUs."""
-    node.api.create(f"{API}/deviceclasses", CLASS)
+    for kind in ("gpu", "mig"):
+        expression = OF_TYPE.format(ATTRIBUTES, kind)
+        spec: dict[str, Any] = {"selectors": [{"cel": {"expression": expression}}]}
+        if kind == "gpu":
+            spec["extendedResourceName"] = GPU
+        manifest = {"metadata": {"name": f"{kind}.nvidia.com"}, "spec": spec}
+        node.api.create(f"{API}/deviceclasses", manifest)
     make_far_node(node)
     made = Driver(node, account(node))
     made.start()
@@ -155,7 +152,9 @@ def make_far_node(cluster: Cluster) -> None:
             "cudaComputeCapability": Version("7.5.0"),
         },
     )  # fmt: skip
-    for manifest in slices.changes([], slices.contents([tesla], "v1"), found).apply:
+    for manifest in slices.changes(
+        [], slices.contents(Offer(devices=(tesla,)), "v1"), found
+    ).apply:
         cluster.api.create(f"{API}/resourceslices", manifest)
 
 
@@ -164,17 +163,23 @@ def devices(cluster: Cluster) -> dict[str, str]:
     found = cluster.api.find(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{NODE}")
     assert found is not None
     return {
-        device["name"]: device["attributes"]["uuid"]["string"]
+        device["name"]: device["attributes"].get("uuid", {}).get("string", "")
         for one in found["items"]
         for device in one["spec"].get("devices", ())
     }
 
 
-def claim(cluster: Cluster, name: str, expression: str = "", count: int = 1) -> None:
+def claim(
+    cluster: Cluster,
+    name: str,
+    expression: str = "",
+    count: int = 1,
+    device_class: str = "gpu.nvidia.com",
+) -> None:
     """Create a claim; without an expression, for GPUs of the node with a kubelet."""
     selector = {"cel": {"expression": expression or f"{ATTRIBUTES}.productName != 'Tesla T4'"}}
     request: dict[str, Any] = {
-        "deviceClassName": "gpu.nvidia.com", "count": count, "selectors": [selector]
+        "deviceClassName": device_class, "count": count, "selectors": [selector]
     }  # fmt: skip
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
     cluster.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
@@ -234,7 +239,12 @@ def test_pods_get_the_gpus_that_they_describe_and_no_others(node: Cluster, drive
     claim(node, "tesla", TESLA)
     written = driver.log().count("were written")
     with pod(node, "huge", asks("huge")), pod(node, "tesla", asks("tesla")):
-        asked = {"large": asks("large"), "two": asks("two"), "both": asks("first", "second")}
+        asked = {
+            "large": asks("large"),
+            "two": asks("two"),
+            "both": asks("first", "second"),
+            "plain": asks_for(1, f"{LIST}; sleep 2", GPU, runtime_class=""),
+        }
         results = run_all(node.api, asked)
         assert wait(lambda: scheduled_to(node, "tesla") == FAR, TIMEOUT_S)
         assert allocated(node, "tesla") == [f"{FAR}/gpu-0"]
@@ -242,7 +252,7 @@ def test_pods_get_the_gpus_that_they_describe_and_no_others(node: Cluster, drive
         assert any("cannot allocate all claims" in text for text in node.api.events("huge"))
     seen = {name: UUID.findall(result.log) for name, result in results.items()}
     assert {name: len(uuids) for name, uuids in seen.items()} == {
-        "large": 1, "two": 2, "both": 2,
+        "large": 1, "two": 2, "both": 2, "plain": 1,
     }, (results, driver.log())  # fmt: skip
     every = [uuid for uuids in seen.values() for uuid in uuids]
     assert set(every) <= set(devices(node).values())
@@ -299,6 +309,38 @@ def test_a_killed_driver_and_a_claim_that_was_deleted_meanwhile(
     assert wait(lambda: driver.journal() == [], TIMEOUT_S), driver.log()
     failures = re.findall(r".*error: .*", driver.log())
     assert failures == []
+
+
+def test_mig_devices_are_made_for_claims_that_share_a_gpu(node: Cluster, driver: Driver) -> None:
+    smi(node, "-i", "0", "-mig", "1")
+    try:
+        assert wait(lambda: "gpu-0-mig-3g40gb-9-0" in devices(node), TIMEOUT_S), driver.log()
+        profile = f"{ATTRIBUTES}.?profile.orValue('') == '{{}}'"
+        for name, size in (("half-1", "3g.40gb"), ("half-2", "3g.40gb"), ("more", "1g.10gb")):
+            claim(node, name, profile.format(size), device_class="mig.nvidia.com")
+        slow = f"{LIST}; sleep 600"
+        first = contextlib.ExitStack()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(first)
+            first.enter_context(pod(node, "half-1", asks("half-1", script=slow)))
+            stack.enter_context(pod(node, "half-2", asks("half-2", script=slow)))
+            halves = ("half-1", "half-2")
+            assert wait(
+                lambda: all(MIG_UUID.findall(log_of(node, name)) for name in halves), TIMEOUT_S
+            ), driver.log()
+            seen = [MIG_UUID.findall(log_of(node, name)) for name in halves]
+            assert [len(uuids) for uuids in seen] == [1, 1]
+            assert seen[0] != seen[1]
+            stack.enter_context(pod(node, "more", asks("more", script=slow)))
+            assert wait(lambda: node.api.events("more"), TIMEOUT_S)
+            assert scheduled_to(node, "more") == ""  # the halves have all memory
+            first.close()
+            node.api.delete(f"{CLAIMS}/half-1")
+            assert wait(lambda: MIG_UUID.findall(log_of(node, "more")), TIMEOUT_S), driver.log()
+        assert wait(lambda: driver.journal() == [], TIMEOUT_S), driver.log()
+    finally:
+        smi(node, "-i", "0", "-mig", "0")
+    assert wait(lambda: len(devices(node)) == GPUS, TIMEOUT_S), driver.log()
 
 
 def log_of(cluster: Cluster, name: str) -> str:

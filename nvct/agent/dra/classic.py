@@ -13,9 +13,7 @@ from nvct.agent.config_file import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.agent.dra.devices import Device
+    from nvct.agent.dra.devices import Offer
     from nvct.agent.kubelet.pod_resources import PodResources
 
 SEPARATOR = "::"
@@ -55,8 +53,7 @@ class Classic:
             await self._pods.close()
 
 
-def without(devices: Iterable[Device], classic: frozenset[str]) -> tuple[Device, ...]:
+def without(offer: Offer, classic: frozenset[str]) -> Offer:
     """Return the devices that share no GPU with a device plugin."""
-    known = tuple(devices)
-    taken = {device.gpu for device in known if device.uuid in classic} | classic
-    return tuple(device for device in known if device.gpu not in taken)
+    taken = {device.gpu for device in offer.devices if device.uuid in classic} | classic
+    return offer.of_gpus({device.gpu for device in offer.devices} - taken)

@@ -14,11 +14,12 @@ from nvct.agent.labels.gpus import family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from typing import TypeAlias
 
     from nvct.agent.inventory import Inventory
     from nvct.host.model import Gpu
+    from nvct.host.nvml.mig_model import MigGpu
     from nvct.host.nvml.model import GpuAttributes, GpuLink, GpuProperties
 
     Value: TypeAlias = "str | int | bool | Version"
@@ -37,16 +38,33 @@ class Version(NamedTuple):
     text: str
 
 
+class Place(NamedTuple):
+    """Where a MIG device is on its GPU, when it exists.
+
+    Attributes:
+        kind: NVML_GPU_INSTANCE_PROFILE_*.
+        start, size: in memory slices.
+        compute: NVML_COMPUTE_INSTANCE_PROFILE_* of its one compute instance.
+    """
+
+    kind: int
+    start: int
+    size: int
+    compute: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """A device that the scheduler can allocate.
 
     Attributes:
         name: of the device in its pool, e.g. gpu-0.
-        uuid: of the GPU or MIG device, by which its CDI device is named.
+        uuid: of the GPU or MIG device, by which its CDI device is named; "" if it is to be made.
         gpu: the UUID of the GPU.
         attributes: by name; a name without a domain belongs to the driver.
         capacity: by name.
+        place: of a MIG device that is made when a claim is prepared, None for other devices.
+        counter_set, counters: what it takes of its GPU's counters; {} if it shares none.
     """
 
     name: str
@@ -54,6 +72,31 @@ class Device:
     gpu: str
     attributes: Attributes
     capacity: Mapping[str, int]
+    place: Place | None = None
+    counter_set: str = ""
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a node offers.
+
+    Attributes:
+        devices: in the order in which the scheduler takes them.
+        counters: of each set by its name: what the devices share.
+    """
+
+    devices: tuple[Device, ...] = ()
+    counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def of_gpus(self, gpus: Collection[str]) -> Offer:
+        """Return the part of some GPUs, by their UUIDs."""
+        devices = tuple(device for device in self.devices if device.gpu in gpus)
+        sets = {device.counter_set for device in devices if device.counters}
+        return Offer(
+            devices=devices,
+            counters={name: each for name, each in self.counters.items() if name in sets},
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,22 +108,29 @@ class Machine:
         attributes: NVML's, of each GPU by its UUID.
         properties: NVML's, same.
         pcie_roots: the PCIe root of each GPU by its UUID; a GPU without a known one is missing.
+        mig: NVML's MIG state of each GPU by its UUID, {} if no GPU is in MIG mode.
     """
 
     inventory: Inventory
     attributes: Mapping[str, GpuAttributes] = field(default_factory=dict)
     properties: Mapping[str, GpuProperties] = field(default_factory=dict)
     pcie_roots: Mapping[str, str] = field(default_factory=dict)
+    mig: Mapping[str, MigGpu] = field(default_factory=dict)
 
 
 def devices(machine: Machine) -> tuple[Device, ...]:
-    """Return the devices of a node in NVML's order; a GPU in MIG mode is no device itself."""
+    """Return the whole GPUs of a node in NVML's order: those that are not in MIG mode."""
     domains = nvlink_domains(machine)
     return tuple(
         _gpu(gpu, machine, domains.get(gpu.uuid, ""))
         for gpu in machine.inventory.gpus
         if not gpu.mig_enabled
     )
+
+
+def counter_set(gpu: Gpu) -> str:
+    """Return the name of the set of counters that MIG devices of a GPU share."""
+    return f"gpu-{gpu.minor}-counter-set"
 
 
 def nvlink_domains(machine: Machine) -> dict[str, str]:

@@ -9,6 +9,7 @@ from nvct.host.gpu import pci
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.discovery import Discovery
+    from nvct.host.nvml.mig_model import MigGpu
 
 
 async def machine(discovery: Discovery) -> Machine:
@@ -26,4 +27,9 @@ async def machine(discovery: Discovery) -> Machine:
         attributes=await discovery.nvml.attributes(),
         properties=await discovery.nvml.properties(),
         pcie_roots={uuid: root for uuid, root in roots.items() if root},
+        mig=await _mig(discovery) if any(gpu.mig_enabled for gpu in inventory.gpus) else {},
     )
+
+
+async def _mig(discovery: Discovery) -> dict[str, MigGpu]:
+    return {gpu.uuid: gpu for gpu in (await discovery.nvml.mig()).gpus}

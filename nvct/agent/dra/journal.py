@@ -15,12 +15,14 @@ import os
 import time
 from dataclasses import asdict, dataclass
 
+from nvct.agent.dra.devices import Place
 from nvct.errors import DocumentError, HostError
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from typing import Any
 
     from nvct.agent.kubelet.dra_service import ClaimRef
 
@@ -42,6 +44,7 @@ class Entry:
         gpu: the UUID of the GPU.
         requests: names of the claim's requests that it is for.
         is_admin: whether others may have it too.
+        place: of a MIG device that was made for the claim, whose UUID is then "".
     """
 
     device: str
@@ -49,6 +52,7 @@ class Entry:
     gpu: str
     requests: tuple[str, ...]
     is_admin: bool = False
+    place: Place | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,19 @@ class Journal:
             raise self._malformed(str(error)) from error
         return self._parsed(document)
 
+    def places(self) -> dict[str, list[Place]]:
+        """Return where MIG devices were made for claims, by the UUID of the GPU.
+
+        Raises:
+            HostError, DocumentError: as `load`.
+        """
+        places: dict[str, list[Place]] = {}
+        for claim in self.load().values():
+            for entry in claim.entries:
+                if entry.place is not None:
+                    places.setdefault(entry.gpu, []).append(entry.place)
+        return places
+
     def save(self, claims: Mapping[str, Prepared]) -> None:
         """Write all claims.
 
@@ -134,10 +151,7 @@ class Journal:
             return {
                 claim["uid"]: Prepared(
                     **{key: claim[key] for key in ("namespace", "name", "uid")},
-                    entries=tuple(
-                        Entry(**{**entry, "requests": tuple(entry["requests"])})
-                        for entry in claim["entries"]
-                    ),
+                    entries=tuple(_entry(entry) for entry in claim["entries"]),
                 )
                 for claim in document["claims"]
             }
@@ -156,6 +170,12 @@ def ref_of(claim: Prepared) -> ClaimRef:
     from nvct.agent.kubelet.dra_service import ClaimRef
 
     return ClaimRef(claim.namespace, claim.name, claim.uid)
+
+
+def _entry(fields: Mapping[str, Any]) -> Entry:
+    place = fields.get("place")
+    known = {"requests": tuple(fields["requests"]), "place": Place(*place) if place else None}
+    return Entry(**{**fields, **known})
 
 
 def _try_lock(fd: int) -> bool:

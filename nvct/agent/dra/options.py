@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
-from nvct.agent.dra.settings import Settings
+from nvct.agent.dra.settings import EXISTING, ON_DEMAND, Settings
 from nvct.agent.option_table import Option, Table
 from nvct.errors import UsageError
 
@@ -64,6 +64,10 @@ OPTIONS = (
     Option(
         flags=("pod-uid",), env=("POD_UID",), field="pod_uid",
         help="The uid of this pod, so that an older and a newer one can run at the same time",
+    ),
+    Option(
+        flags=("mig-devices",), env=("MIG_DEVICES",), field="mig", choices=(EXISTING, ON_DEMAND),
+        help="Offer the MIG devices that exist, or make them for claims on GPUs in MIG mode",
     ),
     _ignored("namespace", "NAMESPACE", "the driver has no objects in a namespace"),
     _ignored("image-name", "IMAGE_NAME", "the driver starts no pods"),

@@ -7,8 +7,10 @@ answered, and again at each start. Whatever the kubelet asks twice has the same 
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from dataclasses import replace
 
 from nvct.agent.dra import claims
 from nvct.agent.dra.journal import Entry, Prepared, ref_of
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from nvct.agent.cluster import Object
     from nvct.agent.dra.claims import Allocated
     from nvct.agent.dra.devices import Device
+    from nvct.agent.dra.instances import Instances
     from nvct.agent.dra.journal import Journal
     from nvct.agent.dra.specs import Specs
     from nvct.agent.kubelet.dra_service import ClaimRef
@@ -39,6 +42,7 @@ class Preparer:
 
     Attributes:
         devices: that the node has, by name; replaced after each change of the machine.
+        instances: makes MIG devices; None where none is made.
         prepared: how often a claim was prepared; `failures`: how often that failed.
         took_s: how long each of the last prepares took.
     """
@@ -56,6 +60,7 @@ class Preparer:
             log: for what happens.
         """
         self.devices: Mapping[str, Device] = {}
+        self.instances: Instances | None = None
         self.prepared = 0
         self.failures = 0
         self.took_s: list[float] = []
@@ -110,7 +115,7 @@ class Preparer:
                         f"claim {claim.namespace}/{claim.name} ({claim.uid}) is gone: unprepared"
                     )
                     await self._forget(claim.uid, known)
-            self._write_specs(known)
+            await self._write_specs(known)
 
     async def _is_gone(self, claim: Prepared) -> bool:
         """Return whether a claim needs its devices no more; False if nobody can tell."""
@@ -121,21 +126,22 @@ class Preparer:
             return False
         return found is None or not claims.is_allocated(found)
 
-    def write_specs(self) -> None:
+    async def write_specs(self) -> None:
         """Write the CDI specification of each prepared claim, and remove others.
 
         Raises:
             NvctError: the journal cannot be read.
         """
-        self._write_specs(self._journal.load())
+        async with self._journal.locked() as known:
+            await self._write_specs(known)
 
-    def _write_specs(self, known: Mapping[str, Prepared]) -> None:
+    async def _write_specs(self, known: Mapping[str, Prepared]) -> None:
         if self._specs.edits is None:
             return  # the machine is not known yet
         self._specs.remove_others(known)
         for claim in known.values():
             try:
-                self._specs.write(claim)
+                self._specs.write(await self._made(claim))
             except NvctError as error:
                 self._log.warning(error.message)
 
@@ -150,7 +156,17 @@ class Preparer:
             if before is not None and claim != before:
                 await self._forget(ref.uid, known)
             await self._check_free(claim, known)
-            self._specs.write(claim)
+            if before != claim and any(entry.place for entry in claim.entries):
+                # What is made from here on has an owner, also if this process ends.
+                known[claim.uid] = claim
+                self._journal.save(known)
+            try:
+                self._specs.write(await self._made(claim))
+            except NvctError:
+                if before != claim:
+                    with contextlib.suppress(NvctError):  # the first error counts
+                        await self._forget(claim.uid, known)
+                raise
             if before != claim:
                 known[claim.uid] = claim
                 self._journal.save(known)
@@ -179,11 +195,15 @@ class Preparer:
             )
         if not claims.is_allocated(found):
             raise RequestError(f"ResourceClaim {ref.namespace}/{ref.name} is not allocated")
-        entries = tuple(self._entry(one) for one in claims.allocated(found, self._node))
+        before = self._journal.load().get(ref.uid)
+        known = {entry.device: entry for entry in before.entries} if before else {}
+        entries = tuple(self._entry(one, known) for one in claims.allocated(found, self._node))
         return Prepared(namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries)
 
-    def _entry(self, allocated: Allocated) -> Entry:
+    def _entry(self, allocated: Allocated, known: Mapping[str, Entry]) -> Entry:
         device = self.devices.get(allocated.device)
+        if device is None and allocated.device in known:
+            return known[allocated.device]
         if device is None:
             raise HostError(
                 f"Node {self._node} has no device {allocated.device} now",
@@ -191,7 +211,7 @@ class Preparer:
             )
         return Entry(
             device=device.name, uuid=device.uuid, gpu=device.gpu,
-            requests=allocated.requests, is_admin=allocated.is_admin,
+            requests=allocated.requests, is_admin=allocated.is_admin, place=device.place,
         )  # fmt: skip
 
     async def _check_free(self, claim: Prepared, known: dict[str, Prepared]) -> None:
@@ -200,9 +220,9 @@ class Preparer:
         Raises:
             HostError: another claim that still exists has a device.
         """
-        wanted = {entry.uuid for entry in claim.entries if not entry.is_admin}
+        wanted = _identities(claim)
         for other in list(known.values()):
-            held = {entry.uuid for entry in other.entries if not entry.is_admin} & wanted
+            held = _identities(other) & wanted
             if other.uid == claim.uid or not held:
                 continue
             found = await self._find(ref_of(other))
@@ -215,8 +235,32 @@ class Preparer:
 
     async def _forget(self, uid: str, known: dict[str, Prepared]) -> None:
         self._specs.remove(uid)
-        if known.pop(uid, None) is not None:
-            self._journal.save(known)
+        claim = known.get(uid)
+        if claim is None:
+            return
+        for entry in claim.entries:
+            if entry.place is not None and self.instances is not None:
+                await self.instances.destroy(entry.gpu, entry.place)
+        del known[uid]
+        self._journal.save(known)
+
+    async def _made(self, claim: Prepared) -> Prepared:
+        """Return a claim with the UUIDs of its MIG devices, which are made if they are missing."""
+        entries = []
+        for entry in claim.entries:
+            if entry.place is None:
+                entries.append(entry)
+            elif self.instances is None:
+                raise HostError(f"no MIG device can be made for {entry.device}")
+            else:
+                uuid = await self.instances.ensure(entry.gpu, entry.place)
+                entries.append(replace(entry, uuid=uuid))
+        return replace(claim, entries=tuple(entries))
+
+
+def _identities(claim: Prepared) -> set[str]:
+    """Return what no other claim may have."""
+    return {entry.uuid or entry.device for entry in claim.entries if not entry.is_admin}
 
 
 def _check(ref: ClaimRef) -> None:

@@ -13,20 +13,19 @@ import random
 
 from nvct.agent.cluster import NODE, NOT_FOUND, ClusterError
 from nvct.agent.dra import slices
-from nvct.agent.dra.devices import DRIVER
+from nvct.agent.dra.devices import DRIVER, Offer
 from nvct.agent.waiting import unless, until_set
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from nvct.agent.cluster import Cluster, Object
-    from nvct.agent.dra.devices import Device
     from nvct.agent.logs import Log
 
 MANAGER = "nvct-dra"
 """Of the fields of slices."""
+INVALID = 422
+"""HTTP's status for an object that breaks a rule of its kind."""
 DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Before the next attempt after a failure."""
 
@@ -39,6 +38,7 @@ class Publisher:
         written: how many slices were written or deleted.
         problem: why the last attempt failed, "" if it did not.
         is_current: whether the API server has the slices of the devices.
+        lacks_counters: whether the API server knows no shared counters.
     """
 
     def __init__(self, cluster: Cluster, node: str, log: Log) -> None:
@@ -47,25 +47,26 @@ class Publisher:
         self.written = 0
         self.problem = ""
         self.is_current = False
+        self.lacks_counters = False
         self._cluster = cluster
         self._node = node
         self._log = log
-        self._devices: tuple[Device, ...] | None = None
+        self._offer: Offer | None = None
         self._changed = asyncio.Event()
         self._versions: dict[str, str] = {}
         self._since = ""
 
-    def offer(self, devices: Sequence[Device]) -> None:
-        """Set the devices that the node has from now on."""
-        if tuple(devices) != self._devices:
-            self._devices = tuple(devices)
+    def offer(self, offer: Offer) -> None:
+        """Set what the node offers from now on."""
+        if offer != self._offer:
+            self._offer = offer
             self._changed.set()
 
     async def run(self) -> None:
         """Keep the slices until canceled."""
         failures = 0
         while True:
-            if self._devices is None:
+            if self._offer is None:
                 await self._changed.wait()
             self._changed.clear()
             self.is_current = False
@@ -105,11 +106,11 @@ class Publisher:
                 hint="remove NVIDIA's DRA driver from this node; the kubelet deletes its slices "
                 "30 s after its end",
             )
-        contents = slices.contents(self._devices or (), version)
+        contents = slices.contents(self._offer or Offer(), version)
         changes = slices.changes(found.objects, contents, node)
         self._versions = {name_of(one): version_of(one) for one in found.objects}
         for manifest in changes.apply:
-            applied = await self._cluster.apply(slices.kind(version), manifest, MANAGER)
+            applied = await self._apply(version, manifest)
             self._versions[name_of(applied)] = version_of(applied)
         for name in changes.delete:
             await self._cluster.delete(slices.kind(version), name)
@@ -119,6 +120,26 @@ class Publisher:
             self._log.info(f"{count} ResourceSlices of Node {self._node} were written")
         self.written += count
         self._since = found.version
+
+    async def _apply(self, version: str, manifest: Object) -> Object:
+        """Write a slice, and return it.
+
+        Raises:
+            ClusterError: the API server refuses it, or does not know shared counters.
+        """
+        has_counters = "sharedCounters" in manifest["spec"]
+        try:
+            applied = await self._cluster.apply(slices.kind(version), manifest, MANAGER)
+        except ClusterError as error:
+            self.lacks_counters |= has_counters and error.status == INVALID
+            raise
+        if has_counters and "sharedCounters" not in applied["spec"]:
+            self.lacks_counters = True
+            raise ClusterError(
+                "the API server knows no shared counters: MIG devices are not made on demand",
+                hint="Kubernetes 1.36 or later, or the feature gate DRAPartitionableDevices",
+            )
+        return applied
 
     async def find_version(self) -> str:
         """Return the newest version of the API that the server has.

@@ -13,6 +13,9 @@ REGISTRY = "/var/lib/kubelet/plugins_registry"
 PLUGINS = "/var/lib/kubelet/plugins"
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
+EXISTING, ON_DEMAND = "existing", "on-demand"
+"""MIG devices that exist; or those that a GPU could have, made when a claim is prepared."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -28,6 +31,7 @@ class Settings:
         registry: the kubelet's folder of registration sockets.
         plugins: the kubelet's folder of plugins' own files.
         pod_uid: part of the sockets' names, so that two pods do not share them.
+        mig: which MIG devices are offered.
     """
 
     node_name: str = ""
@@ -39,6 +43,7 @@ class Settings:
     registry: str = REGISTRY
     plugins: str = PLUGINS
     pod_uid: str = ""
+    mig: str = EXISTING
     kubeconfig: str = ""
 
     @property

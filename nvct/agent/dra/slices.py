@@ -16,16 +16,18 @@ from nvct.agent.dra.devices import DRIVER, Version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from nvct.agent.cluster import Object
-    from nvct.agent.dra.devices import Device, Value
+    from nvct.agent.dra.devices import Device, Offer, Value
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta1")
 """Of the API, in the order of preference: Kubernetes 1.34 and later, 1.32 and 1.33."""
-SLICE_DEVICES = 128
-"""The largest number of devices of a slice."""
+SLICE_DEVICES, SLICE_SHARING = 128, 64
+"""The largest number of devices of a slice, and of those that share counters."""
+SLICE_SETS = 8
+"""The largest number of sets of counters of a slice, which then has no devices."""
 SLICES = 100
 """More slices than a node can have; those of other programs have longer endings."""
 NAME_LIMIT = 253
@@ -49,11 +51,20 @@ class Changes(NamedTuple):
     delete: tuple[str, ...] = ()
 
 
-def contents(devices: Sequence[Device], version: str) -> tuple[Object, ...]:
-    """Return the part of each slice that tells its devices."""
-    shown = [_device(device, version) for device in devices]
-    starts = range(0, len(shown), SLICE_DEVICES)
-    return tuple({"devices": shown[start : start + SLICE_DEVICES]} for start in starts)
+def contents(offer: Offer, version: str) -> tuple[Object, ...]:
+    """Return the part of each slice that tells its devices or counters."""
+    sets = [_counter_set(name, offer.counters[name]) for name in sorted(offer.counters)]
+    whole = [_device(device, version) for device in offer.devices if not device.counters]
+    sharing = [_device(device, version) for device in offer.devices if device.counters]
+    return tuple(
+        {key: part}
+        for key, entries, size in (
+            ("sharedCounters", sets, SLICE_SETS),
+            ("devices", whole, SLICE_DEVICES),
+            ("devices", sharing, SLICE_SHARING),
+        )
+        for part in _parts(entries, size)
+    )
 
 
 def changes(found: Iterable[Object], contents: Sequence[Object], node: Object) -> Changes:
@@ -109,7 +120,8 @@ def quantity(number: int) -> str:
 def _placement(spec: Mapping[str, Any], generation: int) -> tuple[object, ...]:
     """Return what can change only with the generation of a pool."""
     pool = spec["pool"]
-    names = [device["name"] for device in spec.get("devices", ())]
+    entries = [*spec.get("devices", ()), *spec.get("sharedCounters", ())]
+    names = [entry["name"] for entry in entries]
     return pool.get("generation") or generation, pool["resourceSliceCount"], names
 
 
@@ -123,11 +135,26 @@ def _metadata(name: str, node: Mapping[str, Any]) -> Object:
     return {"name": name, "ownerReferences": [{**owner, "controller": True}]}
 
 
+def _parts(entries: list[Object], size: int) -> Iterator[list[Object]]:
+    return (entries[start : start + size] for start in range(0, len(entries), size))
+
+
+def _counter_set(name: str, counters: Mapping[str, int]) -> Object:
+    return {"name": name, "counters": _numbers(counters)}
+
+
+def _numbers(numbers: Mapping[str, int]) -> Object:
+    return {name: {"value": quantity(number)} for name, number in numbers.items()}
+
+
 def _device(device: Device, version: str) -> Object:
     body: Object = {
         "attributes": {name: _attribute(value) for name, value in device.attributes.items()},
-        "capacity": {name: {"value": quantity(n)} for name, n in device.capacity.items()},
+        "capacity": _numbers(device.capacity),
     }
+    if device.counters:
+        taken = {"counterSet": device.counter_set, "counters": _numbers(device.counters)}
+        body["consumesCounters"] = [taken]
     body = {key: value for key, value in body.items() if value}
     return {"name": device.name, **({"basic": body} if version == "v1beta1" else body)}
 

@@ -12,16 +12,20 @@ import asyncio
 import time
 
 from nvct.agent.dra import claims, classic, gather
-from nvct.agent.dra.devices import DRIVER, devices
+from nvct.agent.dra.devices import DRIVER, Offer
 from nvct.agent.dra.endpoint import Endpoint
+from nvct.agent.dra.instances import Instances
 from nvct.agent.dra.journal import Journal
+from nvct.agent.dra.offer import offer
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
+from nvct.agent.dra.settings import ON_DEMAND
 from nvct.agent.dra.specs import Specs
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.agent.waiting import until_set
 from nvct.errors import DriverNotFoundError, HostError, NvctError
+from nvct.host.model import Findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,10 +33,10 @@ if TYPE_CHECKING:
 
     from nvct.agent.cluster import Cluster, Object
     from nvct.agent.discovery import Discovery
-    from nvct.agent.dra.devices import Device
     from nvct.agent.dra.settings import Settings
     from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
     from nvct.agent.logs import Log
+    from nvct.host.roots import Roots
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs, two sockets."""
@@ -78,10 +82,12 @@ class DraDriver:
         self._specs = Specs(settings.cdi_root)
         self._journal = Journal(f"{settings.plugins}/{DRIVER}")
         self._preparer = Preparer(settings.node, self._journal, self._specs, self._find, log)
+        if discovery.nvml.chooses_library:  # else it is in a container that cannot change MIG
+            self._preparer.instances = Instances(discovery.nvml, self._look_at_mig, log)
         self._endpoint = Endpoint(self, settings.registry, settings.plugins, settings.pod_uid)
         self._classic = classic.Classic(settings.pod_resources)
         self._taken: frozenset[str] = frozenset()
-        self._all: tuple[Device, ...] = ()
+        self._all = Offer()
         self._made: object = None
         self._cluster: Cluster | None = None
         self._publisher: Publisher | None = None
@@ -123,9 +129,9 @@ class DraDriver:
                 "resource": DRIVER,
                 "state": "listed" if is_listed else "absent" if self._rejected else "registering",
                 "reason": next(filter(None, reasons), ""),
-                "devices": len(offered),
+                "devices": len(offered.devices),
                 "unhealthy": {},
-                "of_device_plugins": len(self._all) - len(offered),
+                "of_device_plugins": len(self._all.devices) - len(offered.devices),
                 "api": publisher.version if publisher else "",
                 "slices_written": publisher.written if publisher else 0,
                 "claims": [f"{one.namespace}/{one.name}" for one in self._known()],
@@ -137,7 +143,7 @@ class DraDriver:
         offered = classic.without(self._all, self._taken)
         yield Family(
             name=f"{PREFIX}_devices", help="Devices that are offered by ResourceSlices.",
-            samples=(Sample(value=len(offered)),),
+            samples=(Sample(value=len(offered.devices)),),
         )  # fmt: skip
         counters = (
             ("prepared_total", "Claims that were prepared.", self._preparer.prepared),
@@ -188,7 +194,7 @@ class DraDriver:
             if now >= ask_at:
                 await self._ask_classic()
                 ask_at = now + CLASSIC_S
-            current = (*self._discovery.signature(), *self._published())
+            current = (*self._discovery.signature(), *self._published(), self._is_on_demand)
             if current != signature or now >= due:
                 is_change, signature = current != signature, current
                 is_found = await self._look()
@@ -206,8 +212,8 @@ class DraDriver:
         except NvctError as error:
             self._complain(error)
             if isinstance(error, DriverNotFoundError) and self._publisher is not None:
-                self._made, self._all = None, ()
-                self._publisher.offer(())
+                self._made, self._all = None, Offer()
+                self._publisher.offer(self._all)
             return False
         self._problem = ""
         return True
@@ -218,24 +224,47 @@ class DraDriver:
         Raises:
             NvctError: there is no driver, or it does not answer.
         """
-        machine = await gather.machine(self._discovery)
-        made = machine, self._published()
-        if made != self._made:
-            from nvct.agent.device_plugin import specs
-
-            report = await self._discovery.nvml.report()
-            found = await asyncio.to_thread(
-                specs.gpus, self._settings.specs, self._discovery.roots, report,
-                stat_node=self._discovery.stat_node, folder=self._settings.cdi_root,
-            )  # fmt: skip
-            for warning in (*machine.inventory.warnings, *found.warnings):
-                self._log.warning(warning)
-            self._specs.update(found.spec)
-            self._all = devices(machine)
-            self._preparer.devices = {device.name: device for device in self._all}
-            self._preparer.write_specs()
-            self._made = made
+        if await self._read_machine():
+            await self._preparer.write_specs()
         self._offer()
+
+    async def _read_machine(self) -> bool:
+        """Compute the offer and the CDI edits of devices; return whether the machine has changed.
+
+        Raises:
+            NvctError: there is no driver, or it does not answer.
+        """
+        machine = await gather.machine(self._discovery)
+        made = machine, self._published(), self._is_on_demand
+        if made == self._made:
+            return False
+        from nvct.agent.device_plugin import specs
+
+        report = await self._discovery.nvml.report()
+        found = await asyncio.to_thread(
+            specs.gpus, self._settings.specs, self._discovery.roots, report,
+            stat_node=self._discovery.stat_node, folder=self._settings.cdi_root,
+        )  # fmt: skip
+        for warning in (*machine.inventory.warnings, *found.warnings):
+            self._log.warning(warning)
+        self._specs.update(found.spec)
+        self._all = offer(machine, self._journal.places(), on_demand=self._is_on_demand)
+        self._preparer.devices = {device.name: device for device in self._all.devices}
+        self._made = made
+        return True
+
+    @property
+    def _is_on_demand(self) -> bool:
+        lacks = self._publisher is not None and self._publisher.lacks_counters
+        can_make = self._preparer.instances is not None
+        return self._settings.mig == ON_DEMAND and can_make and not lacks
+
+    async def _look_at_mig(self) -> dict[tuple[str, int], str]:
+        """Make missing device nodes, and return the UUIDs of MIG devices by GPU and instance."""
+        await asyncio.to_thread(make_mig_nodes, self._discovery.roots)
+        await self._read_machine()
+        inventory = await self._discovery.inventory()
+        return {(gpu.uuid, mig.gi): mig.uuid for gpu in inventory.gpus for mig in gpu.mig}
 
     def _offer(self) -> None:
         if self._made is not None and self._publisher is not None:
@@ -307,3 +336,15 @@ class DraDriver:
         if text != self._problem:
             self._problem = text
             self._log.error(text)
+
+
+def make_mig_nodes(roots: Roots) -> None:
+    """Make the device nodes of MIG devices that lack one: no setuid program does it here.
+
+    Raises:
+        HostError: they cannot be made.
+    """
+    from nvct.host.device_nodes import create
+    from nvct.kernel.calls import KERNEL
+
+    create.make_nodes(create.plan_nodes(roots, ["cap"], Findings()), KERNEL)

@@ -126,6 +126,13 @@ def _profiles(nvml: Calls, gpu: Handle) -> tuple[MigProfile, ...]:
             slices=int(info.sliceCount),
             limit=int(info.instanceCount),
             placements=_placements(nvml, gpu, int(info.id)),
+            memory_mib=int(info.memorySizeMB),
+            multiprocessors=int(info.multiprocessorCount),
+            copy=int(info.copyEngineCount),
+            decoder=int(info.decoderCount),
+            encoder=int(info.encoderCount),
+            jpeg=int(info.jpegCount),
+            ofa=int(info.ofaCount),
         )
         for kind, info in _profile_infos(nvml, gpu)
     )

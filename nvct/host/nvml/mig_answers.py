@@ -27,7 +27,8 @@ GPU: Types = {
 }  # fmt: skip
 PROFILE: Types = {
     "kind": (int,), "id": (int,), "name": (str,), "slices": (int,), "limit": (int,),
-    "placements": (list,),
+    "placements": (list,), "memory_mib": (int,), "multiprocessors": (int,), "copy": (int,),
+    "decoder": (int,), "encoder": (int,), "jpeg": (int,), "ofa": (int,),
 }  # fmt: skip
 INSTANCE: Types = {"id": (int,), "kind": (int,), "placement": (list,), "compute": (list,)}
 COMPUTE: Types = dict.fromkeys(("id", "kind", "engine", "start", "size"), (int,))

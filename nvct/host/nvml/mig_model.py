@@ -29,6 +29,8 @@ class MigProfile:
         slices: of compute.
         limit: how many instances of it a GPU can have.
         placements: where NVML says that an instance can be; empty if it does not say.
+        memory_mib: of an instance, as the next ones; 0 where only a table tells of the profile.
+        copy, decoder, encoder, jpeg, ofa: numbers of engines.
     """
 
     kind: int
@@ -37,6 +39,13 @@ class MigProfile:
     slices: int
     limit: int
     placements: tuple[Placement, ...] = ()
+    memory_mib: int = 0
+    multiprocessors: int = 0
+    copy: int = 0
+    decoder: int = 0
+    encoder: int = 0
+    jpeg: int = 0
+    ofa: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

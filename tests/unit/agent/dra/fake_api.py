@@ -27,6 +27,7 @@ class FakeApi:
         objects: by plural, namespace and name.
         writes: what was written, as VERB PLURAL/NAME.
         refuses: raised by each request, None if it answers.
+        drops: fields of slices and devices that the server does not know.
     """
 
     def __init__(self) -> None:
@@ -34,6 +35,7 @@ class FakeApi:
         self.absent: set[str] = set()
         self.writes: list[str] = []
         self.refuses: ClusterError | None = None
+        self.drops: set[str] = set()
         self._version = 100
         self._log: list[tuple[int, str, str, Object]] = []
         self._change = asyncio.Event()
@@ -83,7 +85,11 @@ class FakeApi:
         assert not part
         self._check(kind)
         self.writes.append(f"apply {kind.plural}/{manifest['metadata']['name']}")
-        return self.put(kind, manifest)
+        spec = dict(manifest.get("spec", {}))
+        for entry in (spec, *spec.get("devices", ())):
+            for name in self.drops:
+                entry.pop(name, None)
+        return self.put(kind, {**manifest, "spec": spec})
 
     async def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
         self._check(kind)

@@ -12,7 +12,7 @@ import pytest
 
 from nvct.agent.cluster import FORBIDDEN, ClusterError
 from nvct.agent.dra import slices
-from nvct.agent.dra.devices import DRIVER, MIB, Device, Version
+from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Version
 from nvct.agent.dra.publisher import Publisher
 from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -36,12 +36,16 @@ def device(number: int, **attributes: Any) -> Device:
     )  # fmt: skip
 
 
+def of(*devices: Device) -> Offer:
+    return Offer(devices=devices)
+
+
 def stored(changes: slices.Changes) -> list[Object]:
     return [{**one, "metadata": {**one["metadata"]}} for one in changes.apply]
 
 
 def changed(found: list[Object], devices: list[Device], version: str = "v1") -> slices.Changes:
-    return slices.changes(found, slices.contents(devices, version), NODE)
+    return slices.changes(found, slices.contents(Offer(devices=tuple(devices)), version), NODE)
 
 
 def test_a_device_has_the_form_of_the_api() -> None:
@@ -156,24 +160,24 @@ def test_slices_are_written_once_and_again_after_a_wipe() -> None:
         async with publishing(api) as publisher:
             await asyncio.sleep(0)
             assert api.writes == []
-            publisher.offer([device(0)])
+            publisher.offer(of(device(0)))
             await until(lambda: shown(api) == ["gpu-0"])
-            publisher.offer([device(0)])
+            publisher.offer(of(device(0)))
             await asyncio.sleep(0.02)
             assert len(api.writes) == 1
             api.remove(KIND, f"{NAME}-{DRIVER}-0")  # the kubelet, when it starts
             await until(lambda: shown(api) == ["gpu-0"])
-            publisher.offer([device(0), device(1)])
+            publisher.offer(of(device(0), device(1)))
             await until(lambda: shown(api) == ["gpu-0", "gpu-1"])
             changed = api.all(KIND.plural)[0]
             changed["spec"]["devices"].pop()
             api.put(KIND, changed)  # somebody else
             await until(lambda: shown(api) == ["gpu-0", "gpu-1"])
-            publisher.offer([])
+            publisher.offer(of())
             await until(lambda: shown(api) == [])
             assert publisher.written == len(api.writes) == 5
         async with publishing(api) as publisher:
-            publisher.offer([])
+            publisher.offer(of())
             await asyncio.sleep(0.02)
             assert publisher.written == 0
 
@@ -187,7 +191,7 @@ def test_the_slices_of_another_driver_are_left_alone() -> None:
         foreign["metadata"]["name"] = f"{NAME}-{DRIVER}-x7k2p"
         api.put(KIND, foreign)
         async with publishing(api) as publisher:
-            publisher.offer([device(0), device(1)])
+            publisher.offer(of(device(0), device(1)))
             await until(lambda: "another driver" in publisher.problem)
             assert "x7k2p" in publisher.problem
             assert api.writes == []
@@ -200,7 +204,7 @@ def test_an_older_server_has_the_older_api() -> None:
         api = FakeApi()
         api.absent = {"resource.k8s.io/v1"}
         async with publishing(api) as publisher:
-            publisher.offer([device(0)])
+            publisher.offer(of(device(0)))
             await until(lambda: shown(api) == ["gpu-0"])
             assert publisher.version == "v1beta1"
             assert "basic" in api.all(KIND.plural)[0]["spec"]["devices"][0]
@@ -213,7 +217,7 @@ def test_a_server_without_the_api_is_named() -> None:
         api = FakeApi()
         api.absent = {"resource.k8s.io/v1", "resource.k8s.io/v1beta1"}
         async with publishing(api) as publisher:
-            publisher.offer([device(0)])
+            publisher.offer(of(device(0)))
             await until(lambda: "needs Kubernetes 1.32" in publisher.problem)
 
     asyncio.run(test())
@@ -224,10 +228,10 @@ def test_a_missing_right_is_named() -> None:
         api = FakeApi()
         api.refuses = ClusterError("may not patch resourceslices", status=FORBIDDEN)
         async with publishing(api) as publisher:
-            publisher.offer([device(0)])
+            publisher.offer(of(device(0)))
             await until(lambda: publisher.problem == "may not patch resourceslices")
             api.refuses = None
-            publisher.offer([device(1)])  # no wait for the back-off
+            publisher.offer(of(device(1)))  # no wait for the back-off
             await until(lambda: shown(api) == ["gpu-1"])
             assert publisher.problem == ""
 

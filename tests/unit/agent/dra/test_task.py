@@ -17,7 +17,7 @@ import pytest
 
 from nvct.agent.dra import claims, slices
 from nvct.agent.dra.classic import without
-from nvct.agent.dra.devices import DRIVER, Device
+from nvct.agent.dra.devices import DRIVER, Device, Offer
 from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.task import DraDriver
 from nvct.agent.kubelet import dra_service
@@ -59,19 +59,23 @@ def folder() -> Iterator[Path]:
         yield Path(path)
 
 
-def settings(folder: Path, pod_uid: str = "") -> Settings:
+def settings(folder: Path, pod_uid: str = "", mig: str = "existing") -> Settings:
     return Settings(
         node_name=NAME, cdi_root=f"{folder}/cdi", registry=f"{folder}/registry",
         plugins=f"{folder}/plugins", pod_uid=pod_uid,
+        mig=mig,
     )  # fmt: skip
 
 
 @contextlib.asynccontextmanager
 async def driver(
-    api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = ""
+    api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = "", mig: str = "existing"
 ) -> AsyncIterator[DraDriver]:
     made = DraDriver(
-        settings(folder, pod_uid), machine, lambda: cast("Any", api), Log(target=io.StringIO())
+        settings(folder, pod_uid, mig),
+        machine,
+        lambda: cast("Any", api),
+        Log(target=io.StringIO()),
     )
     task = asyncio.create_task(made.run())
     kubelet = FakeKubelet(f"{folder}/registry")
@@ -216,11 +220,12 @@ def test_a_mig_device_of_a_device_plugin_takes_its_gpu() -> None:
     def device(uuid: str, gpu: str) -> Device:
         return Device(name=uuid.lower(), uuid=uuid, gpu=gpu, attributes={}, capacity={})
 
-    known = [device("MIG-0", "GPU-0"), device("MIG-1", "GPU-0"), device("GPU-1", "GPU-1")]
+    pairs = (("MIG-0", "GPU-0"), ("MIG-1", "GPU-0"), ("GPU-1", "GPU-1"))
+    known = Offer(devices=tuple(device(*pair) for pair in pairs))
 
-    assert [one.uuid for one in without(known, frozenset({"MIG-0"}))] == ["GPU-1"]
-    assert [one.uuid for one in without(known, frozenset({"GPU-0"}))] == ["GPU-1"]
-    assert len(without(known, frozenset())) == 3
+    for taken in ("MIG-0", "GPU-0"):
+        assert [one.uuid for one in without(known, frozenset({taken})).devices] == ["GPU-1"]
+    assert without(known, frozenset()) == known
 
 
 def test_claims_are_of_the_version_that_the_server_has() -> None:

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes and destroys the MIG devices of claims: one compute instance that fills a GPU instance.
+
+A MIG device is known by its place on its GPU, because its ids and its UUID differ after each boot.
+"""
+
+from __future__ import annotations
+
+from nvct.agent.dra.mig_devices import instance_at
+from nvct.errors import HostError
+from nvct.host.nvml import answers, mig_answers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from nvct.agent.dra.devices import Place
+    from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
+    from nvct.host.nvml.mig_model import GpuInstance, MigGpu
+    from nvct.oci.jsontext import Json
+
+    Arguments = Mapping[str, Json]
+    Uuids = Mapping[tuple[str, int], str]
+
+
+class Instances:
+    """The MIG devices that this driver makes."""
+
+    def __init__(self, nvml: NvmlClient, look: Callable[[], Awaitable[Uuids]], log: Log) -> None:
+        """Do nothing yet.
+
+        Args:
+            nvml: which makes them.
+            look: makes missing device nodes, looks at the machine, and returns the UUIDs of MIG
+                devices by the UUID of the GPU and the id of the GPU instance.
+            log: for what happens.
+        """
+        self._nvml = nvml
+        self._look = look
+        self._log = log
+
+    async def ensure(self, gpu: str, place: Place) -> str:
+        """Return the UUID of the MIG device at a place, which is made if it is missing.
+
+        Raises:
+            NvctError: the GPU is not there or not in MIG mode, or NVML refuses.
+        """
+        state = await self._state(gpu)
+        if state is None or not state.enabled:
+            raise HostError(
+                f"GPU {gpu} is not in MIG mode", hint="nvidia-smi -i GPU -mig 1, on the node"
+            )
+        instance = instance_at(state, place)
+        gi = instance.id if instance else await self._make(gpu, place)
+        if instance is None or not instance.compute:
+            arguments: Arguments = {"uuid": gpu, "gi": gi, "kind": place.compute, "engine": 0}
+            await self._nvml.change_mig("mig_create_compute", mig_answers.number, arguments)
+        uuid = (await self._look()).get((gpu, gi))
+        if uuid is None:
+            raise HostError(f"the MIG device of GPU instance {gi} of {gpu} has no device nodes")
+        return uuid
+
+    async def destroy(self, gpu: str, place: Place) -> None:
+        """Destroy the MIG device at a place, if there is one.
+
+        Raises:
+            NvctError: NVML refuses: a process uses it.
+        """
+        state = await self._state(gpu)
+        instance = instance_at(state, place) if state else None
+        if instance is None:
+            return
+        await self._destroy(gpu, instance)
+        self._log.info(f"destroyed GPU instance {instance.id} of {gpu}")
+        await self._look()
+
+    async def _make(self, gpu: str, place: Place) -> int:
+        kind, start, size, _ = place
+        arguments: Arguments = {"uuid": gpu, "kind": kind, "start": start, "size": size}
+        gi = await self._nvml.change_mig("mig_create", mig_answers.number, arguments)
+        self._log.info(f"made GPU instance {gi} of {gpu} at memory slice {place.start}")
+        return gi
+
+    async def _destroy(self, gpu: str, instance: GpuInstance) -> None:
+        for compute in instance.compute:
+            one: Arguments = {"uuid": gpu, "gi": instance.id, "ci": compute.id}
+            await self._nvml.change_mig("mig_destroy_compute", answers.nothing, one)
+        whole: Arguments = {"uuid": gpu, "gi": instance.id}
+        await self._nvml.change_mig("mig_destroy", answers.nothing, whole)
+
+    async def _state(self, gpu: str) -> MigGpu | None:
+        return next((one for one in (await self._nvml.mig()).gpus if one.uuid == gpu), None)

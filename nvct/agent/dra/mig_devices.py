@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG devices for dynamic resource allocation: those that exist, or those that a GPU could have.
+
+Those that a GPU could have are its profiles at each of their places. They share the counters of
+their GPU, so that the scheduler takes no two that exclude each other, and are made when a claim is
+prepared. Contract: pure functions. Names and capacities are those of NVIDIA's driver.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from nvct.agent.dra.devices import MIB, Device, Place, common, counter_set
+from nvct.mig.layout import COMPUTE_KINDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from nvct.agent.dra.devices import Machine
+    from nvct.host.model import Gpu
+    from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
+
+CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
+
+
+def existing(
+    gpu: Gpu, instances: Iterable[GpuInstance], state: MigGpu, machine: Machine
+) -> Iterator[Device]:
+    """Yield the MIG devices of GPU instances; one of several in an instance is left out."""
+    for instance in instances:
+        found = [mig for mig in gpu.mig if mig.gi == instance.id]
+        profile = _profile(state, instance.kind)
+        if len(found) == len(instance.compute) == 1 and profile is not None:
+            device = _device(gpu, machine, profile, instance.placement)
+            yield replace(
+                device, uuid=found[0].uuid,
+                attributes={**device.attributes, "uuid": found[0].uuid},
+                capacity={**device.capacity, **_memory_slices(instance.placement)},
+            )  # fmt: skip
+
+
+def possible(
+    gpu: Gpu, state: MigGpu, machine: Machine, foreign: Sequence[GpuInstance]
+) -> tuple[tuple[Device, ...], Mapping[str, int]]:
+    """Return the MIG devices that a GPU could have, and the counters that they share.
+
+    Args:
+        gpu: in MIG mode.
+        state: NVML's of the GPU.
+        machine: of the GPU.
+        foreign: its GPU instances that no claim has; what they overlap is not possible.
+    """
+    devices = []
+    total: dict[str, int] = {}
+    for profile in state.profiles:
+        for placement in profile.placements:
+            device = _device(gpu, machine, profile, placement)
+            counters = {
+                **{_counter(name): n for name, n in device.capacity.items() if n},
+                **{f"memory-slice-{n}": 1 for n in _slices(placement)},
+            }
+            for name, number in counters.items():
+                total[name] = max(total.get(name, 0), number)
+            kind = COMPUTE_KINDS.get(profile.slices)
+            if kind is None or any(_overlap(placement, one.placement) for one in foreign):
+                continue
+            place = Place(profile.kind, placement.start, placement.size, kind)
+            devices.append(replace(device, place=place, counters=counters))
+    taken = {f"memory-slice-{n}" for one in foreign for n in _slices(one.placement)}
+    left = {name: number for name, number in total.items() if name not in taken}
+    for one in foreign:
+        profile_of = _profile(state, one.kind)
+        capacity = _capacity(profile_of) if profile_of else {}
+        for name, number in capacity.items():
+            left[_counter(name)] = max(left.get(_counter(name), 0) - number, 0)
+    return tuple(devices), left if devices else {}
+
+
+def instance_at(state: MigGpu, place: Place) -> GpuInstance | None:
+    """Return the GPU instance at a place, None if there is none."""
+    for instance in state.instances:
+        if (instance.kind, *instance.placement) == (place.kind, place.start, place.size):
+            return instance
+    return None
+
+
+def _device(gpu: Gpu, machine: Machine, profile: MigProfile, placement: Placement) -> Device:
+    dashed = re.sub("[^a-z0-9]", "-", profile.name.lower().replace(".", ""))
+    return Device(
+        name=f"gpu-{gpu.minor}-mig-{dashed}-{profile.id}-{placement.start}",
+        uuid="",
+        gpu=gpu.uuid,
+        attributes={
+            "type": "mig",
+            "parentUUID": gpu.uuid,
+            "profile": profile.name,
+            **common(gpu, machine, ""),  # a GPU in MIG mode has no NVLink
+        },
+        capacity=_capacity(profile),
+        counter_set=counter_set(gpu),
+    )
+
+
+def _capacity(profile: MigProfile) -> dict[str, int]:
+    return {
+        "multiprocessors": profile.multiprocessors,
+        "copyEngines": profile.copy,
+        "decoders": profile.decoder,
+        "encoders": profile.encoder,
+        "jpegEngines": profile.jpeg,
+        "ofaEngines": profile.ofa,
+        "memory": profile.memory_mib * MIB,
+    }
+
+
+def _memory_slices(placement: Placement) -> dict[str, int]:
+    return {f"memorySlice{n}": 1 for n in _slices(placement)}
+
+
+def _slices(placement: Placement) -> range:
+    return range(placement.start, placement.start + placement.size)
+
+
+def _overlap(first: Placement, second: Placement) -> bool:
+    return first.start < second.start + second.size and second.start < first.start + first.size
+
+
+def _profile(state: MigGpu, kind: int) -> MigProfile | None:
+    return next((profile for profile in state.profiles if profile.kind == kind), None)
+
+
+def _counter(capacity: str) -> str:
+    """Return the name of a counter: copyEngines is copy-engines."""
+    return CAPITAL.sub(lambda match: f"-{match[0].lower()}", capacity)

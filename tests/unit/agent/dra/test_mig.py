@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG devices: those that exist, and those that are made for claims on a simulated node."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from nvct.agent.dra import gather, slices
+from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
+from nvct.agent.dra.offer import offer
+from nvct.sim import tree
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.dra.fake_api import FakeApi
+from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
+from tests.unit.agent.dra.test_prepare import CLAIM
+from tests.unit.agent.dra.test_slices import NODE
+from tests.unit.agent.dra.test_task import allocate, driver, offered
+from tests.unit.agent.machines import discovery
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nvct.agent.discovery import Discovery
+    from nvct.host.nvml.mig_model import MigGpu
+
+SMALL = "gpu-1-mig-1g10gb-19-{}"
+HALF = "gpu-1-mig-3g40gb-9-4"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Discovery]:
+    """A node with two A100 in MIG mode: gpu-0 with three MIG devices, gpu-1 without."""
+    node = tree.create("dra", "mixed", tmp_path, nodes="plain", native_cache=CACHE)
+    try:
+        with discovery(node) as found:
+            yield found
+    finally:
+        tree.destroy(node)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        (Path(path) / "registry").mkdir()
+        yield Path(path)
+
+
+def looked(lab: Discovery) -> Machine:
+    return asyncio.run(gather.machine(lab))
+
+
+def test_devices_that_exist_have_the_incumbents_names_and_sizes(lab: Discovery) -> None:
+    machine = looked(lab)
+
+    found = offer(machine, {}, on_demand=False)
+
+    assert found.counters == {}
+    assert sorted(device.name for device in found.devices if "mig" in device.name) == [
+        "gpu-0-mig-1g10gb-me-20-6", "gpu-0-mig-2g20gb-14-4", "gpu-0-mig-3g40gb-9-0",
+    ]  # fmt: skip
+    half = next(device for device in found.devices if "3g40gb" in device.name)
+    assert half.uuid.startswith("MIG-")
+    assert half.attributes["uuid"] == half.uuid
+    assert half.attributes["parentUUID"] == half.gpu
+    assert (half.attributes["type"], half.attributes["profile"]) == ("mig", "3g.40gb")
+    assert half.capacity["memory"] == 40192 * MIB
+    assert half.capacity["multiprocessors"] == 42
+    assert [name for name in half.capacity if name.startswith("memorySlice")] == [
+        f"memorySlice{number}" for number in range(4)
+    ]
+
+
+def possible(lab: Discovery) -> tuple[Offer, list[Device]]:
+    found = offer(looked(lab), {}, on_demand=True)
+    return found, [device for device in found.devices if device.name.startswith("gpu-1-")]
+
+
+def fits(found: Offer, devices: Iterable[Device]) -> bool:
+    """Return whether the scheduler would give these devices at the same time."""
+    left = {name: dict(counters) for name, counters in found.counters.items()}
+    for device in devices:
+        for name, number in device.counters.items():
+            left[device.counter_set][name] -= number
+    return all(number >= 0 for counters in left.values() for number in counters.values())
+
+
+def test_the_counters_let_the_scheduler_take_what_can_exist_together(lab: Discovery) -> None:
+    found, devices = possible(lab)
+
+    assert len(devices) == 7 + 7 + 4 + 3 + 2 + 1 + 1
+    assert all(fits(found, [device]) for device in devices)
+    for one, two in combinations(devices, 2):
+        first, second = (set(memory(device)) for device in (one, two))
+        both_have_media = "me" in one.name and "me" in two.name
+        assert fits(found, [one, two]) == (not first & second and not both_have_media), (one, two)
+    by_name = {device.name: device for device in devices}
+    assert fits(found, [by_name[SMALL.format(number)] for number in range(7)])
+    assert fits(found, [by_name["gpu-1-mig-4g40gb-5-0"], by_name[HALF]])
+
+
+def memory(device: Device) -> list[str]:
+    return [name for name in device.counters if name.startswith("memory-slice-")]
+
+
+def test_what_somebody_else_has_made_stays_and_keeps_its_place(lab: Discovery) -> None:
+    found = offer(looked(lab), {}, on_demand=True)
+
+    # 3g.40gb, 2g.20gb and 1g.10gb+me fill seven of eight memory slices.
+    of_first = [device for device in found.devices if device.name.startswith("gpu-0-")]
+    assert [device.uuid[:4] for device in of_first] == ["MIG-"] * 3
+    assert list(found.counters) == ["gpu-1-counter-set"]
+
+
+def test_slices_have_counters_or_devices_and_not_too_many(lab: Discovery) -> None:
+    found, devices = possible(lab)
+    many = Offer(
+        devices=tuple(devices) * 8,
+        counters={f"set-{number}": found.counters["gpu-1-counter-set"] for number in range(9)},
+    )
+
+    changes = slices.changes([], slices.contents(many, "v1"), NODE)
+
+    specs = [manifest["spec"] for manifest in changes.apply]
+    sizes = [(len(spec.get("sharedCounters", ())), len(spec.get("devices", ()))) for spec in specs]
+    assert sizes == [(8, 0), (1, 0), (0, 64), (0, 64), (0, 64), (0, 8)]
+    assert {spec["pool"]["resourceSliceCount"] for spec in specs} == {6}
+    (taken,) = specs[2]["devices"][0]["consumesCounters"]
+    assert taken["counterSet"] == "gpu-1-counter-set"
+    assert taken["counters"]["multiprocessors"] == {"value": "14"}
+    assert (
+        slices.changes(list(changes.apply), slices.contents(many, "v1"), NODE) == slices.Changes()
+    )
+
+
+async def second(lab: Discovery) -> MigGpu:
+    return next(gpu for gpu in (await lab.nvml.mig()).gpus if gpu.minor == 1)
+
+
+async def instances(lab: Discovery) -> list[tuple[int, int]]:
+    """Return the places on the second GPU that are taken."""
+    state = await second(lab)
+    return sorted((each.placement.start, each.placement.size) for each in state.instances)
+
+
+def spec_of(folder: Path, uid: str) -> list[str]:
+    path = folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid}.json"
+    (device,) = json.loads(path.read_text())["devices"]
+    return [node["path"] for node in device["containerEdits"]["deviceNodes"]]
+
+
+def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
+    lab: Discovery, folder: Path
+) -> None:
+    async def test() -> None:
+        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+        async with driver(api, lab, folder, mig="on-demand"):
+            await kubelet.register()
+            await until(lambda: SMALL.format(0) in offered(api))
+            written = len(api.writes)
+            small, half = allocate(api, "small", SMALL.format(2)), allocate(api, "half", HALF)
+            for claim in (small, half, small):
+                await kubelet.prepare(claim)
+            assert await instances(lab) == [(2, 1), (4, 4)]
+            nodes = spec_of(folder, small.uid)
+            assert "/dev/nvidia1" in nodes
+            assert len([path for path in nodes if "nvidia-cap" in path]) == 2
+            with pytest.raises(RefusedError):  # the scheduler would not do this
+                await kubelet.prepare(allocate(api, "same", SMALL.format(5)))
+            await kubelet.unprepare(half)
+            assert await instances(lab) == [(2, 1)]
+            await asyncio.sleep(0.3)  # it looks at the machine in between
+            assert len(api.writes) == written
+        # A new process finds the instance of a claim that is gone, and one that a boot has taken.
+        await until_made(api, lab, folder)
+
+    async def until_made(api: FakeApi, lab: Discovery, folder: Path) -> None:
+        gone = allocate(api, "gone", SMALL.format(0))
+        kubelet = FakeKubelet(f"{folder}/registry")
+        async with driver(api, lab, folder, mig="on-demand"):
+            await kubelet.register()
+            await kubelet.prepare(gone)
+            assert await instances(lab) == [(0, 1), (2, 1)]
+        api.remove(CLAIM, "gone", "ns")
+        await destroy_all(lab)
+        async with driver(api, lab, folder, mig="on-demand") as made:
+            await until(lambda: made.describe()[0]["claims"] == ["ns/small"])
+            await until((folder / "cdi/k8s.gpu.nvidia.com-claim_uid-small.json").exists)
+            assert await instances(lab) == [(2, 1)]
+
+    asyncio.run(test())
+
+
+async def destroy_all(lab: Discovery) -> None:
+    """Destroy the instances of the second GPU, as a boot does."""
+    from nvct.host.nvml.answers import nothing
+
+    gpu = await second(lab)
+    for each in gpu.instances:
+        for compute in each.compute:
+            await lab.nvml.change_mig(
+                "mig_destroy_compute", nothing, {"uuid": gpu.uuid, "gi": each.id, "ci": compute.id}
+            )
+        await lab.nvml.change_mig("mig_destroy", nothing, {"uuid": gpu.uuid, "gi": each.id})
+
+
+def test_without_shared_counters_the_devices_that_exist_are_offered(
+    lab: Discovery, folder: Path
+) -> None:
+    async def test() -> None:
+        api = FakeApi()
+        api.drops = {"sharedCounters", "consumesCounters"}
+        async with driver(api, lab, folder, mig="on-demand") as made:
+            await until(lambda: len(offered(api)) == 3 + 3)
+            await until(lambda: made.describe()[0]["reason"] == "")
+            assert not any(name.startswith("gpu-1-") for name in offered(api))
+
+    asyncio.run(test())
+
+
+def test_claims_keep_their_place_from_being_offered_as_existing(lab: Discovery) -> None:
+    machine = looked(lab)
+    first = next(gpu for gpu in machine.mig.values() if gpu.minor == 0)
+    claimed = {first.uuid: [Place(each.kind, *each.placement, 0) for each in first.instances]}
+
+    static = offer(machine, claimed, on_demand=False)
+    assert [device.name for device in static.devices] == ["gpu-3", "gpu-4", "gpu-2"]
+    assert set(offer(machine, claimed, on_demand=True).counters) == {
+        "gpu-0-counter-set", "gpu-1-counter-set",
+    }  # fmt: skip
