@@ -65,7 +65,8 @@ def make(
     def pods(settings: Settings) -> PodDevices:
         return PodDevices(
             settings.socket, wanted=settings.kubernetes, names=settings.resources,
-            old=settings.old_namespace, virtual=settings.virtual_gpus, journal=journal,
+            old=settings.old_namespace, virtual=settings.virtual_gpus, claims=settings.claims,
+            journal=journal,
         )  # fmt: skip
 
     return Exporter(load, client, journal, pods, library)

@@ -82,7 +82,8 @@ OPTIONS = (
             "Not supported yet", kind="switch"),
     _option("kubernetes-pod-label-allowlist-regex", "KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
             "Not supported yet", kind="words"),
-    _option("kubernetes-enable-dra", "!KUBERNETES_ENABLE_DRA", "Not supported yet", kind="switch"),
+    _option("kubernetes-enable-dra", "!KUBERNETES_ENABLE_DRA",
+            "Add labels of claims of dynamic resource allocation", kind="switch"),
     _option("hpc-job-mapping-dir", "!DCGM_HPC_JOB_MAPPING_DIR", "Not supported yet"),
     _ignored("remote-hostengine-info r", "!DCGM_REMOTE_HOSTENGINE_INFO"),
     _ignored("switch-devices s", "OTHER_DEVICES_STR"),
@@ -108,7 +109,7 @@ TABLE = Table(
 )
 NOT_YET = (
     "kubernetes-enable-pod-labels", "kubernetes-pod-label-allowlist-regex", "configmap-data",
-    "kubernetes-enable-dra", "kubernetes-enable-pod-uid", "hpc-job-mapping-dir",
+    "kubernetes-enable-pod-uid", "hpc-job-mapping-dir",
 )  # fmt: skip
 
 
@@ -156,6 +157,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         socket=given.get("pod-resources-kubelet-socket", defaults.socket),
         resources=given.get("nvidia-resource-names", ()),
         virtual_gpus=given.get("kubernetes-virtual-gpus", False),
+        claims=given.get("kubernetes-enable-dra", False),
         xid_window_ms=_milliseconds(given, "xid-count-window-size", defaults.xid_window_ms),
         clock_window_ms=_milliseconds(
             given, "clock-events-count-window-size", defaults.clock_window_ms

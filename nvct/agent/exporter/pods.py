@@ -2,7 +2,8 @@
 """Finds the pods that have a GPU or MIG instance, by every form of the kubelet's device ids.
 
 The forms: GPU-… and MIG-… UUIDs; those with `::N` or `/vgpuN` at the end, which a plugin makes of
-one shared GPU; nvidia0 and nvidia0/gi7 (GKE). A GPU or instance that several containers share has
+one shared GPU; nvidia0 and nvidia0/gi7 (GKE); gpu-0, the name of a device of the driver
+gpu.nvidia.com for dynamic resource allocation. A GPU or instance that several containers share has
 the labels of none of them: each value would be shown several times, and sums would be wrong. With
 --kubernetes-virtual-gpus it has a series for each of them, with the replica in label vgpu.
 """
@@ -27,6 +28,7 @@ GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
 """Of resources whose ids are devices: those that a plugin renames, as nvidia.com/gpu.shared."""
 REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d+)")
+DRA_DRIVER = "gpu.nvidia.com"
 WHOLE = -1
 NEW = ("container", "namespace", "pod")
 OLD = ("container_name", "pod_namespace", "pod_name")
@@ -47,6 +49,7 @@ class PodDevices:
         names: tuple[str, ...],
         old: bool,
         virtual: bool,
+        claims: bool = False,
         journal: Log,
     ) -> None:
         """Keep the arguments.
@@ -57,12 +60,13 @@ class PodDevices:
             names: further resources whose ids are devices.
             old: whether labels have the names of dcgm-exporter's version 1.
             virtual: whether each container that shares a device has series.
+            claims: whether series have the labels of claims.
             journal: the log.
         """
         self._socket, self._wanted, self._log = socket, wanted, journal
         self._names = frozenset((GPU, *names))
         self._labels = OLD if old else NEW
-        self._virtual = virtual
+        self._virtual, self._claims = virtual, claims
         self._kubelet: PodResources | None = None
         self._holdings: tuple[Holding, ...] = ()
         self.problem = "the kubelet was not asked yet"
@@ -82,11 +86,12 @@ class PodDevices:
     def labels(self, samples: NvmlSamples) -> Pods:
         """Return the labels of the container that has a device, by UUID and id of the instance."""
         return labels(
-            self._holdings, samples, self._labels, self._is_device, virtual=self._virtual
-        )
+            self._holdings, samples, self._labels, self._is_device, virtual=self._virtual,
+            claims=self._claims,
+        )  # fmt: skip
 
     def _is_device(self, resource: str) -> bool:
-        return resource in self._names or resource.startswith(PREFIXES)
+        return resource in self._names or resource.startswith(PREFIXES) or resource == DRA_DRIVER
 
     async def _ask(self) -> tuple[tuple[Holding, ...], str]:
         if self._wanted is False:
@@ -98,7 +103,7 @@ class PodDevices:
 
             self._kubelet = PodResources(self._socket)
         try:
-            return await self._kubelet.holdings(), ""
+            return await self._kubelet.holdings(with_claims=True), ""
         except HostError as error:
             return (), error.message
 
@@ -110,6 +115,7 @@ def labels(
     is_device: Callable[[str], bool],
     *,
     virtual: bool = False,
+    claims: bool = False,
 ) -> Pods:
     """Return the labels of the containers that have a device, by UUID and id of the instance.
 
@@ -119,33 +125,46 @@ def labels(
         names: of the labels for container, namespace and pod.
         is_device: whether the ids of a resource are devices.
         virtual: whether several containers of one device are shown.
+        claims: whether there are labels of claims.
     """
     known = _devices(samples)
-    found: dict[tuple[str, int], dict[tuple[str, ...], str]] = {}
+    found: dict[tuple[str, int], dict[tuple[str, ...], dict[str, str]]] = {}
     for holding in holdings:
         for id_ in holding.devices if is_device(holding.resource) else ():
             replica = REPLICA.fullmatch(id_)
             key = known.get(replica[1] if replica else id_)
             if key:
                 holder = (holding.container, holding.namespace, holding.pod)
-                found.setdefault(key, {})[holder] = replica[2] if replica else ""
+                more = {"vgpu": replica[2]} if replica and virtual else {}
+                more |= _of_claim(holding) if claims else {}
+                found.setdefault(key, {})[holder] = more
     return {
-        key: [_labels(names, holder, vgpu if virtual else "") for holder, vgpu in holders.items()]
+        key: [
+            {**dict(zip(names, holder, strict=True)), **more} for holder, more in holders.items()
+        ]
         for key, holders in found.items()
         if virtual or len(holders) == 1
     }
 
 
-def _labels(names: tuple[str, ...], holder: tuple[str, ...], vgpu: str) -> dict[str, str]:
-    labels = dict(zip(names, holder, strict=True))
-    return {**labels, "vgpu": vgpu} if vgpu else labels
+def _of_claim(holding: Holding) -> dict[str, str]:
+    """Return the labels of a claim, by the names of dcgm-exporter."""
+    if holding.claim is None:
+        return {}
+    return {
+        "dra_claim_name": holding.claim.name,
+        "dra_claim_namespace": holding.claim.namespace,
+        "dra_driver_name": holding.resource,
+        "dra_pool_name": holding.claim.pool,
+        "dra_device_name": holding.devices[0],
+    }
 
 
 def _devices(samples: NvmlSamples) -> Mapping[str, tuple[str, int]]:
     """Return UUID of the GPU and id of the instance, by each form of a device's id."""
     devices = {}
     for gpu in samples.gpus:
-        for id_ in (gpu.uuid, f"nvidia{gpu.minor}", str(gpu.index)):
+        for id_ in (gpu.uuid, f"nvidia{gpu.minor}", str(gpu.index), f"gpu-{gpu.minor}"):
             devices[id_] = (gpu.uuid, WHOLE)
         for mig in gpu.mig:
             devices[mig.uuid] = devices[f"nvidia{gpu.minor}/gi{mig.gi}"] = (gpu.uuid, mig.gi)

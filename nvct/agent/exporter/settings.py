@@ -23,6 +23,7 @@ class Settings:
         hostname: the label; "" for none.
         socket: of the kubelet's service for pods' resources.
         resources: further names of resources whose ids are GPUs.
+        claims: whether series have the labels of claims.
         xid_window_ms, clock_window_ms: of the counts in a window.
         container_driver_root: where the driver's root is mounted; / is used if it is no folder.
         web_config: a file with TLS, users and headers (`web_config.py`); "" for plain HTTP.
@@ -42,6 +43,7 @@ class Settings:
     socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     resources: tuple[str, ...] = ()
     virtual_gpus: bool = False
+    claims: bool = False
     xid_window_ms: int = 300_000
     clock_window_ms: int = 300_000
     replace_blanks: bool = False

@@ -29,14 +29,30 @@ LIMIT = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim of dynamic resource allocation, and the pool that its device is from."""
+
+    name: str
+    namespace: str
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
 class Holding:
-    """The devices of one resource that a container has."""
+    """The devices of one resource that a container has.
+
+    Attributes:
+        resource: its name; the driver's for a claim.
+        devices: their ids; the name in the pool for a claim.
+        claim: None for the devices of a device plugin.
+    """
 
     namespace: str
     pod: str
     container: str
     resource: str
     devices: tuple[str, ...]
+    claim: Claim | None = None
 
 
 class PodResources:
@@ -48,8 +64,11 @@ class PodResources:
         self._channel: grpc.aio.Channel | None = None
         self._versions: tuple[str, ...] = VERSIONS
 
-    async def holdings(self) -> tuple[Holding, ...]:
+    async def holdings(self, *, with_claims: bool = False) -> tuple[Holding, ...]:
         """Return what all containers of this node have.
+
+        Args:
+            with_claims: by claims, too.
 
         Raises:
             HostError: the kubelet does not answer.
@@ -67,7 +86,7 @@ class PodResources:
                 self._versions = VERSIONS  # the next kubelet may be another one
                 raise self._failure(error) from error
             self._versions = (version,)
-            return tuple(_holdings(answer))
+            return (*_holdings(answer), *(_claimed(answer) if with_claims else ()))
         raise HostError(f"the kubelet on {self._socket} has no service for pods' resources")
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
@@ -118,4 +137,17 @@ def _holdings(answer: api.ListPodResourcesResponse) -> list[Holding]:
         for pod in answer.pod_resources
         for container in pod.containers
         for devices in container.devices
+    ]  # fmt: skip
+
+
+def _claimed(answer: api.ListPodResourcesResponse) -> list[Holding]:
+    return [
+        Holding(
+            pod.namespace, pod.name, container.name, device.driver_name, (device.device_name,),
+            Claim(claim.claim_name, claim.claim_namespace, device.pool_name),
+        )
+        for pod in answer.pod_resources
+        for container in pod.containers
+        for claim in container.dynamic_resources
+        for device in claim.claim_resources
     ]  # fmt: skip

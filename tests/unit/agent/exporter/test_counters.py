@@ -95,7 +95,7 @@ def test_a_wrong_option_is_refused(words: list[str], message: str) -> None:
 
 
 def test_an_option_without_effect_is_named() -> None:
-    _, warnings = options.resolve(["--kubernetes-enable-dra"], {})
+    _, warnings = options.resolve(["--hpc-job-mapping-dir", "/jobs"], {})
 
-    assert warnings == ["--kubernetes-enable-dra is not supported yet"]
+    assert warnings == ["--hpc-job-mapping-dir is not supported yet"]
     assert "--remote-hostengine-info" in options.help_text()

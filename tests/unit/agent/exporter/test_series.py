@@ -11,7 +11,7 @@ from nvct.agent.exporter import counters, fields, series
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.pods import NEW, labels
 from nvct.agent.exporter.settings import Settings
-from nvct.agent.kubelet.pod_resources import Holding
+from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.host.nvml.sample_model import VALUES, GpuSample, MigSample, NvmlSamples, XidCount
 
 TYPE_CHECKING = False
@@ -130,6 +130,20 @@ def test_a_pod_is_found_by_each_form_of_its_device() -> None:
         assert pods == {key: [{"container": "main", "namespace": "ns", "pod": "pod"}]}, id_
     unknown = (Holding("ns", "pod", "main", "nvidia.com/gpu", ("GPU-other",)),)
     assert labels(unknown, samples, NEW, lambda _name: True) == {}
+
+
+def test_a_pod_is_found_by_its_claim_and_the_claim_is_shown_on_demand() -> None:
+    samples = NvmlSamples(gpus=(gpu(0, minor=5), gpu(1, minor=0)))
+    claim = Claim("single", "ns", "node-1")
+    held = (Holding("ns", "pod", "main", "gpu.nvidia.com", ("gpu-0",), claim),)
+    key, pod = (samples.gpus[1].uuid, -1), {"container": "main", "namespace": "ns", "pod": "pod"}
+
+    assert labels(held, samples, NEW, lambda _name: True) == {key: [pod]}
+    of_claim = {
+        "dra_claim_name": "single", "dra_claim_namespace": "ns", "dra_pool_name": "node-1",
+        "dra_driver_name": "gpu.nvidia.com", "dra_device_name": "gpu-0",
+    }  # fmt: skip
+    assert labels(held, samples, NEW, lambda _name: True, claims=True) == {key: [pod | of_claim]}
 
 
 def test_labels_of_a_pod_follow_in_alphabetical_order() -> None:

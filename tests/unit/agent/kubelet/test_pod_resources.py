@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from nvct.agent.kubelet import podresources_pb2 as api
-from nvct.agent.kubelet.pod_resources import Holding, PodResources
+from nvct.agent.kubelet.pod_resources import Claim, Holding, PodResources
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -72,6 +72,27 @@ def test_both_versions_are_understood(version: str, tmp_path: Path) -> None:
             async with kubelet(tmp_path / "kubelet.sock", version):
                 assert await asked.holdings() == HELD
                 assert await asked.holdings() == HELD
+        finally:
+            await asked.close()
+
+    asyncio.run(run())
+
+
+def test_claims_are_told_on_demand(tmp_path: Path) -> None:
+    answer = api.ListPodResourcesResponse()
+    container = answer.pod_resources.add(name="train", namespace="ns").containers.add(name="main")
+    claim = container.dynamic_resources.add(claim_name="single", claim_namespace="ns")
+    claim.claim_resources.add(driver_name="gpu.nvidia.com", pool_name="n1", device_name="gpu-0")
+    claimed = Holding(
+        "ns", "train", "main", "gpu.nvidia.com", ("gpu-0",), Claim("single", "ns", "n1")
+    )
+
+    async def run() -> None:
+        asked = PodResources(str(tmp_path / "kubelet.sock"))
+        try:
+            async with kubelet(tmp_path / "kubelet.sock", "v1", answer):
+                assert await asked.holdings() == ()
+                assert await asked.holdings(with_claims=True) == (claimed,)
         finally:
             await asked.close()
 
