@@ -11,6 +11,7 @@ import click
 
 from nvct import paths
 from nvct.cli.formats import format_option
+from nvct.cli.options import settings_in_force
 from nvct.errors import UsageError, printable
 
 TYPE_CHECKING = False
@@ -28,7 +29,7 @@ LIMIT = 64 << 20
 
 
 @click.command()
-@click.argument("config_json", required=False, metavar="[CONFIG_JSON | MESSAGE]")
+@click.argument("config_json", required=False, metavar="[CONFIG_JSON | CONTAINER | MESSAGE]")
 @click.option("--bundle", help="Folder of an OCI bundle, instead of its CONFIG_JSON.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE",
               help="Explain this request, without a container.")  # fmt: skip
@@ -59,6 +60,9 @@ def explain(
     container could not be created. Run it as the user of the engine: it reads the config.toml and
     the plans of the user who runs it, and policy rules test the uid.
 
+    CONTAINER is the name, id or process of a running container, or a pod's name: which GPUs it
+    has, and what was decided when it was created.
+
     MESSAGE is what a program printed, in quotes: its cause, and what to do. Known are messages of
     nvct, Docker, containerd, CRI-O, runc, crun, the kubelet, NVIDIA's programs, NVML and CUDA.
 
@@ -66,9 +70,13 @@ def explain(
     """
     from nvct.doctor import explanation
 
-    if config_json and " " in config_json and not os.path.exists(config_json):
-        _explain_message(config_json, form)
-        return
+    if config_json and config_json != "-" and not os.path.lexists(config_json):
+        if " " in config_json:
+            _explain_message(config_json, form)
+            return
+        if "/" not in config_json and not config_json.endswith(".json"):
+            _explain_container(config_json, form)
+            return
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
     if words:
@@ -87,6 +95,47 @@ def explain(
     )
     if told["error"]:
         sys.exit(1)
+
+
+def _explain_container(word: str, form: str) -> None:
+    """Print which GPUs a running container has, and what was decided about it.
+
+    Raises:
+        UsageError: there is none.
+        NvctError: NVML does not answer.
+    """
+    from nvct.cli.log import text as decided
+    from nvct.cli.ps import uses_of_host
+    from nvct.compile import live_host
+    from nvct.container.plan.store import run_dir
+    from nvct.doctor import one_container
+    from nvct.errors import NvctError
+
+    roots = live_host.roots_of(settings_in_force())
+    found = one_container.find(roots, word)
+    try:
+        uses = uses_of_host(roots)
+    except NvctError:
+        uses = []
+    told = [one_container.told(one, uses, run_dir(os.environ)) for one in found]
+    if form == "json":
+        click.echo(json.dumps(told, indent=2))
+        return
+    for one in told:
+        click.echo(f"{one['name']}  (id {str(one['id'])[:12] or '-'}, process {one['pid']})")
+        for use in one["uses"]:
+            mig = f", MIG device {use['instance']}" if use["instance"] else ""
+            opened = f", open in {use['command']} ({use['pid']})" if use["pid"] else ""
+            click.echo(f"  has      GPU {use['gpu']}{mig}{opened}")
+        if not one["uses"]:
+            click.echo("  has      no GPU")
+        for record in one["decisions"]:
+            click.echo(f"  decided  {decided(record)}")
+        if not one["decisions"]:
+            click.echo(
+                "  decided  nothing is recorded: it asked for no GPU, its engine served it by CDI,"
+                " or the record is gone"
+            )
 
 
 def _explain_message(text: str, form: str) -> None:

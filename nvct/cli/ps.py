@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvct.doctor.gpu_users import Use
+    from nvct.host.roots import Roots
 
 HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER")
 PAUSE_S = 2.0
@@ -34,8 +35,12 @@ def ps(*, watch: bool, form: str) -> None:
 
     Example: sudo nvct ps
     """
+    from nvct.cli.options import settings_in_force
+    from nvct.compile import live_host
+
+    roots = live_host.roots_of(settings_in_force())
     while True:
-        uses = _uses()
+        uses = uses_of_host(roots)
         if form == "json":
             click.echo(json.dumps([use.to_dict() for use in uses], indent=2))
         else:
@@ -71,20 +76,17 @@ def _row(use: Use) -> tuple[str, ...]:
     return tuple(printable(word) for word in row)
 
 
-def _uses() -> list[Use]:
+def uses_of_host(roots: Roots) -> list[Use]:
     """Return who uses the GPUs now.
 
     Raises:
         DriverNotFoundError: there is no NVML.
         NvmlError: NVML does not answer.
     """
-    from nvct.cli.options import settings_in_force
-    from nvct.compile import live_host
     from nvct.doctor import gpu_users
     from nvct.host.nvml import samples_answer, shared
     from nvct.host.nvml.library import nvml_library
 
-    roots = live_host.roots_of(settings_in_force())
     session = shared.session(nvml_library(roots))
     state = session.mig()
     try:

@@ -65,16 +65,26 @@ class Containers:
 
     def labels(self, pid: int) -> Labels:
         """Return the labels of a process's container; {} if it is in none, or has ended."""
-        try:
-            with open(self._path(f"proc/{pid}/cgroup"), encoding="utf-8") as file:
-                ids = ID.findall(file.read())
-        except (OSError, UnicodeDecodeError):
-            return {}
-        innermost_first = list(dict.fromkeys(reversed(ids)))
+        innermost_first = self._ids(pid)
         for id_ in innermost_first:
             if labels := self._known(id_):
                 return labels
         return {"container": innermost_first[0][:SHORT]} if innermost_first else {}
+
+    def id_of(self, pid: int) -> str:
+        """Return the id of a process's container; "" if it is in none, or has ended."""
+        innermost_first = self._ids(pid)
+        known = (id_ for id_ in innermost_first if self._known(id_))
+        return next(known, innermost_first[0] if innermost_first else "")
+
+    def _ids(self, pid: int) -> list[str]:
+        """Return the ids in the cgroup of a process, the innermost first."""
+        try:
+            with open(self._path(f"proc/{pid}/cgroup"), encoding="utf-8") as file:
+                ids = ID.findall(file.read())
+        except (OSError, UnicodeDecodeError):
+            return []
+        return list(dict.fromkeys(reversed(ids)))
 
     def _known(self, id_: str) -> Labels:
         if id_ in self._kubelet:

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container found by what a user knows of it, with what was decided about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.container import recorder
+from nvct.container.plan.store import Store
+from nvct.doctor import one_container
+from nvct.doctor.gpu_users import Device, Use
+from nvct.errors import RequestError, UsageError
+from tests.support.host_tree import HostTree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ID, OTHER = "ab" * 32, "cd" * 32
+POD = f"var/log/containers/train-0_team_main-{OTHER}.log"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HostTree:
+    made = HostTree(tmp_path)
+    made.write(f"var/lib/docker/containers/{ID}/config.v2.json", '{"Name": "/trainer"}')
+    made.write(POD)
+    for pid, id_ in ((40, ID), (41, ID), (50, OTHER)):
+        made.write(f"proc/{pid}/cgroup", f"0::/system.slice/docker-{id_}.scope\n")
+    made.write("proc/60/cgroup", "0::/\n")
+    made.write("proc/60/comm", "bash\n")
+    return made
+
+
+def found(tree: HostTree, word: str) -> list[tuple[str, int]]:
+    return [(one.name, one.pid) for one in one_container.find(tree.roots, word, str(tree.base))]
+
+
+@pytest.mark.parametrize("word", ["trainer", ID, ID[:12], "40"])
+def test_a_container_of_docker(word: str, tree: HostTree) -> None:
+    assert found(tree, word) == [("trainer", 40)]
+
+
+@pytest.mark.parametrize("word", ["train-0", "main", "team/train-0/main"])
+def test_a_container_of_a_pod(word: str, tree: HostTree) -> None:
+    assert found(tree, word) == [("team/train-0/main", 50)]
+
+
+def test_another_process_of_a_container_names_it(tree: HostTree) -> None:
+    assert found(tree, "41") == [("trainer", 41)]
+
+
+def test_a_process_in_no_container(tree: HostTree) -> None:
+    assert found(tree, "60") == [("process 60", 60)]
+
+
+@pytest.mark.parametrize("word", ["nobody", "ab", "99"])
+def test_what_is_nowhere_is_said(word: str, tree: HostTree) -> None:
+    with pytest.raises(UsageError, match=f"'{word}' is no file, and no running container"):
+        found(tree, word)
+
+
+def test_its_decisions_and_its_gpus(tree: HostTree, tmp_path: Path) -> None:
+    folder = tmp_path / "nvct"
+    store = Store(str(folder), create=True)
+    recorder.refused(store, "shim", f"/run/docker/{ID}", RequestError("no GPU 9"))
+    recorder.refused(store, "shim", f"/run/docker/{OTHER}", RequestError("other"))
+    store.close()
+    (container,) = one_container.find(tree.roots, "trainer", str(tree.base))
+    uses = [
+        Use(device=Device(3, ""), pid=41, labels={"container": "trainer"}),
+        Use(device=Device(4, ""), pid=50, labels={"container": "main"}),
+    ]
+
+    told = one_container.told(container, uses, str(folder))
+
+    assert [one["error"] for one in told["decisions"]] == ["no GPU 9"]
+    assert [one["gpu"] for one in told["uses"]] == [3]
