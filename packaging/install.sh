@@ -34,6 +34,7 @@ program() { # NAME MODULE FUNCTION
 	chmod 0755 "$dest/usr/bin/$1"
 }
 program nvidia-container-cli nvct.cli.container.main nvidia_container_cli
+program nvidia-mig-parted nvct.cli.mig.parted main
 version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$here/nvct/version.py")
 sed -e "s|@VERSION@|$version|" "$here/packaging/files/nvidia-docker" >"$dest/usr/bin/nvidia-docker"
 chmod 0755 "$dest/usr/bin/nvidia-docker"

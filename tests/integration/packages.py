@@ -25,7 +25,7 @@ PUBLISHED = "/run/cdi/nvidia.yaml"
 CONFIG = '# the admin was here\n[nvidia-container-cli]\nroot = "/run/nvidia/driver"\n'
 PRIVATE_MOUNTS = "warning: private mounts in chroot not implemented"
 """What rpm from 4.20 on says whenever it gets --root."""
-RPMS = ("nvct", "nvct-base", "nvct-operator-extensions", "nvct-sim")
+RPMS = ("nvct", "nvct-base", "nvct-mig-manager", "nvct-operator-extensions", "nvct-sim")
 NOT_OURS = (
     "proc", "sys", "dev", "run", "tmp", "var/lib/dpkg", "var/log", "var/cache", "etc/ld.so.cache",
 )  # fmt: skip

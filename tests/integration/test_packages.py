@@ -88,6 +88,13 @@ dpkg -P nvct-sim > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 ls /var/lib/nvct-sim && exit 1
 dpkg -V nvct nvct-base nvct-operator-extensions
 
+echo "== MIG by a file"
+dpkg -i "$DEBS"/9.9.9/nvct-mig-manager*.deb > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+nvidia-mig-parted export | grep -m 1 "mig-enabled: true"
+ls /usr/lib/systemd/system/nvidia-mig-manager.service
+dpkg -P nvct-mig-manager > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+ls /usr/bin/nvidia-mig-parted && exit 1
+
 echo "== another Python, a failed upgrade"
 rm /usr/lib/nvct/hot.bin
 dpkg-trigger --by-package=python3-minimal /usr/bin/python3

@@ -17,6 +17,7 @@ import pytest
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.mig_manager.node_labels import CONFIG, STATE
 from nvct.container.rootfs.view_links import OF_SPEC
 from nvct.installer import publication
 from nvct.sim import attach
@@ -29,6 +30,7 @@ from tests.kubernetes import audit, image_alone
 from tests.kubernetes.api import PODS, ApiError, wait
 from tests.kubernetes.cluster import FOLDER as CLUSTER_FOLDER
 from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.device_plugin import simulated
 from tests.kubernetes.pods import CONTAINER, Pod, Result, run, run_all
 
 TYPE_CHECKING = False
@@ -350,6 +352,27 @@ def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None
 
 
 @ON_ONE
+def test_a_label_makes_mig_devices(node: Cluster) -> None:
+    name = "nvidia.com/mig-7g.80gb"
+    with installed(node, "--set=mig.strategy=mixed"):
+        _show_tree(node)
+        assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node)
+        try:
+            for config, resource in (("all-7g.80gb", name), ("all-disabled", GPU)):
+                node.kubectl("label", "--overwrite", "node", NODE, f"{CONFIG}={config}")
+                assert wait(lambda: _allocatable(node, resource) == GPUS, TIMEOUT_S), _state(node)  # noqa: B023
+                done = wait(lambda: _labels(node).get(STATE) == "success", TIMEOUT_S)
+                assert done, _state(node)
+                if resource == name:
+                    asked = {"limits": {name: "1"}}
+                    pod = Pod(script=LIST, container={"resources": asked})
+                    result = run(node.api, "on-mig", pod)
+                    assert len(re.findall(r"UUID: MIG-", result.log)) == 1, result
+        finally:
+            node.kubectl("label", "node", NODE, f"{CONFIG}-")
+
+
+@ON_ONE
 def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None:
     other = "other-node"
     node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": {"name": other}})
@@ -390,6 +413,21 @@ def test_the_agent_may_change_labels_of_its_own_node_only(node: Cluster) -> None
             assert "serverside-applied" in _patch(node, NODE, own, part="status")
     finally:
         node.api.delete(f"/api/v1/nodes/{other}")
+
+
+def _show_tree(node: Cluster) -> None:
+    """Mount the simulated node into the agent's container: there, MIG changes write files."""
+    tree = str(simulated(node).tree)
+    volume = {"name": "tree", "hostPath": {"path": tree}}
+    mount = {"name": "tree", "mountPath": tree}
+    pod = "/spec/template/spec"
+    patch = [
+        {"op": "add", "path": f"{pod}/volumes/-", "value": volume},
+        {"op": "add", "path": f"{pod}/containers/0/volumeMounts/-", "value": mount},
+    ]
+    name = ("daemonset", "nvct", *IN_NAMESPACE)
+    node.kubectl("patch", *name, "--type=json", f"--patch={json.dumps(patch)}")
+    node.kubectl("rollout", "status", *name, "--timeout=90s")
 
 
 def _patch(node: Cluster, name: str, patch: str, at: str = NODE, part: str = "") -> str:
@@ -469,10 +507,10 @@ def _log(node: Cluster, pod: str) -> str:
         return ""
 
 
-def _allocatable(node: Cluster) -> int:
+def _allocatable(node: Cluster, resource: str = GPU) -> int:
     found = node.api.find(f"/api/v1/nodes/{NODE}")
     assert found is not None
-    return int(found["status"]["allocatable"].get(GPU, 0))
+    return int(found["status"]["allocatable"].get(resource, 0))
 
 
 def _state(node: Cluster) -> str:

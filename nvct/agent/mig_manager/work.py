@@ -101,6 +101,7 @@ class Work:
         def resolve(state: MigState, *, held: Collection[tuple[str, int, int]]) -> Plan:
             return self._plan(state, specs, held=held)
 
+        self.make_nodes()  # that of mig/config, by which instances are made
         apply.apply(self.machine, resolve)
         self.make_nodes()
 
