@@ -8,7 +8,7 @@ import contextlib
 import socket
 from dataclasses import replace
 
-from nvct.agent.nvml_supervisor import CLOSE, HOST_DRIVERS
+from nvct.agent.nvml_supervisor import CLOSE, HOST_DRIVERS, MPS
 from nvct.agent.waiting import within
 from nvct.errors import NvmlError
 from nvct.host.nvml import answers, condition_answer, messages, samples_answer
@@ -16,9 +16,10 @@ from nvct.host.nvml import answers, condition_answer, messages, samples_answer
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
     from typing import TypeVar
 
+    from nvct.agent.mps.daemons import Daemon
     from nvct.host.gpu.vgpu import HostDriver
     from nvct.host.nvml.condition_model import NvmlConditions
     from nvct.host.nvml.mig_model import MigState
@@ -44,6 +45,8 @@ LIMITS_S = {"topology": 30, "mig": 30}
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
 CHANGE_S = 60
 """Of one change of MIG."""
+WITHOUT_NVML = frozenset({HOST_DRIVERS, MPS})
+"""Verbs that do not use NVML: their failure says nothing about it."""
 SLACK_S = 10
 """More than a call's limit: until a worker in another container has killed its process."""
 
@@ -215,6 +218,25 @@ class NvmlClient:
         except messages.MalformedMessageError as error:
             raise self._failure(str(error)) from error
 
+    async def mps(self, daemons: Iterable[Daemon], *, starts: bool) -> dict[str, str]:
+        """Return why each MPS control daemon is not ready, "" if it is, by its resource.
+
+        It does not need NVML, and does not wait for the daemons.
+
+        Args:
+            daemons: those that are wanted.
+            starts: whether they are started, and others stopped.
+
+        Raises:
+            NvctError: the supervisor does not answer, or cannot keep daemons.
+        """
+        wanted: dict[str, Json] = {
+            "daemons": [daemon.to_json() for daemon in daemons],
+            "starts": starts,
+        }
+        state = await asyncio.shield(self._exchange(MPS, wanted))
+        return {name: str(text) for name, text in state.items()} if isinstance(state, dict) else {}
+
     async def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.
 
@@ -246,7 +268,8 @@ class NvmlClient:
 
     async def _exchange(self, verb: str, call: Mapping[str, Json] | None = None) -> Json:
         async with self._lock:
-            usual_s = CHANGE_S if call else LIMITS_S.get(verb, CALL_S)
+            is_change = call and verb not in WITHOUT_NVML
+            usual_s = CHANGE_S if is_change else LIMITS_S.get(verb, CALL_S)
             limit_s = usual_s if self._has_answered else START_S
             self.busy_s = limit_s
             try:
@@ -263,7 +286,7 @@ class NvmlClient:
         request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
         try:
             message = await self._answer(messages.encode(request), limit_s)
-            if verb == HOST_DRIVERS:
+            if verb in WITHOUT_NVML:
                 return messages.value_of(message, self._requests)
             self._has_answered = False
             value = messages.value_of(message, self._requests)

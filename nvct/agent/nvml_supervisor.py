@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable
 
+    from nvct.agent.mps.keeper import KeeperProcess
     from nvct.oci.jsontext import Json
 
 CLOSE = "close"
@@ -36,6 +37,8 @@ CLOSE = "close"
 HOST_DRIVERS = "host_drivers"
 """The verb that reads the drivers of vGPUs' hosts, without NVML: an agent without privileges
 cannot."""
+MPS = "mps"
+"""The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
 LIMIT_S = 60
 """The longest deadline that a request may give a call, in seconds."""
 
@@ -58,7 +61,7 @@ def serve(connection: socket) -> None:
     except EOFError:
         pass
     finally:
-        supervisor.close()
+        supervisor.end()
 
 
 class Supervisor:
@@ -73,6 +76,7 @@ class Supervisor:
         """
         self._find_library = find_library
         self._session: NvmlSession | None = None
+        self._keeper: KeeperProcess | None = None
 
     def answer(self, message: Json) -> Json:
         """Return the answer to a request.
@@ -92,11 +96,19 @@ class Supervisor:
             with contextlib.suppress(NvmlError):
                 self._session.close()
 
+    def end(self) -> None:
+        """End the worker, and the MPS control daemons."""
+        if self._keeper is not None:
+            self._keeper.close()
+        self.close()
+
     def _call(self, verb: str, arguments: dict[str, Json]) -> Json:
         library, limit_s = arguments.get("library"), arguments.get("limit_s")
         call = arguments.get("call", {})
         if not isinstance(library, str) or type(limit_s) is not int or not 0 < limit_s <= LIMIT_S:
             raise NvmlError("a request to NVML's supervisor has malformed arguments")
+        if verb == MPS:
+            return self._mps(call)
         if not isinstance(call, dict) or (call and self._find_library is not None):
             raise NvmlError(
                 f"NVML's worker in another container does not answer {verb!r}",
@@ -112,6 +124,13 @@ class Supervisor:
             session.close()
             return None
         return session.call(verb, call)
+
+    def _mps(self, wanted: Json) -> Json:
+        if self._keeper is None:
+            from nvct.agent.mps.keeper import KeeperProcess
+
+            self._keeper = KeeperProcess()
+        return self._keeper.exchange(wanted)
 
     def _library(self, verb: str, named: str) -> str:
         """Return the library for a request: looked for where the driver may have changed."""

@@ -60,7 +60,7 @@ class Worker:
                     elif key.fileobj in self._clients:  # it was not ended a moment ago
                         self._answer(key.fileobj)
         finally:
-            self._supervisor.close()
+            self._supervisor.end()
 
     def _accept(self) -> None:
         client, _ = self._listener.accept()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 def _device_plugin(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
     from nvct.agent.device_plugin import main
 
-    return main.make((), env, client, journal)
+    return main.make((), env, client, journal, in_agent=True)
 
 
 def _labels(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:

@@ -246,6 +246,17 @@ def test_values_of_the_device_plugins_chart_are_understood() -> None:
     assert (env["MIG_STRATEGY"], env["PASS_DEVICE_SPECS"]) == ("single", "true")
 
 
+def test_mps_has_its_folder_on_the_host() -> None:
+    pod = pod_of(rendered({"mps": {"root": "/run/mps", "enableHostPID": True}}))
+    worker, agent = pod["containers"]
+    folders = {v["name"]: v.get("hostPath", {}).get("path") for v in pod["volumes"]}
+    (mounted,) = (m["name"] for m in worker["volumeMounts"] if m["mountPath"] == "/mps")
+    assert (env_of(agent)["MPS_ROOT"], folders[mounted]) == ("/run/mps", "/run/mps")
+    assert "- mps.enableHostPID: nvct has nothing of that name" in notes(
+        {"mps": {"enableHostPID": True}}
+    )
+
+
 def test_rules_and_dashboard_are_rendered_as_they_are() -> None:
     objects = rendered(MATRIX["monitoring"])
     rule, dashboard = objects["PrometheusRule", "nvct"], objects["ConfigMap", "nvct-dashboard"]
@@ -528,7 +539,7 @@ def test_the_runtime_classes_are_those_of_the_operator(
             chart_values.PLUGIN_0_20,
             ["componentSelectorLabels", UPDATE, "devicePlugin.containers", "gfd.nameOverride",
              "gfd.namespaceOverride", "gfd.securityContext", "cdi.featureFlags",
-             "cdi.nvidiaHookPath", "mps", "nfd"],
+             "cdi.nvidiaHookPath", "mps.enableHostPID", "nfd"],
         ),
         (
             chart_values.GFD,

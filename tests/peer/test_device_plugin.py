@@ -2,9 +2,9 @@
 """nvct's device plugin answers as the recorded one of NVIDIA, on the same simulated nodes.
 
 What differs on purpose is undone before the comparison: the devices of a container are in the
-order of the machine; a node that two MIG devices share is named once; MPS is refused with another
-sentence; a GPU in a PCI domain of more than 16 bits has its NUMA node and DRM nodes, which the
-incumbent looks for in a folder that does not exist.
+order of the machine; a node that two MIG devices share is named once; a GPU in
+a PCI domain of more than 16 bits has its NUMA node and DRM nodes, which the incumbent looks for in
+a folder that does not exist.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     Answers = dict[str, Any]
 
 REFUSED = {
-    "refused-mps": "there is no MPS control daemon yet",
     "refused-strategy": "invalid --device-list-strategy option: 'somehow'",
 }
 """Sentences of our own, in place of the incumbent's."""

@@ -26,6 +26,9 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
 NOTHING = "/dev/null"
+MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
+MPS_FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
+"""Where containers have MPS's folders, and the shared memory of clients and servers."""
 
 
 def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
@@ -72,6 +75,8 @@ def answer(
     for feature, is_on in settings.features.items():
         if is_on:
             response.envs[f"NVIDIA_{feature.upper()}"] = "enabled"
+    if settings.mps and any(device.is_replica for device in devices):
+        _add_mps(response, resource.name, settings)
     strategies = settings.device_list_strategy
     if settings.uses_cdi:
         _add_cdi(response, _cdi_names(names, node), settings, unique)
@@ -84,6 +89,14 @@ def answer(
     if settings.pass_device_specs and not set(strategies) <= {"cdi-annotations", "cdi-cri"}:
         _add_nodes(response, devices, settings, node)
     return response
+
+
+def _add_mps(response: api.ContainerAllocateResponse, resource: str, settings: Settings) -> None:
+    pipes = f"{MPS_FOLDER}/{resource}/pipe"
+    response.envs[MPS_PIPES] = pipes
+    host_path = f"{settings.mps_root}/{resource}/pipe"
+    response.mounts.add(host_path=host_path, container_path=pipes)
+    response.mounts.add(host_path=f"{settings.mps_root}/shm", container_path=SHM)
 
 
 def _cdi_names(names: Sequence[str], node: Node) -> list[str]:

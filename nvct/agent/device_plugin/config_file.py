@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from nvct.agent import config_file
 from nvct.agent.device_plugin import options
-from nvct.errors import DocumentError
+from nvct.errors import UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,15 +22,27 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     """
     document = config_file.resolve(options.TABLE, words, env)
     sharing = document.sharing
-    if sharing is not None and sharing.strategy == config_file.MPS:
-        raise DocumentError(
-            "sharing.mps is not available: there is no MPS control daemon yet",
-            hint="use sharing.timeSlicing",
-        )
     more = {
         "gpu_names": document.gpu_names,
         "mig_names": document.mig_names,
         "replicas": sharing.replicas if sharing else (),
         "one_each": bool(sharing and sharing.one_each),
+        "mps": bool(sharing and sharing.strategy == config_file.MPS),
     }
-    return options.settings_of(document.values, more), document.warnings
+    settings = options.settings_of(document.values, more)
+    if settings.mps:
+        _check_mps(settings)
+    return settings, document.warnings
+
+
+def _check_mps(settings: Settings) -> None:
+    """Refuse settings that do not go with MPS; the sentences are the incumbent's."""
+    if settings.mig_strategy == "mixed":
+        raise UsageError(
+            "using --mig-strategy=mixed is not supported with MPS",
+            hint="share MIG devices by sharing.timeSlicing",
+        )
+    if not settings.mps_root:
+        raise UsageError(
+            "using MPS requires --mps-root to be specified", hint="--mps-root=/run/nvidia/mps"
+        )

@@ -40,9 +40,16 @@ def main() -> NoReturn:
 
 
 def make(
-    words: Sequence[str], env: Mapping[str, str], client: NvmlClient, journal: Log
+    words: Sequence[str],
+    env: Mapping[str, str],
+    client: NvmlClient,
+    journal: Log,
+    *,
+    in_agent: bool = False,
 ) -> DevicePlugin:
     """Return the task, with the settings of a command line and environment.
+
+    The agent also starts the control daemons of MPS; beside the program, mps-control-daemon does.
 
     Raises:
         UsageError, DocumentError: a setting is wrong.
@@ -77,7 +84,7 @@ def make(
         folder = os.path.dirname(env.get(SOCKET_ENV, "")) or FOLDER
         return shared.engine(client, found, journal, folder)
 
-    return DevicePlugin(load, discovery, health, journal)
+    return DevicePlugin(load, discovery, health, journal, starts_mps=in_agent)
 
 
 if __name__ == "__main__":

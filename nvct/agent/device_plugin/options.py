@@ -87,8 +87,8 @@ OPTIONS = (
         key=f"{PLUGIN}.containerDriverRoot", help="The driver's root in this container",
     ),
     Option(
-        flags=("mps-root",), env=("MPS_ROOT",), field="", key="flags.mpsRoot",
-        help="No effect: MPS is not available yet",
+        flags=("mps-root",), env=("MPS_ROOT",), field="mps_root", key="flags.mpsRoot",
+        help="The folder of MPS on the host",
     ),
     Option(
         flags=("shared-devices-allocation-policy",), env=("SHARED_DEVICES_ALLOCATION_POLICY",),

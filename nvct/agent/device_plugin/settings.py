@@ -33,6 +33,8 @@ class Settings:
         driver_root: on the host, as dev_root.
         container_driver_root: where the driver root is mounted here.
         one_each: refuse a container that asks for more than one replica.
+        mps: whether replicas are shared by MPS, else by time.
+        mps_root: on the host, where MPS has its folders.
     """
 
     mig_strategy: str = "none"
@@ -65,6 +67,8 @@ class Settings:
     mig_names: tuple[NamePattern, ...] = ()
     replicas: tuple[Replicas, ...] = ()
     one_each: bool = False
+    mps: bool = False
+    mps_root: str = ""
 
     @property
     def uses_cdi(self) -> bool:

@@ -23,6 +23,7 @@ from nvct.agent.device_plugin import (
 from nvct.agent.device_plugin.content import Content, Node
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.mig_changes import MigChanges
+from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.served import ServedResources, canceled
 from nvct.agent.device_plugin.settings import SPEC_FOLDER
@@ -78,6 +79,7 @@ class DevicePlugin:
         *,
         spec_folder: str = SPEC_FOLDER,
         ask_engine: AskEngine = list_strategy.nobody,
+        starts_mps: bool = False,
     ) -> None:
         """Do nothing yet.
 
@@ -88,6 +90,7 @@ class DevicePlugin:
             log: for what happens.
             spec_folder: of the host's CDI specifications.
             ask_engine: tells what the container engine supports, for the strategy auto.
+            starts_mps: whether it starts the control daemons of MPS; else another program does.
         """
         self.reload = asyncio.Event()
         self._load = load
@@ -100,13 +103,14 @@ class DevicePlugin:
         self._taint = startup_taint.of_settings(self._settings, log)
         self._discovery = discovery(self._settings)
         self._has_nvml = False
-        self._offered: tuple[Inventory, published.Signature] | None = None
+        self._offered: tuple[Inventory, published.Signature, frozenset[str]] | None = None
         self._layout = ""
         self._failure: NvctError | None = None
         self._counts = Counts()
         self._served = ServedResources(log, self._counts)
         self._health = health(self._settings)
         self._mig_changes = MigChanges(self._show_health)
+        self._mps = MpsWatch(log, self._show_health, starts=starts_mps)
 
     @property
     def registrations(self) -> Mapping[str, Registration]:
@@ -127,6 +131,9 @@ class DevicePlugin:
             }
             for registration in self._served.all
         ]
+        for name, reason in self._mps.waiting().items():
+            nothing = {"resource": name, "devices": 0, "unhealthy": {}}
+            entries.append({**nothing, "state": "absent", "reason": reason})
         if self._failure is not None and not self.registrations:
             nothing = {"resource": "every resource", "devices": 0, "unhealthy": {}}
             entries.append({**nothing, "state": "absent", "reason": self._failure.message})
@@ -163,6 +170,7 @@ class DevicePlugin:
             asyncio.create_task(self._follow()),
             asyncio.create_task(self._served.watch()),
             asyncio.create_task(self._health.run(self._watched, self._note_health)),
+            asyncio.create_task(self._mps.run(lambda: self._discovery.nvml)),
             asyncio.create_task(self._mig_changes.watch()),
             asyncio.create_task(
                 kubelet_view.watch(self._settings.kubelet_socket, self._current, self._log)
@@ -187,7 +195,7 @@ class DevicePlugin:
             if self.reload.is_set():
                 self._reload()
                 signature = self._offered = None
-            current = (*self._discovery.signature(), *self._published())
+            current = (*self._discovery.signature(), *self._published(), self._mps.has_run)
             if current != signature or time.monotonic() > retry_at:
                 is_change, signature = current != signature, current
                 delay_s = SETTLE_S if is_change else PERIOD_S
@@ -229,7 +237,7 @@ class DevicePlugin:
     async def _offer(self) -> Inventory:
         """Offer what the inventory has, and return that."""
         inventory = await self._look()
-        offered = inventory, self._published()
+        offered = inventory, self._published(), self._mps.has_run
         if offered == self._offered:
             return inventory
         self._has_nvml = inventory.mode == "nvml"
@@ -239,6 +247,8 @@ class DevicePlugin:
         for warning in (*inventory.warnings, *warnings):
             self._log.warning(warning)
         node = await self._node(inventory)
+        await self._mps.want(found.values() if self._settings.mps else (), self._discovery.nvml)
+        waiting = self._mps.waiting().keys() - self.registrations.keys()
         scores = preferred.scores(inventory.links)
         if not found:
             self._log.info("No devices found. Waiting indefinitely.")
@@ -250,7 +260,8 @@ class DevicePlugin:
                 scores=scores,
                 unhealthy=self._unhealthy(resource),
             )
-            for resource in found.values()
+            for name, resource in found.items()
+            if name not in waiting
         )
         self._offered = offered
         return inventory
@@ -357,7 +368,8 @@ class DevicePlugin:
             for device in resource.devices.values()
         }
         known = {id_: reason for id_, reason in reasons.items() if reason}
-        return {**self._mig_changes.unhealthy(resource), **known}
+        of_mps, of_mig = self._mps.unhealthy(resource), self._mig_changes.unhealthy(resource)
+        return {**of_mps, **of_mig, **known}
 
     def _show_health(self) -> None:
         self._served.show_health(self._unhealthy)

@@ -79,7 +79,6 @@ gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its d
 gpuCluster: nvct has no custom resource
 kataManager: nvct prepares no Kata containers
 kataSandboxDevicePlugin: nvct prepares no Kata containers
-mps: nvct has no MPS control daemon yet
 nfd: nvct needs no Node Feature Discovery
 node-feature-discovery: nvct needs no Node Feature Discovery
 nodeStatusExporter: nvct agent --status shows the state of a node
@@ -104,6 +103,7 @@ config: [name, map, default, fallbackStrategies]
 hostPaths: [driverInstallDir, kubelet]
 mig: [strategy]
 migManager: [enabled, env, config, gpuClientsConfig, evictPods]
+mps: [root]
 operator: [defaultRuntime, runtimeClass] # the engine is found, see toolkit.runtime
 sandboxWorkloads: [enabled]
 toolkit: [enabled, runtime, installDir, setAsDefault, env, policy, resources]

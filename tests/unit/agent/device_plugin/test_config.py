@@ -194,7 +194,7 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
         (
             [],
             "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}",
-            "sharing.mps is not available",
+            "using MPS requires --mps-root to be specified",
         ),
         ([], "sharing: {timeSlicing: {}}", "sharing.timeSlicing: no resources specified"),
         ([], "sharing: {timeSlicing: {resources: [{replicas: 2}]}}", "no resource name specified"),

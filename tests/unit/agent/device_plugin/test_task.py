@@ -9,11 +9,12 @@ import io
 import json
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from nvct.agent.device_plugin import config_file, task
+from nvct.agent.device_plugin import config_file, mps_watch, task
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.logs import Log
@@ -28,10 +29,11 @@ from tests.unit.agent.health import engines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterable, Iterator
 
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.discovery import Discovery
+    from nvct.agent.mps.daemons import Daemon
     from nvct.host.nvml.model import NvmlTopology
 
 SMALL = "nvidia.com/mig-1g.10gb"
@@ -48,6 +50,7 @@ class Lab:
         self.words = [f"--kubelet-socket={self.kubelet.socket}"]
         self.config: dict[str, object] = {}
         self.health = engines.engine(log=Log(target=self.log))
+        self.starts_mps = False
         self.specs = Path(folder).parent / f"{Path(folder).name}.cdi"
         self._config_file = Path(folder).parent / f"{Path(folder).name}.json"
 
@@ -62,7 +65,7 @@ class Lab:
         log = Log(target=self.log)
         plugin = task.DevicePlugin(
             self.settings, lambda _: self.discovery, lambda _: self.health, log,
-            spec_folder=str(self.specs),
+            spec_folder=str(self.specs), starts_mps=self.starts_mps,
         )  # fmt: skip
         runs = asyncio.create_task(plugin.run())
         try:
@@ -297,6 +300,56 @@ def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
                 "envvar", "auto: the container engine cannot be asked",
             )  # fmt: skip
             assert "device list strategy envvar, auto: " in lab.log.getvalue()
+
+    asyncio.run(run())
+
+
+@dataclass
+class Daemons:
+    """MPS control daemons as the supervisor tells of them, in place of real ones."""
+
+    state: dict[str, str]
+    wanted: list[Daemon] = field(default_factory=list)
+
+    async def mps(self, wanted: Iterable[Daemon], *, starts: bool) -> dict[str, str]:
+        assert starts
+        self.wanted = list(wanted)
+        return {daemon.resource: self.state[daemon.resource] for daemon in self.wanted}
+
+
+def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.words += ["--mps-root=/run/nvidia/mps", "--mig-strategy=none"]
+    lab.config = {"sharing": {"mps": {"resources": [{"name": "gpu", "replicas": 4}]}}}
+    lab.starts_mps = True
+    daemons = Daemons({GPU: "the program is missing"})
+    monkeypatch.setattr(lab.discovery.nvml, "mps", daemons.mps)
+    monkeypatch.setattr(mps_watch, "LOOK_S", 0.02)
+    monkeypatch.setattr(task, "MACHINE_S", 0.05)
+
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: "the program is missing" in lab.log.getvalue())
+            states = {entry["resource"]: entry["reason"] for entry in plugin.describe()}
+            assert states == {GPU: "the program is missing"}
+            assert not lab.kubelet.lists
+            (daemon,) = daemons.wanted
+            assert (daemon.limits["0"], daemon.percentage) == (20389, 25)
+
+            daemons.state[GPU] = ""
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 32)
+            assert not lab.unhealthy()
+
+            daemons.state[GPU] = "it has ended"
+            await until(lambda: len(lab.unhealthy()) == 32)
+            daemons.state[GPU] = ""
+            await until(lambda: not lab.unhealthy())
+
+            lab.config = {}
+            plugin.reload.set()
+            await until(lambda: len(lab.kubelet.lists[GPU]) == 8)
+            await until(lambda: not daemons.wanted)
 
     asyncio.run(run())
 

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One MPS control daemon: started as a child, asked by its own program, stopped.
+
+The program nvidia-cuda-mps-control is the daemon with -f, and without it sends the commands of
+standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import time
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.mps.daemons import Daemon
+    from nvct.agent.mps.place import Place
+
+PROGRAM, SMI = "nvidia-cuda-mps-control", "nvidia-smi"
+EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
+CALL_S = 5.0
+"""Of one command."""
+START_S = 5.0
+"""Until a daemon answers."""
+POLL_S = 0.05
+PERCENTAGE = "default_active_thread_percentage"
+LIMIT = "default_device_pinned_mem_limit"
+AMOUNT = re.compile(r"(\d+)\s*([GM])")
+MIB = {"M": 1, "G": 1024}
+"""By the unit of an answer."""
+SELINUX = "/sys/fs/selinux"
+CONTAINERS = b"system_u:object_r:container_file_t:s0"
+"""The type of files that containers may use, with SELinux."""
+
+
+class Control:
+    """The daemon of one resource; its folder has the resource's name."""
+
+    def __init__(self, daemon: Daemon, place: Place) -> None:
+        """Start nothing."""
+        self.daemon = daemon
+        self._place = place
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def is_alive(self) -> bool:
+        """Return whether a daemon answers, this process's child or another one's."""
+        try:
+            return bool(self._say(f"get_{PERCENTAGE}"))
+        except HostError:
+            return False
+
+    def has_child(self) -> bool:
+        """Return whether a daemon runs that this process has started."""
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Start the daemon, and wait until it answers.
+
+        Raises:
+            HostError: it cannot be started, or does not answer.
+        """
+        self.end_child()
+        self._set_compute_mode(EXCLUSIVE)
+        pipe, log = self._place.folders(self.daemon.resource)
+        try:
+            for folder in (pipe, log):
+                os.makedirs(folder, 0o755, exist_ok=True)
+            if os.path.isdir(SELINUX):
+                os.setxattr(pipe, "security.selinux", CONTAINERS)
+            self._child = subprocess.Popen(
+                self._place.command(PROGRAM, "-f"),
+                env=self._place.environment(self.daemon.resource),
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+        except OSError as error:
+            raise HostError(f"{PROGRAM} cannot be started: {error.strerror}") from error
+        until = time.monotonic() + START_S
+        while not self.is_alive():
+            status = self._child.poll()
+            if status is not None:
+                raise HostError(f"{PROGRAM} has ended with status {status}; see {log}/control.log")
+            if time.monotonic() > until:
+                raise HostError(f"{PROGRAM} does not answer within {START_S:g} s of its start")
+            time.sleep(POLL_S)
+
+    def set_limits(self) -> None:
+        """Set the limits of clients to come.
+
+        Raises:
+            HostError: the daemon does not answer.
+        """
+        for index, mib in self.daemon.limits.items():
+            self._say(f"set_{LIMIT} {index} {mib}M")
+        if self.daemon.percentage:
+            self._say(f"set_{PERCENTAGE} {self.daemon.percentage}")
+
+    def difference(self, *, thorough: bool) -> str:
+        """Return how the limits differ from the wanted ones, "" if they do not.
+
+        A new daemon has no limits: the percentage alone tells that it was started again.
+
+        Args:
+            thorough: whether to compare the memory of each GPU too.
+
+        Raises:
+            HostError: the daemon does not answer.
+        """
+        wanted = self.daemon.percentage
+        answer = self._say(f"get_{PERCENTAGE}")
+        if wanted and not _is_percentage(answer, wanted):
+            return f"its default active thread percentage is {answer or 'unknown'}, not {wanted}"
+        for index, mib in self.daemon.limits.items() if thorough else ():
+            answer = self._say(f"get_{LIMIT} {index}")
+            if not _is_amount(answer, mib):
+                return f"the memory limit of GPU {index} is {answer or 'unknown'}, not {mib}M"
+        return ""
+
+    def stop(self) -> None:
+        """End the daemon, and let any number of processes use its GPUs."""
+        try:
+            self._say("quit")
+        except HostError:
+            pass
+        self.end_child()
+        try:
+            self._set_compute_mode(DEFAULT)
+        except HostError:  # a GPU that is gone has none
+            pass
+
+    def end_child(self) -> None:
+        """Wait for the end of a daemon that this process has started; kill it if it lives on."""
+        if self._child is None:
+            return
+        try:
+            self._child.wait(CALL_S if self._child.poll() is None else 0)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        self._child = None
+
+    def kill(self) -> None:
+        """Kill a child that does not answer any more."""
+        if self._child is not None:
+            self._child.kill()
+            self.end_child()
+
+    def _say(self, command: str) -> str:
+        """Return the daemon's answer to a command.
+
+        Raises:
+            HostError: there is no daemon, or it does not answer.
+        """
+        return self._run(PROGRAM, command=command)
+
+    def _set_compute_mode(self, mode: str) -> None:
+        for uuid in self.daemon.uuids:
+            self._run(SMI, "-i", uuid, "-c", mode)
+
+    def _run(self, program: str, *words: str, command: str = "") -> str:
+        try:
+            done = subprocess.run(
+                self._place.command(program, *words), input=f"{command}\n".encode(),
+                env=self._place.environment(self.daemon.resource), stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, timeout=CALL_S, check=False,
+            )  # fmt: skip
+        except OSError as error:
+            raise HostError(f"{program} cannot be started: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise HostError(f"{program} does not answer within {CALL_S:g} s") from error
+        answer = done.stdout.decode(errors="replace").strip()
+        if done.returncode:
+            raise HostError(f"{program} has failed: {answer or f'status {done.returncode}'}")
+        return answer
+
+
+def _is_percentage(answer: str, wanted: int) -> bool:
+    try:
+        return abs(float(answer) - wanted) < 1
+    except ValueError:
+        return False
+
+
+def _is_amount(answer: str, mib: int) -> bool:
+    """Return whether an answer is an amount of memory, which has whole units only: 3840M is 3G.
+
+    An answer of another form is taken: it was seen with some drivers after the limit was set.
+    """
+    amounts = AMOUNT.findall(answer)
+    if not amounts:
+        return bool(answer)
+    number, unit = amounts[-1]
+    return bool(int(number) == mib // MIB[unit])

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MPS control daemons that a node's resources need, and their limits: pure functions.
+
+One daemon serves each resource whose devices are shared by MPS. It divides the memory and the
+threads of a GPU among its replicas, as NVIDIA's mps-control-daemon 0.20 does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nvct.agent.device_plugin.resources import Resource
+    from nvct.host.nvml.model import GpuAttributes
+    from nvct.oci.jsontext import Json
+
+VOLTA = (7, 0)
+"""The first compute capability whose MPS server has limits and 48 clients."""
+UNKNOWN = (0, 0)
+CLIENTS, CLIENTS_BEFORE_VOLTA = 48, 16
+RESOURCE = re.compile(r"nvidia\.com/[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+UUID = re.compile(r"GPU-[0-9a-f-]{36}")
+INDEX = re.compile(r"[0-9]{1,4}")
+FIELDS = {"resource", "uuids", "limits", "percentage"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A daemon.
+
+    Attributes:
+        resource: the name of the resource that it serves.
+        uuids: of its GPUs.
+        limits: the memory of a client in MiB, by the index of the GPU.
+        percentage: of a GPU's threads for a client; 0 sets nothing.
+    """
+
+    resource: str
+    uuids: tuple[str, ...]
+    limits: Mapping[str, int] = field(default_factory=dict)
+    percentage: int = 0
+
+    def to_json(self) -> Json:
+        """Return it as JSON data."""
+        return {
+            "resource": self.resource,
+            "uuids": list(self.uuids),
+            "limits": dict(self.limits),
+            "percentage": self.percentage,
+        }
+
+
+def from_json(value: object) -> Daemon:
+    """Return a daemon from JSON data.
+
+    Raises:
+        ValueError: it is not that of a daemon.
+    """
+    if isinstance(value, dict) and value.keys() == FIELDS:
+        resource, uuids, limits = value["resource"], value["uuids"], value["limits"]
+        percentage = value["percentage"]
+        if (
+            isinstance(resource, str)
+            and RESOURCE.fullmatch(resource)
+            and ".." not in resource
+            and isinstance(uuids, list)
+            and all(isinstance(uuid, str) and UUID.fullmatch(uuid) for uuid in uuids)
+            and isinstance(limits, dict)
+            and all(INDEX.fullmatch(key) and type(n) is int for key, n in limits.items())
+            and type(percentage) is int
+        ):
+            return Daemon(
+                resource=resource, uuids=tuple(uuids), limits=limits, percentage=percentage
+            )
+    raise ValueError("no MPS daemon")
+
+
+def wanted(
+    resources: Iterable[Resource], attributes: Mapping[str, GpuAttributes]
+) -> dict[str, Daemon]:
+    """Return the daemons by resource.
+
+    Args:
+        resources: those of a node that shares by MPS.
+        attributes: of GPUs, by UUID.
+
+    Raises:
+        HostError: a device cannot be shared by MPS, or not by so many.
+    """
+    daemons = {}
+    for resource in resources:
+        if any(device.instance is not None for device in resource.devices.values()):
+            raise HostError(
+                "sharing using MPS is not supported for MIG devices",
+                hint="share them by sharing.timeSlicing",
+            )
+        daemon = _daemon(resource, attributes)
+        if daemon is not None:
+            daemons[resource.name] = daemon
+    return daemons
+
+
+def _daemon(resource: Resource, attributes: Mapping[str, GpuAttributes]) -> Daemon | None:
+    shared = [device for device in resource.devices.values() if device.is_replica]
+    if not shared:
+        return None
+    replicas = Counter(device.uuid for device in shared)
+    limits, has_threads = {}, False
+    for device in shared:
+        known = attributes.get(device.uuid)
+        has_limits = known is None or not VOLTA > known.compute > UNKNOWN
+        allowed = CLIENTS if has_limits else CLIENTS_BEFORE_VOLTA
+        count = replicas[device.uuid]
+        if count > allowed:
+            raise HostError(
+                "invalid MPS configuration: invalid device maximum allowed replicas exceeded: "
+                f"{count} > {allowed}",
+                hint=f"lower the replicas of {resource.name} in sharing.mps",
+            )
+        has_threads = has_threads or has_limits
+        if has_limits and known is not None and known.memory_mib:
+            limits[device.index] = known.memory_mib // count
+    return Daemon(
+        resource=resource.name,
+        uuids=tuple(replicas),
+        limits=limits,
+        percentage=100 // max(replicas.values()) if has_threads else 0,
+    )

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a program of the driver where MPS runs: `python -m nvct.agent.mps.enter ROOT FOLDER ...`.
+
+It mounts FOLDER/shm at /dev/shm and, below another root, FOLDER at /tmp, in a mount namespace of
+its own, and becomes the program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from nvct.agent.mps.place import INSIDE, SHM
+from nvct.kernel.calls import KERNEL
+from nvct.linux.constants import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def enter(root: str, folder: str) -> None:
+    """Move this process to a mount namespace with the folders of MPS, and to another root.
+
+    Raises:
+        OSError: that is not permitted, or a folder is missing.
+    """
+    KERNEL.unshare(CLONE_NEWNS)
+    KERNEL.mount(None, "/", flags=MS_REC | MS_PRIVATE)
+    KERNEL.mount(f"{folder}/{SHM}", os.path.join(root, "dev/shm"), flags=MS_BIND)
+    if root != "/":
+        KERNEL.mount(folder, f"{root}{INSIDE}", flags=MS_BIND)
+        os.chroot(root)
+        os.chdir("/")
+
+
+def main(words: Sequence[str]) -> int:
+    """Enter, and become the program; return the exit status of a failure."""
+    root, folder, program, *arguments = words
+    try:
+        enter(root, folder)
+        os.execvp(program, [program, *arguments])
+    except OSError as error:
+        sys.stdout.write(f"cannot start {program} below {root}: {error}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

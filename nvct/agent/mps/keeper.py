@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that keeps the MPS control daemons: it starts them, sets their limits, watches them.
+
+It is a fork of NVML's supervisor, so that a start, which takes a second, delays no call of NVML.
+Both sides send messages of `nvct.host.nvml.messages` when there is news::
+
+    to the keeper    {"daemons": [...], "starts": true}
+    from the keeper  {"nvidia.com/gpu": ""}, by resource: why it is not ready, "" if it is
+
+Level-triggered: a daemon that another process has started is taken as it is, with its limits
+corrected; one that has ended is started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+
+from nvct.agent.mps import daemons
+from nvct.agent.mps.control import Control
+from nvct.agent.mps.place import SHM, of_environment
+from nvct.errors import HostError
+from nvct.host.nvml import messages
+from nvct.host.nvml.process import WorkerProcess
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+
+    from nvct.agent.mps.daemons import Daemon
+    from nvct.agent.mps.place import Place
+    from nvct.oci.jsontext import Json
+
+PERIOD_S = 2.0
+"""How often the daemons are looked at."""
+DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)
+"""Until the next start, by the failures before it."""
+HANGS = 5
+"""Looks without an answer after which a daemon that lives is killed."""
+NOT_YET = "the MPS control daemon has not been started yet"
+NO_DAEMON = "no MPS control daemon answers; mps-control-daemon has to run on this node"
+
+
+class Keeper:
+    """The daemons that are wanted, and their state."""
+
+    def __init__(self, place: Place) -> None:
+        """Keep nothing yet.
+
+        Args:
+            place: where they run.
+        """
+        self._place = place
+        self._kept: dict[str, Kept] = {}
+        self.starts = False
+
+    @property
+    def state(self) -> dict[str, str]:
+        """Return why each daemon is not ready, "" if it is, by resource."""
+        return {name: kept.problem for name, kept in self._kept.items()}
+
+    def want(self, wanted: list[Daemon], *, starts: bool) -> None:
+        """Keep these daemons from now on, and stop the others.
+
+        Args:
+            wanted: one for each resource.
+            starts: whether this process starts and stops them.
+        """
+        self.starts = starts
+        by_name = {daemon.resource: daemon for daemon in wanted}
+        for name, kept in list(self._kept.items()):
+            if by_name.get(name) != kept.control.daemon:
+                if starts:
+                    kept.control.stop()
+                del self._kept[name]
+        for name, daemon in by_name.items():
+            if name not in self._kept:
+                self._kept[name] = Kept(Control(daemon, self._place))
+
+    def look(self) -> None:
+        """Start what has ended, and correct limits that differ."""
+        for kept in self._kept.values():
+            kept.look(starts=self.starts)
+
+
+class Kept:
+    """One daemon and its state.
+
+    Attributes:
+        problem: why it is not ready, "" if it is.
+    """
+
+    def __init__(self, control: Control) -> None:
+        """Start nothing yet."""
+        self.control = control
+        self.problem = NOT_YET
+        self._failures = 0
+        self._silent = 0
+        self._next_start = 0.0
+
+    def look(self, *, starts: bool) -> None:
+        """Bring the daemon nearer to what is wanted."""
+        try:
+            if not self.control.is_alive():
+                if not starts:
+                    self.problem = NO_DAEMON
+                    return
+                if self.control.has_child() and self._silent < HANGS:
+                    self._silent += 1
+                    self.problem = "the MPS control daemon does not answer"
+                    return
+                if not self._start():
+                    return
+            self._silent = 0
+            self._check(starts=starts)
+        except HostError as error:
+            self.problem = error.message
+
+    def _start(self) -> bool:
+        """Start the daemon if it is time; return whether it runs now.
+
+        Raises:
+            HostError: it does not start.
+        """
+        self.problem = self.problem or "the MPS control daemon has ended"
+        if time.monotonic() < self._next_start:
+            return False
+        delay_s = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
+        self._next_start = time.monotonic() + delay_s
+        self._failures += 1
+        self.control.kill()
+        self.control.start()
+        return True
+
+    def _check(self, *, starts: bool) -> None:
+        """Set the limits that differ, and read them back.
+
+        Raises:
+            HostError: the daemon does not answer.
+        """
+        is_new = bool(self.problem)
+        difference = self.control.difference(thorough=is_new)
+        if difference and starts:
+            self.control.set_limits()
+            difference = self.control.difference(thorough=True)
+        self.problem = difference
+        if not difference:
+            self._failures = 0
+
+
+def serve(connection: socket) -> None:
+    """Keep daemons until the other side closes the connection, and then stop them."""
+    place = of_environment(os.environ)
+    keeper = Keeper(place)
+    sent: dict[str, str] | None = None
+    try:
+        while True:
+            state = keeper.state
+            if state != sent:
+                messages.send(connection, {**state})
+                sent = state
+            readable, _, _ = select.select([connection], [], [], PERIOD_S if sent else None)
+            if readable:
+                _take(keeper, messages.receive(connection))
+                sent = None
+                make_shm(place.folder)
+            keeper.look()
+    except EOFError:
+        pass
+    finally:
+        if keeper.starts:
+            keeper.want([], starts=True)
+
+
+def _take(keeper: Keeper, message: Json) -> None:
+    if isinstance(message, dict):
+        wanted = [daemons.from_json(entry) for entry in _entries(message)]
+        keeper.want(wanted, starts=message.get("starts") is True)
+
+
+def _entries(message: Json) -> list[Json]:
+    entries = message.get("daemons") if isinstance(message, dict) else None
+    return entries if isinstance(entries, list) else []
+
+
+def make_shm(folder: str) -> None:
+    """Make the folder of shared memory of clients and servers, as /dev/shm is."""
+    with contextlib.suppress(OSError):  # the start of a daemon says what is wrong
+        path = f"{folder}/{SHM}"
+        if not os.path.isdir(path):
+            os.makedirs(path, exist_ok=True)
+            os.chmod(path, 0o1777)  # noqa: S103 - as /dev/shm
+
+
+class KeeperProcess:
+    """The keeper as seen by the process that has started it; no call waits for it."""
+
+    STOP_S = 10.0
+
+    def __init__(self) -> None:
+        """Start nothing yet."""
+        self._process: WorkerProcess | None = None
+        self._sent: Json = None
+        self._state: dict[str, str] = {}
+
+    def exchange(self, wanted: Json) -> Json:
+        """Tell the keeper what is wanted, and return the last state that it has sent.
+
+        Raises:
+            HostError: the keeper cannot be started.
+        """
+        if self._process is not None and self._process.has_ended():
+            self._process.connection.close()
+            self._process, self._sent = None, None
+        if self._process is None:
+            if not _entries(wanted):
+                return {}
+            self._process = WorkerProcess(serve)
+        if wanted != self._sent:
+            self._send(self._process, wanted)
+        self._receive(self._process)
+        return {**self._state}
+
+    def close(self) -> None:
+        """End the keeper, which stops its daemons."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.connection.close()
+            if not process.wait(self.STOP_S):
+                process.kill()
+
+    def _send(self, process: WorkerProcess, wanted: Json) -> None:
+        """Send what is wanted; until the keeper answers, nothing is ready, and all is there."""
+        names = [entry["resource"] for entry in _entries(wanted) if isinstance(entry, dict)]
+        self._state = dict.fromkeys((*self._state, *map(str, names)), NOT_YET)
+        try:
+            messages.send(process.connection, wanted, time.monotonic() + 1)
+            self._sent = wanted
+        except (EOFError, TimeoutError, OSError) as error:
+            raise HostError("the keeper of MPS control daemons does not answer") from error
+
+    def _receive(self, process: WorkerProcess) -> None:
+        while select.select([process.connection], [], [], 0)[0]:
+            try:
+                message = messages.receive(process.connection, time.monotonic() + 1)
+            except (EOFError, TimeoutError, messages.MalformedMessageError):
+                return
+            if isinstance(message, dict):
+                self._state = {name: str(problem) for name, problem in message.items()}

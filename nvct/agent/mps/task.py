@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The work of `mps-control-daemon`: daemons for the resources that this machine has now.
+
+Files tell others, as NVIDIA's program does: `.started` in the folder of each resource whose
+daemon is ready, and `.ready` in that of MPS when all of them are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+
+from nvct.agent.device_plugin.mps_watch import MpsWatch
+from nvct.agent.device_plugin.resources import resources
+from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.waiting import until_set
+from nvct.errors import HostError, NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.discovery import Discovery
+    from nvct.agent.exposition import Family
+    from nvct.agent.logs import Log
+
+LOOK_S = 1.0
+PERIOD_S = 30.0
+RETRY_S = 5.0
+STARTED, READY = ".started", ".ready"
+
+
+class MpsDaemons:
+    """Keeps the daemons until it is canceled.
+
+    Attributes:
+        reload: set it to have the settings read again.
+    """
+
+    def __init__(
+        self, load: Callable[[], Settings], discovery: Discovery, folder: str, log: Log
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            load: returns the settings.
+            discovery: of this machine.
+            folder: of MPS.
+            log: for what happens.
+        """
+        self.reload = asyncio.Event()
+        self._load = load
+        self._settings = load()
+        self._discovery = discovery
+        self._folder = folder
+        self._log = log
+        self._problem = ""
+        self._names: tuple[str, ...] = ()
+        self._watch = MpsWatch(log, self._tell, starts=True)
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return the state of each daemon, as JSON data."""
+        return [
+            {"resource": name, "state": "waiting" if text else "ready", "reason": text}
+            for name, text in self._watch.problems.items()
+        ]
+
+    def metrics(self) -> Iterable[Family]:
+        """Return no metrics."""
+        return ()
+
+    async def run(self) -> None:
+        """Keep the daemons until canceled.
+
+        Raises:
+            SupervisorEndedError: they cannot be kept any more.
+        """
+        watch = asyncio.create_task(self._watch.run(lambda: self._discovery.nvml))
+        try:
+            await self._follow(watch)
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+            self._remove_files(())
+
+    async def _follow(self, watch: asyncio.Task[None]) -> None:
+        due, signature = 0.0, None
+        while True:
+            if watch.done():
+                watch.result()
+            if self.reload.is_set():
+                self._read_settings()
+                due = 0.0
+            current = self._discovery.signature()
+            if current != signature or time.monotonic() > due:
+                signature = current
+                due = time.monotonic() + (PERIOD_S if await self._want() else RETRY_S)
+            await until_set(self.reload, LOOK_S)
+
+    async def _want(self) -> bool:
+        """Want the daemons of the resources that there are; return whether they are known."""
+        try:
+            inventory = await self._discovery.inventory()
+            found, _ = resources(inventory, self._settings)
+            wanted = found.values() if self._settings.mps else ()
+            await self._watch.want(wanted, self._discovery.nvml)
+        except SupervisorEndedError:
+            raise
+        except NvctError as error:
+            if error.message != self._problem:
+                self._problem = error.message
+                self._log.error(f"{error.message}{f' ({error.hint})' if error.hint else ''}")
+            return False
+        nothing = "" if self._watch.problems else "no device is shared by MPS; waiting for one"
+        if nothing != self._problem:
+            self._problem = nothing
+            self._log.info(nothing or "there are devices shared by MPS")
+        self._tell()
+        return True
+
+    def _read_settings(self) -> None:
+        self.reload.clear()
+        self._log.info("Received SIGHUP, reading the settings again")
+        try:
+            self._settings = self._load()
+        except NvctError as error:
+            self._log.error(f"the settings stay as they were: {error.message}")
+
+    def _tell(self) -> None:
+        """Make the files that say what is ready, and remove the others."""
+        problems = self._watch.problems
+        ready = [name for name, text in problems.items() if not text]
+        self._remove_files(ready if len(ready) < len(problems) else (*ready, ""))
+        self._names = tuple(ready)
+        try:
+            for name in ready:
+                _touch(f"{self._folder}/{name}/{STARTED}")
+            if len(ready) == len(problems):
+                os.makedirs(self._folder, exist_ok=True)
+                _touch(f"{self._folder}/{READY}")
+        except OSError as error:
+            raise HostError(f"cannot write to {self._folder}: {error.strerror}") from error
+
+    def _remove_files(self, names: Iterable[str]) -> None:
+        """Remove all files but those of these resources; that of "" is `.ready`."""
+        kept = set(names)
+        paths = [f"{name}/{STARTED}" for name in self._names if name not in kept]
+        for path in paths if "" in kept else [*paths, READY]:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._folder}/{path}")
+
+
+def _touch(path: str) -> None:
+    with open(path, "wb"):
+        pass

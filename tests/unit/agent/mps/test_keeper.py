@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The keeper with the stand-in for nvidia-cuda-mps-control, and with a simulated nvidia-smi."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from nvct.agent.mps import keeper
+from nvct.agent.mps.daemons import Daemon
+from nvct.agent.mps.place import Place
+from nvct.sim.native import build
+from tests.support.nvml_node import CACHE, NvmlNode, gpu_uuid, make_node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvct.oci.jsontext import Json
+
+GPU = "nvidia.com/gpu"
+DAEMON = Daemon(
+    resource=GPU, uuids=(gpu_uuid(0), gpu_uuid(1)), limits={"0": 20480, "1": 900}, percentage=25
+)
+PERCENTAGE = "get_default_active_thread_percentage"
+MODES = ("--query-gpu=compute_mode", "--format=csv,noheader")
+
+
+class Lab:
+    """A node, and a folder for MPS."""
+
+    def __init__(self, folder: Path, node: NvmlNode) -> None:
+        self.folder, self.node = folder, node
+        self.place = Place(str(folder), is_private=False)
+
+    def say(self, command: str) -> str:
+        return self.run(input=f"{command}\n".encode())
+
+    def run(self, *words: str, **options: object) -> str:
+        done = subprocess.run(  # type: ignore[call-overload]
+            ["nvidia-cuda-mps-control", *words], env=self.place.environment(GPU),
+            stdout=subprocess.PIPE, check=False, timeout=10, **options,
+        )  # fmt: skip
+        return str(done.stdout.decode().strip())
+
+    def modes(self) -> list[str]:
+        return self.node.smi(*MODES).stdout.splitlines()
+
+    def pid(self) -> int:
+        self.say(PERCENTAGE)  # it has written its number before it answers
+        pid = (self.folder / GPU / "pipe/nvidia-cuda-mps-control.pid").read_text().split()[-1]
+        return int(pid)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    built = build.build(CACHE)
+    node = make_node(tmp_path / "node", built)
+    monkeypatch.setenv("PATH", f"{built.mps_control.parent}:{os.environ['PATH']}")
+    for name, value in node.environment.items():
+        monkeypatch.setenv(name, value)
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as folder:
+        lab = Lab(Path(folder), node)
+        yield lab
+        lab.say("quit")
+
+
+@pytest.fixture
+def kept(lab: Lab) -> Iterator[keeper.Keeper]:
+    kept = keeper.Keeper(lab.place)
+    kept.want([DAEMON], starts=True)
+    assert kept.state == {GPU: keeper.NOT_YET}
+    kept.look()
+    yield kept
+    kept.want([], starts=True)
+
+
+def test_a_daemon_is_started_with_its_limits_in_exclusive_mode(
+    lab: Lab, kept: keeper.Keeper
+) -> None:
+    assert kept.state == {GPU: ""}
+    assert lab.say(PERCENTAGE) == "25.0"
+    limits = [lab.say(f"get_default_device_pinned_mem_limit {n}") for n in range(3)]
+    assert limits == ["20G", "900M", "0M"]
+    assert lab.modes() == ["Exclusive_Process", "Exclusive_Process", "Default", "Default"]
+
+
+def test_a_daemon_that_is_not_wanted_any_more_ends(lab: Lab, kept: keeper.Keeper) -> None:
+    kept.want([], starts=True)
+
+    assert kept.state == {}
+    assert lab.say(PERCENTAGE).startswith("Cannot find")
+    assert set(lab.modes()) == {"Default"}
+
+
+def test_one_that_ends_is_started_again(lab: Lab, kept: keeper.Keeper) -> None:
+    os.kill(lab.pid(), signal.SIGKILL)
+    while not lab.say(PERCENTAGE).startswith("Cannot find"):
+        time.sleep(0.01)
+
+    kept.look()
+    if kept.state != {GPU: ""}:  # its process was still ending
+        time.sleep(0.1)
+        kept.look()
+
+    assert kept.state == {GPU: ""}
+    assert lab.say(PERCENTAGE) == "25.0"
+
+
+def test_one_that_another_process_has_started_gets_the_limits(
+    lab: Lab, kept: keeper.Keeper
+) -> None:
+    lab.say("quit")
+    subprocess.run(
+        ["nvidia-cuda-mps-control", "-d"], env=lab.place.environment(GPU), check=True,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    pid = lab.pid()
+
+    kept.look()
+
+    assert (kept.state, lab.pid()) == ({GPU: ""}, pid)
+    assert lab.say("get_default_device_pinned_mem_limit 1") == "900M"
+
+
+def test_limits_that_somebody_has_changed_are_set_again(lab: Lab, kept: keeper.Keeper) -> None:
+    lab.say("set_default_active_thread_percentage 100")
+
+    kept.look()
+
+    assert (kept.state, lab.say(PERCENTAGE)) == ({GPU: ""}, "25.0")
+
+
+def test_one_who_may_not_start_daemons_waits_for_right_limits(
+    lab: Lab, kept: keeper.Keeper
+) -> None:
+    other = keeper.Keeper(lab.place)
+    other.want([DAEMON], starts=False)
+    lab.say("set_default_device_pinned_mem_limit 0 5000M")
+    other.look()
+    assert other.state == {GPU: "the memory limit of GPU 0 is 4G, not 20480M"}
+    lab.say("set_default_device_pinned_mem_limit 0 20480M")
+    other.look()
+    assert other.state == {GPU: ""}
+
+    kept.want([], starts=True)
+    other.look()
+
+    assert other.state == {GPU: keeper.NO_DAEMON}
+
+
+def test_a_daemon_that_cannot_start_is_tried_again_later(lab: Lab) -> None:
+    gone = Daemon(resource=GPU, uuids=(gpu_uuid(9),), percentage=50)
+    kept = keeper.Keeper(lab.place)
+    kept.want([gone], starts=True)
+
+    kept.look()
+
+    assert kept.state == {GPU: "nvidia-smi has failed: No devices were found"}
+    kept.look()
+    assert kept.state == {GPU: "nvidia-smi has failed: No devices were found"}
+    kept.want([], starts=True)
+
+
+def test_without_the_program_the_reason_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    kept = keeper.Keeper(Place(str(tmp_path), is_private=False))
+    kept.want([DAEMON], starts=True)
+
+    kept.look()
+
+    assert kept.state == {GPU: "nvidia-smi cannot be started: No such file or directory"}
+    kept.want([], starts=True)
+
+
+def test_the_process_answers_at_once_and_stops_its_daemons(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "of_environment", lambda _: lab.place)
+    process = keeper.KeeperProcess()
+    assert process.exchange({"daemons": [], "starts": True}) == {}
+    wanted: Json = {"daemons": [DAEMON.to_json()], "starts": True}
+    assert process.exchange(wanted) == {GPU: keeper.NOT_YET}
+
+    assert _settles(process, wanted, {GPU: ""})
+    assert (lab.folder / "shm").stat().st_mode & 0o7777 == 0o1777
+    nothing: Json = {"daemons": [], "starts": True}
+    assert process.exchange(nothing) == {GPU: keeper.NOT_YET}
+    assert _settles(process, nothing, {})
+
+    assert lab.say(PERCENTAGE).startswith("Cannot find")
+    process.close()
+
+
+def _settles(process: keeper.KeeperProcess, wanted: Json, state: Json) -> bool:
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        if process.exchange(wanted) == state:
+            return True
+        time.sleep(0.02)
+    return False
