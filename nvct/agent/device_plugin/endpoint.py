@@ -133,7 +133,7 @@ class Endpoint:
         self._identity = None
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(None)
+            await asyncio.shield(server.stop(None))  # gRPC does not bear that it is canceled
 
     def _on_disk(self) -> tuple[int, int] | None:
         """Return device and inode; the inode is not used again while the server has it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from nvct.agent.folder_watch import FolderWatch
 from nvct.agent.instance import FOLDER
 from nvct.mig import pause
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from nvct.mig.pause import Paused
 
 LOOK_S = 0.2
-"""How often the announcement is looked at: a call of the kernel if there is none."""
+"""How often the announcement is looked at while there is one, or where nothing tells of one."""
 REASON = "MIG devices of this GPU are being changed"
 
 
@@ -40,12 +41,16 @@ class MigChanges:
 
     async def watch(self) -> None:
         """Look at the announcement until canceled."""
-        while True:
-            paused = pause.read(self._folder)
-            if paused != self._paused:
-                self._paused = paused
-                self._changed()
-            await asyncio.sleep(LOOK_S)
+        with FolderWatch() as changes:
+            while True:
+                paused = pause.read(self._folder)
+                if paused != self._paused:
+                    self._paused = paused
+                    self._changed()
+                if paused:  # nothing tells of a writer that was killed
+                    await asyncio.sleep(LOOK_S)
+                else:
+                    await changes.wait([self._folder], LOOK_S)
 
     def unhealthy(self, resource: Resource) -> dict[str, str]:
         """Return the reason for each device of a resource that is not to be given, by id."""

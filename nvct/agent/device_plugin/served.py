@@ -13,6 +13,7 @@ import os
 from dataclasses import dataclass, replace
 
 from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.folder_watch import FolderWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.logs import Log
 
-SOCKETS_S = 0.1
-"""How often the sockets are looked at: a stat for each."""
+BLIND_S = 0.1
+"""How often the sockets are looked at, a stat for each, where nothing tells of their changes."""
 
 
 @dataclass
 class Entry:
-    """A registration, the task that runs it, and the one that ends it."""
+    """A registration, the folder of its socket, the tasks that run it and that end it."""
 
     registration: Registration
+    folder: str
     task: asyncio.Task[None]
     leaving: asyncio.Task[None] | None = None
 
@@ -86,12 +88,13 @@ class ServedResources:
         Raises:
             Exception: that of a registration that has failed.
         """
-        while True:
-            for entry in list(self._entries.values()):
-                entry.registration.look()
-                if entry.task.done():
-                    entry.task.result()  # it has yielded, unless this raises
-            await asyncio.sleep(SOCKETS_S)
+        with FolderWatch() as changes:
+            while True:
+                for entry in list(self._entries.values()):
+                    entry.registration.look()
+                    if entry.task.done():
+                        entry.task.result()  # it has yielded, unless this raises
+                await changes.wait({entry.folder for entry in self._entries.values()}, BLIND_S)
 
     async def stop(self) -> None:
         """End all registrations, and remove their sockets."""
@@ -114,7 +117,7 @@ class ServedResources:
         folder = os.path.dirname(kubelet) if kubelet else FOLDER
         registration = Registration(content, kubelet, folder, self._log, self._counts)
         task = asyncio.create_task(registration.run(), name=name)
-        self._entries[name] = Entry(registration, task)
+        self._entries[name] = Entry(registration, folder, task)
 
     async def _leave(self, name: str, entry: Entry) -> None:
         await entry.registration.withdraw()
