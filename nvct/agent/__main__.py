@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 
+from nvct.agent.program import EarlySignals
 from nvct.agent.variables import WORKER_ENV
 from nvct.errors import HostError, NvctError, line
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Run the tasks that the arguments name."""
+    EarlySignals()  # tasks read their settings when they start, so an early SIGHUP has no effect
     try:
         client = _client(os.environ.get(WORKER_ENV, ""))
         from nvct.agent import main as agent

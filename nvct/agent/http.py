@@ -3,8 +3,10 @@
 
 Clients may be slow or hostile. They cost the agent's tasks only a bounded part of memory:
 a request has REQUEST_LIMIT bytes, its exchange takes TIMEOUT_S seconds at most, and CONNECTIONS
-are open at once. One more ends the oldest, which has had the most time. A server with a guard has
-TLS, passwords and so on; its clients are held to the same limits.
+are open at once. One more ends the oldest, which has had the most time. On an address of TCP they
+also cost a bounded part of its time: an answer is made once in REPEAT_S and sent again until then,
+and RATE answers a second are sent; the next ones wait. A server with a guard has TLS, passwords
+and so on; its clients are held to the same limits.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 
 from nvct.agent.waiting import within
 from nvct.errors import UsageError
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 REQUEST_LIMIT = 8192
 TIMEOUT_S = 5.0
 CONNECTIONS = 64
+REPEAT_S = 0.2
+RATE, BURST = 50, 20
+"""Answers a second; so many may come at once."""
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
     429: "Too Many Requests", 503: "Service Unavailable",
@@ -78,6 +84,9 @@ class Server:
         self._answer, self._guard = answer, guard
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}
+        self._has_limits = False
+        self._made: dict[Request, tuple[float, Answer]] = {}
+        self._turn_at = 0.0
 
     async def listen_unix(self, path: str) -> None:
         """Serve root on a socket, in place of one that a dead process left.
@@ -100,6 +109,7 @@ class Server:
         Raises:
             OSError: the address is in use, or not this machine's.
         """
+        self._has_limits = True
         self._server = await asyncio.start_server(
             self._serve, host or None, port, limit=REQUEST_LIMIT
         )
@@ -131,7 +141,8 @@ class Server:
             await self._guarded(self._guard, reader, writer)
         else:
             request = parse(await reader.readuntil(END))
-            writer.write(encoded(self._answer(request) if request else MALFORMED))
+            await self._turn()
+            writer.write(encoded(self._answered(request) if request else MALFORMED))
         writer.close()
         await writer.wait_closed()  # it has been sent
 
@@ -160,7 +171,29 @@ class Server:
             return Answer(429, "too many requests\n")
         if not await guard.is_user(request.authorization):
             return Answer(401, "a user and a password are needed\n")
-        return self._answer(request)
+        await self._turn()
+        return self._answered(request)
+
+    async def _turn(self) -> None:
+        """Wait until this answer is within RATE."""
+        now = time.monotonic()
+        if self._has_limits:
+            turn_at = max(self._turn_at, now - BURST / RATE) + 1 / RATE
+            self._turn_at = min(turn_at, now + CONNECTIONS / RATE)
+            if self._turn_at > now:
+                await asyncio.sleep(self._turn_at - now)
+
+    def _answered(self, request: Request) -> Answer:
+        """Return the answer; one that was made a moment ago is not made again."""
+        if not self._has_limits:
+            return self._answer(request)
+        question = replace(request, authorization="")
+        until, answer = self._made.get(question, (0.0, MALFORMED))
+        if time.monotonic() >= until:
+            answer = self._answer(request)
+            if answer.status == 200:  # there are few of these
+                self._made[question] = (time.monotonic() + REPEAT_S, answer)
+        return answer
 
 
 def encoded(answer: Answer, headers: Mapping[str, str] | None = None) -> bytes:

@@ -20,7 +20,7 @@ import struct
 import sys
 import time
 
-from nvct.agent import logs
+from nvct.agent import logs, program
 from nvct.agent.nvml_supervisor import Supervisor
 from nvct.agent.variables import WORKER_ENV
 from nvct.errors import NvctError, line
@@ -122,6 +122,7 @@ def main() -> None:
     """Run the program with the settings of the environment, which `nvct agent worker` makes."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # process 1 of a container ignores it
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    program.unblock()
     try:
         _run(os.environ)
     except (NvctError, OSError) as failure:

@@ -75,6 +75,19 @@ def main(program: Program) -> NoReturn:
     sys.exit(0)
 
 
+def block() -> None:
+    """Keep signals for the program that this process becomes, until it handles them.
+
+    Process 1 of a container would lose them.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDING, signal.SIGHUP))
+
+
+def unblock() -> None:
+    """Receive the signals that `block` kept."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, signal.SIGHUP))
+
+
 class EarlySignals:
     """Handles signals until the program has loaded its modules, which takes a tenth of a second.
 
@@ -90,6 +103,7 @@ class EarlySignals:
         signal.signal(signal.SIGHUP, self._reload)
         for number in ENDING:
             signal.signal(number, self._end)
+        unblock()
 
     def _reload(self, _number: int, _frame: object) -> None:
         self.wants_reload = True

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from nvct.agent import logs
+from nvct.agent import logs, program
 from nvct.agent.task_table import DEFAULT
 from nvct.agent.variables import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.cli.gostyle import GoGroup
@@ -144,6 +144,7 @@ def _become(
 
     env = {**os.environ, **{name: value for name, value in settings.items() if value}}
     python = interpreter()
+    program.block()
     os.execve(python, [python, "-I", "-m", module, *words], env)
 
 

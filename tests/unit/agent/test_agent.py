@@ -290,3 +290,23 @@ def test_the_options_of_the_log_are_taken_from_any_programs_command_line() -> No
     for wrong in (["--log-level=loud"], ["--log-level"], ["--log-format", ""]):
         with pytest.raises(UsageError, match="--log-"):
             logs.from_command_line(wrong)
+
+
+@pytest.mark.parametrize(
+    "words", [["nvct.agent"], ["nvct.agent.device_plugin.main"], ["nvct.agent.nvml_worker"]]
+)
+def test_a_signal_before_the_program_is_ready_ends_it_cleanly(
+    words: list[str], folder: str
+) -> None:
+    """Also one that came while `nvct agent` became this program."""
+    code = (
+        "import os, signal, sys; from nvct.agent import program; program.block();"
+        "os.kill(os.getpid(), signal.SIGTERM);"
+        "os.execv(sys.executable, [sys.executable, '-m', *sys.argv[1:]])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=REPOSITORY, timeout=30, check=False,
+        env={"NVCT_AGENT_WORKER": f"{folder}/nvml.sock"}, capture_output=True, text=True,
+    )  # fmt: skip
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -46,7 +46,7 @@ def test_a_change_ends_the_wait(tmp_path: Path, change: str) -> None:
     (tmp_path / "new").touch()
     if change == "remove":
         (folder / "file").touch()
-    changes = {
+    changes: dict[str, Callable[[], object]] = {
         "make": (folder / "file").touch,
         "remove": (folder / "file").unlink,
         "rename": lambda: (tmp_path / "new").rename(folder / "file"),

@@ -74,6 +74,48 @@ def test_what_is_no_request_is_refused(data: bytes) -> None:
     asyncio.run(test())
 
 
+def test_an_answer_is_not_made_for_each_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "RATE", 1000)
+    made: list[Request] = []
+
+    def answer(request: Request) -> Answer:
+        made.append(request)
+        return Answer(200 if request.path == "/metrics" else 503, f"{len(made)}\n")
+
+    async def test() -> None:
+        server = Server(answer)
+        port = await server.listen("127.0.0.1", 0)
+        try:
+            ask = b"GET /metrics HTTP/1.1\r\n%s\r\n"
+            bodies = {await send(port, ask % b"Authorization: x\r\n") for _ in range(3)}
+            bodies |= {await send(port, ask % b"") for _ in range(3)}
+            assert len(bodies) == len(made) == 1
+            await send(port, ask % b"Accept: text/html\r\n")  # is another question
+            assert len(made) == 2
+            for _ in range(2):  # a failure is never repeated
+                await send(port, b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert len(made) == 4
+            await asyncio.sleep(http.REPEAT_S)
+            assert await send(port, ask % b"") not in bodies
+        finally:
+            await server.close()
+
+    asyncio.run(test())
+
+
+def test_answers_have_a_rate_that_a_crowd_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "RATE", 40)
+    monkeypatch.setattr(http, "BURST", 4)
+
+    async def test() -> None:
+        async with serving() as port:
+            began = time.monotonic()
+            assert all(await asyncio.gather(*(answers(port) for _ in range(14))))
+            assert time.monotonic() - began > 9 / 40
+
+    asyncio.run(test())
+
+
 def test_a_request_without_end_is_cut_at_its_limit() -> None:
     async def test() -> None:
         async with serving() as port:
