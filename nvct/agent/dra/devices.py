@@ -7,14 +7,14 @@ Contract: pure functions of values. Names, attributes and capacities are those o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from nvct.agent.labels.gpus import family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import TypeAlias
 
     from nvct.agent.inventory import Inventory
@@ -65,6 +65,8 @@ class Device:
         capacity: by name.
         place: of a MIG device that is made when a claim is prepared, None for other devices.
         counter_set, counters: what it takes of its GPU's counters; {} if it shares none.
+        instance: the ids of GPU instance and compute instance of a MIG device that exists.
+        unhealthy: why pods cannot have it now, "" if they can.
     """
 
     name: str
@@ -75,6 +77,8 @@ class Device:
     place: Place | None = None
     counter_set: str = ""
     counters: Mapping[str, int] = field(default_factory=dict)
+    instance: tuple[int, int] | None = None
+    unhealthy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,20 @@ class Offer:
 
     devices: tuple[Device, ...] = ()
     counters: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    def with_health(
+        self, problem: Callable[[str, tuple[int, int] | None], str], *, drops: bool
+    ) -> Offer:
+        """Return the same devices with their problems.
+
+        Args:
+            problem: returns why pods cannot have a device, "" if they can; by the UUID of its GPU,
+                and the ids of instances.
+            drops: leave out the devices that have one.
+        """
+        marked = (replace(d, unhealthy=problem(d.gpu, d.instance)) for d in self.devices)
+        kept = tuple(device for device in marked if not (drops and device.unhealthy))
+        return replace(self, devices=kept)
 
     def of_gpus(self, gpus: Collection[str]) -> Offer:
         """Return the part of some GPUs, by their UUIDs."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,15 +50,21 @@ def make(
     from nvct.agent.dra import options
     from nvct.agent.dra.task import DraDriver
     from nvct.agent.driver_root import DEV_ROOT_ENV
+    from nvct.agent.health import settings as health_settings
+    from nvct.agent.health import shared
+    from nvct.agent.instance import FOLDER
+    from nvct.agent.variables import SOCKET_ENV
 
     settings = options.resolve(words, env)
+    folder = os.path.dirname(env.get(SOCKET_ENV, "")) or FOLDER
+    health = shared.engine(client, health_settings.resolve("auto", "", "", env), journal, folder)
     dev_root = env.get(DEV_ROOT_ENV, "")
     discovery = of_this_machine(client, settings.container_driver_root, "auto", dev_root)
 
     def connect() -> Cluster:
         return cluster.connect(settings.kubeconfig, env)
 
-    return DraDriver(settings, discovery, connect, journal)
+    return DraDriver(settings, discovery, connect, health, journal)
 
 
 if __name__ == "__main__":

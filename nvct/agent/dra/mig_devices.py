@@ -35,7 +35,7 @@ def existing(
         if len(found) == len(instance.compute) == 1 and profile is not None:
             device = _device(gpu, machine, profile, instance.placement)
             yield replace(
-                device, uuid=found[0].uuid,
+                device, uuid=found[0].uuid, instance=(found[0].gi, found[0].ci),
                 attributes={**device.attributes, "uuid": found[0].uuid},
                 capacity={**device.capacity, **_memory_slices(instance.placement)},
             )  # fmt: skip

@@ -39,6 +39,7 @@ class Publisher:
         problem: why the last attempt failed, "" if it did not.
         is_current: whether the API server has the slices of the devices.
         lacks_counters: whether the API server knows no shared counters.
+        lacks_taints: whether it knows no taints of devices.
     """
 
     def __init__(self, cluster: Cluster, node: str, log: Log) -> None:
@@ -48,6 +49,7 @@ class Publisher:
         self.problem = ""
         self.is_current = False
         self.lacks_counters = False
+        self.lacks_taints = False
         self._cluster = cluster
         self._node = node
         self._log = log
@@ -139,6 +141,11 @@ class Publisher:
                 "the API server knows no shared counters: MIG devices are not made on demand",
                 hint="Kubernetes 1.36 or later, or the feature gate DRAPartitionableDevices",
             )
+        has_taints, keeps_them = (
+            any("taints" in device for device in one["spec"].get("devices", ()))
+            for one in (manifest, applied)
+        )
+        self.lacks_taints |= has_taints and not keeps_them
         return applied
 
     async def find_version(self) -> str:
@@ -153,6 +160,7 @@ class Publisher:
             try:
                 await self._cluster.list(slices.kind(version), fields=self._fields())
                 self.version = version
+                self.lacks_taints |= version != slices.VERSIONS[0]
                 return version
             except ClusterError as error:
                 if error.status != NOT_FOUND:

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta1")
 """Of the API, in the order of preference: Kubernetes 1.34 and later, 1.32 and 1.33."""
-SLICE_DEVICES, SLICE_SHARING = 128, 64
-"""The largest number of devices of a slice, and of those that share counters."""
+SLICE_DEVICES = 64
+"""The largest number of devices of a slice if one has a taint or shares counters."""
 SLICE_SETS = 8
 """The largest number of sets of counters of a slice, which then has no devices."""
 SLICES = 100
 """More slices than a node can have; those of other programs have longer endings."""
+UNHEALTHY = f"{DRIVER}/unhealthy"
+"""The taint of a device that new pods cannot have; those that have it keep it."""
 NAME_LIMIT = 253
 UNITS = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
@@ -61,7 +63,7 @@ def contents(offer: Offer, version: str) -> tuple[Object, ...]:
         for key, entries, size in (
             ("sharedCounters", sets, SLICE_SETS),
             ("devices", whole, SLICE_DEVICES),
-            ("devices", sharing, SLICE_SHARING),
+            ("devices", sharing, SLICE_DEVICES),
         )
         for part in _parts(entries, size)
     )
@@ -89,7 +91,7 @@ def changes(found: Iterable[Object], contents: Sequence[Object], node: Object) -
     wanted = []
     for name, spec in zip(names, specs, strict=True):
         spec["pool"]["generation"] = generation
-        if name not in pool or pool[name]["spec"] != spec:
+        if name not in pool or _without_times(pool[name]["spec"]) != spec:
             wanted.append({"metadata": _metadata(name, metadata), "spec": spec})
     return Changes(tuple(wanted), tuple(sorted(by_name.keys() - set(names))))
 
@@ -135,6 +137,20 @@ def _metadata(name: str, node: Mapping[str, Any]) -> Object:
     return {"name": name, "ownerReferences": [{**owner, "controller": True}]}
 
 
+def _without_times(spec: Object) -> Object:
+    """Return a slice's spec without what the API server adds: since when a device has a taint."""
+    if not any("taints" in device for device in spec.get("devices", ())):
+        return spec
+    devices = []
+    for device in spec["devices"]:
+        taints = [
+            {key: value for key, value in taint.items() if key != "timeAdded"}
+            for taint in device.get("taints", ())
+        ]
+        devices.append({**device, "taints": taints} if taints else device)
+    return {**spec, "devices": devices}
+
+
 def _parts(entries: list[Object], size: int) -> Iterator[list[Object]]:
     return (entries[start : start + size] for start in range(0, len(entries), size))
 
@@ -155,6 +171,8 @@ def _device(device: Device, version: str) -> Object:
     if device.counters:
         taken = {"counterSet": device.counter_set, "counters": _numbers(device.counters)}
         body["consumesCounters"] = [taken]
+    if device.unhealthy and version != "v1beta1":
+        body["taints"] = [{"key": UNHEALTHY, "effect": "NoSchedule"}]
     body = {key: value for key, value in body.items() if value}
     return {"name": device.name, **({"basic": body} if version == "v1beta1" else body)}
 

@@ -29,13 +29,17 @@ from nvct.host.model import Findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from nvct.agent.cluster import Cluster, Object
     from nvct.agent.discovery import Discovery
+    from nvct.agent.dra.devices import Device
     from nvct.agent.dra.settings import Settings
+    from nvct.agent.health.board import Change
+    from nvct.agent.health.engine import HealthEngine
     from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
     from nvct.agent.logs import Log
+    from nvct.agent.nvml_client import NvmlClient
     from nvct.host.roots import Roots
 
 MACHINE_S = 1.0
@@ -64,6 +68,7 @@ class DraDriver:
         settings: Settings,
         discovery: Discovery,
         connect: Callable[[], Cluster],
+        health: HealthEngine,
         log: Log,
     ) -> None:
         """Do nothing yet.
@@ -72,12 +77,14 @@ class DraDriver:
             settings: of the driver.
             discovery: of this machine.
             connect: returns the cluster.
+            health: of this node's GPUs.
             log: for what happens.
         """
         self.reload = asyncio.Event()
         self._settings = settings
         self._discovery = discovery
         self._connect = connect
+        self._health = health
         self._log = log
         self._specs = Specs(settings.cdi_root)
         self._journal = Journal(f"{settings.plugins}/{DRIVER}")
@@ -104,7 +111,12 @@ class DraDriver:
         self._publisher = Publisher(self._cluster, self._settings.node, self._log)
         tasks = [
             asyncio.create_task(work)
-            for work in (self._follow(), self._publisher.run(), self._reconcile())
+            for work in (
+                self._follow(),
+                self._publisher.run(),
+                self._reconcile(),
+                self._health.run(self._watched, self._note_health),
+            )
         ]
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -130,7 +142,7 @@ class DraDriver:
                 "state": "listed" if is_listed else "absent" if self._rejected else "registering",
                 "reason": next(filter(None, reasons), ""),
                 "devices": len(offered.devices),
-                "unhealthy": {},
+                "unhealthy": {one.uuid or one.name: one.unhealthy for one in self._unhealthy()},
                 "of_device_plugins": len(self._all.devices) - len(offered.devices),
                 "api": publisher.version if publisher else "",
                 "slices_written": publisher.written if publisher else 0,
@@ -201,6 +213,7 @@ class DraDriver:
                 delay_s = SETTLE_S if is_change else PERIOD_S if is_found else RETRY_S
                 due = time.monotonic() + delay_s
             await self._serve()
+            self._offer()
             await until_set(self.reload, MACHINE_S)
 
     async def _look(self) -> bool:
@@ -268,7 +281,19 @@ class DraDriver:
 
     def _offer(self) -> None:
         if self._made is not None and self._publisher is not None:
-            self._publisher.offer(classic.without(self._all, self._taken))
+            offered = classic.without(self._all, self._taken)
+            drops = self._publisher.lacks_taints
+            self._publisher.offer(offered.with_health(self._health.problem, drops=drops))
+
+    def _watched(self) -> NvmlClient | None:
+        return self._discovery.nvml if self._all.devices else None
+
+    def _note_health(self, _changes: Iterable[Change]) -> None:
+        self._offer()
+
+    def _unhealthy(self) -> list[Device]:
+        marked = self._all.with_health(self._health.problem, drops=False)
+        return [device for device in marked.devices if device.unhealthy]
 
     def _published(self) -> tuple[object, ...]:
         """Return the signature of the node's own CDI specifications."""

@@ -85,7 +85,7 @@ class FakeApi:
         assert not part
         self._check(kind)
         self.writes.append(f"apply {kind.plural}/{manifest['metadata']['name']}")
-        spec = dict(manifest.get("spec", {}))
+        spec = copy.deepcopy(manifest.get("spec", {}))
         for entry in (spec, *spec.get("devices", ())):
             for name in self.drops:
                 entry.pop(name, None)

@@ -20,6 +20,8 @@ from nvct.agent.dra.classic import without
 from nvct.agent.dra.devices import DRIVER, Device, Offer
 from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.task import DraDriver
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.health.settings import resolve
 from nvct.agent.kubelet import dra_service
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.logs import Log
@@ -71,11 +73,10 @@ def settings(folder: Path, pod_uid: str = "", mig: str = "existing") -> Settings
 async def driver(
     api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = "", mig: str = "existing"
 ) -> AsyncIterator[DraDriver]:
+    log = Log(target=io.StringIO())
+    health = HealthEngine(resolve("auto", "", "", {}), log)
     made = DraDriver(
-        settings(folder, pod_uid, mig),
-        machine,
-        lambda: cast("Any", api),
-        Log(target=io.StringIO()),
+        settings(folder, pod_uid, mig), machine, lambda: cast("Any", api), health, log
     )
     task = asyncio.create_task(made.run())
     kubelet = FakeKubelet(f"{folder}/registry")
@@ -214,6 +215,39 @@ def test_gpus_of_a_device_plugin_are_not_offered(
             await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("drops", [False, True], ids=["taint", "without taints"])
+def test_an_unhealthy_gpu_has_a_taint_or_is_not_offered(
+    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch, *, drops: bool
+) -> None:
+    async def test() -> None:
+        api = FakeApi()
+        api.drops = {"taints"} if drops else set()
+        uuids = [gpu.uuid for gpu in (await machine.inventory()).gpus]
+        async with driver(api, machine, folder) as made:
+            await until(lambda: len(offered(api)) == 4)
+            problems = {uuids[2]: "XID 79"}
+            health = made._health
+            monkeypatch.setattr(health, "problem", lambda gpu, _: problems.get(gpu, ""))
+            await until(lambda: len(offered(api)) == 3 if drops else tainted(api) == ["gpu-2"])
+            assert made.describe()[0]["unhealthy"] == problems
+            written = len(api.writes)
+            await asyncio.sleep(0.3)
+            assert len(api.writes) == written
+            problems.clear()
+            await until(lambda: len(offered(api)) == 4 and tainted(api) == [])
+
+    asyncio.run(test())
+
+
+def tainted(api: FakeApi) -> list[str]:
+    return [
+        one["name"]
+        for found in api.all(SLICES)
+        for one in found["spec"].get("devices", ())
+        if one.get("taints")
+    ]
 
 
 def test_a_mig_device_of_a_device_plugin_takes_its_gpu() -> None:
