@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
+    from nvct.agent.cluster import Cluster
+    from nvct.agent.exporter.pod_metadata import PodMetadata
     from nvct.agent.exporter.settings import Settings
     from nvct.agent.exporter.task import Exporter
     from nvct.agent.logs import Log
@@ -66,10 +68,27 @@ def make(
         return PodDevices(
             settings.socket, wanted=settings.kubernetes, names=settings.resources,
             old=settings.old_namespace, virtual=settings.virtual_gpus, claims=settings.claims,
-            journal=journal,
+            metadata=metadata(settings), journal=journal,
+        )  # fmt: skip
+
+    def metadata(settings: Settings) -> PodMetadata | None:
+        if not (settings.pod_labels or settings.pod_uid):
+            return None
+        from nvct.agent.exporter.pod_metadata import PodMetadata
+
+        return PodMetadata(
+            lambda: _connect(env), env.get("NODE_NAME") or os.uname().nodename,
+            with_labels=settings.pod_labels, with_uid=settings.pod_uid,
+            allowed=settings.pod_label_patterns, journal=journal,
         )  # fmt: skip
 
     return Exporter(load, client, journal, pods, library)
+
+
+def _connect(env: Mapping[str, str]) -> Cluster:
+    from nvct.agent import cluster  # lightkube, 12 MB
+
+    return cluster.connect(env.get("KUBECONFIG", ""), env)
 
 
 if __name__ == "__main__":

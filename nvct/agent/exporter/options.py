@@ -50,7 +50,7 @@ OPTIONS = (
     _option("kubernetes-gpu-id-type", "KUBERNETES_GPU_ID_TYPE",
             "uid or device-name; nvct understands both"),
     _option("kubernetes-enable-pod-uid", "KUBERNETES_ENABLE_POD_UID",
-            "Not supported yet", kind="switch"),
+            "Add the label pod_uid; needs the right to list pods", kind="switch"),
     _option("pod-resources-kubelet-socket", "!DCGM_POD_RESOURCES_KUBELET_SOCKET",
             "The kubelet's socket"),
     _option("nvidia-resource-names", "!NVIDIA_RESOURCE_NAMES",
@@ -79,12 +79,13 @@ OPTIONS = (
             "TLS, users and headers, in the format of Prometheus' exporter-toolkit"),
     _option("configmap-data m", "CONFIGMAP_DATA", "Not supported: mount the file instead"),
     _option("kubernetes-enable-pod-labels", "KUBERNETES_ENABLE_POD_LABELS",
-            "Not supported yet", kind="switch"),
+            "Add the labels of pods; needs the right to list pods", kind="switch"),
     _option("kubernetes-pod-label-allowlist-regex", "KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
-            "Not supported yet", kind="words"),
+            "Only labels of pods in whose name one of these finds a match", kind="words"),
     _option("kubernetes-enable-dra", "!KUBERNETES_ENABLE_DRA",
             "Add labels of claims of dynamic resource allocation", kind="switch"),
-    _option("hpc-job-mapping-dir", "!DCGM_HPC_JOB_MAPPING_DIR", "Not supported yet"),
+    _option("hpc-job-mapping-dir", "!DCGM_HPC_JOB_MAPPING_DIR",
+            "A folder with a file of jobs for each GPU, named by its index"),
     _ignored("remote-hostengine-info r", "!DCGM_REMOTE_HOSTENGINE_INFO"),
     _ignored("switch-devices s", "OTHER_DEVICES_STR"),
     _ignored("cpu-devices p", "CPU_DEVICES_STR"),
@@ -107,10 +108,7 @@ TABLE = Table(
     summary="Serves metrics of GPUs from NVML, with the names of NVIDIA's exporter.",
     options=OPTIONS,
 )
-NOT_YET = (
-    "kubernetes-enable-pod-labels", "kubernetes-pod-label-allowlist-regex", "configmap-data",
-    "kubernetes-enable-pod-uid", "hpc-job-mapping-dir",
-)  # fmt: skip
+NOT_YET = ("configmap-data",)
 
 
 def help_text() -> str:
@@ -158,6 +156,9 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         resources=given.get("nvidia-resource-names", ()),
         virtual_gpus=given.get("kubernetes-virtual-gpus", False),
         claims=given.get("kubernetes-enable-dra", False),
+        pod_labels=given.get("kubernetes-enable-pod-labels", False),
+        pod_uid=given.get("kubernetes-enable-pod-uid", False),
+        pod_label_patterns=_patterns(given.get("kubernetes-pod-label-allowlist-regex", ())),
         xid_window_ms=_milliseconds(given, "xid-count-window-size", defaults.xid_window_ms),
         clock_window_ms=_milliseconds(
             given, "clock-events-count-window-size", defaults.clock_window_ms
@@ -166,6 +167,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         container_driver_root=given.get("driver-root-ctr-path", defaults.container_driver_root),
         web_config=given.get("web-config-file", ""),
         processes=given.get("processes", False),
+        job_folder=given.get("hpc-job-mapping-dir", ""),
         host_root=given.get("host-root", defaults.host_root),
         textfile=given.get("textfile", TEXTFILE if os.path.isdir(TEXTFILES) else ""),
     )
@@ -177,6 +179,16 @@ def _milliseconds(given: Mapping[str, Any], name: str, otherwise: int) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < SHORTEST_MS:
         raise UsageError(f"--{name} must be {SHORTEST_MS} milliseconds or more, not {text!r}")
     return int(text)
+
+
+def _patterns(texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        try:
+            re.compile(text)
+        except re.error as error:
+            flag = "--kubernetes-pod-label-allowlist-regex"
+            raise UsageError(f"{flag} {text!r} is malformed: {error}") from error
+    return tuple(filter(None, texts))
 
 
 def _devices(text: str) -> tuple[str, frozenset[int]]:

@@ -19,6 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from nvct.agent.exporter.pod_metadata import PodMetadata
     from nvct.agent.exporter.series import Pods
     from nvct.agent.kubelet.pod_resources import Holding, PodResources
     from nvct.agent.logs import Log
@@ -50,6 +51,7 @@ class PodDevices:
         old: bool,
         virtual: bool,
         claims: bool = False,
+        metadata: PodMetadata | None = None,
         journal: Log,
     ) -> None:
         """Keep the arguments.
@@ -61,12 +63,13 @@ class PodDevices:
             old: whether labels have the names of dcgm-exporter's version 1.
             virtual: whether each container that shares a device has series.
             claims: whether series have the labels of claims.
+            metadata: labels and UIDs of pods; None if they are not wanted.
             journal: the log.
         """
         self._socket, self._wanted, self._log = socket, wanted, journal
         self._names = frozenset((GPU, *names))
         self._labels = OLD if old else NEW
-        self._virtual, self._claims = virtual, claims
+        self._virtual, self._claims, self._metadata = virtual, claims, metadata
         self._kubelet: PodResources | None = None
         self._holdings: tuple[Holding, ...] = ()
         self.problem = "the kubelet was not asked yet"
@@ -77,18 +80,29 @@ class PodDevices:
         self._holdings, self.problem = await self._ask()
         if self.problem and self.problem != before:
             self._log.info(f"metrics have no pods: {self.problem}")
+        if self._metadata is not None and self._holdings:
+            await self._metadata.refresh()
 
     async def close(self) -> None:
         """End the connection."""
         if self._kubelet is not None:
             await self._kubelet.close()
+        if self._metadata is not None:
+            await self._metadata.close()
 
     def labels(self, samples: NvmlSamples) -> Pods:
         """Return the labels of the container that has a device, by UUID and id of the instance."""
-        return labels(
+        found = labels(
             self._holdings, samples, self._labels, self._is_device, virtual=self._virtual,
             claims=self._claims,
         )  # fmt: skip
+        if self._metadata is None:
+            return found
+        _, namespace, name = self._labels
+        return {
+            key: [{**pod, **self._metadata.of(pod[namespace], pod[name])} for pod in pods]
+            for key, pods in found.items()
+        }
 
     def _is_device(self, resource: str) -> bool:
         return resource in self._names or resource.startswith(PREFIXES) or resource == DRA_DRIVER

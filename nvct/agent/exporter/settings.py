@@ -24,10 +24,13 @@ class Settings:
         socket: of the kubelet's service for pods' resources.
         resources: further names of resources whose ids are GPUs.
         claims: whether series have the labels of claims.
+        pod_labels, pod_uid: whether series have the labels and the UID of their pod.
+        pod_label_patterns: regular expressions of labels' names; empty for all labels.
         xid_window_ms, clock_window_ms: of the counts in a window.
         container_driver_root: where the driver's root is mounted; / is used if it is no folder.
         web_config: a file with TLS, users and headers (`web_config.py`); "" for plain HTTP.
         processes: whether there are values of containers by their processes.
+        job_folder: with files that name the job of each GPU; "" for none.
         host_root: where the host's /proc and /var are.
         textfile: a file that gets all metrics after each sample; "" for none.
     """
@@ -44,11 +47,15 @@ class Settings:
     resources: tuple[str, ...] = ()
     virtual_gpus: bool = False
     claims: bool = False
+    pod_labels: bool = False
+    pod_uid: bool = False
+    pod_label_patterns: tuple[str, ...] = ()
     xid_window_ms: int = 300_000
     clock_window_ms: int = 300_000
     replace_blanks: bool = False
     container_driver_root: str = "/driver-root"
     web_config: str = ""
     processes: bool = False
+    job_folder: str = ""
     host_root: str = "/"
     textfile: str = ""

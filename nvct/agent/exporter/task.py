@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from nvct.agent import exposition, http
 from nvct.agent.exporter import counters as counter_file
-from nvct.agent.exporter import series, usage
+from nvct.agent.exporter import jobs, series, usage
 from nvct.agent.exporter.history import History
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.health import shared
@@ -84,6 +84,7 @@ class Exporter:
         self._history = History()
         self._containers = Containers(self._settings.host_root)
         self._usages: tuple[Usage, ...] | None = None
+        self._jobs: dict[str, list[str]] = {}
         self._samples: NvmlSamples | None = None
         self._at = self._duration_s = 0.0
         self._collections = {"ok": 0, "failed": 0}
@@ -151,6 +152,8 @@ class Exporter:
         stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
         if self._samples is not None and time.monotonic() - self._at <= stale_s:
             pods = self._pods.labels(self._samples)
+            if self._jobs:
+                pods = jobs.added(pods, self._samples, self._jobs)
             view = series.View(
                 self._samples, self._history, self._settings, pods, time.time(), self._usages
             )
@@ -238,6 +241,9 @@ class Exporter:
         self._history.add(samples, time.time(), keep_ms / 1000)
         problems = [f"GPU {index}: {why}" for index, why in samples.unanswered.items()]
         await self._pods.refresh()
+        if self._settings.job_folder:
+            self._jobs, problem = jobs.read(self._settings.job_folder)
+            problems += [problem] if problem else []
         self._usages = self._used(samples) if self._settings.processes else None
         if self._settings.textfile and (failure := self._write_text(self._settings.textfile)):
             problems.append(failure)

@@ -95,7 +95,7 @@ def test_a_wrong_option_is_refused(words: list[str], message: str) -> None:
 
 
 def test_an_option_without_effect_is_named() -> None:
-    _, warnings = options.resolve(["--hpc-job-mapping-dir", "/jobs"], {})
+    _, warnings = options.resolve(["--configmap-data", "ns:name"], {})
 
-    assert warnings == ["--hpc-job-mapping-dir is not supported yet"]
+    assert warnings == ["--configmap-data is not supported yet"]
     assert "--remote-hostengine-info" in options.help_text()

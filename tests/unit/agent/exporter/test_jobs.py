@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batch jobs of GPUs and GPU instances, from the files of dcgm-exporter's format."""
+
+from __future__ import annotations
+
+from nvct.agent.exporter import jobs
+from nvct.host.nvml.sample_model import NvmlSamples
+from tests.unit.agent.exporter.test_series import gpu, mig
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_files_of_gpus_and_instances_are_read_and_others_are_not(tmp_path: Path) -> None:
+    files = {"0": "7\n\n7\n8\n", "1.7": "9", "1.7.tmp": "no", "gpu": "no", "3": "", "4": "\xff"}
+    for name, text in files.items():
+        (tmp_path / name).write_bytes(text.encode("latin-1"))
+
+    found, problem = jobs.read(str(tmp_path))
+
+    assert (found, problem) == ({"0": ["7", "8"], "1.7": ["9"], "3": [], "4": ["\ufffd"]}, "")
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    found, problem = jobs.read(str(tmp_path / "none"))
+
+    assert found == {}
+    assert problem == f"metrics have no jobs: {tmp_path}/none: No such file or directory"
+
+
+def test_the_jobs_of_a_device_are_bounded(tmp_path: Path) -> None:
+    (tmp_path / "0").write_text("".join(f"{number}\n" for number in range(100_000)))
+
+    assert len(jobs.read(str(tmp_path))[0]["0"]) == jobs.JOBS
+
+
+def test_each_pod_and_job_of_a_device_has_series() -> None:
+    samples = NvmlSamples(gpus=(gpu(), gpu(1, mig=(mig(),)), gpu(2)))
+    whole, split, other = (each.uuid for each in samples.gpus)
+    pod = {"pod": "a"}
+
+    labels = jobs.added(
+        {(split, 7): [pod], (other, -1): [pod]}, samples, {"0": ["1", "2"], "1.7": ["3"], "2": []}
+    )
+
+    assert labels == {
+        (whole, -1): [{"hpc_job": "1"}, {"hpc_job": "2"}],
+        (split, 7): [{"pod": "a", "hpc_job": "3"}],
+        (other, -1): [pod],
+    }
