@@ -15,7 +15,7 @@ import signal
 from dataclasses import dataclass, field
 from functools import partial
 
-from nvct.agent import http, logs, service_manager, status
+from nvct.agent import http, logs, mig_release, service_manager, status
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.program import ENDING
@@ -135,7 +135,8 @@ class Agent:
             while not self.has_gpu():  # noqa: ASYNC110 - nothing tells of new hardware
                 await asyncio.sleep(HARDWARE_S)
             self.status.part = "serving"
-        await asyncio.gather(*(task.keep(self.journal) for task in self.tasks))
+        released = mig_release.follow(self.client, self.journal)
+        await asyncio.gather(released, *(task.keep(self.journal) for task in self.tasks))
 
     async def _listen(self) -> None:
         host, port = self.listen or ("", 0)

@@ -71,6 +71,8 @@ class Session(Protocol):
 
 HARMLESS = ("nvidia-persiste",)
 """Commands (at most 15 characters) that may have a GPU open during a change."""
+AGENT = "nvct-nvml"
+"""NVML's process of an agent, which closes its handles when a change is announced."""
 
 
 RESET_S = 300.0
@@ -184,7 +186,7 @@ def _apply(machine: Machine, resolve: Resolve) -> bool:
     if any(plan.layouts[gpu.uuid].parts or gpu.instances for gpu in changed):
         machine.hook("pre-apply-config")
     after = Plan(layouts={gpu.uuid: plan.layouts[gpu.uuid] for gpu in changed})
-    _refuse_if_held(machine, changed, after)
+    _refuse_if_held(machine, changed, after, harmless=AGENT)
     with machine.pause(staying(changed, after)):
         _refuse_if_held(machine, changed, after)  # a container may have started just now
         _change(machine, state, changed, after)
@@ -358,13 +360,16 @@ def in_the_way(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> list
     return [holder for holder in found if holder.command not in HARMLESS]
 
 
-def _refuse_if_held(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> None:
-    """Refuse a change of a device that a process uses.
+def _refuse_if_held(
+    machine: Machine, changed: Sequence[MigGpu], after: Plan, harmless: str = ""
+) -> None:
+    """Refuse a change of a device that a process uses, but for one command.
 
     Raises:
         HostError: there is such a process.
     """
     found = [] if machine.may_be_held else in_the_way(machine, changed, after)
+    found = [holder for holder in found if holder.command != harmless]
     if found:
         raise HostError(
             "; ".join(map(str, found[:4])) + (" and others" if len(found) > 4 else ""),

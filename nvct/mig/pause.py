@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 FILE = "mig-change.json"
 PAUSE_S = 1.0
 """How long a device plugin may take to notice, and to tell the kubelet."""
+_own: set[str] = set()
+"""Files of this process's own announcements: a file that is replaced has another inode."""
 FOLDER_MODE = 0o700
 
 
@@ -46,6 +48,8 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
+        own = _identity(fd)
+        _own.add(own)
         stays = {uuid: sorted(instances) for uuid, instances in paused.items()}
         os.write(fd, json.dumps(stays).encode())
         os.rename(temporary, path)
@@ -54,12 +58,18 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
             yield
         finally:
             os.unlink(path)
+            _own.discard(own)
     finally:
         os.close(fd)
 
 
-def read(folder: str) -> Paused:
-    """Return the change that is announced, as `announce` takes it; {} if there is none."""
+def read(folder: str, *, of_others: bool = False) -> Paused:
+    """Return the change that is announced, as `announce` takes it; {} if there is none.
+
+    Args:
+        folder: of the announcement.
+        of_others: leave out an announcement of this process.
+    """
     try:
         fd = os.open(f"{folder}/{FILE}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -67,10 +77,17 @@ def read(folder: str) -> Paused:
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
+        if of_others and _identity(fd) in _own:
+            return {}
         return _parse(os.pread(fd, 1 << 20, 0))
     finally:
         os.close(fd)
     return {}
+
+
+def _identity(fd: int) -> str:
+    status = os.fstat(fd)
+    return f"{status.st_dev}:{status.st_ino}"
 
 
 def _parse(data: bytes) -> Paused:

@@ -14,7 +14,8 @@ import pytest
 from nvct.errors import DocumentError, HostError, NvmlError, UsageError
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig import checkpoint, config, export, plan
-from nvct.mig.apply import Machine, apply, recover
+from nvct.mig.apply import AGENT, Machine, apply, recover
+from nvct.mig.holders import Holder
 from nvct.sim import node_changes, rehearsal
 from tests.unit.mig.conftest import library_of
 
@@ -106,6 +107,23 @@ def test_devices_that_change_are_paused_while_they_do(machine: Machine) -> None:
     stays = {(gi.id, ci.id) for gi in gpus[0].instances for ci in gi.compute if gi.kind == 0}
     assert len(stays) == 3
     assert announced == [{gpus[0].uuid: stays, gpus[1].uuid: set(), gpus[2].uuid: set()}]
+
+
+def test_an_agents_nvml_may_be_open_until_the_change_is_announced(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = Holder(pid=7, command=AGENT, container="", pod="", unit="", device="GPU 0")
+    held = [agent]
+    monkeypatch.setattr("nvct.mig.apply.holders", lambda *_: held)
+
+    @contextlib.contextmanager
+    def pause(_: Any) -> Iterator[None]:
+        held.clear()  # the agent closes its handles
+        yield
+
+    with pytest.raises(HostError, match=r"process 7 \(nvct-nvml\) holds GPU 0"):
+        apply(machine, resolve(spec(SMALL, 0)))
+    assert apply(replace(machine, pause=pause), resolve(spec(SMALL, 0)))
 
 
 def test_an_impossible_wish_changes_nothing(machine: Machine) -> None:
