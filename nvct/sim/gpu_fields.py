@@ -50,6 +50,8 @@ ENDED_BY_RESET = (
 """Fields that a reset of the GPU sets back."""
 LIMIT = 1 << 63
 US = 1_000_000
+PERIOD_US = 1_000_000 * US
+"""A GPU whose power was never changed uses energy since the last multiple of this time."""
 
 
 def value(name: str, text: str) -> str:
@@ -83,7 +85,7 @@ def power_mw(fields: Mapping[str, str]) -> int:
 def energy(fields: Mapping[str, str], now_s: float) -> dict[str, str]:
     """Return the fields of the energy that a GPU has used until now, in millijoules."""
     now_us = int(now_s * US)
-    since = int(fields.get("energy_at", now_us))
+    since = int(fields.get("energy_at", now_us // PERIOD_US * PERIOD_US))
     used = int(fields.get("energy", 0)) + (now_us - since) // 1000 * power_mw(fields) // 1000
     return {"energy": str(used), "energy_at": str(now_us)}
 

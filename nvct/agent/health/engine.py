@@ -267,6 +267,7 @@ class HealthEngine:
     def _note_events(self, events: NvmlEvents) -> None:
         if events.watch != self._watch:
             self._watch = events.watch
+            self._log.info("XID errors are watched from now on")
             for uuid, reason in events.unwatched.items():
                 self._log.warning(f"XID errors of {uuid} are not reported: {reason}")
         self._note_hanging(events.unanswered)

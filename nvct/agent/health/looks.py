@@ -25,8 +25,9 @@ RECOVERY = {
     4: Fault(action="reset", reason="the driver asks to drain the GPU and to reset it"),
 }
 """NVML_GPU_RECOVERY_ACTION_*; 0 is none."""
-RESET_BY_RESET = ("ecc_corrected", "ecc_uncorrected", "energy")
-"""Counters that only increase, until the GPU is reset or the driver loaded again."""
+RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}
+"""Counters that only increase until the GPU is reset or the driver loaded again, and the part of
+the last value that a value below tells of that."""
 
 
 def look(gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True) -> GpuLook:
@@ -41,8 +42,8 @@ def look(gpu: GpuCondition, before: Mapping[str, float], *, counts: bool = True)
         faults=tuple(_faults(gpu)) if counts else (),
         asks=gpu.values.get("recovery_action", 0) != 0 or gpu.code == RESET_REQUIRED,
         was_reset=any(
-            gpu.values.get(name, before.get(name, 0)) < before.get(name, 0)
-            for name in RESET_BY_RESET
+            name in gpu.values and gpu.values[name] < before.get(name, 0) * part
+            for name, part in RESET_BY_RESET.items()
         ),
     )
     instances = {(mig.gi, mig.ci): mig.uuid for mig in gpu.mig}

@@ -9,7 +9,7 @@ import pytest
 
 from nvct.errors import DocumentError, UsageError
 from nvct.kernel.kmsg import Kmsg
-from nvct.sim import node_changes, package, tree
+from nvct.sim import gpu_fields, node_changes, package, tree
 from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False
@@ -284,6 +284,28 @@ def test_the_energy_is_kept_when_the_power_changes(plain_node: tree.Node) -> Non
     node_changes.apply(plain_node, "gpu", ["0", "util=0"])
 
     assert int(plain_node.state().gpu(0).fields["energy"]) >= 5000
+
+
+def test_a_reset_sets_back_what_it_does_on_a_real_gpu(plain_node: tree.Node) -> None:
+    words = ["ecc_uncorrected=2", "ecc_uncorrected_total=3", "remap_pending=1", "recovery=reset"]
+    node_changes.apply(plain_node, "gpu", ["0", *words, "energy=5000"])
+
+    node_changes.apply(plain_node, "reset", ["0"])
+
+    fields = plain_node.state().gpu(0).fields
+    assert not fields.keys() & set(gpu_fields.ENDED_BY_RESET)
+    assert (fields["ecc_uncorrected_total"], fields["energy"]) == ("3", "0")
+
+
+def test_a_gpu_that_fell_off_the_bus_cannot_be_reset(plain_node: tree.Node) -> None:
+    node_changes.lose_gpu(plain_node, 0)
+    with pytest.raises(UsageError, match="it has fallen off the bus"):
+        node_changes.reset_gpu(plain_node, 0)
+
+
+def test_the_first_change_of_a_gpu_loses_no_energy(plain_node: tree.Node) -> None:
+    node_changes.apply(plain_node, "gpu", ["0", "util=100"])
+    assert int(plain_node.state().gpu(0).fields["energy"]) > 1_000_000
 
 
 def test_an_xid_is_in_the_messages_of_the_kernel_too(plain_node: tree.Node) -> None:
