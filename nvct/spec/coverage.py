@@ -34,6 +34,8 @@ NOT_GIVEN = "no CDI spec gives "
 # The nodes that the driver needs in every container with CUDA
 # (`nvct.host.gpu.nodes.CONTROL_NODES`).
 NEEDED = ("/dev/nvidiactl", "/dev/nvidia-uvm")
+NAMED = 3
+"""How many devices a sentence names; the others are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +146,17 @@ def _devices(spec: EffectiveSpec, machine: _Machine) -> list[Drift]:
             kind=kind,
             source=spec.file.path,
             devices=tuple(spec.name(device) for device in devices),
-            sentence=f"{' and '.join(spec.name(device) for device in devices)}: {sentence}",
+            sentence=f"{_listed([spec.name(device) for device in devices])}: {sentence}",
         )
         for (kind, sentence), devices in problems.items()
     ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return some names of one GPU's devices as a list of a few."""
+    if len(names) <= NAMED:
+        return " and ".join(names)
+    return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"
 
 
 def _problem(device: Device, machine: _Machine) -> tuple[Kind, str] | None:
