@@ -144,15 +144,26 @@ def test_docker_is_reloaded_by_a_signal_and_keeps_its_containers(
     docker.stop()
 
 
-def test_the_toolkits_image_installs(machine_of: Callable[[str], Box]) -> None:
+@pytest.mark.parametrize(
+    ("engine", "places"),
+    [
+        (
+            toolkit_container.DOCKER,
+            ("/:/host:ro", "/etc/docker:/runtime/config-dir", "/run:/runtime/sock-dir"),
+        ),
+        ({"RUNTIME": "auto"}, ("/:/host",)),
+    ],
+    ids=["mounted", "found"],
+)
+def test_the_toolkits_image_installs(
+    engine: dict[str, str], places: tuple[str, ...], machine_of: Callable[[str], Box]
+) -> None:
     docker = configured.started(lambda: Docker(machine_of("trixie")))
     completed = docker.docker("load", "--input", str(program_image.archive()))
     assert completed.returncode == 0, completed
-    mounts = [f"--volume={path}" for path in (
-        "/:/host:ro", "/opt/nvidia:/opt/nvidia", "/run/nvidia:/run/nvidia",
-        "/etc/docker:/runtime/config-dir", "/run:/runtime/sock-dir",
-    )]  # fmt: skip
-    env = [f"--env={k}={v}" for k, v in (toolkit_container.ENV | toolkit_container.DOCKER).items()]
+    shared = [f"{path}:{path}" for path in ("/opt/nvidia", "/run/nvidia")]
+    mounts = [f"--volume={path}" for path in (*places, *shared)]
+    env = [f"--env={k}={v}" for k, v in (toolkit_container.ENV | engine).items()]
     arguments = ["--detach", "--name=nvct", "--privileged", "--pid=host", "--network=none"]
     completed = docker.docker(
         "run", *arguments, *mounts, *env, "--env=CDI_ENABLED=false", "nvct:toolkit"

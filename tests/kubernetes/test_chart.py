@@ -132,6 +132,7 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         assert len(re.findall(rf'(?m)^DCGM_FI_DEV_GPU_TEMP.*hostname="{NODE}"', metrics)) == GPUS
         assert "nvct_agent_nvml_up 1" in _served(node, "agent", "metrics")
         assert _served(node, "agent", "readyz") == "ok\n"
+        print(f"memory of the agent: {_memory_mib(node)} MiB")
         node.helm("test", "nvct", *IN_NAMESPACE, "--timeout=120s")
     print("\n".join(said))
     assert f"{NODE}: removed {TOOLKIT}" in said, said
@@ -451,6 +452,13 @@ def _patch(node: Cluster, name: str, patch: str, at: str = NODE, part: str = "")
     else:
         done = node.box.call(*words, "patch", "node", name, f"--patch={patch}")
     return done.stdout + done.stderr
+
+
+def _memory_mib(node: Cluster) -> list[float]:
+    """Return the proportional set sizes of the agent's processes and of NVML's."""
+    script = "for p in $(pgrep -f 'nvct[.]agent'); do grep ^Pss: /proc/$p/smaps_rollup; done"
+    lines = node.box.call("sh", "-c", script).stdout.splitlines()
+    return [round(int(line.split()[1]) / 1024, 1) for line in lines]
 
 
 def _served(node: Cluster, port: str, path: str) -> str:
