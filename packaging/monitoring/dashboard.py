@@ -62,8 +62,8 @@ ROWS: dict[str, list[Panel]] = {
         stat("Nodes", f"count(group by (hostname) (DCGM_FI_DEV_XID_ERRORS{{{NODE}}}))"),
         stat(
             "Devices with a pod",
-            "count(group by (hostname, UUID, GPU_I_ID) (DCGM_FI_DEV_XID_ERRORS"
-            f'{{{NODE},pod!=""}})) or vector(0)',
+            f"count(group by (hostname, UUID, GPU_I_ID) (nvct_gpu_pod_info{{{NODE}}}))"
+            " or vector(0)",
         ),
         stat("Mean utilization", f"avg({BY_GPU} (DCGM_FI_DEV_GPU_UTIL{{{NODE}}}))", "percent"),
         stat(
@@ -82,7 +82,7 @@ ROWS: dict[str, list[Panel]] = {
         graph(
             "Devices by namespace",
             "count by (namespace) (group by (namespace, hostname, UUID, GPU_I_ID)"
-            f" (DCGM_FI_DEV_XID_ERRORS{{{POD}}}))",
+            f" (nvct_gpu_pod_info{{{POD}}}))",
             "{{namespace}}",
         ),
         table(
@@ -185,8 +185,8 @@ ROWS: dict[str, list[Panel]] = {
         ),
         table(
             "Devices of pods",
-            "max by (namespace, pod, container, hostname, gpu, GPU_I_PROFILE)"
-            f" (DCGM_FI_DEV_FB_USED{{{POD}}})",
+            "max by (namespace, pod, container, hostname, gpu, GPU_I_ID)"
+            f" (nvct_gpu_pod_info{{{POD}}})",
             w=24,
         ),
     ],
@@ -271,7 +271,7 @@ ROWS: dict[str, list[Panel]] = {
 VARIABLES = {
     "node": ("Node", "label_values(DCGM_FI_DEV_XID_ERRORS, hostname)"),
     "gpu": ("GPU", 'label_values(DCGM_FI_DEV_XID_ERRORS{hostname=~"$node"}, gpu)'),
-    "namespace": ("Namespace", 'label_values(DCGM_FI_DEV_XID_ERRORS{pod!=""}, namespace)'),
+    "namespace": ("Namespace", "label_values(nvct_gpu_pod_info, namespace)"),
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.task import DevicePlugin
+from nvct.agent.dra.settings import Settings as DraSettings
 from nvct.agent.dra.task import DraDriver
 from nvct.agent.health import settings
 from nvct.agent.health.board import Key
@@ -22,25 +23,32 @@ from nvct.agent.tasks import Task
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from nvct.agent.exposition import Family
 
 RESOURCE = "nvidia.com/gpu"
 
 
-def families() -> Iterator[Family]:
+def families(folder: Path) -> Iterator[Family]:
     """Yield the metrics of an agent that runs a device plugin and a DRA driver."""
-    made = {"device-plugin": _device_plugin, "dra": _dra}
+    made = {"device-plugin": _device_plugin, "dra": _dra_driver(folder).metrics}
     tasks = [Task(name, lambda: asyncio.sleep(0), metrics=of) for name, of in made.items()]
     return Status(tasks, nvml_problem=lambda: "", part="serving").metrics()
 
 
-def _dra() -> Iterator[Family]:
-    preparer = SimpleNamespace(prepared=2, failures=0)
-    driver: Any = SimpleNamespace(
-        _all=(), _taken=frozenset(), _preparer=preparer, _publisher=SimpleNamespace(written=1)
-    )
-    return DraDriver.metrics(driver)
+def _health() -> HealthEngine:
+    return HealthEngine(settings.resolve("auto", "", "", {}), Log(target=io.StringIO()))
+
+
+def _dra_driver(folder: Path) -> DraDriver:
+    of_driver = DraSettings(
+        node_name="node-1", cdi_root=f"{folder}/cdi", registry=f"{folder}/registry",
+        plugins=f"{folder}/plugins",
+    )  # fmt: skip
+    machine: Any = SimpleNamespace(nvml=SimpleNamespace(chooses_library=False))
+    no_cluster: Any = None
+    return DraDriver(of_driver, machine, no_cluster, _health(), Log(target=io.StringIO()))
 
 
 def _device_plugin() -> Iterator[Family]:
@@ -50,7 +58,7 @@ def _device_plugin() -> Iterator[Family]:
     content = SimpleNamespace(unhealthy=("b",), resource=SimpleNamespace(devices=("a", "b")))
     endpoint = SimpleNamespace(content=content)
     registration = SimpleNamespace(name=RESOURCE, state="listed", endpoint=endpoint)
-    engine = HealthEngine(settings.resolve("auto", "", "", {}), Log(target=io.StringIO()))
+    engine = _health()
     engine._board.states[Key("GPU-b")] = Health(state="unhealthy", action="reset", reason="XID 79")
     plugin: Any = SimpleNamespace(
         registrations={RESOURCE: registration}, _counts=counts, _health=engine

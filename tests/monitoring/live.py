@@ -161,9 +161,10 @@ def _targets(node: tree.Node, folder: Path) -> Iterator[tuple[int, int]]:
     )  # fmt: skip
     ports: list[int] = []
     stop = threading.Event()
+    of_agent = exposition.text(agent_metrics.families(folder))
 
     def answer(_request: Request) -> Answer:
-        return http.Answer(200, exposition.text(agent_metrics.families()), exposition.CONTENT_TYPE)
+        return http.Answer(200, of_agent, exposition.CONTENT_TYPE)
 
     async def serve() -> None:
         made = exporter.make(words, {"NODE_NAME": "node-1"}, client, Log(target=io.StringIO()))

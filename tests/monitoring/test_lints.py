@@ -19,6 +19,10 @@ from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import promtool
 from tests.unit.agent.exporter.test_series import NOW, gpu, text
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
 LABEL = "label names should be written in 'snake_case' not 'camelCase'"
 """Of modelName."""
 NO_TOTAL = 'counter metrics should have "_total" suffix'
@@ -60,7 +64,7 @@ def test_all_other_fields_have_no_other_faults_as_gauges() -> None:
     assert faults == {LABEL, "metric name should not include type 'counter'"}
 
 
-def own_metrics() -> str:
+def own_metrics(folder: Path) -> str:
     """Return the metrics of nvct's own, those of the agent, its plugin and its exporter."""
     log = Log(target=io.StringIO())
 
@@ -84,12 +88,12 @@ def own_metrics() -> str:
     unavailable = [line for line in text(gpu()).splitlines() if "nvct_metric_unavailable" in line]
     used = usage.usages(NvmlSamples(gpus=(gpu(processes=PROCESSES),)), lambda _pid: {})
     containers = usage.families(used, "node-1")
-    own = exposition.text([*agent_metrics.families(), *exporter.metrics(), *containers])
+    own = exposition.text([*agent_metrics.families(folder), *exporter.metrics(), *containers])
     return own + "\n".join([*unavailable, ""])
 
 
-def test_metrics_of_nvct_have_no_fault() -> None:
-    metrics = own_metrics()
+def test_metrics_of_nvct_have_no_fault(tmp_path: Path) -> None:
+    metrics = own_metrics(tmp_path)
 
     assert metrics.count("# HELP nvct_") >= 31
     assert lints(metrics) == set()

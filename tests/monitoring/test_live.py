@@ -79,7 +79,7 @@ def test_numbers_count_gpus_and_not_series(prometheus: Live) -> None:
     """GPU 0 is two MIG instances, two pods share GPU 2, and GPU 7 does not answer."""
     assert number(prometheus, "GPUs") == 7
     assert number(prometheus, "Nodes") == 1
-    assert number(prometheus, "Devices with a pod") == 2
+    assert number(prometheus, "Devices with a pod") == 3
     assert number(prometheus, "Mean utilization") == pytest.approx(
         (90 + 40 + 70 + 20 + 65 + 80) / 6
     )

@@ -104,6 +104,10 @@ class PodDevices:
             for key, pods in found.items()
         }
 
+    def holders(self, samples: NvmlSamples) -> Pods:
+        """Return the labels of all containers that have a device, shared or not."""
+        return labels(self._holdings, samples, NEW, self._is_device, virtual=True)
+
     def _is_device(self, resource: str) -> bool:
         return resource in self._names or resource.startswith(PREFIXES) or resource == DRA_DRIVER
 

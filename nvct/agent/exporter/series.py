@@ -144,6 +144,28 @@ def _by_pod(
         yield sum(part for part in parts if part is not None) // divisor, pod
 
 
+def holders(samples: NvmlSamples, pods: Pods, hostname: str) -> Family:
+    """Return the metric that tells which containers have a device, also a shared one."""
+    host = {"hostname": hostname} if hostname else {}
+    indices = {gpu.uuid: str(gpu.index) for gpu in samples.gpus}
+    rows = [
+        {
+            **host,
+            "gpu": indices[uuid],
+            "UUID": uuid,
+            **({"GPU_I_ID": str(gi)} if gi >= 0 else {}),
+            **pod,
+        }
+        for (uuid, gi), holding in pods.items()
+        for pod in holding
+    ]
+    return Family(
+        name="nvct_gpu_pod_info",
+        help="Containers that have a GPU or MIG instance, for joins: always 1.",
+        samples=tuple(Sample(value=1, labels=labels) for labels in rows),
+    )
+
+
 def _entities(samples: NvmlSamples, settings: Settings) -> Iterator[Entity]:
     for gpu in samples.gpus:
         if settings.indices and gpu.index not in settings.indices:

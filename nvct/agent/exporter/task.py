@@ -158,6 +158,8 @@ class Exporter:
                 self._samples, self._history, self._settings, pods, time.time(), self._usages
             )
             yield from series.families(view, self._counters)
+            held = self._pods.holders(self._samples)
+            yield series.holders(self._samples, held, self._settings.hostname)
             yield from usage.families(self._usages or (), self._settings.hostname)
 
     def _own(self) -> Iterator[Family]:

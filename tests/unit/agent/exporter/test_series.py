@@ -171,6 +171,22 @@ def test_a_shared_gpu_has_no_pod_unless_each_is_asked_for() -> None:
     assert alone[uuid, -1][0]["pod"] == "one"
 
 
+def test_each_holder_of_a_device_is_told() -> None:
+    samples = NvmlSamples(gpus=(gpu(), gpu(1, mig=(mig(),))))
+    ids = (f"{samples.gpus[0].uuid}::0", f"{samples.gpus[0].uuid}::1", MIG_UUID)
+    held = tuple(
+        Holding("ns", f"pod-{number}", "main", "nvidia.com/gpu.shared", (id_,))
+        for number, id_ in enumerate(ids)
+    )
+    pods = labels(held, samples, NEW, lambda _name: True, virtual=True)
+
+    family = series.holders(samples, pods, "node-1")
+
+    rows = [(s.labels["gpu"], s.labels.get("GPU_I_ID"), s.labels["pod"]) for s in family.samples]
+    assert rows == [("0", None, "pod-0"), ("0", None, "pod-1"), ("1", "7", "pod-2")]
+    assert all(sample.value == 1 and len(sample.labels) <= 8 for sample in family.samples)
+
+
 def xid(number: int, count: int, at: float, gi: int = -1) -> XidCount:
     return XidCount(xid=number, count=count, at=at, gi=gi)
 
