@@ -85,12 +85,13 @@ def plan(
     from nvct.cli.mig import picture
 
     out = picture.console()
+    width = picture.slice_width(out)
     changed = {gpu.uuid for gpu in made.changed(state)}
     for gpu in map(tables.with_placements, state.gpus):
         out.print(f"GPU {gpu.index}  {gpu.name}")
-        out.print("  now    ", picture.layout_line(gpu, layout_of(gpu)))
+        out.print("  now    ", picture.layout_line(gpu, layout_of(gpu), width))
         if gpu.uuid in changed:
-            out.print("  then   ", picture.layout_line(gpu, made.layouts[gpu.uuid]))
+            out.print("  then   ", picture.layout_line(gpu, made.layouts[gpu.uuid], width))
             for line in picture.change_lines(gpu, made.layouts[gpu.uuid]):
                 out.print("        ", line)
         else:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -17,8 +19,11 @@ if TYPE_CHECKING:
     from nvct.host.nvml.mig_model import MigGpu
     from nvct.mig.layout import Layout, Part
 
-WIDTH = 10
-"""Columns of a memory slice."""
+WIDTH, NARROW = 10, 8
+"""Columns of a memory slice: usually, and on a terminal of 80 columns."""
+LINE = 10 + 8 * WIDTH + 1
+"""Columns of the longest line of a picture."""
+GIGABYTES = re.compile(r"\.\d+gb")
 COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 
@@ -30,8 +35,19 @@ def console() -> Console:
     return made
 
 
-def layout_line(gpu: MigGpu, layout: Layout) -> Text:
-    """Return the memory slices of a GPU as a line: instances by name, free slices as dots."""
+def slice_width(out: Console) -> int:
+    """Return the columns of a memory slice that fit."""
+    return WIDTH if out.width >= LINE else NARROW
+
+
+def layout_line(gpu: MigGpu, layout: Layout, width: int = WIDTH) -> Text:
+    """Return the memory slices of a GPU as a line: instances by name, free slices as dots.
+
+    Args:
+        gpu: the GPU.
+        layout: of it.
+        width: columns of a memory slice.
+    """
     if not gpu.capable:
         return Text("no MIG", style="dim")
     if not layout.enabled:
@@ -39,12 +55,13 @@ def layout_line(gpu: MigGpu, layout: Layout) -> Text:
     line = Text("|")
     at = 0
     for part in sorted(layout.parts, key=lambda each: each.placement):
-        line.append(_free(part.placement.start - at))
-        cells = part.placement.size * WIDTH - 1
-        line.append(_label(gpu, part).center(cells)[:cells], style=_color(gpu, part))
+        line.append(_free(part.placement.start - at, width))
+        cells = part.placement.size * width - 1
+        label = _fitting(_label(gpu, part), cells)
+        line.append(label.center(cells), style=_color(gpu, part))
         line.append("|")
         at = part.placement.start + part.placement.size
-    line.append(_free(memory_slices(gpu) - at))
+    line.append(_free(memory_slices(gpu) - at, width))
     return line
 
 
@@ -104,8 +121,13 @@ def change_lines(gpu: MigGpu, layout: Layout) -> list[Text]:
     return lines
 
 
-def _free(slices: int) -> Text:
-    return Text((".".center(WIDTH - 1) + "|") * max(slices, 0), style="dim")
+def _free(slices: int, width: int) -> Text:
+    return Text((".".center(width - 1) + "|") * max(slices, 0), style="dim")
+
+
+def _fitting(label: str, cells: int) -> str:
+    """Return a label, without its memory if there is no room: the list has the whole name."""
+    return label if len(label) <= cells else GIGABYTES.sub("", label)[:cells]
 
 
 def _label(gpu: MigGpu, part: Part) -> str:
