@@ -25,8 +25,8 @@ PREFIX = "nvidia.com/"
 VERSION = "v1"
 SHARED = ".shared"
 NAME_LIMIT = 63
-REPLICAS_LIMIT = 1000
-"""Of one device; each is an entry in the list that the kubelet reads as one message."""
+REPLICAS_LIMIT = 32768
+"""Of one device; each is an entry in the list that the kubelet reads as one message of 4 MiB."""
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """A DNS subdomain, as Kubernetes requires after the slash."""
 DEVICE = re.compile(
@@ -157,6 +157,7 @@ def parse(document: object, path: str, table: Table) -> Document:
     document = {} if document is None else document
     if not isinstance(document, dict):
         raise DocumentError(f"config file {path} is no table of settings")
+    document = _canonical(document)
     version = document.get("version") or VERSION
     if version != VERSION:
         raise DocumentError(f"config file {path} has the unknown version {version!r}, not v1")
@@ -173,6 +174,25 @@ def parse(document: object, path: str, table: Table) -> Document:
         sharing=sharing,
         warnings=unknown,
     )
+
+
+def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a document with the schema's spelling of keys, whose case does not matter.
+
+    NVIDIA's programs read the file by Go's encoding/json, to which `timeslicing` is `timeSlicing`;
+    but not below `sharing.timeSlicing` and `sharing.mps`.
+    """
+    known = {key[len(prefix) :].partition(".")[0] for key in KEYS if key.startswith(prefix)}
+    by_case = {name.lower(): name for name in known}
+    result: dict[str, Any] = {}
+    for key, value in document.items():
+        name = by_case.get(str(key).lower(), key)
+        if name != key and name in document:
+            name = key  # it stands there in both spellings: the exact one counts
+        path = f"{prefix}{name}"
+        has_keys = isinstance(value, dict) and any(k.startswith(f"{path}.") for k in KEYS)
+        result[name] = _canonical(value, f"{path}.") if has_keys else value
+    return result
 
 
 def _names(document: Mapping[str, Any], kind: str) -> tuple[NamePattern, ...]:

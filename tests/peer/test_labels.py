@@ -69,7 +69,7 @@ def test_the_labels_are_the_incumbents(
         return
     if case == "vfio":
         with machines.discovery(node) as discovery:
-            facts, _ = asyncio.run(gather.without_gpus(discovery))
+            facts, _ = asyncio.run(gather.with_passthrough(discovery, ""))
     ours, _ = compute.labels(facts, rules)
 
     file = RECORDED / node.name / f"gpu-feature-discovery/{case}.labels"

@@ -35,8 +35,9 @@ class GpuFacts:
 
     Attributes:
         model: as NVML names it.
-        memory_mib: None if NVML does not report it.
-        compute: the CUDA compute capability; (0, 0) if NVML does not report it.
+        memory_mib: None if NVML does not report it; bytes if the GPU is passed through.
+        compute: the CUDA compute capability; (0, 0) if NVML does not report it, and (-1, -1) if
+            the GPU is passed through.
         ecc: whether ECC is on, None if NVML does not report it.
         mig_capable: whether it has a MIG mode; mig_enabled: whether that is on.
         pci_class: e.g. 0x030200, "" if unknown.

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nvct.agent.labels import passthrough
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
 from nvct.errors import HostError, NvctError
 from nvct.host import procfs
@@ -45,6 +46,15 @@ async def without_gpus(discovery: Discovery) -> tuple[Facts, list[str]]:
     drivers, warnings = await _host_drivers(discovery)
     present = bool(pci.nvidia_devices(discovery.roots))
     return Facts(host_drivers=drivers, has_nvidia_device=present), warnings
+
+
+async def with_passthrough(
+    discovery: Discovery, machine_type_file: str
+) -> tuple[Facts, list[str]]:
+    """Return the facts of a node whose GPUs are for virtual machines, and warnings."""
+    drivers, warnings = await _host_drivers(discovery)
+    facts = passthrough.facts(discovery.roots, machine_type_file)
+    return replace(facts, host_drivers=drivers), warnings
 
 
 async def _host_drivers(

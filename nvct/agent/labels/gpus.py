@@ -73,6 +73,7 @@ def of_model(key: str, gpus: list[GpuFacts], rules: Rules) -> Labels:
     major, minor = gpu.compute
     if major:
         labels[f"{key}.family"] = family(major, minor)
+    if major > 0:  # of a GPU that is passed through, NVIDIA's are -1, which is no label
         labels[f"{key}.compute.major"] = str(major)
         labels[f"{key}.compute.minor"] = str(minor)
     return labels

@@ -190,7 +190,7 @@ class NodeLabels:
         """
         settings, roots = self._settings, self._discovery.roots
         if settings.device_discovery_strategy == VFIO:
-            return await gather.without_gpus(self._discovery)
+            return await gather.with_passthrough(self._discovery, settings.machine_type_file)
         try:
             return await gather.with_gpus(self._discovery, settings.machine_type_file)
         except SupervisorEndedError:

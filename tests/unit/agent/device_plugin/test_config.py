@@ -145,11 +145,11 @@ def test_a_config_file_shares_and_names_resources(tmp_path: Path) -> None:
 def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
     _, warnings = resolve(
         tmp_path,
-        config="flags: {migstrategy: mixed, gfd: {oneshot: true}, plugin: {x: 1}}\nmore: {a: b}",
+        config="flags: {migStrateg: mixed, gfd: {oneshot: true}, plugin: {x: 1}}\nmore: {a: b}",
     )
 
     assert [line.split(": ", 1)[1] for line in warnings] == [
-        "unknown key flags.migstrategy has no effect",
+        "unknown key flags.migStrateg has no effect",
         "unknown key flags.plugin.x has no effect",
         "unknown key more has no effect",
     ]
@@ -187,7 +187,7 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
         ([], sharing("replicas: 010"), "is malformed in line 1: 010 is no decimal number"),
         ([], sharing("replicas: .nan"), "number of replicas must be >= 2"),
         ([], sharing("replicas: 2.0"), "number of replicas must be >= 2"),
-        ([], sharing("replicas: 1001"), "number of replicas must be <= 1000"),
+        ([], sharing("replicas: 32769"), "number of replicas must be <= 32768"),
         (["--device-list-strategy=auto,envvar"], "", "auto goes with no other strategy"),
         ([], "[]", "is no table of settings"),
         ([], "flags: {failOnInitError: 'yes'}", "flags.failOnInitError in "),
