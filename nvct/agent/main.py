@@ -166,7 +166,9 @@ class Agent:
         return self.running[name].describe() if name in self.running else None
 
     def _health(self) -> dict[str, Json] | None:
-        from nvct.agent.health import shared  # a node without a GPU has no use for it
+        if not self.running:  # a node without a GPU needs none of these modules
+            return None
+        from nvct.agent.health import shared
 
         engine = shared.existing(self.client)
         return engine.describe() if engine else None

@@ -41,6 +41,7 @@ NVCT_COMMANDS = {
     "ps": ("nvct.cli.ps", "ps", "Show who uses which GPU."),
     "publish": ("nvct.cli.publish", "publish", "Keep the specification that engines read."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
+    "reset": ("nvct.cli.reset", "reset", "Reset GPUs that have failed, beside the agent."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
     "status": ("nvct.cli.status", "status", "Show the health of this node."),
     "snapshot": ("nvct.cli.snapshot", "snapshot", "Record this host, for a bug report or a test."),

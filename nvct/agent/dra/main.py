@@ -57,7 +57,7 @@ def make(
 
     settings = options.resolve(words, env)
     folder = os.path.dirname(env.get(SOCKET_ENV, "")) or FOLDER
-    health = shared.engine(client, health_settings.resolve("auto", "", "", env), journal, folder)
+    health = shared.engine(client, health_settings.from_environment(env), journal, folder)
     dev_root = env.get(DEV_ROOT_ENV, "")
     discovery = of_this_machine(client, settings.container_driver_root, "auto", dev_root)
 
