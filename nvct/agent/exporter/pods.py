@@ -2,14 +2,17 @@
 """Finds the pods that have a GPU or MIG instance, by every form of the kubelet's device ids.
 
 The forms: GPU-… and MIG-… UUIDs; those with `::N` or `/vgpuN` at the end, which a plugin makes of
-one shared GPU; nvidia0 and nvidia0/gi7 (GKE); gpu-0, the name of a device of the driver
-gpu.nvidia.com for dynamic resource allocation. A GPU or instance that several containers share has
-the labels of none of them: each value would be shown several times, and sums would be wrong. With
---kubernetes-virtual-gpus it has a series for each of them, with the replica in label vgpu.
+one shared GPU; nvidia0 and nvidia0/gi7 (GKE); gpu-0, a device of the driver gpu.nvidia.com for
+dynamic resource allocation. The MIG device of a claim is in the journal of nvct's driver.
+
+A GPU or instance that several containers share has the labels of none of them: each value would be
+shown several times, and sums would be wrong. With --kubernetes-virtual-gpus it has a series for
+each of them, with the replica in label vgpu.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -18,6 +21,7 @@ from nvct.errors import HostError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import TypeAlias
 
     from nvct.agent.exporter.pod_metadata import PodMetadata
     from nvct.agent.exporter.series import Pods
@@ -25,11 +29,16 @@ if TYPE_CHECKING:
     from nvct.agent.logs import Log
     from nvct.host.nvml.sample_model import NvmlSamples
 
+    Claimed: TypeAlias = tuple[str, str, str]
+    """Namespace and name of a claim, and the device's name in its pool."""
+
 GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
 """Of resources whose ids are devices: those that a plugin renames, as nvidia.com/gpu.shared."""
 REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d+)")
 DRA_DRIVER = "gpu.nvidia.com"
+JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"
+"""In the kubelet's folder."""
 WHOLE = -1
 NEW = ("container", "namespace", "pod")
 OLD = ("container_name", "pod_namespace", "pod_name")
@@ -72,12 +81,16 @@ class PodDevices:
         self._virtual, self._claims, self._metadata = virtual, claims, metadata
         self._kubelet: PodResources | None = None
         self._holdings: tuple[Holding, ...] = ()
+        self._journal = os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
+        self._claimed: dict[Claimed, str] = {}
         self.problem = "the kubelet was not asked yet"
 
     async def refresh(self) -> None:
         """Ask the kubelet."""
         before = self.problem
         self._holdings, self.problem = await self._ask()
+        has_claims = any(holding.claim for holding in self._holdings)
+        self._claimed = claimed(self._journal) if has_claims else {}
         if self.problem and self.problem != before:
             self._log.info(f"metrics have no pods: {self.problem}")
         if self._metadata is not None and self._holdings:
@@ -94,7 +107,7 @@ class PodDevices:
         """Return the labels of the container that has a device, by UUID and id of the instance."""
         found = labels(
             self._holdings, samples, self._labels, self._is_device, virtual=self._virtual,
-            claims=self._claims,
+            claims=self._claims, claimed=self._claimed,
         )  # fmt: skip
         if self._metadata is None:
             return found
@@ -106,7 +119,9 @@ class PodDevices:
 
     def holders(self, samples: NvmlSamples) -> Pods:
         """Return the labels of all containers that have a device, shared or not."""
-        return labels(self._holdings, samples, NEW, self._is_device, virtual=True)
+        return labels(
+            self._holdings, samples, NEW, self._is_device, virtual=True, claimed=self._claimed
+        )
 
     def _is_device(self, resource: str) -> bool:
         return resource in self._names or resource.startswith(PREFIXES) or resource == DRA_DRIVER
@@ -134,6 +149,7 @@ def labels(
     *,
     virtual: bool = False,
     claims: bool = False,
+    claimed: Mapping[Claimed, str] | None = None,
 ) -> Pods:
     """Return the labels of the containers that have a device, by UUID and id of the instance.
 
@@ -144,17 +160,20 @@ def labels(
         is_device: whether the ids of a resource are devices.
         virtual: whether several containers of one device are shown.
         claims: whether there are labels of claims.
+        claimed: UUIDs of devices that claims have.
     """
     known = _devices(samples)
     found: dict[tuple[str, int], dict[tuple[str, ...], dict[str, str]]] = {}
     for holding in holdings:
         for id_ in holding.devices if is_device(holding.resource) else ():
+            if holding.claim:
+                id_ = (claimed or {}).get((holding.claim.namespace, holding.claim.name, id_), id_)
             replica = REPLICA.fullmatch(id_)
             key = known.get(replica[1] if replica else id_)
             if key:
                 holder = (holding.container, holding.namespace, holding.pod)
                 more = {"vgpu": replica[2]} if replica and virtual else {}
-                more |= _of_claim(holding) if claims else {}
+                more |= _of_claim(holding, id_, samples) if claims else {}
                 found.setdefault(key, {})[holder] = more
     return {
         key: [
@@ -165,17 +184,37 @@ def labels(
     }
 
 
-def _of_claim(holding: Holding) -> dict[str, str]:
+def _of_claim(holding: Holding, uuid: str, samples: NvmlSamples) -> dict[str, str]:
     """Return the labels of a claim, by the names of dcgm-exporter."""
     if holding.claim is None:
         return {}
-    return {
+    labels = {
         "dra_claim_name": holding.claim.name,
         "dra_claim_namespace": holding.claim.namespace,
         "dra_driver_name": holding.resource,
         "dra_pool_name": holding.claim.pool,
         "dra_device_name": holding.devices[0],
     }
+    for mig in (mig for gpu in samples.gpus for mig in gpu.mig if mig.uuid == uuid):
+        labels |= {"dra_mig_profile": mig.profile, "dra_mig_device_uuid": uuid}
+    return labels
+
+
+def claimed(journal: str) -> dict[Claimed, str]:
+    """Return the UUIDs of what claims have, by the journal of nvct's driver; {} if there is none.
+
+    A journal that is malformed is the driver's to tell.
+    """
+    try:
+        with open(journal, encoding="utf-8") as file:
+            claims = json.load(file)["claims"]
+        return {
+            (claim["namespace"], claim["name"], entry["device"]): entry["uuid"]
+            for claim in claims
+            for entry in claim["entries"]
+        }
+    except (OSError, ValueError, LookupError, TypeError):
+        return {}
 
 
 def _devices(samples: NvmlSamples) -> Mapping[str, tuple[str, int]]:

@@ -7,15 +7,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from nvct.agent import exposition
+from nvct.agent.dra.journal import Entry, Journal, Prepared
 from nvct.agent.exporter import counters, fields, series
 from nvct.agent.exporter.history import History
-from nvct.agent.exporter.pods import NEW, labels
+from nvct.agent.exporter.pods import JOURNAL, NEW, claimed, labels
 from nvct.agent.exporter.settings import Settings
 from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.host.nvml.sample_model import VALUES, GpuSample, MigSample, NvmlSamples, XidCount
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Any
 
     from prometheus_client import Metric
@@ -144,6 +146,32 @@ def test_a_pod_is_found_by_its_claim_and_the_claim_is_shown_on_demand() -> None:
         "dra_driver_name": "gpu.nvidia.com", "dra_device_name": "gpu-0",
     }  # fmt: skip
     assert labels(held, samples, NEW, lambda _name: True, claims=True) == {key: [pod | of_claim]}
+
+
+def test_a_mig_device_of_a_claim_is_found_in_the_drivers_journal(tmp_path: Path) -> None:
+    samples = NvmlSamples(gpus=(gpu(mig=(mig(),)),))
+    entry = Entry(device="gpu-0-mig-a", uuid=MIG_UUID, gpu=samples.gpus[0].uuid, requests=("r",))
+    journal = Journal(str(tmp_path))
+    journal.save({"u": Prepared(namespace="ns", name="half", uid="u", entries=(entry,))})
+    claim = Claim("half", "ns", "node-1")
+    held = (Holding("ns", "pod", "main", "gpu.nvidia.com", ("gpu-0-mig-a",), claim),)
+
+    found = labels(
+        held, samples, NEW, lambda _name: True, claims=True, claimed=claimed(journal.path)
+    )
+
+    ((key, (pod,)),) = found.items()
+    assert key == (samples.gpus[0].uuid, 7)
+    assert (pod["pod"], pod["dra_mig_profile"]) == ("pod", "1g.5gb")
+    assert pod["dra_mig_device_uuid"] == MIG_UUID
+    assert journal.path.endswith(JOURNAL.rpartition("/")[2])
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"claims": [1]}', '{"claims": [{"name": 1}]}'])
+def test_a_malformed_journal_has_no_devices(text: str, tmp_path: Path) -> None:
+    (tmp_path / "journal").write_text(text)
+
+    assert claimed(str(tmp_path / "journal")) == claimed(str(tmp_path / "none")) == {}
 
 
 def test_labels_of_a_pod_follow_in_alphabetical_order() -> None:
