@@ -18,6 +18,7 @@ from nvct.agent.condition.condition import Condition
 from nvct.agent.condition.task import event
 from nvct.agent.mig_manager import node_labels
 from nvct.agent.mig_manager.pods import sentence
+from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
 
 TYPE_CHECKING = False
@@ -168,6 +169,7 @@ class MigManager:
 
         Raises:
             ClusterError: the API server refuses, or does not answer.
+            SupervisorEndedError: NVML cannot be asked any more.
         """
         self._name = node_labels.wanted(node) or self._settings.default
         if not self._name:
@@ -177,7 +179,7 @@ class MigManager:
             try:
                 await self._reach(node)
                 self._shown, self._failures = ("success", ""), 0
-            except ClusterError:
+            except (ClusterError, SupervisorEndedError):
                 raise
             except NvctError as error:
                 self._fail(error)

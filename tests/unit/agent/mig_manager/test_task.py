@@ -20,7 +20,7 @@ from nvct.agent.mig_manager.options import Settings
 from nvct.agent.mig_manager.pods import PodDevice
 from nvct.agent.mig_manager.session import AgentSession
 from nvct.agent.mig_manager.work import Work
-from nvct.agent.nvml_client import NvmlClient
+from nvct.agent.nvml_client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError
 from nvct.mig import checkpoint, pause, plan
 from nvct.mig.apply import Machine
@@ -174,7 +174,7 @@ class Lab:
             log=Log(target=self.log),
         )
         runs = asyncio.create_task(work.run())
-        self.machine, self.session = machine, session
+        self.machine, self.session, self.supervisor = machine, session, supervisor
         try:
             yield work
         finally:
@@ -335,6 +335,43 @@ def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(la
 
     lab.run(body)
     assert lab.cluster.paused >= 2
+
+
+def test_a_mode_that_needs_a_reset_gets_it_while_nvml_is_closed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node_changes.set_gpu(lab.tree, 0, migreset="1")
+    called: list[str] = []
+
+    def reset(bus_ids: list[str], program: str, env: dict[str, str], limit_s: float) -> None:
+        assert os.access(program, os.X_OK)
+        assert os.path.isdir(env["LD_LIBRARY_PATH"])
+        assert 0 < limit_s <= 300
+        called.extend(bus_ids)
+        node_changes.reset_gpu(lab.tree, 0)
+
+    monkeypatch.setattr("nvct.mig.apply.reset", reset)
+
+    async def body() -> None:
+        lab.cluster.label(config="all-7g.80gb")
+        await lab.shows("success")
+        assert called == [(await lab.state()).gpus[0].bus_id]
+
+    lab.run(body)
+
+
+def test_the_end_of_nvmls_supervisor_ends_the_task(lab: Lab) -> None:
+    async def whole() -> None:
+        lab.cluster = FakeCluster()
+        lab.cluster.label(config="all-disabled")
+        async with lab.running() as manager:
+            await lab.shows("success")
+            lab.supervisor.process.kill()
+            with pytest.raises(SupervisorEndedError):
+                await manager.run()
+
+    with pytest.raises((AssertionError, SupervisorEndedError)):  # of the one that ran before
+        asyncio.run(whole())
 
 
 POD = "pod default/train has"
