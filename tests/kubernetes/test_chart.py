@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.device_plugin.resources import GPU
@@ -26,12 +27,13 @@ from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.engines.supervised import SupervisedContainerd
-from tests.kubernetes import audit, image_alone
+from tests.kubernetes import audit, image_alone, programs
 from tests.kubernetes.api import PODS, ApiError, wait
 from tests.kubernetes.cluster import FOLDER as CLUSTER_FOLDER
 from tests.kubernetes.cluster import KUBECONFIG, NODE
 from tests.kubernetes.device_plugin import simulated
 from tests.kubernetes.pods import CONTAINER, Pod, Result, run, run_all
+from tests.kubernetes.test_chart_values import MATRIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ ON_ONE = pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=Tru
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
 MANIFESTS = CHART.parents[1] / "kubernetes"
 PAGE = CHART.parents[2] / "docs/kubernetes.md"
+FOREIGN = ("ServiceMonitor", "PodMonitor", "PrometheusRule")
 NAMESPACE = "nvct"
 IN_NAMESPACE = (f"--namespace={NAMESPACE}",)
 IMAGE = "docker.io/library/nvct:agent"
@@ -281,6 +284,23 @@ def test_a_node_that_boots_again_comes_back_by_itself(node: Cluster) -> None:
         assert _gpus(after) == 1, (after, _state(node))
         assert after.lines.count(OF_SPEC) == 1, (after, _state(node))
         assert node.box.call("pgrep", "-x", "containerd").stdout == containerd, "not reloaded"
+
+
+@ON_ONE
+@pytest.mark.parametrize("values", ["defaults", "openshift", "plugin-0.20", "dra", "monitoring"])
+def test_the_api_server_accepts_what_the_chart_renders(values: str, node: Cluster) -> None:
+    """A dry run on the server, without the objects whose kinds other software brings."""
+    given = node.box.work / "values.yaml"
+    given.write_text(json.dumps(MATRIX[values]))
+    text = node.helm("template", "nvct", str(CHART), "--namespace=default", f"--values={given}",
+                     "--no-hooks", f"--kube-version={programs.KUBERNETES.version()}")  # fmt: skip
+    objects = [each for each in yaml.safe_load_all(text) if each and each["kind"] not in FOREIGN]
+    rendered = node.box.work / "rendered.yaml"
+    rendered.write_text(yaml.safe_dump_all(objects))
+    done = node.kubectl(
+        "create", "--dry-run=server", f"--filename={rendered}", "--validate=strict"
+    )
+    assert done.count("(server dry run)") == len(objects), done
 
 
 @ON_ONE

@@ -103,6 +103,7 @@ MATRIX: dict[str, Mapping[str, Any]] = {
     "privileged": {"agent": {"privileged": True}},
     "all-seen": {"agent": {"hiddenHostPaths": []}, "nvmlWorker": {"resources": None}},
     "taint": TAINT,
+    "openshift": {"platform": {"openshift": True}},
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
         "nodeSelector": {"gpus": "true"},
@@ -489,6 +490,17 @@ def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:
     assert classes == ["gpu.nvidia.com", "mig.nvidia.com"]
     assert ("ValidatingAdmissionPolicy", "nvct-agent-slices") in objects
     assert not [kind for kind, _ in rendered({}) if kind == "DeviceClass"]
+
+
+def test_on_openshift_the_agents_account_may_use_the_privileged_scc() -> None:
+    by_value = rendered(MATRIX["openshift"])["RoleBinding", "nvct-scc"]
+    assert by_value["roleRef"]["name"] == "system:openshift:scc:privileged"
+    assert by_value["subjects"] == [
+        {"kind": "ServiceAccount", "name": "nvct", "namespace": "gpus"}
+    ]
+    there = helm("template", "nvct", str(CHART), "--api-versions=security.openshift.io/v1").stdout
+    assert "name: nvct-scc" in there
+    assert ("RoleBinding", "nvct-scc") not in rendered({})
 
 
 def test_the_page_has_the_rights_of_all_tasks() -> None:

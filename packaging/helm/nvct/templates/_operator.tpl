@@ -82,7 +82,6 @@ kataSandboxDevicePlugin: nvct prepares no Kata containers
 nfd: nvct needs no Node Feature Discovery
 node-feature-discovery: nvct needs no Node Feature Discovery
 nodeStatusExporter: nvct agent --status shows the state of a node
-platform: nvct finds the platform
 psa: label the namespace yourself, see below
 psp: Kubernetes has no such policies any more
 sandboxDevicePlugin: nvct prepares no GPUs for virtual machines
@@ -105,6 +104,7 @@ mig: [strategy]
 migManager: [enabled, env, config, gpuClientsConfig, evictPods]
 mps: [root]
 operator: [defaultRuntime, runtimeClass] # the engine is found, see toolkit.runtime
+platform: [openshift]
 sandboxWorkloads: [enabled]
 toolkit: [enabled, runtime, installDir, setAsDefault, env, policy, resources]
 vgpuManager: [enabled]
