@@ -16,8 +16,10 @@ import pytest
 import yaml
 
 from nvct.agent.condition.condition import TYPE
+from nvct.agent.convert import convert
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.labels.compute import PCI_PRESENT
 from nvct.agent.mig_manager.node_labels import CONFIG, STATE
 from nvct.container.rootfs.view_links import OF_SPEC
 from nvct.installer import publication
@@ -38,6 +40,7 @@ from tests.kubernetes.test_chart_values import MATRIX
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
     from tests.kubernetes.cluster import Cluster
 
@@ -205,7 +208,7 @@ OF_GUIDE_C = {
     "mig.strategy": "single", "migManager.enabled": "true",
     "migManager.config.name": "default-mig-parted-config", "nfd.enabled": "true",
     "psp.enabled": "false", "toolkit.enabled": "true", "daemonsets.labels.team": "ml",
-    "gfd.env[0].name": "GFD_EXTRA_LABELS", "gfd.env[0].value": "ecc\\,models\\,present\\,operator",
+    "gfd.env[0].name": "GFD_EXTRA_LABELS", "gfd.env[0].value": "ecc\\,pci\\,present\\,operator",
 }  # fmt: skip
 """Values that the guide to the GPU operator 1.11 explains; the last line adds gpu.deploy.*."""
 
@@ -228,12 +231,37 @@ def test_the_command_of_guide_c_installs_with_the_gpu_operators_values(node: Clu
         found = _labels(node)
         for name in ("present", "deploy.container-toolkit", "deploy.mig-manager"):
             assert found[f"nvidia.com/gpu.{name}"] == "true"
+        assert PCI_PRESENT in node.kubectl("get", "node", NODE, "--output=yaml")
         classes = node.kubectl("get", "runtimeclasses", "--output=name").split()
         assert {name.rpartition("/")[2] for name in classes} == set(CLASSES) - {""}
+        assert _gpus(run(node.api, "of-2018", _of_2018("8000"))) == 1
+        node.api.create(PODS, _of_2018("90000").manifest("too-large"))
+        sentence = "didn't match Pod's node affinity"
+        assert wait(lambda: sentence in str(node.api.events("too-large")), TIMEOUT_S)
+        node.api.delete(f"{PODS}/too-large")
     finally:
         node.helm("uninstall", installation["name"], namespace, "--wait", "--timeout=180s")
     assert node.engine.snapshot() == before
     assert _labels(node) == labels
+
+
+def _of_2018(memory: str) -> Pod:
+    """Return the pod of guide A, which chooses a GPU by its memory, after nvct convert."""
+    required = [{"key": "nvidia.com/gpu-memory", "operator": "Gt", "values": [memory]}]
+    resource = {
+        "name": "gpus",
+        "resources": {"limits": {GPU: 1}},
+        "affinity": {"required": required},
+    }
+    request = {"extendedResourceRequests": ["gpus"]}
+    pod = Pod(script=LIST, container=request, spec={"extendedResources": [resource]})
+    converted: Any = convert(pod.manifest("of-2018"))[0]
+    (container,) = converted["spec"]["containers"]
+    return Pod(
+        script=LIST,
+        container={"resources": container["resources"]},
+        spec={"affinity": converted["spec"]["affinity"]},
+    )
 
 
 class Watched:

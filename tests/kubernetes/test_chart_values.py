@@ -7,6 +7,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,7 @@ from tests.kubernetes import audit, chart_values, programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import Any
 
 pytestmark = pytest.mark.slow
@@ -419,6 +422,73 @@ def test_what_these_charts_say_of_pods() -> None:
     assert {"a": "b", "c": "d"}.items() <= template["metadata"]["annotations"].items()
     assert template["spec"]["priorityClassName"] == "mine"
     assert agent_of(template["spec"])["resources"] == limits
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Serve the chart as a repository, and add it as nvdp; yield the variables for helm."""
+    folder = tmp_path_factory.mktemp("repository")
+    env = {f"HELM_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA")}
+
+    def call(*words: str) -> None:
+        done = subprocess.run([str(_helm()), *words], env=env, capture_output=True, check=False)
+        assert done.returncode == 0, done
+
+    call("package", str(CHART), f"--destination={folder}")
+    server = HTTPServer(("127.0.0.1", 0), partial(SilentHandler, directory=str(folder)))
+    url = f"http://127.0.0.1:{server.server_port}"
+    call("repo", "index", str(folder), f"--url={url}")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    call("repo", "add", "nvdp", url)
+    call("repo", "update")
+    yield {**env, "URL": url}
+    server.shutdown()
+    server.server_close()
+
+
+class SilentHandler(SimpleHTTPRequestHandler):
+    """Serves files without a log."""
+
+    def log_message(self, *_: object) -> None:
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), {}),
+        (("--set", "compatWithCPUManager=true", "--set", "resources.requests.cpu=100m",
+          "--set", "resources.limits.memory=512Mi"), {"PASS_DEVICE_SPECS": "true"}),
+        (("--set", "migStrategy=mixed"), {"MIG_STRATEGY": "mixed"}),
+        (("--set", "deviceListStrategy=volume-mounts", "--set", "deviceIDStrategy=index"),
+         {"DEVICE_LIST_STRATEGY": "volume-mounts", "DEVICE_ID_STRATEGY": "index"}),
+        (("--set", "legacyDaemonsetAPI=true", "--set", "nvidiaDriverRoot=/"), {}),
+    ],
+    ids=["plain", "cpu-manager", "mig", "strategies", "old"],
+)  # fmt: skip
+@pytest.mark.parametrize("by", ["repository", "url"])
+def test_the_helm_commands_of_guide_e(
+    by: str, words: tuple[str, ...], expected: dict[str, str], repository: dict[str, str]
+) -> None:
+    """As written, but for the chart's name, its version and its address."""
+    chart = {
+        "repository": ("nvdp/nvct", f"--version={__version__}"),
+        "url": (f"{repository['URL']}/nvct-{__version__}.tgz",),
+    }
+    command = ("install", "--generate-name", *words, *chart[by], "--dry-run=client", "-o=json")
+    done = subprocess.run(
+        [str(_helm()), *command], env=repository, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done
+    release = json.loads(done.stdout)
+    objects = [each for each in yaml.safe_load_all(release["manifest"]) if each]
+    (daemon_set,) = (each for each in objects if each["kind"] == "DaemonSet")
+    agent = agent_of(daemon_set["spec"]["template"]["spec"])
+    assert expected.items() <= env_of(agent).items()
+    if "PASS_DEVICE_SPECS" in expected:
+        assert agent["resources"] == {"requests": {"cpu": "100m"}, "limits": {"memory": "512Mi"}}
+    has_line = "- legacyDaemonsetAPI: " in release["info"]["notes"]
+    assert has_line == ("legacyDaemonsetAPI=true" in words)
 
 
 def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None:
