@@ -9,6 +9,7 @@ import re
 import shutil
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -272,7 +273,7 @@ class Watched:
         self._node = node
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)
-        self.gpus: set[int] = set()
+        self.gpus: list[int] = []
         self.conditions: set[str] = set()
         self.labels: set[str | None] = set()
 
@@ -285,11 +286,11 @@ class Watched:
         finally:
             self._ended.set()
             self._thread.join()
-        print(f"the Node showed {self.gpus} GPUs, condition {self.conditions}")
+        print(f"allocatable GPUs of the Node in {len(self.gpus)} looks: {Counter(self.gpus)}")
 
     def _watch(self) -> None:
         while not self._ended.wait(0.2):
-            self.gpus.add(_allocatable(self._node))
+            self.gpus.append(_allocatable(self._node))
             self.conditions.add(_condition(self._node))
             self.labels.add(_labels(self._node).get("nvidia.com/gpu.product"))
 

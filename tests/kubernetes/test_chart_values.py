@@ -7,9 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from functools import partial
-from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -23,14 +20,12 @@ from tests.kubernetes import audit, chart_values, programs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
 pytestmark = pytest.mark.slow
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
-TEMPLATES = CHART / "templates"
 PAGE = CHART.parents[2] / "docs/kubernetes.md"
-UPDATE = "updateStrategy"
 MANIFESTS = CHART.parents[1] / "kubernetes"
 OPERATOR: dict[str, Any] = {
     "cdi": {"enabled": True, "default": True},
@@ -116,7 +111,7 @@ MATRIX: dict[str, Mapping[str, Any]] = {
 }
 
 
-def _helm() -> Path:
+def find_helm() -> Path:
     """Return the path of helm; skip if it isn't built."""
     try:
         return programs.folders()[-1] / "helm"
@@ -127,7 +122,7 @@ def _helm() -> Path:
 def helm(*words: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
     """Run helm without a cluster."""
     return subprocess.run(
-        [str(_helm()), *words, "--values=-"], input=json.dumps(values or {}), text=True,
+        [str(find_helm()), *words, "--values=-"], input=json.dumps(values or {}), text=True,
         capture_output=True, check=False, timeout=120,
     )  # fmt: skip
 
@@ -191,7 +186,7 @@ def test_the_chart_is_well_formed_with(values: Mapping[str, Any]) -> None:
 
 def test_the_manifests_are_those_of_the_chart(tmp_path: Path) -> None:
     """`make manifests` renders them again."""
-    program = _helm()
+    program = find_helm()
     command = [sys.executable, str(MANIFESTS / "render.py"), f"--helm={program}"]
     done = subprocess.run(
         [*command, f"--out={tmp_path}"], capture_output=True, text=True, check=False
@@ -379,118 +374,6 @@ def test_the_kubelet_asks_by_http_or_by_a_command() -> None:
     assert not {"livenessProbe", "ports"} & agent.keys()
 
 
-def test_the_config_files_of_the_device_plugins_chart() -> None:
-    files = {"whole": "version: v1", "shared": "version: v1\nsharing: {}"}
-    config = {"map": files, "default": "whole", "fallbackStrategies": ["empty"]}
-    objects = rendered({"config": config})
-    assert objects["ConfigMap", "nvct-configs"]["data"] == files
-    env = env_of(agent_of(pod_of(objects)))
-    assert (env["DEFAULT_CONFIG"], env["FALLBACK_STRATEGIES"]) == ("whole", "empty")
-    assert "config-manager" in env["NVCT_AGENT_TASKS"]
-    volumes = {volume["name"]: volume for volume in pod_of(objects)["volumes"]}
-    assert volumes["available-configs"]["configMap"] == {"name": "nvct-configs"}
-    of_others = rendered({"config": {"name": "mine"}})
-    assert ("ConfigMap", "nvct-configs") not in of_others
-    volumes = {volume["name"]: volume for volume in pod_of(of_others)["volumes"]}
-    assert volumes["available-configs"]["configMap"] == {"name": "mine"}
-
-
-def test_variables_that_the_device_plugins_and_gfds_charts_have_as_values() -> None:
-    values = {
-        "gdrcopyEnabled": True, "gdsEnabled": False, "mofedEnabled": None,
-        "deviceDiscoveryStrategy": "nvml", "gfd": {"noTimestamp": True}, "sleepInterval": "30s",
-    }  # fmt: skip
-    env = env_of(agent_of(pod_of(rendered(values))))
-    expected = {
-        "GDRCOPY_ENABLED": "true", "GDS_ENABLED": "false", "DEVICE_DISCOVERY_STRATEGY": "nvml",
-        "GFD_NO_TIMESTAMP": "true", "GFD_SLEEP_INTERVAL": "30s",
-    }  # fmt: skip
-    assert {key: env.get(key) for key in expected} == expected
-    assert "MOFED_ENABLED" not in env
-
-
-def test_what_these_charts_say_of_pods() -> None:
-    limits = {"limits": {"memory": "300Mi"}}
-    template = rendered(
-        {
-            "podAnnotations": {"a": "b"},
-            "daemonsets": {"annotations": {"c": "d"}},
-            "priorityClassName": "mine",
-            "resources": limits,
-        }
-    )["DaemonSet", "nvct"]["spec"]["template"]
-    assert {"a": "b", "c": "d"}.items() <= template["metadata"]["annotations"].items()
-    assert template["spec"]["priorityClassName"] == "mine"
-    assert agent_of(template["spec"])["resources"] == limits
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Serve the chart as a repository, and add it as nvdp; yield the variables for helm."""
-    folder = tmp_path_factory.mktemp("repository")
-    env = {f"HELM_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "CONFIG", "DATA")}
-
-    def call(*words: str) -> None:
-        done = subprocess.run([str(_helm()), *words], env=env, capture_output=True, check=False)
-        assert done.returncode == 0, done
-
-    call("package", str(CHART), f"--destination={folder}")
-    server = HTTPServer(("127.0.0.1", 0), partial(SilentHandler, directory=str(folder)))
-    url = f"http://127.0.0.1:{server.server_port}"
-    call("repo", "index", str(folder), f"--url={url}")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    call("repo", "add", "nvdp", url)
-    call("repo", "update")
-    yield {**env, "URL": url}
-    server.shutdown()
-    server.server_close()
-
-
-class SilentHandler(SimpleHTTPRequestHandler):
-    """Serves files without a log."""
-
-    def log_message(self, *_: object) -> None:
-        """Do nothing."""
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ((), {}),
-        (("--set", "compatWithCPUManager=true", "--set", "resources.requests.cpu=100m",
-          "--set", "resources.limits.memory=512Mi"), {"PASS_DEVICE_SPECS": "true"}),
-        (("--set", "migStrategy=mixed"), {"MIG_STRATEGY": "mixed"}),
-        (("--set", "deviceListStrategy=volume-mounts", "--set", "deviceIDStrategy=index"),
-         {"DEVICE_LIST_STRATEGY": "volume-mounts", "DEVICE_ID_STRATEGY": "index"}),
-        (("--set", "legacyDaemonsetAPI=true", "--set", "nvidiaDriverRoot=/"), {}),
-    ],
-    ids=["plain", "cpu-manager", "mig", "strategies", "old"],
-)  # fmt: skip
-@pytest.mark.parametrize("by", ["repository", "url"])
-def test_the_helm_commands_of_guide_e(
-    by: str, words: tuple[str, ...], expected: dict[str, str], repository: dict[str, str]
-) -> None:
-    """As written, but for the chart's name, its version and its address."""
-    chart = {
-        "repository": ("nvdp/nvct", f"--version={__version__}"),
-        "url": (f"{repository['URL']}/nvct-{__version__}.tgz",),
-    }
-    command = ("install", "--generate-name", *words, *chart[by], "--dry-run=client", "-o=json")
-    done = subprocess.run(
-        [str(_helm()), *command], env=repository, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done
-    release = json.loads(done.stdout)
-    objects = [each for each in yaml.safe_load_all(release["manifest"]) if each]
-    (daemon_set,) = (each for each in objects if each["kind"] == "DaemonSet")
-    agent = agent_of(daemon_set["spec"]["template"]["spec"])
-    assert expected.items() <= env_of(agent).items()
-    if "PASS_DEVICE_SPECS" in expected:
-        assert agent["resources"] == {"requests": {"cpu": "100m"}, "limits": {"memory": "512Mi"}}
-    has_line = "- legacyDaemonsetAPI: " in release["info"]["notes"]
-    assert has_line == ("legacyDaemonsetAPI=true" in words)
-
-
 def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None:
     objects = rendered({})
     pod = pod_of(objects)
@@ -588,67 +471,6 @@ def test_the_agent_tolerates_the_startup_taint_and_removes_it() -> None:
     pod = pod_of(rendered(TAINT))
     assert {"key": "example.com/starting", "operator": "Exists"} in pod["tolerations"]
     assert env_of(agent_of(pod))["STARTUP_TAINT"] == "example.com/starting"
-
-
-@pytest.mark.parametrize(
-    ("values", "names"),
-    [
-        ({}, ["nvidia", "nvidia-cdi", "nvidia-legacy"]),
-        ({"cdi": {"enabled": False}}, ["nvidia"]),
-        (
-            {"cdi": {"enabled": False}, "operator": {"runtimeClass": "gpu"}},
-            ["gpu", "nvidia"],
-        ),
-    ],
-)
-def test_the_runtime_classes_are_those_of_the_operator(
-    values: Mapping[str, Any], names: list[str]
-) -> None:
-    classes = {
-        name: each["handler"]
-        for (kind, name), each in rendered(values).items()
-        if kind == "RuntimeClass"
-    }
-    assert sorted(classes) == names
-    assert classes == {name: "nvidia" if name == "gpu" else name for name in names}
-
-
-@pytest.mark.parametrize(
-    ("values", "ignored"),
-    [
-        (chart_values.PLUGIN_0_9, ["failOnInitError", "namespace", "nvidiaDriverRoot", UPDATE]),
-        (
-            chart_values.PLUGIN_0_20,
-            ["componentSelectorLabels", UPDATE, "devicePlugin.containers", "gfd.nameOverride",
-             "gfd.namespaceOverride", "gfd.securityContext", "cdi.featureFlags",
-             "cdi.nvidiaHookPath", "mps.enableHostPID", "nfd"],
-        ),
-        (
-            chart_values.GFD,
-            ["failOnInitError", "namespace", UPDATE, "securityContext", "nfd",
-             "node-feature-discovery"],
-        ),
-    ],
-    ids=["plugin-0.9", "plugin-0.20", "gfd"],
-)  # fmt: skip
-def test_all_values_of_nvidias_charts_are_taken_and_some_named(
-    values: Mapping[str, Any], ignored: list[str]
-) -> None:
-    lines = notes(values).partition("Values without effect:\n")[2].splitlines()
-    named = [line.partition(":")[0][2:] for line in lines if line.startswith("- ")]
-    assert sorted(named) == sorted(ignored)
-
-
-def test_each_value_of_other_charts_stands_in_the_page() -> None:
-    """The page has a row for what is honored, and names what is not."""
-    text = (TEMPLATES / "_operator.tpl").read_text()
-    page = PAGE.read_text()
-    for block in ("nvct.withoutEffect", "nvct.plainWithoutEffect", "nvct.refused"):
-        names = yaml.safe_load(text.partition(f'define "{block}" -}}}}')[2].partition("{{-")[0])
-        assert not [name for name in names if f"`{name}" not in page]
-    known = set(json.loads((CHART / "values.schema.json").read_text())["properties"])
-    own = set(yaml.safe_load((CHART / "values.yaml").read_text()))
-    assert not [name for name in known - own if f"`{name}" not in page]
 
 
 def test_each_ignored_value_is_one_line_of_the_notes() -> None:
