@@ -60,18 +60,18 @@ def convert(document: object) -> tuple[object, list[str]]:
     except (ValueError, RecursionError) as error:
         raise DocumentError("the manifest refers to itself") from error
     changes: list[str] = []
-    for what, spec in _pod_specs(converted):
+    for what, spec in pod_specs(converted):
         changes += [f"{what}: {change}" for change in _convert_pod(what, spec)]
     return converted, changes
 
 
-def _pod_specs(document: object) -> Iterator[tuple[str, Object]]:
+def pod_specs(document: object) -> Iterator[tuple[str, Object]]:
     """Yield the pod specs in a manifest, each with the name of its object."""
     if not isinstance(document, dict):
         return
     items = document.get("items")
     for item in items if isinstance(items, list) else ():
-        yield from _pod_specs(item)
+        yield from pod_specs(item)
     metadata = document.get("metadata")
     name = metadata.get("name", "") if isinstance(metadata, dict) else ""
     what = f"{document.get('kind', 'object')} {name}".rstrip()

@@ -10,24 +10,31 @@ from nvct.cli.context import say
 
 @click.command()
 @click.argument("file", metavar="FILE")
-def convert(*, file: str) -> None:
+@click.option("--claims", is_flag=True,
+              help="Ask by ResourceClaims (DRA) in place of limits.")  # fmt: skip
+def convert(*, file: str, claims: bool) -> None:
     """Turn manifests of NVIDIA's Kubernetes 1.9 into manifests of today; explain each change.
 
     FILE has pods, or objects that make pods; - is stdin. The manifests go to stdout, without
-    their comments; what was changed goes to stderr.
+    their comments; what was changed goes to stderr. With --claims, limits of nvidia.com/gpu and
+    nvidia.com/mig-* become ResourceClaims, and conditions on labels of GPUs conditions of these.
 
     Example: nvct convert gpu-pod.yml | kubectl create -f -
     """
     import yaml
 
     from nvct.agent import convert as manifests
-    from nvct.agent import yaml_file
+    from nvct.agent import convert_claims, yaml_file
 
     path = "/dev/stdin" if file == "-" else file
     converted = []
     for document in yaml_file.load_all(path, "the manifest"):
         result, changes = manifests.convert(document)
-        converted.append(result)
+        results = [result]
+        if claims:
+            results, more = convert_claims.convert(result)
+            changes += more
+        converted += results
         for change in changes:
             say(change)
     click.echo(yaml.safe_dump_all(converted, sort_keys=False), nl=False)

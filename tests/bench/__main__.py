@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`make bench`: all measurements in one run, on simulated nodes, as milliseconds and ratios.
 
-`python -m tests.bench agents` measures the agents alone, `scrape` the exporter. NVCT_BENCH_PEER names a folder with the
+`python -m tests.bench agents` measures the agents alone, `scrape` the exporter, `dra` the DRA driver. NVCT_BENCH_PEER names a folder with the
 incumbent's programs; NVCT_BENCH_ROUNDS the number of rounds (default 40).
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from nvct.errors import NvctError, line
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct.sim import attach, container_support, tree
-from tests.bench import generation, scrape
+from tests.bench import dra, generation, scrape
 
 AGENTS = {"h100": "device plugin, 8 GPUs", "a100-16": "device plugin, 16 GPUs"}
 """Profiles of nodes and the titles of their tables."""
@@ -23,9 +23,10 @@ AGENTS = {"h100": "device plugin, 8 GPUs", "a100-16": "device plugin, 16 GPUs"}
 
 def main() -> int:
     """Build simulated nodes and measure inside each; return the exit status."""
-    if sys.argv[1:] == ["scrape"]:  # the only part that needs no containers
+    measure = {"scrape": scrape.measure, "dra": dra.measure}.get("".join(sys.argv[1:]))
+    if measure is not None:  # the parts that need no containers
         with tempfile.TemporaryDirectory(prefix="nvct-bench-") as folder:
-            return scrape.measure(Path(folder))
+            return measure(Path(folder))
     reason = container_support.can_run_containers()
     if reason is not None:
         print(f"make bench needs real containers: {reason}", file=sys.stderr)
@@ -38,7 +39,7 @@ def main() -> int:
         for profile, title in generation.PROFILES.items():
             node = tree.create(f"bench-{profile}", profile, base=work / "nodes")
             status = status or _inside(node, "generation", str(work), title, driver_root="/")
-        return status or _agents(work) or scrape.measure(work)
+        return status or _agents(work) or scrape.measure(work) or dra.measure(work)
 
 
 def _agents(work: Path) -> int:

@@ -485,13 +485,7 @@ def _patch(node: Cluster, name: str, patch: str, at: str = NODE, part: str = "")
 
     `at` is the Node on which its pod runs, "" for a token that is not bound to a pod.
     """
-    config = json.loads(node.box.read(KUBECONFIG))
-    claims = {"authentication.kubernetes.io/node-name": [at]} if at else {}
-    account = {"as": f"system:serviceaccount:{NAMESPACE}:nvct", "as-user-extra": claims}
-    config["users"][0]["user"].update(account)
-    path = f"{CLUSTER_FOLDER}/as-agent.kubeconfig"
-    node.box.write(path, json.dumps(config))
-    words = ["kubectl", f"--kubeconfig={path}", "--dry-run=server"]
+    words = ["kubectl", f"--kubeconfig={_account(node, at)}", "--dry-run=server"]
     if part:  # kubectl patch would read the part first
         metadata = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
         manifest = f"{CLUSTER_FOLDER}/patch.json"
@@ -508,6 +502,17 @@ def _memory_mib(node: Cluster) -> list[float]:
     script = "for p in $(pgrep -f 'nvct[.]agent'); do grep ^Pss: /proc/$p/smaps_rollup; done"
     lines = node.box.call("sh", "-c", script).stdout.splitlines()
     return [round(int(line.split()[1]) / 1024, 1) for line in lines]
+
+
+def _account(node: Cluster, at: str) -> str:
+    """Return the kubeconfig of the agent of a Node; "" is a token that is not bound to a pod."""
+    config = json.loads(node.box.read(KUBECONFIG))
+    claims = {"authentication.kubernetes.io/node-name": [at]} if at else {}
+    account = {"as": f"system:serviceaccount:{NAMESPACE}:nvct", "as-user-extra": claims}
+    config["users"][0]["user"].update(account)
+    path = f"{CLUSTER_FOLDER}/as-agent.kubeconfig"
+    node.box.write(path, json.dumps(config))
+    return path
 
 
 def _served(node: Cluster, port: str, path: str) -> str:
@@ -545,6 +550,26 @@ def _status(node: Cluster) -> str:
     done = node.box.call(*words, kubeconfig)
     assert done.returncode == 0, done
     return done.stdout
+
+
+@ON_ONE
+def test_with_dra_a_plain_request_gets_a_gpu_by_a_claim(node: Cluster) -> None:
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    with installed(node, "--set=dra.enabled=true"):
+        first = run(node.api, "first", _asks(""))
+        assert _gpus(first) == 1, first
+        assert _allocatable(node) == 0
+        assert wait(lambda: _condition(node) == "True", TIMEOUT_S), _state(node)
+        found = node.api.find(slices)
+        assert found is not None
+        (written,) = found["items"]
+        assert len(written["spec"]["devices"]) == GPUS
+        assert written["metadata"]["managedFields"][0]["manager"] == "nvct-dra"
+        name = written["metadata"]["name"]
+        for at, sentence in (("other", "may change only the ResourceSlices"), (NODE, "deleted")):
+            words = ("--dry-run=server", "delete", "resourceslice", name)
+            done = node.box.call("kubectl", f"--kubeconfig={_account(node, at)}", *words)
+            assert sentence in done.stdout + done.stderr, done
 
 
 def _asks(runtime_class: str, script: str = LIST, count: int = 1) -> Pod:

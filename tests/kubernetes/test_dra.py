@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from nvct.agent import convert_claims
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import MIB, Device, Offer, Version
@@ -57,7 +58,14 @@ MEMORY = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('{}')) >= 
 ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
 COMPUTE = f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver('8.0.0')) >= 0"
 LARGE = f"{MEMORY.format('40Gi')} && {COMPUTE} && {ATTRIBUTES}.ecc"
-TESLA = f"{ATTRIBUTES}.productName == 'Tesla T4'"
+TESLA = " && ".join(
+    convert_claims.condition(f"nvidia.com/gpu.{key}", operator, [value])
+    for key, operator, value in (
+        ("product", "In", "Tesla-T4"), ("family", "In", "turing"), ("memory", "Lt", "16000"),
+        ("compute.major", "In", "7"), ("compute.minor", "Gt", "4"), ("ecc", "In", "false"),
+    )
+)  # fmt: skip
+"""As `nvct convert --claims` writes it."""
 HUGE = MEMORY.format("200Gi")
 
 
@@ -149,7 +157,7 @@ def make_far_node(cluster: Cluster) -> None:
         name="gpu-0", uuid="GPU-far", gpu="GPU-far", capacity={"memory": 15360 * MIB},
         attributes={
             "type": "gpu", "uuid": "GPU-far", "productName": "Tesla T4", "ecc": False,
-            "cudaComputeCapability": Version("7.5.0"),
+            "cudaComputeCapability": Version("7.5.0"), "architecture": "Turing",
         },
     )  # fmt: skip
     for manifest in slices.changes(

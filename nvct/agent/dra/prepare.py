@@ -12,7 +12,7 @@ import re
 import time
 from dataclasses import replace
 
-from nvct.agent.dra import claims
+from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.journal import Entry, Prepared, ref_of
 from nvct.agent.dra.specs import cdi_devices
 from nvct.agent.kubelet.dra_service import PreparedDevice
@@ -197,7 +197,10 @@ class Preparer:
             raise RequestError(f"ResourceClaim {ref.namespace}/{ref.name} is not allocated")
         before = self._journal.load().get(ref.uid)
         known = {entry.device: entry for entry in before.entries} if before else {}
-        entries = tuple(self._entry(one, known) for one in claims.allocated(found, self._node))
+        devices = claims.allocated(found, self._node)
+        for warning in sharing.check(found, {name for one in devices for name in one.requests}):
+            self._log.warning(f"claim {ref.namespace}/{ref.name}: {warning}")
+        entries = tuple(self._entry(one, known) for one in devices)
         return Prepared(namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries)
 
     def _entry(self, allocated: Allocated, known: Mapping[str, Entry]) -> Entry:
