@@ -54,7 +54,7 @@ imagePullSecrets:
 {{- define "nvct.node" -}}
 serviceAccountName: {{ include "nvct.serviceAccount" . }}
 automountServiceAccountToken: false
-hostPID: true # containerd is told by a signal to the owner of its socket
+hostPID: true # the installer finds the engine by its processes, and signals it; the agent names other processes
 {{- with .Values.priorityClassName | default .Values.daemonsets.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
