@@ -212,9 +212,11 @@ class NvmlClient:
         Raises:
             NvctError: they cannot be read.
         """
+        from nvct.host.nvml import host_drivers_answer  # few agents ask
+
         value = await asyncio.shield(self._exchange(HOST_DRIVERS))
         try:
-            return answers.host_drivers(value)
+            return host_drivers_answer.host_drivers(value)
         except messages.MalformedMessageError as error:
             raise self._failure(str(error)) from error
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml.messages import MalformedMessageError
 from nvct.host.nvml.model import (
     GpuAttributes,
@@ -127,23 +126,6 @@ def events(value: Json) -> NvmlEvents:
         check_texts(fields[name], f"the events' field {name}")
     fields["events"] = tuple(XidEvent(**fields_of(e, "an event", XID)) for e in fields["events"])
     return NvmlEvents(**fields)
-
-
-def host_drivers(value: Json) -> list[HostDriver]:
-    """Parse the drivers of vGPUs' hosts.
-
-    Raises:
-        MalformedMessageError: the value is no list of them.
-    """
-    drivers: list[HostDriver] = []
-    for driver in value if isinstance(value, list) else (None,):
-        if not (isinstance(driver, list) and len(driver) == 2):
-            raise MalformedMessageError("the drivers of vGPUs' hosts are no list of pairs")
-        version, branch = driver
-        if not (isinstance(version, str) and isinstance(branch, str)):
-            raise MalformedMessageError("a driver of a vGPU's host has a value that is no string")
-        drivers.append(HostDriver(version, branch))
-    return drivers
 
 
 def _attributes(value: Json) -> GpuAttributes:
