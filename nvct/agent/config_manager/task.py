@@ -172,7 +172,8 @@ def _checked(path: str) -> bytes:
     data = _read(path)
     if data is None:
         raise HostError(f"config file {path} cannot be read")
-    config_file.resolve([f"--config-file={path}"], {})
+    # The folder of MPS is a setting of the programs, which are not this one.
+    config_file.resolve([f"--config-file={path}", "--mps-root=/"], {})
     if _read(path) != data:
         raise HostError(f"config file {path} is being changed")
     return data

@@ -13,7 +13,7 @@ leaves them to chance.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from itertools import combinations
 
 TYPE_CHECKING = False
@@ -67,7 +67,8 @@ def preferred(
     """
     known = resource.devices
     must = [id_ for id_ in dict.fromkeys(required) if id_ in known][: max(size, 0)]
-    free = [id_ for id_ in dict.fromkeys(available) if id_ in known and id_ not in must]
+    taken = set(must)
+    free = [id_ for id_ in dict.fromkeys(available) if id_ in known and id_ not in taken]
     if size <= 0 or len(must) + len(free) < size:
         return []
     if all(device.instance is None and not device.is_replica for device in known.values()):
@@ -160,23 +161,32 @@ def _spread(
 ) -> list[str]:
     """Return ids one by one: from the GPU with the fewest used devices, or with the most.
 
-    By policy distinct, hardware that the container has already comes last.
+    By policy distinct, hardware that the container has already comes last. All replicas of a
+    device have the same rank, so the first of each device are compared: there may be thousands.
     """
-    left = sorted(free, key=lambda id_: known[id_].order)
+    ordered = sorted(free, key=lambda id_: known[id_].order)
+    place = {id_: number for number, id_ in enumerate(ordered)}
+    left: dict[str, deque[str]] = {}
+    for id_ in ordered:
+        left.setdefault(known[id_].uuid, deque()).append(id_)
     sign = -1 if policy == "packed" else 1
-    used = Counter(uuid for id_ in known.keys() - set(left) for uuid in _parts(known[id_]))
+    used = Counter(uuid for id_ in known.keys() - place.keys() for uuid in _parts(known[id_]))
     picked: Counter[str] = Counter()
     uuids = {known[id_].uuid for id_ in must}
 
     def rank(id_: str) -> tuple[int, ...]:
         parts = _parts(known[id_])
         had = (known[id_].uuid in uuids,) if policy == "distinct" else ()
-        return *had, *(sign * used[uuid] for uuid in parts), *(picked[uuid] for uuid in parts)
+        counts = *(sign * used[uuid] for uuid in parts), *(picked[uuid] for uuid in parts)
+        return *had, *counts, place[id_]
 
     chosen: list[str] = []
     for _ in range(size):
-        best = min(left, key=rank)
-        left.remove(best)
+        best = min((ids[0] for ids in left.values()), key=rank)
+        of_device = left[known[best].uuid]
+        of_device.popleft()
+        if not of_device:
+            del left[known[best].uuid]
         chosen.append(best)
         uuids.add(known[best].uuid)
         used.update(_parts(known[best]))

@@ -142,6 +142,14 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "DELAYS_S", (0.01,))
 
 
+def test_a_file_with_mps_is_a_good_one(tmp_path: Path) -> None:
+    """Its programs know where MPS has its folder, and this one need not."""
+    path = tmp_path / "mps"
+    path.write_text("sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}")
+
+    assert task._checked(str(path)) == path.read_bytes()
+
+
 def test_once_the_label_is_known_at_the_first_look(tmp_path: Path) -> None:
     lab = Lab(tmp_path, Api(**{LABEL: "a"}), oneshot=True, default="b")
 

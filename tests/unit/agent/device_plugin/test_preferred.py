@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -149,3 +150,13 @@ def test_two_replicas_of_one_gpu_are_refused_by_policy_distinct() -> None:
     check(resource, ["GPU-0::0", "GPU-0::1"], Settings())
     with pytest.raises(RequestError, match="2 replicas must be of as many devices; found 1"):
         check(resource, ["GPU-0::0", "GPU-0::1"], distinct)
+
+
+def test_thousands_of_replicas_are_chosen_at_once() -> None:
+    resource = shared(2, 8192)
+    began = time.process_time()
+
+    chosen = preferred(resource, list(resource.devices), [], 8000, {})
+
+    assert time.process_time() - began < 1
+    assert Counter(resource.devices[id_].uuid for id_ in chosen) == {"GPU-0": 4000, "GPU-1": 4000}
