@@ -21,7 +21,6 @@ from nvct.agent.exposition import Family, Sample
 from nvct.agent.health import shared
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.agent.waiting import until_set
-from nvct.agent.web_guard import WebGuard
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.host.containers import Containers
 from nvct.linux.files import write_atomic
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from nvct.agent.http import Answer, Request
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.web_guard import WebGuard
     from nvct.host.nvml.sample_model import NvmlSamples
 
 FIRST_S = 1.0
@@ -79,8 +79,11 @@ class Exporter:
         self._settings = load()
         self._counters: tuple[Counter, ...] = counter_file.read(self._settings.collectors)
         self._pods = pods(self._settings)
-        path = self._settings.web_config
-        self._guard = WebGuard(path, journal) if path else None
+        self._guard: WebGuard | None = None
+        if self._settings.web_config:
+            from nvct.agent.web_guard import WebGuard  # YAML and TLS, 1 MB
+
+            self._guard = WebGuard(self._settings.web_config, journal)
         self._history = History()
         self._containers = Containers(self._settings.host_root)
         self._usages: tuple[Usage, ...] | None = None
