@@ -20,7 +20,7 @@ from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.program import ENDING
 from nvct.agent.status import Status
-from nvct.agent.task_table import OFFERING, TASKS
+from nvct.agent.task_table import NOT_BOTH, OFFERING, TASKS
 from nvct.agent.tasks import Task
 from nvct.agent.variables import LISTEN_ENV, SOCKET_ENV
 from nvct.agent.waiting import unless, within
@@ -195,6 +195,11 @@ def run(
     if set(OFFERING) <= set(names):
         raise UsageError(
             f"tasks {' and '.join(OFFERING)} offer the same GPUs",
+            hint="choose one for a node: --tasks",
+        )
+    if set(NOT_BOTH) <= set(names):
+        raise UsageError(
+            f"tasks {' and '.join(NOT_BOTH)} both change MIG devices",
             hint="choose one for a node: --tasks",
         )
     journal = logs.from_environment(env)
