@@ -85,6 +85,7 @@ class MigManager:
         self._pods = pods
         self._log = log
         self._node: Object | None = None
+        self._seen: str | None = None
         self._name = ""
         self._shown: tuple[State | None, str] = None, ""
         self._pauses = False
@@ -159,8 +160,9 @@ class MigManager:
     def _see(self, node: Object | None) -> None:
         if node is None:
             return  # it was deleted, and its GPUs stay as they are
-        before, self._node = self._node, node
-        if before is None or node_labels.wanted(before) != node_labels.wanted(node):
+        self._node = node
+        if node_labels.wanted(node) != self._seen:
+            self._seen = node_labels.wanted(node)
             self._retry_at = 0.0
             self.reload.set()
 
@@ -203,8 +205,8 @@ class MigManager:
         """
         name = self._name
         await self._run(self._services.start)  # of an agent that was killed
-        await self._persist(name)
         change, users = await self._look(name)
+        await self._persist(name)
         if change is None:
             return
         if node_labels.state(node) == "rebooting" and change.changes_mode:

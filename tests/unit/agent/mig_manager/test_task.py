@@ -36,6 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
+    from typing import Any
 
     from nvct.agent.cluster import Kind, Object
     from nvct.host.nvml.mig_model import MigState
@@ -246,6 +247,28 @@ def test_the_gpus_follow_the_label(lab: Lab) -> None:
     assert [event["message"] for event in lab.cluster.events] == [
         "MIG configuration all-1g.10gb is applied", "MIG configuration all-disabled is applied",
     ]  # fmt: skip
+
+
+def test_a_label_that_changes_as_the_state_is_written_is_seen(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "PERIOD_S", 60.0)
+    merge = FakeCluster.merge
+
+    async def merge_and_label(cluster: FakeCluster, *arguments: Any) -> Object:
+        await merge(cluster, *arguments)
+        if cluster.states == ["pending"]:
+            cluster.label(config="all-3g.40gb")
+        return copy.deepcopy(cluster.node)
+
+    monkeypatch.setattr(FakeCluster, "merge", merge_and_label)
+
+    async def body() -> None:
+        lab.cluster.label(config="all-7g.80gb")
+        await until(lambda: lab.cluster.states == ["pending", "success"] * 2)
+        assert await lab.devices() == 16
+
+    lab.run(body)
 
 
 def test_what_the_gpus_have_already_is_a_success_without_a_change(lab: Lab) -> None:
