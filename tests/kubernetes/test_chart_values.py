@@ -456,6 +456,15 @@ def test_on_openshift_the_agents_account_may_use_the_privileged_scc() -> None:
     assert ("RoleBinding", "nvct-scc") not in rendered({})
 
 
+def test_events_of_pods_need_the_right_to_get_pods() -> None:
+    def may_get_pods(values: Mapping[str, object]) -> bool:
+        return ("nvct", "get", "pods") in audit.granted(manifest({"condition": values}))
+
+    assert may_get_pods({"podEvents": True})
+    assert not may_get_pods({})
+    assert not may_get_pods({"podEvents": True, "enabled": False})
+
+
 def test_the_page_has_the_rights_of_all_tasks() -> None:
     """A test of test_chart.py compares them with the requests of the device plugin's agent."""
     granted = {
