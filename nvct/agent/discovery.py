@@ -83,6 +83,11 @@ class Discovery:
             *(name for name in procfs.list_directory(roots.dev) if name.startswith("nvidia")),
         )
 
+    @property
+    def mode(self) -> Mode:
+        """Return how this machine's devices are discovered."""
+        return self._mode or platform.detect(self.roots)[0]
+
     def has_driver(self) -> bool:
         """Return whether the driver's kernel module is loaded."""
         return bool(procfs.driver_version(self.roots))
@@ -101,7 +106,7 @@ class Discovery:
 
     async def _look(self) -> Inventory:
         roots, findings = self.roots, Findings()
-        mode = self._mode or platform.detect(roots)[0]
+        mode = self.mode
         if mode != "nvml":
             return Inventory(mode=mode)
         if self.nvml.chooses_library:

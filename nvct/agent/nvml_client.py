@@ -8,7 +8,7 @@ import contextlib
 import socket
 from dataclasses import replace
 
-from nvct.agent.nvml_supervisor import CLOSE, HOST_DRIVERS, MPS
+from nvct.agent.nvml_supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
 from nvct.agent.waiting import within
 from nvct.errors import NvmlError
 from nvct.host.nvml import answers, condition_answer, messages, samples_answer
@@ -45,7 +45,7 @@ LIMITS_S = {"topology": 30, "mig": 30}
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
 CHANGE_S = 60
 """Of one change of MIG."""
-WITHOUT_NVML = frozenset({HOST_DRIVERS, MPS})
+WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS})
 """Verbs that do not use NVML: their failure says nothing about it."""
 SLACK_S = 10
 """More than a call's limit: until a worker in another container has killed its process."""
@@ -238,6 +238,14 @@ class NvmlClient:
         }
         state = await asyncio.shield(self._exchange(MPS, wanted))
         return {name: str(text) for name, text in state.items()} if isinstance(state, dict) else {}
+
+    async def engine(self) -> Json:
+        """Return what the container engine says, see `engine_question.ask`.
+
+        Raises:
+            NvmlError: the supervisor does not answer.
+        """
+        return await asyncio.shield(self._exchange(ENGINE))
 
     async def close(self) -> None:
         """End the worker, and with it NVML's handles; the next call starts another one.

@@ -15,6 +15,7 @@ that chooses the library itself, which serves another container, answers none of
 from __future__ import annotations
 
 import contextlib
+import os
 
 from nvct import errors
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
@@ -27,13 +28,15 @@ from nvct.host.roots import Roots
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from nvct.agent.mps.keeper import KeeperProcess
     from nvct.oci.jsontext import Json
 
 CLOSE = "close"
 """The verb that ends the worker, which closes NVML's handles."""
+ENGINE = "engine"
+"""The verb that asks the container engine, not NVML: this process may see its socket."""
 HOST_DRIVERS = "host_drivers"
 """The verb that reads the drivers of vGPUs' hosts, without NVML: an agent without privileges
 cannot."""
@@ -54,7 +57,7 @@ def serve(connection: socket) -> None:
     Raises:
         MalformedMessageError: the agent does not speak the protocol.
     """
-    supervisor = Supervisor()
+    supervisor = Supervisor(ask_engine=engine_asker(os.environ))
     try:
         while True:
             messages.send(connection, supervisor.answer(messages.receive(connection)))
@@ -64,16 +67,33 @@ def serve(connection: socket) -> None:
         supervisor.end()
 
 
+def engine_asker(env: Mapping[str, str]) -> Callable[[], Json]:
+    """Return the function that asks the container engine of an environment's host."""
+
+    def ask() -> Json:
+        from nvct.agent import engine_question  # few nodes ask
+
+        return engine_question.ask(engine_question.roots(env))
+
+    return ask
+
+
 class Supervisor:
     """One session with NVML, and the answers to requests."""
 
-    def __init__(self, find_library: Callable[[], str] | None = None) -> None:
+    def __init__(
+        self,
+        find_library: Callable[[], str] | None = None,
+        ask_engine: Callable[[], Json] = dict,
+    ) -> None:
         """Start nothing.
 
         Args:
             find_library: returns the path of the library, or raises DriverNotFoundError; None
                 takes the one that a request names.
+            ask_engine: returns what the container engine says.
         """
+        self._ask_engine = ask_engine
         self._find_library = find_library
         self._session: NvmlSession | None = None
         self._keeper: KeeperProcess | None = None
@@ -116,6 +136,8 @@ class Supervisor:
             )
         if verb == HOST_DRIVERS:
             return [list(driver) for driver in vgpu.host_drivers(Roots())]
+        if verb == ENGINE:
+            return self._ask_engine()
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, library))

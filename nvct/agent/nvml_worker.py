@@ -21,7 +21,7 @@ import sys
 import time
 
 from nvct.agent import logs, program
-from nvct.agent.nvml_supervisor import Supervisor
+from nvct.agent.nvml_supervisor import Supervisor, engine_asker
 from nvct.agent.variables import WORKER_ENV
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
@@ -138,7 +138,8 @@ def _run(env: Mapping[str, str]) -> None:
     listener = listen(path)
     _leave_network(journal)
     journal.info(f"NVML's worker listens on {path}")
-    Worker(listener, Supervisor(lambda: _library(env)), journal).serve()
+    supervisor = Supervisor(lambda: _library(env), engine_asker(env))
+    Worker(listener, supervisor, journal).serve()
 
 
 def _leave_network(journal: Log) -> None:

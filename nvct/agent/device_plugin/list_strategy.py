@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from typing import TypeAlias
+
+    from nvct.agent.device_plugin.settings import Settings
 
 AUTO = "auto"
 
@@ -33,8 +35,8 @@ class Engine:
     evidence: str
 
 
-AskEngine: TypeAlias = "Callable[[], Engine | None]"
-"""Returns None if the engine cannot be asked."""
+AskEngine: TypeAlias = "Callable[[Settings], Awaitable[Engine | str]]"
+"""Returns why it is not known if the engine cannot be asked, or CDI is not possible here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +47,18 @@ class Choice:
     reason: str
 
 
-def nobody() -> Engine | None:
+async def nobody(_settings: Settings) -> Engine | str:
     """Return that the engine cannot be asked."""
-    return None
+    return "nobody can ask the container engine"
 
 
-def choose(setting: tuple[str, ...], ask: AskEngine) -> Choice:
-    """Return the strategies for a setting; the engine is asked for auto alone."""
-    if setting != (AUTO,):
-        return Choice(setting, "as configured")
-    engine = ask()
-    if engine is None:
-        return Choice(("envvar",), "auto: the container engine cannot be asked")
+async def choose(settings: Settings, ask: AskEngine) -> Choice:
+    """Return the strategies for settings; the engine is asked for auto alone."""
+    if settings.device_list_strategy != (AUTO,):
+        return Choice(settings.device_list_strategy, "as configured")
+    engine = await ask(settings)
+    if isinstance(engine, str):
+        return Choice(("envvar",), f"auto: {engine}")
     if engine.takes_names:
         return Choice(("cdi-cri",), f"auto: kubelet and engine take CDI names ({engine.evidence})")
     if engine.takes_annotations:

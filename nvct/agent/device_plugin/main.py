@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
+    from nvct.agent.device_plugin.list_strategy import Engine
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.discovery import Discovery
@@ -55,6 +56,7 @@ def make(
         UsageError, DocumentError: a setting is wrong.
     """
     from nvct.agent.device_plugin import config_file
+    from nvct.agent.device_plugin.settings import SPEC_FOLDER
     from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.discovery import of_this_machine
     from nvct.agent.driver_root import DEV_ROOT_ENV
@@ -62,6 +64,7 @@ def make(
     from nvct.agent.health.settings import resolve
     from nvct.agent.instance import FOLDER
     from nvct.agent.variables import SOCKET_ENV
+    from nvct.errors import NvmlError
 
     def load() -> Settings:
         settings, warnings = config_file.resolve(words, env)
@@ -84,7 +87,20 @@ def make(
         folder = os.path.dirname(env.get(SOCKET_ENV, "")) or FOLDER
         return shared.engine(client, found, journal, folder)
 
-    return DevicePlugin(load, discovery, health, journal, starts_mps=in_agent)
+    async def ask_engine(settings: Settings) -> Engine | str:
+        from nvct.agent.device_plugin import engine_features  # for auto alone
+
+        if discovery(settings).mode != "nvml":
+            return "CDI is for machines with NVML"
+        reason = engine_features.why_no_cdi(settings, SPEC_FOLDER)
+        try:
+            return reason or engine_features.features(await client.engine())
+        except NvmlError as error:
+            return error.message
+
+    return DevicePlugin(
+        load, discovery, health, journal, starts_mps=in_agent, ask_engine=ask_engine
+    )
 
 
 if __name__ == "__main__":

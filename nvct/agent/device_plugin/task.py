@@ -99,7 +99,8 @@ class DevicePlugin:
         self._log = log
         self._spec_folder = spec_folder
         self._ask_engine = ask_engine
-        self._settings, self._strategy = self._loaded()
+        self._settings = load()
+        self._strategy = list_strategy.Choice((), "it is not chosen yet")
         self._taint = startup_taint.of_settings(self._settings, log)
         self._discovery = discovery(self._settings)
         self._has_nvml = False
@@ -191,9 +192,10 @@ class DevicePlugin:
         """Offer what there is, again after each change."""
         signature: Signature | None = None
         is_first, retry_at = True, 0.0
+        self._settings, self._strategy = await self._chosen(self._settings)
         while True:
             if self.reload.is_set():
-                self._reload()
+                await self._reload()
                 signature = self._offered = None
             current = (*self._discovery.signature(), *self._published(), self._mps.has_run)
             if current != signature or time.monotonic() > retry_at:
@@ -214,19 +216,18 @@ class DevicePlugin:
                 is_first = False
             await waiting.until_set(self.reload, MACHINE_S)
 
-    def _loaded(self) -> tuple[Settings, list_strategy.Choice]:
-        """Return the settings, with the device list strategies that are in force."""
-        settings = self._load()
-        choice = list_strategy.choose(settings.device_list_strategy, self._ask_engine)
+    async def _chosen(self, settings: Settings) -> tuple[Settings, list_strategy.Choice]:
+        """Return the settings with the device list strategies that are in force."""
+        choice = await list_strategy.choose(settings, self._ask_engine)
         if settings.device_list_strategy != choice.strategies:
             self._log.info(f"device list strategy {','.join(choice.strategies)}, {choice.reason}")
         return replace(settings, device_list_strategy=choice.strategies), choice
 
-    def _reload(self) -> None:
+    async def _reload(self) -> None:
         self.reload.clear()
         self._log.info("Received SIGHUP, reading the settings again")
         try:
-            settings, strategy = self._loaded()
+            settings, strategy = await self._chosen(self._load())
             self._health = self._find_health(settings)
             self._settings, self._strategy = settings, strategy
         except NvctError as error:

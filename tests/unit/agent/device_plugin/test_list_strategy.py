@@ -1,11 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The device list strategy that auto stands for."""
+"""The device list strategy that auto stands for, and what is known of the engine."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 
-from nvct.agent.device_plugin.list_strategy import Engine, choose, nobody
+from nvct.agent.device_plugin.engine_features import features, why_no_cdi
+from nvct.agent.device_plugin.list_strategy import Choice, Engine, choose, nobody
+from nvct.agent.device_plugin.settings import Settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.oci.jsontext import Json
+
+
+def chosen(*strategies: str, engine: Engine | str) -> Choice:
+    async def ask(_settings: Settings) -> Engine | str:
+        return engine
+
+    return asyncio.run(choose(Settings(device_list_strategy=strategies), ask))
+
+
+def answers(name: str, version: str, config: object = "") -> Json:
+    text = config if isinstance(config, str) else json.dumps(config)
+    return {"/run/x.sock": {"name": name, "version": version, "config": text}}
 
 
 @pytest.mark.parametrize(
@@ -22,21 +45,80 @@ def test_auto_is_the_one_best_way_of_the_engine(
 ) -> None:
     engine = Engine(takes_names=names, takes_annotations=annotations, evidence="containerd 1.7")
 
-    choice = choose(("auto",), lambda: engine)
+    choice = chosen("auto", engine=engine)
 
     assert choice.strategies == (strategy,)
     assert "containerd 1.7" in choice.reason
 
 
 def test_if_nobody_can_ask_the_engine_it_is_the_variable() -> None:
-    choice = choose(("auto",), nobody)
+    choice = asyncio.run(choose(Settings(device_list_strategy=("auto",)), nobody))
 
-    assert choice.strategies == ("envvar",)
-    assert choice.reason == "auto: the container engine cannot be asked"
+    assert choice == Choice(("envvar",), "auto: nobody can ask the container engine")
 
 
 def test_other_strategies_stay_and_nobody_is_asked() -> None:
-    def fail() -> Engine | None:
+    async def fail(_settings: Settings) -> Engine | str:
         pytest.fail("it asks")
 
-    assert choose(("envvar", "cdi-cri"), fail).strategies == ("envvar", "cdi-cri")
+    settings = Settings(device_list_strategy=("envvar", "cdi-cri"))
+    assert asyncio.run(choose(settings, fail)).strategies == ("envvar", "cdi-cri")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "config", "takes"),
+    [
+        ("containerd", "1.6.20~ds1", {"enableCDI": True}, False),  # it has no CDI
+        ("containerd", "1.7.24", {"enableCDI": True}, True),
+        ("containerd", "1.7.24", {"enableCDI": False}, False),
+        ("containerd", "1.7.24", {}, False),
+        ("containerd", "v2.1.9", {}, True),
+        ("containerd", "2.1.9", {"enableCDI": False}, False),
+        ("containerd", "2.1.9", {"enableCDI": True, "cdiSpecDirs": ["/etc/cdi"]}, False),
+        ("containerd", "2.1.9", {"enableCDI": True, "cdiSpecDirs": ["/run/cdi"]}, True),
+        ("cri-o", "1.37.0", "", True),
+        ("cri-o", "1.22.1", "", False),
+        ("docker", "28.5.2", "", False),
+    ],
+)
+def test_an_engine_takes_cdi_by_its_own_word(
+    name: str, version: str, config: object, *, takes: bool
+) -> None:
+    engine = features(answers(name, version, config))
+
+    assert isinstance(engine, Engine)
+    assert (engine.takes_annotations, engine.takes_names) == (takes, False)
+    assert engine.evidence.startswith(f"{name} {version}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ({}, "no container engine answers"),
+        ([1], "no container engine answers"),
+        ({"/a": {}, "/b": {}}, "several container engines answer: /a, /b"),
+        ({"/a": "no"}, "/a gives a malformed answer"),
+        (
+            answers("containerd", "unknown"),
+            "containerd on /run/x.sock has no version that is known",
+        ),
+        (answers("containerd", "1.7.1", "{"), "containerd 1.7.1 does not tell its configuration"),
+        (answers("containerd", "1.7.1", "[]"), "containerd 1.7.1 does not tell its configuration"),
+    ],
+)
+def test_nothing_is_guessed(answer: Json, reason: str) -> None:
+    found = features(answer)
+
+    assert isinstance(found, str)
+    assert found.startswith(reason)
+    assert chosen("auto", engine=found).strategies == ("envvar",)
+
+
+def test_cdi_needs_the_folder_of_specifications_and_the_hook(tmp_path: Path) -> None:
+    settings = Settings(container_driver_root=str(tmp_path), hook_path="/usr/bin/nvidia-ctk")
+
+    assert why_no_cdi(settings, str(tmp_path / "cdi")).startswith("the host's")
+    assert why_no_cdi(settings, str(tmp_path)).endswith("/usr/bin/nvidia-ctk")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/nvidia-ctk").touch()
+    assert why_no_cdi(settings, str(tmp_path)) == ""

@@ -297,7 +297,7 @@ def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
             await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
             (entry,) = plugin.describe()
             assert (entry["strategy"], entry["strategy_reason"]) == (
-                "envvar", "auto: the container engine cannot be asked",
+                "envvar", "auto: nobody can ask the container engine",
             )  # fmt: skip
             assert "device list strategy envvar, auto: " in lab.log.getvalue()
 

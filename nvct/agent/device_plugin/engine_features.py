@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the container engine of this node supports, from its own answer.
+
+Contract: nothing is guessed. An engine of unknown kind, several engines, or an answer that is no
+JSON is a reason why it is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from nvct.agent.device_plugin.list_strategy import Engine
+from nvct.host.roots import join
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.device_plugin.settings import Settings
+    from nvct.oci.jsontext import Json
+
+CONTAINERD, CRIO = "containerd", "cri-o"
+SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
+"""The folder of the plugin's specifications, which is one by two names."""
+NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
+FIRST_CRIO = (1, 28)
+"""From then on it takes CDI names, and annotations longer."""
+CDI_SINCE, CDI_ON_SINCE = (1, 7), (2, 0)
+"""containerd: the first version with CDI, and the first one with CDI unless it is off."""
+
+
+def features(answers: Json) -> Engine | str:
+    """Return what the only engine that has answered supports, or why that is not known.
+
+    The kubelet does not tell whether it takes CDI names (it does from 1.29 on, and ignores them
+    before); annotations work with every kubelet.
+
+    Args:
+        answers: of `nvct.agent.engine_question`.
+    """
+    if not isinstance(answers, dict) or not answers:
+        return "no container engine answers"
+    if len(answers) > 1:
+        return f"several container engines answer: {', '.join(answers)}"
+    ((socket, answer),) = answers.items()
+    if not isinstance(answer, dict):
+        return f"{socket} gives a malformed answer"
+    name, version = str(answer.get("name")), str(answer.get("version"))
+    numbers = NUMBERS.match(version)
+    if numbers is None:
+        return f"{name} on {socket} has no version that is known: {version}"
+    known = (int(numbers[1]), int(numbers[2]))
+    if name == CRIO:
+        return _engine(f"{name} {version}", takes=known >= FIRST_CRIO)
+    if name == CONTAINERD:
+        return _containerd(version, known, str(answer.get("config")))
+    return _engine(f"{name} {version}", takes=False)
+
+
+def _containerd(version: str, known: tuple[int, int], text: str) -> Engine | str:
+    name = f"{CONTAINERD} {version}"
+    if known < CDI_SINCE:
+        return _engine(name, takes=False)
+    try:
+        config = json.loads(text)
+    except ValueError:
+        config = None
+    if not isinstance(config, dict):
+        return f"{name} does not tell its configuration"
+    is_on = config.get("enableCDI", known >= CDI_ON_SINCE)
+    folders = config.get("cdiSpecDirs") or list(SPEC_FOLDERS)
+    if is_on is True and not set(SPEC_FOLDERS) & set(folders):
+        return _engine(f"{name} does not read {SPEC_FOLDERS[0]}", takes=False)
+    return _engine(f"{name}, enable_cdi = {str(is_on is True).lower()}", takes=is_on is True)
+
+
+def _engine(evidence: str, *, takes: bool) -> Engine:
+    return Engine(takes_names=False, takes_annotations=takes, evidence=evidence)
+
+
+def why_no_cdi(settings: Settings, spec_folder: str) -> str:
+    """Return why this process cannot offer devices by CDI, whatever the engine is; "" if it can.
+
+    Args:
+        settings: of the plugin.
+        spec_folder: of the host's specifications.
+    """
+    if not os.access(spec_folder, os.W_OK):
+        return f"the host's {spec_folder} is not mounted, or read-only"
+    hook = join(settings.container_driver_root, settings.hook_path)
+    return "" if os.path.exists(hook) else f"the hook of CDI specifications is not at {hook}"

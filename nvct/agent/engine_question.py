@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which container engine the kubelet of this node uses: asked by a program of its own.
+
+Contract: without gRPC, which NVML's processes must not load. It opens only the well-known sockets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from nvct.launcher.cold import interpreter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nvct.oci.jsontext import Json
+
+PROGRAM = "nvct.agent.kubelet.engine"
+SOCKETS = (
+    "run/containerd/containerd.sock",
+    "run/crio/crio.sock",
+    "run/cri-dockerd.sock",
+    "run/k3s/containerd/containerd.sock",
+    "run/k0s/containerd.sock",
+    "var/snap/microk8s/common/run/containerd.sock",
+)
+"""Of engines for a kubelet, below the host's root."""
+LIMIT_S = 5.0
+HOST_ROOT_ENV, DRIVER_ROOT_ENV = "HOST_ROOT_MOUNT", "DRIVER_ROOT_CTR_PATH"
+
+
+def roots(env: Mapping[str, str]) -> list[str]:
+    """Return where the host's root may be: mounted, or this process's own."""
+    named = (env.get(HOST_ROOT_ENV), env.get(DRIVER_ROOT_ENV), "/driver-root", "/")
+    return [root for root in dict.fromkeys(named) if root and os.path.isdir(root)]
+
+
+def ask(host_roots: Iterable[str]) -> Json:
+    """Return what the engines say, by their sockets, with the first root that has one.
+
+    The value of a socket has the members name, version and config; {} if no engine answers.
+    """
+    import subprocess  # few ask
+
+    for root in host_roots:
+        paths = [f"{root.rstrip('/')}/{socket}" for socket in SOCKETS]
+        sockets = [path for path in paths if _is_socket(path)]
+        if not sockets:
+            continue
+        command = [interpreter(), "-I", "-m", PROGRAM, *sockets]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
+            answer: Json = json.loads(done.stdout)
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return {}
+        return answer
+    return {}
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False

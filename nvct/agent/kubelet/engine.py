@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Program: asks container engines who they are, by CRI, and prints JSON.
+
+A process of its own, so that neither NVML's processes nor a container with the engine's socket
+have gRPC. Only two requests exist, and both read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+
+from nvct.agent.kubelet import cri_pb2 as api
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from google.protobuf.message import Message
+
+    M = TypeVar("M", bound=Message)
+
+SERVICE = "/runtime.v1.RuntimeService/"
+LIMIT_S = 1.5
+"""Of a request."""
+
+
+def ask(socket: str) -> dict[str, str]:
+    """Return name, version and configuration (JSON) of the engine on a socket.
+
+    Raises:
+        grpc.RpcError: it does not answer, or is no engine for a kubelet.
+    """
+    with grpc.insecure_channel(f"unix:{socket}") as channel:
+        who = _call(channel, "Version", api.VersionRequest(), api.VersionResponse)
+        status = _call(channel, "Status", api.StatusRequest(verbose=True), api.StatusResponse)
+        return {
+            "name": who.runtime_name,
+            "version": who.runtime_version,
+            "config": status.info.get("config", ""),
+        }
+
+
+def _call(channel: grpc.Channel, method: str, request: Message, answer: type[M]) -> M:
+    call: grpc.UnaryUnaryMultiCallable[Message, M] = channel.unary_unary(
+        f"{SERVICE}{method}", type(request).SerializeToString, answer.FromString
+    )
+    return call(request, timeout=LIMIT_S)
+
+
+def main() -> None:
+    """Ask on the sockets that the arguments name; print those that answer, by their paths."""
+    engines = {}
+    for socket in sys.argv[1:]:
+        try:
+            engines[socket] = ask(socket)
+        except grpc.RpcError:
+            continue
+    json.dump(engines, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
