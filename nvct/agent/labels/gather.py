@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nvct.agent.labels import passthrough
+from nvct.agent.labels import passthrough, tegra
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
 from nvct.errors import HostError, NvctError
 from nvct.host import procfs
@@ -28,6 +28,8 @@ async def with_gpus(discovery: Discovery, machine_type_file: str) -> tuple[Facts
     """
     roots = discovery.roots
     inventory = await discovery.inventory()
+    if inventory.mode == "csv":
+        return await _with_tegra(discovery, machine_type_file)
     by_uuid = await discovery.nvml.attributes() if inventory.gpus else {}
     drivers, warnings = await _host_drivers(discovery)
     facts = Facts(
@@ -39,6 +41,17 @@ async def with_gpus(discovery: Discovery, machine_type_file: str) -> tuple[Facts
         has_nvidia_device=bool(pci.nvidia_devices(roots)),
     )
     return facts, [*inventory.warnings, *warnings]
+
+
+async def _with_tegra(discovery: Discovery, machine_type_file: str) -> tuple[Facts, list[str]]:
+    drivers, warnings = await _host_drivers(discovery)
+    found = replace(
+        await tegra.facts(),
+        machine=procfs.read_text(machine_type_file) or "",
+        host_drivers=drivers,
+        has_nvidia_device=bool(pci.nvidia_devices(discovery.roots)),
+    )
+    return found, warnings
 
 
 async def without_gpus(discovery: Discovery) -> tuple[Facts, list[str]]:

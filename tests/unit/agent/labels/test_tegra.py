@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Labels of a Tegra node, with a CUDA that is a few functions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from nvct.agent.labels import compute, cuda_probe, tegra
+from nvct.agent.labels.facts import Rules
+from nvct.errors import DriverNotFoundError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import ctypes
+    from typing import Any
+
+ORIN = {"name": b"Orin", "memory": 32 << 30, 75: 8, 76: 7}
+
+
+class Cuda:
+    """The calls of CUDA; each returns a number, 0 for success."""
+
+    def __init__(self, *gpus: dict[Any, Any], fails: str = "") -> None:
+        self.gpus, self.fails = gpus, fails
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.fails:
+            return lambda *_: 100
+        return getattr(self, f"_{name}")
+
+    def _cuInit(self, _flags: int) -> int:  # noqa: N802 - CUDA's names
+        return 0
+
+    def _cuDriverGetVersion(self, out: Any) -> int:  # noqa: N802
+        out._obj.value = 12060
+        return 0
+
+    def _cuDeviceGetCount(self, out: Any) -> int:  # noqa: N802
+        out._obj.value = len(self.gpus)
+        return 0
+
+    def _cuDeviceGet(self, out: Any, index: int) -> int:  # noqa: N802
+        out._obj.value = index
+        return 0
+
+    def _cuDeviceGetName(self, out: Any, _length: int, device: ctypes.c_int) -> int:  # noqa: N802
+        out.value = self.gpus[device.value]["name"]
+        return 0
+
+    def _cuDeviceTotalMem_v2(self, out: Any, device: ctypes.c_int) -> int:  # noqa: N802
+        out._obj.value = self.gpus[device.value]["memory"]
+        return 0
+
+    def _cuDeviceGetAttribute(self, out: Any, key: int, device: ctypes.c_int) -> int:  # noqa: N802
+        out._obj.value = self.gpus[device.value][key]
+        return 0
+
+
+def test_the_labels_are_those_of_nvidias_program() -> None:
+    answer = json.dumps(cuda_probe.probe(Cuda(ORIN))).encode()
+    facts = replace(tegra.of_probe(answer), machine="Jetson AGX Orin")
+
+    labels, _ = compute.labels(facts, Rules())
+
+    version = dict.fromkeys(("major", "minor", "revision"), "unknown")
+    assert labels == {
+        **{f"nvidia.com/cuda.driver-version.{key}": text for key, text in version.items()},
+        "nvidia.com/cuda.driver-version.full": "unknown.unknown.unknown",
+        **{f"nvidia.com/cuda.driver.{key}": "unknown" for key in ("major", "minor", "rev")},
+        "nvidia.com/cuda.runtime-version.full": "12.6",
+        "nvidia.com/cuda.runtime-version.major": "12",
+        "nvidia.com/cuda.runtime-version.minor": "6",
+        "nvidia.com/cuda.runtime.major": "12",
+        "nvidia.com/cuda.runtime.minor": "6",
+        "nvidia.com/gpu.compute.major": "8",
+        "nvidia.com/gpu.compute.minor": "7",
+        "nvidia.com/gpu.count": "1",
+        "nvidia.com/gpu.family": "ampere",
+        "nvidia.com/gpu.machine": "Jetson-AGX-Orin",
+        "nvidia.com/gpu.memory": "32768",
+        "nvidia.com/gpu.mode": "unknown",
+        "nvidia.com/gpu.product": "Orin",
+        "nvidia.com/gpu.replicas": "1",
+        "nvidia.com/gpu.sharing-strategy": "none",
+        "nvidia.com/mig.capable": "false",
+        "nvidia.com/mps.capable": "false",
+        "nvidia.com/vgpu.present": "false",
+    }
+
+
+@pytest.mark.parametrize("call", ["cuInit", "cuDeviceGetCount", "cuDeviceGetName"])
+def test_a_call_that_fails_is_named(call: str) -> None:
+    with pytest.raises(cuda_probe.CudaError, match=f"{call} has failed with 100"):
+        cuda_probe.probe(Cuda(ORIN, fails=call))
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"version": 1, "gpus": [{}]}', b"\xff"])
+def test_a_malformed_answer_is_no_driver(answer: bytes) -> None:
+    with pytest.raises(DriverNotFoundError, match="its answer is malformed"):
+        tegra.of_probe(answer)
+
+
+def test_without_cuda_the_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
+    code = 'import sys; sys.stdout.write(\'{"error": "libcuda.so.1: cannot open"}\')'
+    monkeypatch.setattr(tegra, "PROGRAM", ("-I", "-c", code))
+
+    with pytest.raises(DriverNotFoundError, match=r"CUDA: libcuda\.so\.1: cannot open"):
+        asyncio.run(tegra.facts())
+
+
+def test_cuda_that_hangs_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tegra, "PROGRAM", ("-I", "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(tegra, "LIMIT_S", 0.1)
+
+    with pytest.raises(DriverNotFoundError, match="it does not answer within"):
+        asyncio.run(tegra.facts())
