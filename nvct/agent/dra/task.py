@@ -186,6 +186,11 @@ class DraDriver:
         """
         await self._preparer.unprepare(claim)
 
+    def health(self) -> dict[tuple[str, str], str]:
+        """Return why pods cannot have each device, for the kubelet, which shows it in pods."""
+        marked = self._all.with_health(self._health.problem, drops=False)
+        return {(self._settings.node, one.name): one.unhealthy for one in marked.devices}
+
     def registered(self, problem: str) -> None:
         """Take the kubelet's answer to the registration."""
         self._is_registered, self._rejected = not problem, problem

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from typing import NamedTuple, Protocol
 
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
@@ -19,25 +20,32 @@ import grpc.aio
 
 from nvct import errors
 from nvct.agent.kubelet import dra_pb2 as api
+from nvct.agent.kubelet import drahealth_pb2 as health
 from nvct.agent.kubelet import pluginregistration_pb2 as registration
 from nvct.agent.kubelet.service import OPTIONS
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
     from typing import Any, TypeAlias, TypeVar
 
     Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+    Health: TypeAlias = Mapping[tuple[str, str], str]
     T = TypeVar("T")
 
 VERSIONS = ("v1", "v1beta1")
 """Of the service, the preferred one first: kubelets of 1.34 and later, of 1.32 and 1.33."""
 TYPE = "DRAPlugin"
+HEALTH = "v1alpha1.DRAResourceHealth"
 REGISTRATION = "pluginregistration.Registration"
 NVCT = "nvct.DRAPlugin"
 """A service of nvct's drivers alone, by which they know each other."""
 IDENTIFY_S = 1.0
+HEALTH_S = 1.0
+"""How often the health of devices is compared with what the kubelet knows."""
+BELIEVED_S = 30
+"""How long the kubelet believes it; it is told again before."""
 
 
 class ClaimRef(NamedTuple):
@@ -73,6 +81,10 @@ class Driver(Protocol):
         """Undo `prepare`; a claim that is not prepared is no error."""
         ...
 
+    def health(self) -> Health:
+        """Return why pods cannot have each device, "" if they can, by pool and name."""
+        ...
+
     def registered(self, problem: str) -> None:
         """Take the kubelet's answer to the registration: "" or why it refuses."""
         ...
@@ -104,6 +116,13 @@ def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> 
                 _identify,
                 registration.InfoRequest.FromString,
                 registration.InfoRequest.SerializeToString,
+            )
+        },
+        HEALTH: {
+            "NodeWatchResources": grpc.unary_stream_rpc_method_handler(
+                _watch_of(driver),
+                health.NodeWatchResourcesRequest.FromString,
+                health.NodeWatchResourcesResponse.SerializeToString,
             )
         },
         **{f"k8s.io.kubelet.pkg.apis.dra.{v}.{TYPE}": _claims(driver) for v in VERSIONS},
@@ -141,7 +160,7 @@ def _registration(
     async def info(_request: registration.InfoRequest, _context: Context) -> object:
         return registration.PluginInfo(
             type=TYPE, name=name, endpoint=endpoint,
-            supported_versions=[service_name(version) for version in VERSIONS],
+            supported_versions=[*map(service_name, VERSIONS), HEALTH],
         )  # fmt: skip
 
     async def notify(status: registration.RegistrationStatus, _context: Context) -> object:
@@ -196,6 +215,35 @@ def _claims(driver: Driver) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
             api.NodeUnprepareResourcesResponse.SerializeToString,
         ),
     }
+
+
+def _watch_of(driver: Driver) -> Callable[..., AsyncIterator[health.NodeWatchResourcesResponse]]:
+    async def watch(
+        _request: health.NodeWatchResourcesRequest, _context: Context
+    ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
+        known: Health | None = None
+        due = 0.0
+        while True:
+            current, now = driver.health(), time.monotonic()
+            if current != known or now >= due:
+                known, due = current, now + BELIEVED_S / 2
+                yield _health_of(current)
+            await asyncio.sleep(HEALTH_S)
+
+    return watch
+
+
+def _health_of(problems: Health) -> health.NodeWatchResourcesResponse:
+    response = health.NodeWatchResourcesResponse()
+    for (pool, device), problem in problems.items():
+        response.devices.add(
+            device=health.DeviceIdentifier(pool_name=pool, device_name=device),
+            health=health.UNHEALTHY if problem else health.HEALTHY,
+            last_updated_time=int(time.time()),
+            health_check_timeout_seconds=BELIEVED_S,
+            message=problem,
+        )
+    return response
 
 
 async def _each(

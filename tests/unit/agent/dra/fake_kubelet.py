@@ -10,11 +10,14 @@ import grpc.aio
 
 from nvct.agent.kubelet import dra_pb2 as api
 from nvct.agent.kubelet import dra_service
+from nvct.agent.kubelet import drahealth_pb2 as health
 from nvct.agent.kubelet import pluginregistration_pb2 as registration
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from google.protobuf.message import Message
 
 TIMEOUT_S = 20.0
@@ -77,6 +80,21 @@ class FakeKubelet:
             )
             for one in of_claim.devices
         ]
+
+    async def watch_health(self) -> AsyncGenerator[dict[str, str], None]:
+        """Yield the devices with the message of each that is unhealthy, again after changes."""
+        async with grpc.aio.insecure_channel(f"unix:{self._endpoint}") as channel:
+            watch = channel.unary_stream(
+                f"/{dra_service.HEALTH}/NodeWatchResources",
+                health.NodeWatchResourcesRequest.SerializeToString,
+                health.NodeWatchResourcesResponse.FromString,
+            )
+            async for answer in watch(health.NodeWatchResourcesRequest()):
+                assert all(one.health != health.UNKNOWN for one in answer.devices)
+                assert all(
+                    bool(one.message) == (one.health == health.UNHEALTHY) for one in answer.devices
+                )
+                yield {one.device.device_name: one.message for one in answer.devices}
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """Unprepare a claim.

@@ -241,6 +241,29 @@ def test_an_unhealthy_gpu_has_a_taint_or_is_not_offered(
     asyncio.run(test())
 
 
+def test_the_kubelet_is_told_the_health_of_devices(
+    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dra_service, "HEALTH_S", 0.05)
+
+    async def test() -> None:
+        api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
+        uuid = (await machine.inventory()).gpus[1].uuid
+        async with driver(api, machine, folder) as made:
+            await kubelet.register()
+            stream = kubelet.watch_health()
+            problems: dict[str, str] = {}
+            monkeypatch.setattr(made._health, "problem", lambda gpu, _: problems.get(gpu, ""))
+            assert await anext(stream) == {f"gpu-{n}": "" for n in range(4)}
+            problems[uuid] = "XID 79: it has fallen off the bus"
+            assert (await anext(stream))["gpu-1"] == problems[uuid]
+            problems.clear()
+            assert set((await anext(stream)).values()) == {""}
+            await stream.aclose()
+
+    asyncio.run(test())
+
+
 def tainted(api: FakeApi) -> list[str]:
     return [
         one["name"]
