@@ -135,7 +135,7 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         assert wait(lambda: _labels(node).get("nvidia.com/gpu.count") == str(GPUS), TIMEOUT_S)
         assert wait(lambda: _condition(node) == "True", TIMEOUT_S), _state(node)
         assert wait(lambda: re.search(READY_ROW, _status(node)), TIMEOUT_S), _status(node)
-        metrics = _served(node, "metrics", "metrics")
+        metrics = _served(node, "gpu-metrics", "metrics")
         assert len(re.findall(rf'(?m)^DCGM_FI_DEV_GPU_TEMP.*hostname="{NODE}"', metrics)) == GPUS
         assert "nvct_agent_nvml_up 1" in _served(node, "agent", "metrics")
         assert _served(node, "agent", "readyz") == "ok\n"

@@ -97,6 +97,7 @@ MATRIX: dict[str, Mapping[str, Any]] = {
     "counters": {
         "dcgmExporter": {"config": {"create": True, "data": "DCGM_FI_DEV_GPU_TEMP, gauge, x"}}
     },
+    "pod-labels": {"dcgmExporter": {"podLabels": True}, "gfd": {"enabled": False}},
     "pod-monitor": {"dcgmExporter": {"podMonitor": {"enabled": True}}},
     "privileged": {"agent": {"privileged": True}},
     "all-seen": {"agent": {"hiddenHostPaths": []}, "nvmlWorker": {"resources": None}},
@@ -322,7 +323,7 @@ def test_the_exporter_has_the_values_of_the_operators() -> None:
     assert objects["Service", "nvct-metrics"]["spec"]["internalTrafficPolicy"] == "Local"
     endpoints = objects["ServiceMonitor", "nvct-metrics"]["spec"]["endpoints"]
     assert [(each["port"], each["honorLabels"]) for each in endpoints] == [
-        ("metrics", False), ("agent", False)
+        ("gpu-metrics", False), ("agent", False)
     ]  # fmt: skip
     assert ("PodMonitor", "nvct-metrics") not in objects
 
@@ -340,6 +341,7 @@ def test_monitors_and_the_service_find_the_agents_pods() -> None:
     objects = rendered({"dcgmExporter": exporter})
     labels = objects["DaemonSet", "nvct"]["spec"]["template"]["metadata"]["labels"]
     service = objects["Service", "nvct-metrics"]
+    assert service["metadata"]["labels"]["app"] == "nvidia-dcgm-exporter"
     ports = {port["name"] for port in agent_of(pod_of(objects))["ports"]}
     assert {port["targetPort"] for port in service["spec"]["ports"]} == ports
     assert service["spec"]["selector"].items() <= labels.items()
@@ -470,7 +472,8 @@ def test_the_page_has_the_rights_of_all_tasks() -> None:
     granted = {
         right
         for values in ({**MATRIX["config"], "devicePlugin": {"startupTaint": "a", **PLUGIN_CONFIG}},
-                       {"migManager": {"enabled": True, "evictPods": True}}, MATRIX["dra"])
+                       {"migManager": {"enabled": True, "evictPods": True}}, MATRIX["dra"],
+                       MATRIX["pod-labels"])
         for right in audit.granted(manifest(values))
     }  # fmt: skip
     assert audit.documented(PAGE.read_text()) == granted

@@ -162,7 +162,12 @@ resource.k8s.io/v1beta1
 
 {{/* Not empty if the agent asks the API server. */}}
 {{- define "nvct.usesApi" -}}
-{{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) }}true{{ end -}}
+{{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) (include "nvct.listsPods" .) }}true{{ end -}}
+{{- end }}
+
+{{/* Not empty if the exporter asks for the labels of pods. */}}
+{{- define "nvct.listsPods" -}}
+{{- if and .Values.dcgmExporter.enabled .Values.dcgmExporter.podLabels }}true{{ end -}}
 {{- end }}
 
 {{/* Not empty if the agent changes its Node. */}}

@@ -94,7 +94,7 @@ vgpuDeviceManager: nvct prepares no GPUs for virtual machines
 {{- define "nvct.known" -}}
 cdi: [enabled]
 daemonsets: [labels, annotations, priorityClassName, tolerations]
-dcgmExporter: [enabled, port, env, config, service, serviceMonitor, podMonitor]
+dcgmExporter: [enabled, port, env, podLabels, config, service, serviceMonitor, podMonitor]
 devicePlugin: [enabled, env, config, startupTaint]
 driver: [enabled]
 gfd: [enabled, env, noTimestamp, sleepInterval]
