@@ -10,6 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from nvct.agent.device_plugin.resources import GPU
+from nvct.sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
 from tests.kubernetes.api import PODS, wait
@@ -22,6 +23,7 @@ from tests.kubernetes.device_plugin import (
     asks,
     log,
     plugin,
+    simulated,
     smi,
     state,
 )
@@ -77,13 +79,13 @@ def pods(cluster: Cluster, resources: dict[str, str]) -> Iterator[dict[str, str]
         assert wait(lambda: not any(cluster.api.find(f"{PODS}/{n}") for n in resources), TIMEOUT_S)
 
 
-def series(cluster: Cluster) -> list[dict[str, str]]:
+def series(cluster: Cluster, name: str = NAME) -> list[dict[str, str]]:
     """Return the labels of all series of one metric."""
     try:
         text = cluster.box.read(FILE)
     except FileNotFoundError:
         return []
-    found: list[Any] = [family for family in parse(text) if family.name == NAME]
+    found: list[Any] = [family for family in parse(text) if family.name == name]
     return [sample.labels for family in found for sample in family.samples]
 
 
@@ -135,3 +137,27 @@ def test_shared_gpus_have_each_pod_where_that_is_asked_for(node: Cluster) -> Non
                 (labels,) = of_pod(node, name)
                 assert labels["UUID"] == UUID.findall(seen[name])[0]
                 assert labels["vgpu"] in ("0", "1")
+
+
+def test_what_the_processes_of_a_pod_use_is_told_with_the_pod(node: Cluster) -> None:
+    machine = simulated(node)
+    with plugin(node), exporter(node, "--processes"):
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
+        with pods(node, {"train": GPU}) as seen:
+            uuid = UUID.findall(seen["train"])[0]
+            index = next(g.fields["index"] for g in machine.state().find("gpu", uuid=uuid))
+            pid = node.box.call("pgrep", "-n", "-x", "sleep").stdout.strip()
+            words = [index, pid, f"memory={5 << 30}", "sm=30"]
+            node_changes.apply(machine, "process", words)
+            try:
+                assert wait(lambda: usage(node), TIMEOUT_S), node.box.read(f"/proc/{pid}/cgroup")
+                (labels,) = usage(node)
+                assert (labels["pod"], labels["namespace"]) == ("train", "default"), labels
+                assert (labels["container"], labels["UUID"]) == ("main", uuid)
+            finally:
+                node_changes.apply(machine, "process-end", words[:2])
+
+
+def usage(cluster: Cluster) -> list[dict[str, str]]:
+    name = "nvct_container_gpu_memory_used_bytes"
+    return [labels for labels in series(cluster, name) if labels.get("pod")]
