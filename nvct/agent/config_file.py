@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from nvct.agent.option_table import Table
+    from nvct.host.model import Gpu
 
 PREFIX = "nvidia.com/"
 VERSION = "v1"
@@ -33,7 +34,8 @@ DEVICE = re.compile(
     r"\d+(:\d+)?|GPU-[0-9a-f-]{36}|MIG-[0-9a-f-]{36}|MIG-GPU-[0-9a-f-]{36}/\d+/\d+"
 )
 KEYS = {
-    "version", "resources.gpus", "resources.mig", "sharing.timeSlicing", "sharing.mps",
+    "version", "resources.gpus", "resources.mig", "resources.exclude",
+    "sharing.timeSlicing", "sharing.mps",
     "imex.channelIDs", "imex.required",
     *(
         f"flags.{key}"
@@ -102,6 +104,7 @@ class Document:
     Attributes:
         values: of flags, by the first name of each.
         gpu_names, mig_names: names of resources.
+        excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
         sharing: None if nothing is shared.
         warnings: a sentence for each unknown key.
     """
@@ -109,17 +112,25 @@ class Document:
     values: Mapping[str, Any]
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
+    excluded: tuple[str, ...] = ()
     sharing: Sharing | None = None
     warnings: tuple[str, ...] = ()
 
 
 def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
     """Return the name of the first pattern that a model or profile matches, or ""."""
-    for pattern in patterns:
-        parts = (re.escape(part) for part in pattern.pattern.split("*"))
-        if re.fullmatch(".*".join(parts), text):
-            return pattern.name
-    return ""
+    return next((each.name for each in patterns if _matches(text, each.pattern)), "")
+
+
+def is_excluded(gpu: Gpu, words: Sequence[str]) -> bool:
+    """Return whether a GPU is one of those that Kubernetes does not get."""
+    return any(word in (str(gpu.index), gpu.uuid) or _matches(gpu.model, word) for word in words)
+
+
+def _matches(text: str, pattern: str) -> bool:
+    """Return whether a text matches a pattern with asterisks."""
+    parts = (re.escape(part) for part in pattern.split("*"))
+    return bool(re.fullmatch(".*".join(parts), text))
 
 
 def resolve(table: Table, words: Sequence[str], env: Mapping[str, str]) -> Document:
@@ -163,6 +174,7 @@ def parse(document: object, path: str, table: Table) -> Document:
         raise DocumentError(f"config file {path} has the unknown version {version!r}, not v1")
     try:
         gpu_names, mig_names = (_names(document, kind) for kind in ("gpus", "mig"))
+        excluded = _excluded(document)
         sharing = _sharing(document)
     except DocumentError as error:
         raise DocumentError(f"{error.message}, in config file {path}", hint=error.hint) from error
@@ -171,6 +183,7 @@ def parse(document: object, path: str, table: Table) -> Document:
         values=table.from_file(document, path),
         gpu_names=gpu_names,
         mig_names=mig_names,
+        excluded=excluded,
         sharing=sharing,
         warnings=unknown,
     )
@@ -204,6 +217,18 @@ def _names(document: Mapping[str, Any], kind: str) -> tuple[NamePattern, ...]:
             raise DocumentError(f"each of resources.{kind} needs a pattern and a name")
         patterns.append(NamePattern(pattern=pattern, name=resource_name(name)))
     return tuple(patterns)
+
+
+def _excluded(document: Mapping[str, Any]) -> tuple[str, ...]:
+    words = _table(document.get("resources"), "resources").get("exclude")
+    words = [] if words is None else words
+    is_list = isinstance(words, list)
+    if not is_list or any(type(word) not in (int, str) or word == "" for word in words):
+        raise DocumentError(
+            f"resources.exclude must be a list, not {words!r}",
+            hint="of indices, UUIDs, and patterns of models with asterisks",
+        )
+    return tuple(str(word) for word in words)
 
 
 def _sharing(document: Mapping[str, Any]) -> Sharing | None:

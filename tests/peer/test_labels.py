@@ -149,3 +149,16 @@ def test_node_feature_discovery_accepts_the_file(node: Node, facts: Facts) -> No
     assert all(is_key(key) and is_value(value) for key, value in pairs)
     domains = {key.partition("/")[0] for key, _ in pairs}
     assert domains == {"nvidia.com", "feature.node.kubernetes.io"}
+
+
+def test_an_excluded_model_has_no_labels(node: Node) -> None:
+    if node.name != "mixed":
+        return
+    with machines.discovery(node) as discovery:
+        every, _ = asyncio.run(gather.with_gpus(discovery, ""))
+        some, _ = asyncio.run(gather.with_gpus(discovery, "", ("*A100*", "0")))
+
+    models = [gpu.model for gpu in every.gpus]
+    left = [gpu.model for gpu in some.gpus]
+    assert left == [model for model in models[1:] if "A100" not in model]
+    assert 0 < len(left) < len(models)

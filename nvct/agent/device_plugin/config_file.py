@@ -25,6 +25,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
     more = {
         "gpu_names": document.gpu_names,
         "mig_names": document.mig_names,
+        "excluded": document.excluded,
         "replicas": sharing.replicas if sharing else (),
         "one_each": bool(sharing and sharing.one_each),
         "mps": bool(sharing and sharing.strategy == config_file.MPS),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from nvct.agent.config_file import PREFIX, name_of
+from nvct.agent.config_file import PREFIX, is_excluded, name_of
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -97,6 +97,8 @@ def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resou
     """
     warnings: list[str] = []
     devices: dict[str, list[Device]] = {}
+    gpus = tuple(g for g in inventory.gpus if not is_excluded(g, settings.excluded))
+    inventory = replace(inventory, gpus=gpus)
     if inventory.mode != "nvml":
         only = ONLY[inventory.mode]
         devices[name_of(only.uuid, settings.gpu_names) or GPU] = [only]

@@ -65,6 +65,7 @@ class Settings:
     cdi_disable_hooks: tuple[str, ...] = ()
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
+    excluded: tuple[str, ...] = ()
     replicas: tuple[Replicas, ...] = ()
     one_each: bool = False
     mps: bool = False

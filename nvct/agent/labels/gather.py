@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from nvct.agent.config_file import is_excluded
 from nvct.agent.labels import passthrough, tegra
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
 from nvct.errors import HostError, NvctError
@@ -13,6 +14,8 @@ from nvct.host.gpu import pci, vgpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nvct.agent.discovery import Discovery
     from nvct.host.gpu.vgpu import HostDriver
     from nvct.host.model import Gpu
@@ -20,8 +23,15 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 
-async def with_gpus(discovery: Discovery, machine_type_file: str) -> tuple[Facts, list[str]]:
+async def with_gpus(
+    discovery: Discovery, machine_type_file: str, excluded: Sequence[str] = ()
+) -> tuple[Facts, list[str]]:
     """Return the facts of a node with a driver, and warnings.
+
+    Args:
+        discovery: of the machine.
+        machine_type_file: has the name of the machine's product.
+        excluded: GPUs that Kubernetes does not get; see `config_file.Document`.
 
     Raises:
         DriverNotFoundError, NvmlError: there is no driver, or it does not answer.
@@ -30,12 +40,13 @@ async def with_gpus(discovery: Discovery, machine_type_file: str) -> tuple[Facts
     inventory = await discovery.inventory()
     if inventory.mode == "csv":
         return await _with_tegra(discovery, machine_type_file)
-    by_uuid = await discovery.nvml.attributes() if inventory.gpus else {}
+    gpus = [gpu for gpu in inventory.gpus if not is_excluded(gpu, excluded)]
+    by_uuid = await discovery.nvml.attributes() if gpus else {}
     drivers, warnings = await _host_drivers(discovery)
     facts = Facts(
         driver_version=inventory.driver_version,
         cuda_version=inventory.cuda_version,
-        gpus=tuple(_gpu(roots, gpu, by_uuid.get(gpu.uuid)) for gpu in inventory.gpus),
+        gpus=tuple(_gpu(roots, gpu, by_uuid.get(gpu.uuid)) for gpu in gpus),
         machine=procfs.read_text(machine_type_file) or "",
         host_drivers=drivers,
         has_nvidia_device=bool(pci.nvidia_devices(roots)),

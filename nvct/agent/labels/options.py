@@ -142,6 +142,7 @@ def resolve(
         **TABLE.fields(values),
         gpu_names=document.gpu_names,
         mig_names=document.mig_names,
+        excluded=document.excluded,
         sharing=document.sharing,
     )
     duration.seconds(settings.sleep_interval)

@@ -49,6 +49,7 @@ class Settings:
     extra_labels: tuple[str, ...] = (ECC, MODELS, PRESENT)
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
+    excluded: tuple[str, ...] = ()
     sharing: Sharing | None = None
 
     @property

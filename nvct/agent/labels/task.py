@@ -192,7 +192,9 @@ class NodeLabels:
         if settings.device_discovery_strategy == VFIO:
             return await gather.with_passthrough(self._discovery, settings.machine_type_file)
         try:
-            return await gather.with_gpus(self._discovery, settings.machine_type_file)
+            return await gather.with_gpus(
+                self._discovery, settings.machine_type_file, settings.excluded
+            )
         except SupervisorEndedError:
             raise
         except (DriverNotFoundError, NvmlError) as error:

@@ -40,6 +40,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
         **TABLE.fields(document.values),
         gpu_names=document.gpu_names,
         mig_names=document.mig_names,
+        excluded=document.excluded,
         replicas=sharing.replicas if sharing else (),
         mps=bool(sharing and sharing.strategy == config_file.MPS),
     )

@@ -214,6 +214,8 @@ def test_an_unknown_key_is_a_warning_with_its_path(tmp_path: Path) -> None:
             "sharing: {timeSlicing: {resources: [{name: GPU, replicas: 2}]}}",
             "'nvidia.com/GPU' is no resource name",
         ),
+        ([], "resources: {exclude: '*T4*'}", "resources.exclude must be a list, not '*T4*'"),
+        ([], "resources: {exclude: [{model: T4}]}", "resources.exclude must be a list"),
         ([], "resources: {gpus: [{pattern: x}]}", "each of resources.gpus needs a pattern"),
         ([], f"resources: {{gpus: [{{pattern: x, name: {'a' * 60}}}]}}", "is no resource name"),
     ],

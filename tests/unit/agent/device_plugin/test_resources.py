@@ -59,6 +59,23 @@ def test_a_pattern_has_no_other_special_characters() -> None:
     assert of(gpu(0, T4), gpu_names=names) == {GPU: ["GPU-0"]}
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), ["GPU-0", "GPU-1", "GPU-2"]),
+        (("1",), ["GPU-0", "GPU-2"]),
+        (("GPU-0", "7"), ["GPU-1", "GPU-2"]),
+        (("*T4",), ["GPU-0", "GPU-1"]),
+        (("T4",), ["GPU-0", "GPU-1", "GPU-2"]),
+        (("*A100*", "2"), []),
+    ],
+)
+def test_excluded_gpus_are_not_there(words: tuple[str, ...], expected: list[str]) -> None:
+    found = of(gpu(0), gpu(1), gpu(2, T4), excluded=words)
+
+    assert found == ({GPU: expected} if expected else {})
+
+
 def test_devices_in_the_order_of_the_machine_not_of_text() -> None:
     assert of(*(gpu(n) for n in range(12)))[GPU][-3:] == ["GPU-9", "GPU-10", "GPU-11"]
 

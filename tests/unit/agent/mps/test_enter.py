@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A program where MPS runs: its /dev/shm is that of the clients, in a mount namespace of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from nvct.agent.mps import place
+from nvct.agent.mps.place import Place
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+RESOURCE = "nvidia.com/gpu"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mps", dir="/tmp") as name:
+        (Path(name) / "shm").mkdir()
+        yield Path(name)
+
+
+def run(where: Place, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        where.command(*command), env=where.environment(RESOURCE), capture_output=True, text=True,
+        check=False, timeout=20,
+    )  # fmt: skip
+
+
+def test_the_shared_memory_is_that_of_the_clients_and_this_processs_stays(folder: Path) -> None:
+    name = f"nvct-{folder.name}"
+
+    done = run(Place(str(folder)), "touch", f"/dev/shm/{name}")
+
+    if "Operation not permitted" in done.stdout:
+        pytest.skip("no mount namespace can be made here")
+    assert done.returncode == 0, done
+    assert (folder / "shm" / name).exists()
+    assert not Path("/dev/shm", name).exists()
+
+
+def test_in_the_drivers_root_the_folder_is_at_another_path(folder: Path) -> None:
+    """The root is that of this machine by another name, so that it has programs."""
+    where = Place(str(folder), "/proc/self/root")
+
+    done = run(where, "ls", "/tmp")
+
+    if "Operation not permitted" in done.stdout:
+        pytest.skip("no mount namespace can be made here")
+    assert "shm" in done.stdout.split(), done
+    pipes = where.environment(RESOURCE)["CUDA_MPS_PIPE_DIRECTORY"]
+    assert pipes == f"/tmp/{RESOURCE}/pipe"
+    assert set(where.environment(RESOURCE)) >= {"PATH", "CUDA_MPS_LOG_DIRECTORY"}
+
+
+def test_a_root_without_a_folder_for_it_is_named(folder: Path) -> None:
+    done = run(Place(str(folder), str(folder / "nothing")), "ls")
+
+    assert done.returncode == 1
+    assert f"cannot start ls below {folder}/nothing" in done.stdout
+
+
+def test_the_drivers_root_is_used_if_this_container_lacks_the_program(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(place, "CONTAINER_FOLDER", str(folder / "mps"))
+    env = {"MPS_ROOT": str(folder), "DRIVER_ROOT_CTR_PATH": str(folder / "shm")}
+    assert place.of_environment(env) == Place(str(folder), str(folder / "shm"))
+
+    (folder / place.PROGRAM).touch(mode=0o755)
+    assert place.of_environment(env) == Place(str(folder))
+    assert place.of_environment({}).folder == place.DEFAULT_ROOT
+    (folder / "mps").mkdir()
+    assert place.of_environment(env).folder == str(folder / "mps")
+    assert Place("/mps").command("x")[0] == sys.executable
