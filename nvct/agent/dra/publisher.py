@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 from nvct.agent.cluster import NODE, NOT_FOUND, ClusterError
 from nvct.agent.dra import slices
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MANAGER = "nvct-dra"
 """Of the fields of slices."""
+APART_S = 1.0
+"""The shortest time between two writes because of others' changes."""
 INVALID = 422
 """HTTP's status for an object that breaks a rule of its kind."""
 DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -57,6 +60,7 @@ class Publisher:
         self._changed = asyncio.Event()
         self._versions: dict[str, str] = {}
         self._since = ""
+        self._wrote_at = 0.0
 
     def offer(self, offer: Offer) -> None:
         """Set what the node offers from now on."""
@@ -77,6 +81,8 @@ class Publisher:
                 self.is_current = not self._changed.is_set()
                 failures, self.problem = 0, ""
                 await unless(self._changed, self._other_changes())
+                # Two drivers that do not agree, as during an update, must not flood the server.
+                await until_set(self._changed, self._wrote_at + APART_S - time.monotonic())
             except HostError as error:
                 self._complain(error)
                 delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
@@ -120,6 +126,7 @@ class Publisher:
         count = len(changes.apply) + len(changes.delete)
         if count:
             self._log.info(f"{count} ResourceSlices of Node {self._node} were written")
+            self._wrote_at = time.monotonic()
         self.written += count
         self._since = found.version
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from nvct.agent.cluster import FORBIDDEN, ClusterError
+from nvct.agent.dra import publisher as publisher_module
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Version
 from nvct.agent.dra.publisher import Publisher
@@ -154,7 +155,9 @@ def shown(api: FakeApi) -> list[str]:
     return [one["name"] for found in api.all(KIND.plural) for one in found["spec"]["devices"]]
 
 
-def test_slices_are_written_once_and_again_after_a_wipe() -> None:
+def test_slices_are_written_once_and_again_after_a_wipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publisher_module, "APART_S", 0.01)
+
     async def test() -> None:
         api = FakeApi()
         async with publishing(api) as publisher:
@@ -180,6 +183,18 @@ def test_slices_are_written_once_and_again_after_a_wipe() -> None:
             publisher.offer(of())
             await asyncio.sleep(0.02)
             assert publisher.written == 0
+
+    asyncio.run(test())
+
+
+def test_two_drivers_that_do_not_agree_write_once_a_second() -> None:
+    async def test() -> None:
+        api = FakeApi()
+        async with publishing(api) as older, publishing(api) as newer:
+            older.offer(of(device(0)))
+            newer.offer(of(device(0, ecc=True)))
+            await asyncio.sleep(0.4)
+            assert 2 <= len(api.writes) <= 4
 
     asyncio.run(test())
 
