@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import pytest
 
+from nvct.agent import engine_question
+from nvct.agent.device_plugin.engine_features import features
+from nvct.agent.device_plugin.list_strategy import Engine
 from tests.engines import configured, crash
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd
@@ -71,6 +74,9 @@ def test_the_field_and_the_annotation_of_cdi_give_gpus(bare: Containerd) -> None
     bare.configure("--cdi.enabled")
     bare.restart()
     annotations = {KEY: configured.DEVICE}
+    told = features(engine_question.ask([str(bare.box.root)]))  # what strategy auto goes by
+    assert isinstance(told, Engine), told
+    assert told.takes_annotations is (bare.version() >= FIRST_WITH_CDI), told
     for handler in ("", "nvidia"):
         for pod in (
             Pod(handler=handler, cdi=(configured.DEVICE,)),

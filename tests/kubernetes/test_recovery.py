@@ -117,6 +117,25 @@ def test_nvml_that_hangs(kind: str, node: Cluster, watch: Watch) -> None:
     _gives_all(node)
 
 
+def test_one_gpu_that_hangs(node: Cluster) -> None:
+    machine = simulated(node)
+    with plugin(node, "--health-probation=1"), Watch(node) as watch:
+        watch.until(GPUS, "the plugin has started", time.time())
+        began = time.time()
+        node_changes.apply(machine, "gpu", ["3", f"hang={HANG_S}"])
+        try:
+            assert watch.until(GPUS - 1, "one GPU hangs", began) < SOON_S
+            assert watch.least(began) == GPUS - 1
+            assert "does not answer: its devices are unhealthy" in log(node, device_plugin.PLUGIN)
+        finally:
+            node_changes.apply(machine, "gpu", ["3", "hang=0"])
+        ended = time.time()
+        assert watch.until(GPUS, "the GPU answers again", ended) < SOON_S
+        assert watch.least(ended) == GPUS - 1
+        assert device_plugin.restarts(node, device_plugin.PLUGIN) == 0
+        _gives_all(node)
+
+
 def test_a_driver_that_goes_and_comes_back(node: Cluster, watch: Watch) -> None:
     machine = simulated(node)
     files = (machine.driver_root / "usr", machine.proc / "driver/nvidia")
