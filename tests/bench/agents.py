@@ -2,7 +2,8 @@
 """The device plugin beside the incumbent's, on simulated nodes, with a kubelet of the tests.
 
 Times are medians of the rounds; memory is the proportional set size of each process of the last
-round. Nothing is asserted.
+round. The whole agent is measured, too, with all tasks that run beside each other; there is no API
+server, so its clients are loaded and try again. Only the agent's memory has a limit.
 """
 
 from __future__ import annotations
@@ -44,6 +45,19 @@ PREFERRED_CALLS = 5
 TIMEOUT_S = 30.0
 POLL_S = 0.001
 TICKS = os.sysconf("SC_CLK_TCK")
+TASKS = "condition,config-manager,device-plugin,exporter,labels,mig-manager"
+"""All but dra, which takes the place of device-plugin."""
+IDLE_ROW = "idle CPU, % of a core"
+BUDGET_MIB = 80.0
+"""Of all processes of the agent on a node of 8 GPUs."""
+NO_SERVER = """
+apiVersion: v1
+kind: Config
+clusters: [{name: a, cluster: {server: "http://127.0.0.1:9"}}]
+users: [{name: a, user: {}}]
+contexts: [{name: a, context: {cluster: a, user: a}}]
+current-context: a
+"""
 
 
 @dataclass
@@ -79,7 +93,38 @@ def main() -> None:
     for number in range(ROUNDS):
         for subject in subjects:
             asyncio.run(_round(subject, work, is_last=number == ROUNDS - 1))
+    agent = asyncio.run(_agent(work))
     _print(title, subjects)
+    _print_agent(agent, subjects)
+    if (_memory_mib(agent) or 0.0) > BUDGET_MIB:
+        raise SystemExit(f"the agent's processes have more than {BUDGET_MIB:g} MiB")
+
+
+async def _agent(work: Path) -> Subject:
+    """Measure `nvct agent` with all tasks that run beside each other."""
+    config = work / "kubeconfig"
+    config.write_text(NO_SERVER)
+    command = [str(Path(sys.executable).with_name("nvct")), "agent", "--tasks", TASKS]
+    subject = Subject("agent", command)
+    env = {
+        "KUBECONFIG": str(config), "NODE_NAME": "node", "DRIVER_ROOT_CTR_PATH": "/",
+        "CONFIG_FILE_DST": str(work / "config.yaml"), "CONFIG_FILE_SRCDIR": str(work),
+        "DCGM_EXPORTER_LISTEN": "127.0.0.1:0",
+    }  # fmt: skip
+    kubelet = FakeKubelet(FOLDER)
+    await kubelet.start()
+    with (work / "agent.log").open("ab") as log:
+        process = subprocess.Popen(  # noqa: ASYNC220
+            command, stdout=log, stderr=log, env={**os.environ, **env}
+        )
+    try:
+        await _listed(kubelet, subject, log.name)
+        await _idle(process.pid, subject)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(TIMEOUT_S)
+        await kubelet.stop()
+    return subject
 
 
 async def _round(subject: Subject, work: Path, *, is_last: bool) -> None:
@@ -146,7 +191,7 @@ async def _idle(pid: int, subject: Subject) -> None:
     await asyncio.sleep(SETTLE_S)
     before = cpu_s(pid)
     await asyncio.sleep(IDLE_S)
-    subject.add("idle CPU, % of a core", 100 * (cpu_s(pid) - before) / IDLE_S)
+    subject.add(IDLE_ROW, 100 * (cpu_s(pid) - before) / IDLE_S)
     subject.processes = [(_name(each), pss_kib(each)) for each in family(pid)]
 
 
@@ -201,6 +246,21 @@ def _print(title: str, subjects: list[Subject]) -> None:
     for subject in subjects:
         sizes = (f"{name} {kib / 1024:.1f}" for name, kib in subject.processes)
         console.print(f"  PSS of {subject.name}'s processes, MiB: {', '.join(sizes)}")
+
+
+def _print_agent(agent: Subject, subjects: list[Subject]) -> None:
+    memory = _memory_mib(agent) or 0.0
+    cpu = _median(IDLE_ROW, agent) or 0.0
+    sizes = (f"{name} {kib / 1024:.1f}" for name, kib in agent.processes)
+    print(f"  the whole agent ({TASKS}):")
+    print(f"    PSS {memory:.1f} of {BUDGET_MIB:g} MiB: {', '.join(sizes)}")
+    print(f"    idle CPU, % of a core: {cpu:.2f}")
+    for subject in subjects:
+        plugin, ticks = _memory_mib(subject), _median(IDLE_ROW, subject)
+        if plugin and ticks:
+            print(
+                f"    x {subject.name}'s plugin: PSS {memory / plugin:.2f}, CPU {cpu / ticks:.2f}"
+            )
 
 
 def _row(
