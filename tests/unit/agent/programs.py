@@ -68,7 +68,8 @@ class Machine:
         assert self._holder.stdout
         if self._holder.stdout.readline() != "ready\n":
             raise ContainerNotPossibleError(self._holder.communicate()[1].strip()[-200:])
-        self.run = Path(f"/proc/{self._holder.pid}/root/run")
+        self.holder = self._holder.pid
+        self.run = Path(f"/proc/{self.holder}/root/run")
 
     def start(self, *words: str, **env: str) -> Program:
         """Start `nvct agent` with a free port."""
