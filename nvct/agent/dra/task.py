@@ -153,12 +153,14 @@ class DraDriver:
     def metrics(self) -> Iterator[Family]:
         """Yield the driver's own metrics."""
         offered = classic.without(self._all, self._taken)
+        yield from self._health.metrics()
         yield Family(
             name=f"{PREFIX}_devices", help="Devices that are offered by ResourceSlices.",
             samples=(Sample(value=len(offered.devices)),),
         )  # fmt: skip
         counters = (
             ("prepared_total", "Claims that were prepared.", self._preparer.prepared),
+            ("prepare_seconds_total", "How long these took.", self._preparer.took_s),
             ("failures_total", "Prepares that failed.", self._preparer.failures),
             (
                 "slices_written_total", "ResourceSlices that were written or deleted.",

@@ -127,6 +127,13 @@ def test_a_claim_of_a_simulated_gpu(version: str, machine: Discovery, folder: Pa
             (state,) = made.describe()
             assert state["state"] == "listed"
             assert state["claims"] == ["ns/one"]
+            counted = {one.name: [s.value for s in one.samples] for one in made.metrics()}
+            assert (
+                counted["nvct_dra_prepared_total"]
+                == counted["nvct_dra_slices_written_total"]
+                == [1]
+            )
+            assert counted["nvct_dra_devices"] == [4]
             with pytest.raises(RefusedError, match="is prepared for claim ns/one"):
                 await kubelet.prepare(allocate(api, "two", "gpu-2"))
             await kubelet.unprepare(claim)
