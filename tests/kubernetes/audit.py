@@ -76,6 +76,12 @@ def of_accounts(found: Iterable[Request]) -> list[Request]:
     return [request for request in found if request.user.startswith(ACCOUNT)]
 
 
+def refused(log: Path, start: int = 0) -> list[Request]:
+    """Return the requests of nvct's accounts that the API server did not allow."""
+    found = of_accounts(requests(log, start))
+    return [request for request in found if request.status in REFUSED]
+
+
 def granted(manifest: str) -> set[Right]:
     """Return the rights that the roles of rendered manifests grant to accounts."""
     objects = [each for each in yaml.safe_load_all(manifest) if each]

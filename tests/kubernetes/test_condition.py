@@ -13,6 +13,7 @@ from nvct.agent.condition.condition import TYPE
 from nvct.sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
+from tests.kubernetes import cost
 from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, simulated
@@ -27,6 +28,7 @@ pytestmark = [
     pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
 ]
 LOG = "agent.log"
+IDLE_AN_HOUR = 42
 NO_AGENT = ["of", "the", "agent", "runs", "here"]
 RIGHTS = (
     ("condition", "get", "nodes"),
@@ -79,6 +81,14 @@ def test_without_rights_the_log_says_which_and_gpus_are_offered(cluster: Cluster
         assert wait(lambda: "may not get nodes" in log(cluster), TIMEOUT_S), log(cluster)
         assert wait(lambda: allocatable(cluster) == GPUS, TIMEOUT_S), log(cluster)
     assert "service account nobody of namespace default may not get nodes" in log(cluster)
+
+
+def test_an_idle_agent_asks_the_api_server_rarely(cluster: Cluster) -> None:
+    """Ten minutes in half one; docs/kubernetes.md has the numbers of `tests.kubernetes.cost`."""
+    with cost.installed(cluster) as path, cost.agent(cluster, path, cost.SPEEDUP):
+        requests = cost.idle(cluster, 600 / cost.SPEEDUP)
+    assert {"get", "patch", "watch"} == {right.verb for right in requests}
+    assert sum(requests.values()) <= 2 * IDLE_AN_HOUR
 
 
 def test_the_condition_follows_the_node(cluster: Cluster) -> None:
