@@ -73,6 +73,7 @@ sandboxWorkloads: nvct prepares no GPUs for virtual machines
 {{- define "nvct.withoutEffect" -}}
 ccManager: nvct does not change the confidential computing mode
 dcgm: nvct needs no DCGM
+dcgmPodExporter: the exporter's metrics name the pods
 draDriver: the value of nvct's own DRA driver is dra.enabled
 gdrcopy: nvct installs no kernel module; GDRCOPY_ENABLED in devicePlugin.env gives its device to pods
 gds: nvct installs no kernel module; GDS_ENABLED in devicePlugin.env gives its devices to pods
@@ -119,6 +120,7 @@ legacyDaemonsetAPI: Kubernetes has no such API any more
 namespace: helm's option --namespace chooses it
 namespaceOverride: helm's option --namespace chooses it
 nvidiaDriverRoot: the driver is found; hostPaths.driverInstallDir is that of a driver container
+replicaCount: there is no operator
 podSecurityContext: the agent runs as root
 runtimeClassName: the agent needs no RuntimeClass
 securityContext: the rights of each container are the chart's
