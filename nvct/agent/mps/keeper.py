@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import time
 
 from nvct.agent.mps import daemons
@@ -23,7 +24,7 @@ from nvct.agent.mps.control import Control
 from nvct.agent.mps.place import SHM, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
-from nvct.host.nvml.process import WorkerProcess
+from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Kept:
 
 def serve(connection: socket) -> None:
     """Keep daemons until the other side closes the connection, and then stop them."""
+    _outlive_others()
     place = of_environment(os.environ)
     keeper = Keeper(place)
     sent: dict[str, str] | None = None
@@ -172,6 +174,19 @@ def serve(connection: socket) -> None:
     finally:
         if keeper.starts:
             keeper.want([], starts=True)
+
+
+def _outlive_others() -> None:
+    """Do not end by a signal for all processes of a service, nor with NVML's supervisor.
+
+    The end of the connection ends this process, when the daemons have ended and the compute mode
+    is the GPUs' former one.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+    # No SIG_IGN: the daemons would inherit that.
+    signal.signal(signal.SIGTERM, lambda *_: None)
 
 
 def _take(keeper: Keeper, message: Json) -> None:
@@ -204,6 +219,11 @@ class KeeperProcess:
         self._process: WorkerProcess | None = None
         self._sent: Json = None
         self._state: dict[str, str] = {}
+
+    @property
+    def pid(self) -> int | None:
+        """Return its number, None if it does not run."""
+        return self._process.pid if self._process else None
 
     def exchange(self, wanted: Json) -> Json:
         """Tell the keeper what is wanted, and return the last state that it has sent.
