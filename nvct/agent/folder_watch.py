@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 from nvct.agent.waiting import until_set
 from nvct.kernel import inotify
@@ -49,15 +50,25 @@ class FolderWatch:
         """Wait for a change since the last call, for LOOK_S at most.
 
         Args:
-            folders: to be watched from now on; a first call returns at once.
+            folders: to be watched from now on; a first call returns at once. The one above is
+                watched where one is missing.
             blind_s: instead of LOOK_S if one of them cannot be watched.
         """
-        unwatched = set(folders) - set(self._watches.values())
-        added = [folder for folder in unwatched if self._add(folder)]
-        if added:
+        sees = [self._sees(folder) for folder in folders]
+        if None in sees:
             return
-        await until_set(self._changed, blind_s if unwatched else LOOK_S)
+        await until_set(self._changed, LOOK_S if all(sees) else blind_s)
         self._changed.clear()
+
+    def _sees(self, folder: str) -> bool | None:
+        """Return whether a folder, or one that will contain it, is watched; None from now on."""
+        watched = self._watches.values()
+        for path in (folder, os.path.dirname(folder)):
+            if path in watched:
+                return True
+            if self._add(path):
+                return None
+        return False
 
     def _add(self, folder: str) -> bool:
         if self._inotify is None:

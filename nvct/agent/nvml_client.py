@@ -11,7 +11,7 @@ from dataclasses import replace
 from nvct.agent.nvml_supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
 from nvct.agent.waiting import within
 from nvct.errors import NvmlError
-from nvct.host.nvml import answers, condition_answer, messages, samples_answer
+from nvct.host.nvml import answers, condition_answer, messages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -163,6 +163,8 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
+        from nvct.host.nvml import samples_answer  # one task needs it
+
         return await self._ask("samples", samples_answer.samples)
 
     async def mig(self) -> MigState:

@@ -19,11 +19,9 @@ import os
 
 from nvct import errors
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
-from nvct.host.gpu import vgpu
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
-from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -135,7 +133,7 @@ class Supervisor:
                 hint="run a program that changes MIG with NVML in its own container",
             )
         if verb == HOST_DRIVERS:
-            return [list(driver) for driver in vgpu.host_drivers(Roots())]
+            return _host_drivers()
         if verb == ENGINE:
             return self._ask_engine()
         if verb == CLOSE and self._session is None:
@@ -178,3 +176,10 @@ class Supervisor:
             self._session = None
         self._session = self._session or NvmlSession(library)
         return self._session
+
+
+def _host_drivers() -> Json:
+    from nvct.host.gpu import vgpu  # one task asks
+    from nvct.host.roots import Roots
+
+    return [list(driver) for driver in vgpu.host_drivers(Roots())]

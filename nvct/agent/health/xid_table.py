@@ -8,8 +8,8 @@ documents: XIDs to be ignored, and exceptions. Its own list of ignored XIDs stay
 from __future__ import annotations
 
 import csv
+import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal, cast
 
 from nvct.agent.health.machine import Fault
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     XidAction: TypeAlias = Literal["ignore", "application", "reset", "reboot", "replace"]
     Rows: TypeAlias = Mapping[int, "Row"]
 
-FILE = Path(__file__).with_name("xids.csv")
+FILE = os.path.join(os.path.dirname(__file__), "xids.csv")
 COLUMNS = ["xid", "action", "name", "source", "date"]
 ACTIONS = ("ignore", "application", "reset", "reboot", "replace")
 DIGITS = 6
@@ -110,7 +110,7 @@ class XidTable:
         return Fault(action=self.action(xid), reason=f"XID {xid}{name}")
 
 
-def read(path: str | Path = FILE) -> dict[int, Row]:
+def read(path: str | os.PathLike[str] = FILE) -> dict[int, Row]:
     """Return the lines of a table by XID.
 
     Only the first two columns must be there.
@@ -119,7 +119,8 @@ def read(path: str | Path = FILE) -> dict[int, Row]:
         DocumentError: the file cannot be read, or a line is malformed; the message has its number.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise DocumentError(f"cannot read the XID table {path}: {why}") from error

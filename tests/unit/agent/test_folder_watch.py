@@ -73,16 +73,27 @@ def test_a_folder_that_is_missing_is_watched_when_it_is_there(tmp_path: Path) ->
 
     async def run() -> None:
         with FolderWatch() as changes:
-            for _ in range(3):
-                await changes.wait([str(folder)], BLIND_S)
-            folder.mkdir()
-            await changes.wait([str(folder)], BLIND_S)  # it begins
+            await changes.wait([str(folder)], LONG_S)  # it begins with the one above
+            asyncio.get_running_loop().call_later(0.01, folder.mkdir)
+            await changes.wait([str(folder)], LONG_S)
+            await changes.wait([str(folder)], LONG_S)  # it begins
             asyncio.get_running_loop().call_later(0.01, (folder / "file").touch)
             await changes.wait([str(folder)], LONG_S)
 
     began = time.monotonic()
     asyncio.run(run())
     assert time.monotonic() - began < LONG_S / 2
+
+
+def test_a_folder_in_nowhere_is_looked_at_often(tmp_path: Path) -> None:
+    async def run() -> None:
+        with FolderWatch() as changes:
+            for _ in range(3):
+                await changes.wait([str(tmp_path / "no/folder")], BLIND_S)
+
+    began = time.monotonic()
+    asyncio.run(run())
+    assert 3 * BLIND_S <= time.monotonic() - began < LONG_S / 2
 
 
 def test_without_inotify_the_wait_is_short(
