@@ -34,7 +34,7 @@ from tests.unit.agent.test_samples import client_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
     from nvct.agent.http import Answer, Request
@@ -79,6 +79,8 @@ class Live:
                 series: list[dict[str, Any]] = json.load(answer)["data"]["result"]
                 return series
         except urllib.error.HTTPError as error:
+            if error.code == 503:  # it starts
+                raise
             raise AssertionError(f"{words}: {error.read().decode()}") from error
 
     def wait(self, expression: str) -> None:
@@ -160,6 +162,7 @@ def _targets(node: tree.Node, folder: Path) -> Iterator[tuple[int, int]]:
         "--processes", "--host-root", str(folder),
     )  # fmt: skip
     ports: list[int] = []
+    failures: list[BaseException | None] = []
     stop = threading.Event()
     of_agent = exposition.text(agent_metrics.families(folder))
 
@@ -180,16 +183,25 @@ def _targets(node: tree.Node, folder: Path) -> Iterator[tuple[int, int]]:
             await agent.close()
 
     with client_of(node) as client:
-        thread = threading.Thread(target=lambda: asyncio.run(serve()))
+        thread = threading.Thread(target=lambda: failures.append(_failure_of(serve)))
         thread.start()
         try:
             while len(ports) < 2:
-                assert thread.is_alive()
+                assert thread.is_alive(), failures
                 time.sleep(0.02)
             yield ports[0], ports[1]
         finally:
             stop.set()
             thread.join()
+
+
+def _failure_of(serve: Callable[[], Coroutine[Any, Any, None]]) -> BaseException | None:
+    """Run until it ends; return the error that ended it, which a thread would only print."""
+    try:
+        asyncio.run(serve())
+    except Exception as error:
+        return error
+    return None
 
 
 @contextlib.contextmanager
