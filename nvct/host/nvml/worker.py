@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The worker: answers a session's requests, with the driver's library in its own process.
 
-To add a verb, write a function that takes `Calls` and the request's arguments, and add it to
-VERBS, a method to `session.NvmlSession`, and a parser of the value to `answers`.
+To add a verb, write a function that takes `Calls` and the request's arguments, and add its module
+to VERBS, a method to `session.NvmlSession`, and a parser of the value to `answers`.
 
 Contract: reads only the socket, and needs no state of the process that started it, so it can run
 in another container that shares the socket. gRPC is never imported here.
@@ -14,26 +14,12 @@ import math
 import os
 import time
 from dataclasses import asdict, is_dataclass
+from importlib import import_module
 
 from nvct import errors
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import calls, each_gpu, messages
-from nvct.host.nvml.attributes import attributes
-from nvct.host.nvml.conditions import conditions
-from nvct.host.nvml.events import events
-from nvct.host.nvml.mig import mig
-from nvct.host.nvml.mig_change import (
-    mig_create,
-    mig_create_compute,
-    mig_destroy,
-    mig_destroy_compute,
-    mig_set_mode,
-)
 from nvct.host.nvml.process import DEBUG_ENV
-from nvct.host.nvml.properties import properties
-from nvct.host.nvml.report import report
-from nvct.host.nvml.samples import samples
-from nvct.host.nvml.topology import topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,26 +31,29 @@ if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
 
 
+PACKAGE = "nvct.host.nvml"
+
+
 def check(_nvml: Calls) -> None:
     """Do nothing: the library is loaded and initialized before a verb runs."""
 
 
-VERBS: Mapping[str, Callable[..., object]] = {
-    "attributes": attributes,
-    "check": check,
-    "conditions": conditions,
-    "events": events,
-    "mig": mig,
-    "mig_create": mig_create,
-    "mig_create_compute": mig_create_compute,
-    "mig_destroy": mig_destroy,
-    "mig_destroy_compute": mig_destroy_compute,
-    "mig_set_mode": mig_set_mode,
-    "properties": properties,
-    "report": report,
-    "samples": samples,
-    "topology": topology,
+VERBS: Mapping[str, str] = {
+    "attributes": "attributes",
+    "conditions": "conditions",
+    "events": "events",
+    "mig": "mig",
+    "mig_create": "mig_change",
+    "mig_create_compute": "mig_change",
+    "mig_destroy": "mig_change",
+    "mig_destroy_compute": "mig_change",
+    "mig_set_mode": "mig_change",
+    "properties": "properties",
+    "report": "report",
+    "samples": "samples",
+    "topology": "topology",
 }
+"""The module of this package that has the function of the verb's name: no process asks for all."""
 
 
 def serve(connection: socket, path: str, load: Load = calls.load) -> None:
@@ -107,12 +96,15 @@ def _answer(driver: calls.Driver, verb: str, arguments: dict[str, Json]) -> dict
 
 
 def _function(verb: str) -> Callable[..., object]:
-    try:
-        return VERBS[verb]
-    except KeyError as error:
+    if verb == "check":
+        return check
+    module = VERBS.get(verb)
+    if module is None:
         raise NvmlError(
             f"NVML's worker process has no verb {verb!r}", hint="it is of another version of nvct"
-        ) from error
+        )
+    function: Callable[..., object] = getattr(import_module(f"{PACKAGE}.{module}"), verb)
+    return function
 
 
 def _as_json(value: Any) -> Any:  # noqa: ANN401 - what verbs return

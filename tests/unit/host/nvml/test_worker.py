@@ -156,3 +156,8 @@ def test_a_closed_session_ends_the_worker() -> None:
         worker.serve(worker_end, PATH, lambda _path: library)
 
     assert library.journal == ["init", "shutdown"]
+
+
+def test_each_verb_has_its_function() -> None:
+    for verb in ("check", *worker.VERBS):
+        assert callable(worker._function(verb))
