@@ -216,11 +216,14 @@ def test_d_and_e_the_old_api_version_is_refused_since_kubernetes_1_16(node: Clus
     ("key", "value"), [("gpus", "true"), ("hardware-type", "NVIDIAGPU")], ids=["d", "a"]
 )
 def test_a_and_d_a_label_chooses_the_nodes(key: str, value: str, node: Cluster) -> None:
-    with created(node, manifest(nodeSelector={key: value}), runs=False):
-        assert _desired(node) == 0
+    document = manifest(nodeSelector={key: value})
+    # The controller may keep what it remembers of an earlier DaemonSet with the same name.
+    name = document["metadata"]["name"] = f"{NAME}-{value.lower()}"
+    with created(node, document, runs=False):
+        assert _desired(node, name) == 0
         try:
             node.kubectl("label", "nodes", NODE, f"{key}={value}")
-            assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), logs(node)
+            assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), _state(node)
             pod = asks(1, runtime_class="", spec={"nodeSelector": {key: value}})
             assert len(UUID.findall(run(node.api, "chosen", pod).log)) == 1
         finally:
@@ -319,9 +322,15 @@ def _phase(node: Cluster, name: str) -> str:
     return str(found["status"]["phase"]) if found else ""
 
 
-def _desired(node: Cluster) -> int:
-    """Return on how many nodes the DaemonSet is to run, after its controller has seen it."""
-    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{NAME}"
+def _state(node: Cluster) -> str:
+    """Return what explains that a DaemonSet has no pods."""
+    log = (node.box.work / "kube-controller-manager.log").read_text(errors="replace")[-3000:]
+    return node.kubectl("describe", "daemonsets,pods", f"--namespace={NAMESPACE}") + log
+
+
+def _desired(node: Cluster, name: str) -> int:
+    """Return on how many nodes a DaemonSet is to run, after its controller has seen it."""
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/{name}"
 
     def status() -> dict[str, Any]:
         found = node.api.find(path)
