@@ -13,7 +13,10 @@ from nvct.oci import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -35,6 +38,13 @@ class Log:
     level: str = "info"
     form: str = "text"
     target: TextIO | None = field(default=None, repr=False)
+
+    def warned(self, found: tuple[T, Iterable[str]]) -> T:
+        """Return a result that has warnings, after these are logged."""
+        result, warnings = found
+        for warning in warnings:
+            self.warning(warning)
+        return result
 
     def debug(self, text: str) -> None:
         """Write what only a developer needs."""

@@ -67,10 +67,7 @@ def make(
     from nvct.errors import NvmlError
 
     def load() -> Settings:
-        settings, warnings = config_file.resolve(words, env)
-        for warning in warnings:
-            journal.warning(warning)
-        return settings
+        return journal.warned(config_file.resolve(words, env))
 
     def discovery(settings: Settings) -> Discovery:
         return of_this_machine(

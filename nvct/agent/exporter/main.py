@@ -55,10 +55,7 @@ def make(
     from nvct.host.roots import Roots
 
     def load() -> Settings:
-        settings, warnings = options.resolve(words, with_driver_roots(env))
-        for warning in warnings:
-            journal.warning(warning)
-        return settings
+        return journal.warned(options.resolve(words, with_driver_roots(env)))
 
     def library(settings: Settings) -> str:
         root = settings.container_driver_root

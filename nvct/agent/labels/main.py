@@ -56,10 +56,7 @@ def make(
     from nvct.agent.labels.task import NodeLabels
 
     def load() -> Settings:
-        settings, warnings = options.resolve(words, env, in_agent=in_agent)
-        for warning in warnings:
-            journal.warning(warning)
-        return settings
+        return journal.warned(options.resolve(words, env, in_agent=in_agent))
 
     def discovery(settings: Settings) -> Discovery:
         return of_this_machine(

@@ -59,10 +59,7 @@ def make(
     from nvct.agent.mps.task import MpsDaemons
 
     def load() -> Settings:
-        settings, warnings = options.resolve(words, env)
-        for warning in warnings:
-            journal.warning(warning)
-        return settings
+        return journal.warned(options.resolve(words, env))
 
     def discovery() -> Discovery:
         root = with_driver_roots(env).get("DRIVER_ROOT_CTR_PATH", "/driver-root")
