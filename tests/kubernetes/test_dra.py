@@ -29,6 +29,7 @@ from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, smi
 from tests.kubernetes.device_plugin import asks as asks_for
 from tests.kubernetes.pods import Pod, run, run_all
+from tests.kubernetes.test_exporter import exporter, of_pod, series
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -278,6 +279,10 @@ def test_what_a_claim_has_is_what_its_pod_sees_also_after_a_restart_of_the_kubel
         (name,) = allocated(node, "stays")
         mine = devices(node)[name.partition("/")[2]]
         assert UUID.findall(log_of(node, "stays")) == [mine]
+        with exporter(node, "--kubernetes-enable-dra"):
+            assert wait(lambda: of_pod(node, "stays"), TIMEOUT_S), series(node)
+            (labels,) = of_pod(node, "stays")
+            assert (labels["UUID"], labels["dra_claim_name"]) == (mine, "stays")
         before = driver.log().count("Registered DRA driver")
         node.restart_kubelet()
         assert wait(lambda: driver.log().count("Registered DRA driver") > before, TIMEOUT_S)
