@@ -113,7 +113,7 @@ class Endpoint:
         temporary = f"{folder}/.nvct-{uuid.uuid4().hex[:8]}"  # pids of containers may be equal
         try:
             self._server = service.server(self, temporary)
-            await self._server.start()
+            await asyncio.shield(self._server.start())  # as in `stop`
             if identity(self.path) not in (None, replaced):
                 raise FileExistsError(f"another process has just made {self.path}")
             os.rename(temporary, self.path)
