@@ -9,7 +9,8 @@ import socket
 import pytest
 
 from nvct.agent.discovery import Discovery
-from nvct.agent.labels import gather
+from nvct.agent.labels import gather, tegra
+from nvct.agent.labels.facts import Facts, GpuFacts
 from nvct.agent.nvml_client import NvmlClient
 from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml import messages
@@ -19,7 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.agent.labels.facts import Facts
     from nvct.oci.jsontext import Json
 
 READABLE = 64
@@ -78,3 +78,25 @@ def test_an_answer_that_is_none_leaves_the_labels_out(
     assert facts.host_drivers is None
     assert len(warnings) == 1
     assert "only 64 bytes are readable" in warnings[0]
+
+
+def test_cuda_is_asked_where_there_is_no_nvml(
+    roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def cuda() -> Facts:
+        return Facts(cuda_version="12.6", gpus=(GpuFacts(model="Orin"),))
+
+    monkeypatch.setattr(tegra, "facts", cuda)
+    machine = tmp_path / "product_name"
+    machine.write_text("Jetson AGX Orin\n")
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    client = NvmlClient(ours)
+    try:
+        discovery = Discovery(roots, client, mode="csv")
+        facts, _ = asyncio.run(gather.with_gpus(discovery, str(machine)))
+    finally:
+        client.disconnect()
+
+    assert (facts.machine.strip(), facts.cuda_version) == ("Jetson AGX Orin", "12.6")
+    assert [gpu.model for gpu in facts.gpus] == ["Orin"]
