@@ -7,6 +7,7 @@ is bound under a name that begins with a dot, which the kubelet ignores, and the
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import glob
 import os
@@ -74,7 +75,7 @@ class Endpoint:
         temporary = [f"{os.path.dirname(path)}/.nvct-{uuid.uuid4().hex[:8]}" for path in paths]
         try:
             self._server = dra_service.server(self._driver, DRIVER, self.socket, temporary)
-            await self._server.start()
+            await asyncio.shield(self._server.start())  # gRPC does not bear a cancellation
             for source, path in zip(temporary, paths, strict=True):
                 os.rename(source, path)
                 self._identities[path] = _file(path)
@@ -94,7 +95,7 @@ class Endpoint:
         self._identities = {}
         server, self._server = self._server, None
         if server is not None:
-            await server.stop(None)
+            await asyncio.shield(server.stop(None))
 
     async def _check_others(self) -> None:
         """Remove sockets without a process.
