@@ -386,14 +386,6 @@ def test_a_label_chooses_the_config_file_and_every_right_is_used_and_no_other(
 
 
 @ON_ONE
-def test_claims_give_gpus_by_an_agent_without_privileges(node: Cluster) -> None:
-    """By a resource of the device plugin's name, as Kubernetes 1.36 has it on by default."""
-    with installed(node, "--set=dra.enabled=true"):
-        assert _gpus(run(node.api, "claims", _asks("", count=2))) == 2, _state(node)
-        node.helm("test", "nvct", *IN_NAMESPACE, "--timeout=120s")
-
-
-@ON_ONE
 def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None:
     listener = "import socket, time; s = socket.socket(socket.AF_UNIX); s.bind({!r}); s.listen(); "
     script = f"{listener.format(SOCKET)}time.sleep(600)"
@@ -413,7 +405,7 @@ def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None
 @ON_ONE
 def test_a_label_makes_mig_devices(node: Cluster) -> None:
     name = "nvidia.com/mig-7g.80gb"
-    with installed(node, "--set=mig.strategy=mixed"):
+    with installed(node, "--set=mig.strategy=mixed", "--set=migManager.enabled=true"):
         _show_tree(node)
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node)
         try:
