@@ -120,11 +120,12 @@ def plugin(cluster: Cluster, *flags: str, name: str = PLUGIN, config: str = "") 
         assert wait(lambda: cluster.api.find(f"{PODS}/{name}") is None, TIMEOUT_S)
 
 
-def smi(cluster: Cluster, *words: str) -> None:
-    """Run nvidia-smi beside the node's daemons."""
+def smi(cluster: Cluster, *words: str) -> str:
+    """Run nvidia-smi beside the node's daemons, and return its output."""
     libraries = {"LD_LIBRARY_PATH": f"{DRIVER_ROOT}/usr/lib/x86_64-linux-gnu"}
     done = cluster.box.call(f"{DRIVER_ROOT}/usr/bin/nvidia-smi", *words, env=libraries)
     assert done.returncode == 0, done
+    return done.stdout
 
 
 def restarts(cluster: Cluster, pod: str) -> int:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,9 @@ import pytest
 from tests.engines.box import PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes.accounts import kubeconfig_of
-from tests.kubernetes.api import wait
+from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import FOLDER, NODE, Cluster
+from tests.kubernetes.pods import Pod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,6 +96,57 @@ def test_a_changed_label_is_followed_and_the_program_gets_a_signal(
         assert in_force(cluster) == CONFIGS["single"]
         cluster.box.write(f"{SOURCE}/nothing", "flags: {migStrategy: none}")
         assert wait(lambda: "none" in in_force(cluster), SOON_S), log(cluster)
+
+
+def test_a_changed_config_map_is_taken_up_and_a_malformed_one_is_not(
+    cluster: Cluster, account: str
+) -> None:
+    """The volume is the kubelet's own, of a pod beside the program."""
+    cluster.kubectl("label", "--overwrite", "node", NODE, f"{LABEL}=single")
+    cluster.kubectl("create", "configmap", "configs", f"--from-literal=single={CONFIGS['single']}")
+    cluster.api.create(PODS, HAS_CONFIGS.manifest("has-configs"))
+    path = f"{PODS}/has-configs"
+    try:
+        assert wait(lambda: phase(cluster, path) == "Running", TIMEOUT_S)
+        pod = cluster.api.find(path)
+        assert pod is not None
+        volumes = f"/var/lib/kubelet/pods/{pod['metadata']['uid']}/volumes"
+        source = f"--config-file-srcdir={volumes}/kubernetes.io~configmap/configs"
+        with running(cluster, words_of(account, source)):
+            assert wait(lambda: in_force(cluster) == CONFIGS["single"], SOON_S), log(cluster)
+            change(cluster, CONFIGS["mixed"])
+            assert wait(lambda: in_force(cluster) == CONFIGS["mixed"], TIMEOUT_S), log(cluster)
+
+            change(cluster, "flags: {migStrategy: [}")
+            assert wait(lambda: "single is malformed in line" in log(cluster), TIMEOUT_S), log(
+                cluster
+            )
+            assert in_force(cluster) == CONFIGS["mixed"]
+            change(cluster, CONFIGS["single"])
+            assert wait(lambda: in_force(cluster) == CONFIGS["single"], TIMEOUT_S), log(cluster)
+    finally:
+        cluster.api.delete(path)
+        cluster.kubectl("delete", "configmap", "configs")
+
+
+HAS_CONFIGS = Pod(
+    script="sleep 600",
+    container={"volumeMounts": [{"name": "configs", "mountPath": "/configs"}]},
+    spec={"volumes": [{"name": "configs", "configMap": {"name": "configs"}}]},
+)
+
+
+def change(cluster: Cluster, text: str) -> None:
+    """Change the ConfigMap; a change of the pod has the kubelet update its volume at once."""
+    patch = json.dumps({"data": {"single": text}})
+    cluster.kubectl("patch", "configmap", "configs", "--type=merge", f"--patch={patch}")
+    time.sleep(1)  # the kubelet watches the ConfigMap
+    cluster.kubectl("annotate", "--overwrite", "pod", "has-configs", f"changed={time.time()}")
+
+
+def phase(cluster: Cluster, path: str) -> str:
+    pod = cluster.api.find(path)
+    return str(pod["status"].get("phase")) if pod else ""
 
 
 def test_who_may_not_watch_is_named(cluster: Cluster) -> None:

@@ -10,8 +10,10 @@ import time
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU
+from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
-from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.api import PODS, ApiError, wait
+from tests.kubernetes.cluster import FOLDER
 from tests.kubernetes.conftest import CONTAINERD
 from tests.kubernetes.device_plugin import (
     GPUS,
@@ -30,6 +32,8 @@ from tests.kubernetes.pods import Pod, run, run_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
@@ -38,6 +42,8 @@ pytestmark = [
 ]
 STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 SETTLE_S = 1.5
+MPS_ROOT = "/run/nvidia/mps"
+CONTROL, PERCENTAGE = "nvidia-cuda-mps-control", "default_active_thread_percentage"
 SMALL = "nvidia.com/mig-1g.10gb"
 MIG_UUID = re.compile(r"UUID: (MIG-[0-9a-f-]+)")
 
@@ -120,6 +126,73 @@ def test_shared_gpus_are_distributed(node: Cluster) -> None:
         seen = [UUID.findall(result.log) for result in results.values()]
         assert sorted(map(len, seen)) == [1, 1, 1], results
         assert len({uuids[0] for uuids in seen}) == 3, results
+
+
+def test_gpus_shared_by_mps_have_their_limits_in_pods(node: Cluster) -> None:
+    """The agent keeps the control daemon; a stand-in that a pod can ask as the real one."""
+    folder = f"{MPS_ROOT}/{GPU}/pipe"
+    script = f"echo $CUDA_MPS_PIPE_DIRECTORY; echo get_{PERCENTAGE} | {CONTROL}; touch /dev/shm/x"
+    with mps_agent(node):
+        assert wait(lambda: allocatable(node) == 4 * GPUS, TIMEOUT_S), agent_log(node)
+        assert modes(node) == {"Exclusive_Process"}
+        pod = run(node.api, "by-mps", asks(1, script))
+        assert pod.lines == [f"/mps/{GPU}/pipe", "25.0"], pod
+        assert node.box.call("test", "-e", f"{MPS_ROOT}/shm/x").returncode == 0
+        two = run(node.api, "two-by-mps", asks(2))
+        assert "maximum request size for shared resources is 1; found 2" in two.log, two
+    assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S)
+    assert node.box.call("test", "-e", f"{folder}/control").returncode != 0
+
+
+@contextlib.contextmanager
+def mps_agent(node: Cluster) -> Iterator[None]:
+    """Run an agent beside the kubelet that shares each GPU four times."""
+    node.box.write(
+        f"{FOLDER}/mps.yaml", f"sharing: {{mps: {{resources: [{{name: {GPU}, replicas: 4}}]}}}}"
+    )
+    settings = {
+        "PATH": f"{DRIVER_ROOT}/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "LD_LIBRARY_PATH": f"{DRIVER_ROOT}/usr/lib/x86_64-linux-gnu", "MPS_ROOT": MPS_ROOT,
+        "NVIDIA_DRIVER_ROOT": DRIVER_ROOT, "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT,
+        "CONFIG_FILE": f"{FOLDER}/mps.yaml",
+    }  # fmt: skip
+    words = [f"{key}={value}" for key, value in settings.items()]
+    agent = [f"{PROGRAMS}/nvct", "agent", "--tasks=device-plugin"]
+    process = node.box.start(["env", *words, *agent], "mps.log")
+    try:
+        yield
+    finally:
+        node.box.call("pkill", "-TERM", "-o", "-f", "nvct.agent device-plugin")
+        process.wait(TIMEOUT_S)
+
+
+def agent_log(node: Cluster) -> str:
+    return (node.box.work / "mps.log").read_text(errors="replace")
+
+
+def modes(node: Cluster) -> set[str]:
+    """Return the compute modes of the GPUs."""
+    text = smi(node, "--query-gpu=compute_mode", "--format=csv,noheader")
+    return set(text.split())
+
+
+def test_a_quota_limits_the_shared_gpus_of_a_namespace(node: Cluster) -> None:
+    shared = f"{GPU}.shared"
+    node.kubectl("create", "namespace", "team")
+    node.kubectl("create", "quota", "gpus", "-n=team", f"--hard=requests.{shared}=2")
+    pods = PODS.replace("default", "team")
+    account = "/api/v1/namespaces/team/serviceaccounts/default"
+    assert wait(lambda: node.api.find(account) is not None, TIMEOUT_S)
+    quota = "/api/v1/namespaces/team/resourcequotas/gpus"
+    assert wait(lambda: (node.api.find(quota) or {}).get("status"), TIMEOUT_S)
+
+    node.api.create(pods, asks(2, name=shared).manifest("within"))
+    with pytest.raises(ApiError) as caught:
+        node.api.create(pods, asks(1, name=shared).manifest("beyond"))
+
+    used = f"requested: requests.{shared}=1, used: requests.{shared}=2"
+    assert f"exceeded quota: gpus, {used}, limited: requests.{shared}=2" in str(caught.value)
+    node.kubectl("delete", "namespace", "team", "--wait=false")
 
 
 def test_a_killed_plugin_and_one_that_is_replaced_do_not_take_the_resource_away(

@@ -4,22 +4,24 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from pathlib import Path
 
 import pytest
 
+from nvct.sim import node_changes, tree
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.api import ApiError, wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
-from tests.kubernetes.device_plugin import smi
+from tests.kubernetes.device_plugin import simulated, smi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 pytestmark = [
@@ -28,6 +30,8 @@ pytestmark = [
 ]
 TIMEOUT_S = 60.0
 SOON_S = 10.0
+RIGHT_S = 5.0
+"""Within which labels are right after a change."""
 GPU = "nvidia.com/gpu"
 SMALL = "nvidia.com/mig-1g.10gb"
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
@@ -35,6 +39,9 @@ NODE_PATH = f"/api/v1/nodes/{NODE}"
 FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/default/nodefeatures"
 FEATURE = f"{FEATURES}/nvidia-features-for-{NODE}"
 OWN = f"{FOLDER}/own-labels.yaml"
+SETTINGS = f"{FOLDER}/labels-settings.yaml"
+SHARING = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}\n"
+DRIVER = "nvidia.com/cuda.driver-version.full"
 ROLE = "rules: [{apiGroups: [''], resources: [nodes], verbs: [get, patch]}]"
 CRD_NAME = "nodefeatures.nfd.k8s-sigs.io"
 CRD = {
@@ -155,6 +162,62 @@ def test_a_mig_change_is_followed_within_seconds(cluster: Cluster, account: str)
             smi(cluster, "-i", "0", "-mig", "0")
         assert wait(lambda: f"{SMALL}.count" not in labels(cluster), SOON_S), log(cluster)
         assert labels(cluster)[f"{GPU}.product"] == PRODUCT
+
+
+def test_labels_follow_driver_and_settings_and_never_vanish(
+    cluster: Cluster, account: str
+) -> None:
+    """A watch sees each version of the Node while both change."""
+    machine = simulated(cluster)
+    watch = ["kubectl", f"--kubeconfig={KUBECONFIG}", "get", "node", NODE, "--watch"]
+    cluster.box.write(SETTINGS, "version: v1\n")
+    words = ("--label-node", f"--config-file={SETTINGS}")
+    with running(cluster, account, *words):
+        assert wait(lambda: labels(cluster).get(f"{GPU}.count") == "8", TIMEOUT_S), log(cluster)
+        format_ = "-o=jsonpath={.metadata.labels}{'\\n'}"
+        watching = cluster.box.start([*watch, format_], "watch.log")
+        try:
+            assert wait(lambda: seen(cluster), TIMEOUT_S)
+            upgraded = node_changes.upgrade(machine, "595.71.05")
+            node_changes.reload_module(upgraded)
+            within_5_s(lambda: labels(cluster)[DRIVER] == "595.71.05", "driver", cluster)
+
+            cluster.box.write(SETTINGS, SHARING)
+            read_settings(cluster)
+            within_5_s(lambda: labels(cluster)[f"{GPU}.replicas"] == "4", "settings", cluster)
+            cluster.box.write(SETTINGS, "sharing: {timeSlicing: {}}")
+            read_settings(cluster)
+            assert wait(lambda: "the settings stay as they were" in log(cluster), SOON_S)
+            time.sleep(1)
+            assert labels(cluster)[f"{GPU}.replicas"] == "4"
+            assert wait(lambda: any("-SHARED" in text for text in seen(cluster)), SOON_S)
+        finally:
+            watching.terminate()
+            watching.wait(TIMEOUT_S)
+            (now,) = tree.list_nodes(machine.tree.parent)
+            node_changes.reload_module(node_changes.upgrade(now, machine.installed))
+    versions = [json.loads(text) for text in seen(cluster)]
+    assert {version[DRIVER] for version in versions} == {machine.installed, "595.71.05"}
+    for version in versions:
+        assert version.keys() >= versions[0].keys(), version
+
+
+def read_settings(cluster: Cluster) -> None:
+    """Send the program, which is the oldest of its processes, SIGHUP."""
+    done = cluster.box.call("pkill", "-HUP", "-o", "-f", "nvct.agent.labels.main")
+    assert done.returncode == 0, done
+
+
+def within_5_s(holds: Callable[[], bool], what: str, cluster: Cluster) -> None:
+    began = time.monotonic()
+    assert wait(holds, RIGHT_S), (what, labels(cluster), log(cluster))
+    print(f"labels after a change of the {what}: {time.monotonic() - began:.1f} s")
+
+
+def seen(cluster: Cluster) -> list[str]:
+    """Return the labels of each version of the Node that the watch has seen, as JSON."""
+    text = (Path(cluster.box.work) / "watch.log").read_text()
+    return [line for line in text.splitlines() if line.endswith("}")]
 
 
 def test_a_nodefeature_object_has_the_labels_and_nothing_else(cluster: Cluster) -> None:
