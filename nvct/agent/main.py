@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
-    from nvct.agent.task_table import Runs
+    from nvct.agent.tasks import Runs
     from nvct.oci.jsontext import Json
 
 HTTP = "http"

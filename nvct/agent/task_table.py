@@ -11,27 +11,12 @@ from nvct.agent.variables import SOCKET_ENV
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Protocol, TypeAlias
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias
 
-    from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
-
-    class Runs(Protocol):
-        """What does a task's work; setting `reload` has it read its settings again."""
-
-        reload: asyncio.Event
-
-        async def run(self) -> None:
-            """Run until canceled."""
-
-        def describe(self) -> list[dict[str, object]]:
-            """Return what /status shows, as JSON data."""
-
-        def metrics(self) -> Iterable[Family]:
-            """Return the task's own metrics."""
+    from nvct.agent.tasks import Runs
 
     Factory: TypeAlias = Callable[[Mapping[str, str], NvmlClient, Log], Runs]
 

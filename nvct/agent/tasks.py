@@ -15,12 +15,27 @@ from nvct.errors import NvctError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from typing import TypeAlias
+    from typing import Protocol, TypeAlias
 
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
 
     State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
+
+    class Runs(Protocol):
+        """What does a task's work; setting `reload` has it read its settings again."""
+
+        reload: asyncio.Event
+
+        async def run(self) -> None:
+            """Run until canceled."""
+
+        def describe(self) -> list[dict[str, object]]:
+            """Return what /status shows, as JSON data."""
+
+        def metrics(self) -> Iterable[Family]:
+            """Return the task's own metrics."""
+
 
 DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 LASTS_S = 300.0
