@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 
 from nvct import errors
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
@@ -55,6 +56,7 @@ def serve(connection: socket) -> None:
     Raises:
         MalformedMessageError: the agent does not speak the protocol.
     """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the agent: `pkill -HUP` finds both
     supervisor = Supervisor(ask_engine=engine_asker(os.environ))
     try:
         while True:

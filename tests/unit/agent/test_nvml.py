@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 
@@ -64,6 +65,21 @@ def test_the_end_of_the_supervisor_is_an_error_of_its_own(supervisor: Supervisor
 
     asyncio.run(run())
     assert supervisor.ended() < 0
+
+
+def test_the_signal_to_read_settings_again_does_not_end_the_supervisor(
+    supervisor: Supervisor,
+) -> None:
+    async def run() -> None:
+        client = NvmlClient(supervisor.connection, "/nowhere/libnvidia-ml.so.1")
+        await client.close()  # it serves
+        supervisor.process.send_signal(signal.SIGHUP)
+        with pytest.raises(NvmlError, match="cannot be loaded"):
+            await client.report()
+        client.disconnect()
+
+    asyncio.run(run())
+    assert supervisor.ended() == 0
 
 
 def test_a_node_that_this_container_cannot_see_counts_as_there(tmp_path: Path) -> None:
