@@ -109,10 +109,10 @@ def test_the_condition_follows_the_node(cluster: Cluster) -> None:
         assert condition(cluster)["message"] == f"the kubelet is offered {GPUS} of nvidia.com/gpu"
         node_changes.set_fault(machine, "hang", 120)
         try:
-            assert wait(lambda: shown("False", "NvmlHung"), TIMEOUT_S), condition(cluster)
+            assert wait(lambda: shown("False", "NvmlHung"), TIMEOUT_S), str(condition(cluster))
         finally:
             node_changes.set_fault(machine, "hang", 0)
-        assert wait(lambda: shown("True", "GPUsAreOffered"), TIMEOUT_S), condition(cluster)
+        assert wait(lambda: shown("True", "GPUsAreOffered"), TIMEOUT_S), str(condition(cluster))
         assert wait(lambda: allocatable(cluster) == GPUS, TIMEOUT_S)  # in the kubelet's period
         done = cluster.box.call("nvct", "cluster", "status", f"--kubeconfig={KUBECONFIG}")
         assert done.returncode == 0, done

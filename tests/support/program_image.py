@@ -27,7 +27,7 @@ KEPT = 2
 TIMEOUT_S = 350
 TAGS = (
     "toolkit", "agent", "device-plugin", "dcgm-exporter", "gpu-feature-discovery",
-    "gpu-kubelet-plugin", "mig-manager",
+    "mig-manager", "gpu-kubelet-plugin",
 )  # fmt: skip
 
 
