@@ -122,11 +122,12 @@ def _explain_container(word: str, form: str) -> None:
         click.echo(json.dumps(told, indent=2))
         return
     for one in told:
-        click.echo(f"{one['name']}  (id {str(one['id'])[:12] or '-'}, process {one['pid']})")
+        name = printable(str(one["name"]))
+        click.echo(f"{name}  (id {str(one['id'])[:12] or '-'}, process {one['pid']})")
         for use in one["uses"]:
             mig = f", MIG device {use['instance']}" if use["instance"] else ""
             opened = f", open in {use['command']} ({use['pid']})" if use["pid"] else ""
-            click.echo(f"  has      GPU {use['gpu']}{mig}{opened}")
+            click.echo(printable(f"  has      GPU {use['gpu']}{mig}{opened}"))
         if not one["uses"]:
             click.echo("  has      no GPU")
         for record in one["decisions"]:

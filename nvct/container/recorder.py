@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 NAME, OLD = "decisions.jsonl", "decisions.old.jsonl"
 LIMIT = 256 << 10
 RECORD, TEXT = 2048, 400
+LONGER = 12
+"""JSON makes a character up to so many times as long: two \\uXXXX."""
 FLAGS = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
 
 
@@ -54,18 +56,28 @@ def _append(store: Store, program: str, bundle: str, fields: Mapping[str, str]) 
     if store.fd < 0:
         return
     head = {"time": f"{time.time():.3f}", "program": program, "bundle": bundle or "."}
-    pairs = [f"{quote(key)}:{quote(value[:TEXT])}" for key, value in {**head, **fields}.items()]
-    line = f"{{{','.join(pairs)}}}\n".encode()
-    if len(line) > RECORD:  # texts that JSON makes longer, such as control characters
-        return
+    fields = {**head, **fields}
+    line = _line(fields, TEXT)
+    if len(line) > RECORD:
+        line = _line(fields, TEXT // LONGER)
     try:
         fd = posix.open(NAME, FLAGS, 0o600, dir_fd=store.fd)
         try:
             posix.write(fd, line)
-            size = posix.fstat(fd).st_size
+            written = posix.fstat(fd)
         finally:
             posix.close(fd)
-        if size > LIMIT:
+        # Another process may have renamed the file meanwhile.
+        if written.st_size > LIMIT and _inode(store) == written.st_ino:
             posix.rename(NAME, OLD, src_dir_fd=store.fd, dst_dir_fd=store.fd)
     except OSError as error:
         store.reason = f"{store.path}/{NAME}: {error.strerror}"
+
+
+def _line(fields: Mapping[str, str], limit: int) -> bytes:
+    pairs = [f"{quote(key)}:{quote(value[:limit])}" for key, value in fields.items()]
+    return f"{{{','.join(pairs)}}}\n".encode()
+
+
+def _inode(store: Store) -> int:
+    return posix.stat(NAME, dir_fd=store.fd, follow_symlinks=False).st_ino

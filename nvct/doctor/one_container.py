@@ -84,7 +84,11 @@ def told(found: Found, uses: Sequence[Use], run_dir: str) -> dict[str, Any]:
         records = decisions.read(run_dir, wanted) if found.id else []
     except HostError:
         records = []
-    own = [use.to_dict() for use in uses if use.labels == found.labels or use.pid == found.pid]
+    own = [
+        use.to_dict()
+        for use in uses
+        if use.pid == found.pid or (found.labels and use.labels == found.labels)
+    ]
     return {
         "name": found.name,
         "id": found.id,

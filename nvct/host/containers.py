@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 ID = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?=[./]|$)", re.MULTILINE)
 """Of a container, in lines of /proc/PID/cgroup: docker-ID.scope, cri-containerd-ID.scope,
 crio-ID.scope, libpod-ID.scope, /docker/ID, kubepods/.../ID, kubelet-...:cri-containerd:ID."""
+USERS = re.compile(r"/user\.slice/user-[1-9]\d*\.slice/")
+"""The groups of a user's own systemd; rootless Podman has its containers there."""
 LOG = re.compile(r"([^_]+)_([^_]+)_(.+)-([0-9a-f]{64})\.log")
 """POD_NAMESPACE_CONTAINER-ID.log: pkg/kubelet/kuberuntime/legacy.go of Kubernetes."""
 KUBELET = "var/log/containers"
@@ -65,26 +67,32 @@ class Containers:
 
     def labels(self, pid: int) -> Labels:
         """Return the labels of a process's container; {} if it is in none, or has ended."""
-        innermost_first = self._ids(pid)
-        for id_ in innermost_first:
-            if labels := self._known(id_):
-                return labels
-        return {"container": innermost_first[0][:SHORT]} if innermost_first else {}
+        id_, labels = self._find(pid)
+        return labels or ({"container": id_[:SHORT]} if id_ else {})
 
     def id_of(self, pid: int) -> str:
         """Return the id of a process's container; "" if it is in none, or has ended."""
-        innermost_first = self._ids(pid)
-        known = (id_ for id_ in innermost_first if self._known(id_))
-        return next(known, innermost_first[0] if innermost_first else "")
+        return self._find(pid)[0]
 
-    def _ids(self, pid: int) -> list[str]:
-        """Return the ids in the cgroup of a process, the innermost first."""
+    def _find(self, pid: int) -> tuple[str, Labels]:
+        """Return the id of a process's container, and its names; ("", {}) without one.
+
+        Users choose the names of the groups below their slice, and a container those below its
+        own. So a user's group has no name but its id, and a container of the kubelet is looked for
+        from outside.
+        """
         try:
             with open(self._path(f"proc/{pid}/cgroup"), encoding="utf-8") as file:
-                ids = ID.findall(file.read())
+                lines = list(file)
         except (OSError, UnicodeDecodeError):
-            return []
-        return list(dict.fromkeys(reversed(ids)))
+            return "", {}
+        every = list(dict.fromkeys(ID.findall("".join(lines))))
+        users = {id_ for line in lines if USERS.search(line) for id_ in ID.findall(line)}
+        kubelet = [id_ for id_ in every if id_ in self._kubelet]
+        for id_ in (*kubelet, *reversed(every)):
+            if id_ not in users and (labels := self._known(id_)):
+                return id_, labels
+        return (every[-1] if every else ""), {}
 
     def _known(self, id_: str) -> Labels:
         if id_ in self._kubelet:

@@ -13,7 +13,7 @@ from nvct.cli.lazy import LazyGroup
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
 from nvct.cli.mig.machine import machine_of, read
 from nvct.cli.options import GoStyle
-from nvct.errors import UsageError
+from nvct.errors import UsageError, printable
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import layers, tables
 from nvct.mig import plan as plans
@@ -168,7 +168,7 @@ def holders(given: object, *, form: str) -> None:
         click.echo(json.dumps([asdict(holder) for holder in found]))
         return
     for holder in found:
-        click.echo(str(holder))
+        click.echo(printable(str(holder)))
     if not found:
         click.echo("no process has a GPU open")
 

@@ -148,3 +148,25 @@ def test_following_shows_what_is_new(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
     store.close()
 
     assert [record["bundle"] for record in found] == ["/run/a", "/run/b"]
+
+
+def test_a_request_that_json_makes_long_is_recorded(lab: Lab) -> None:
+    store = Store(str(lab.run_dir))
+    recorder.refused(store, "shim", "/run/a", RequestError("\U0001f600" * 400, hint="\x00" * 400))
+    store.close()
+
+    assert [record["bundle"] for record in records(lab)] == ["/run/a"]
+
+
+def test_a_file_that_another_process_has_renamed_is_not_renamed_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(lab.run_dir))
+    (lab.run_dir / recorder.OLD).write_text("history")
+    (lab.run_dir / recorder.NAME).write_text(" " * recorder.LIMIT)
+    monkeypatch.setattr(recorder, "_inode", lambda _store: 0)
+
+    recorder.refused(store, "shim", "/run/a", RequestError("x"))
+    store.close()
+
+    assert (lab.run_dir / recorder.OLD).read_text() == "history"

@@ -175,3 +175,24 @@ def test_pods_that_share_a_gpu_have_their_part_and_the_gpu_its_whole() -> None:
     assert rows(text, "DCGM_FI_DEV_GPU_UTIL") == {"": 60, "train": 25, "other": 30, "idle": 0}
     assert rows(text, "DCGM_FI_DEV_FB_USED") == {"": 7168, "train": 4096, "other": 2048, "idle": 0}
     assert set(rows(text, "DCGM_FI_DEV_XID_ERRORS")) == {"train", "other", "idle"}
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        f"0::/user.slice/user-1000.slice/user@1000.service/app.slice/docker-{A}.scope\n",
+        f"0::/user.slice/user-1000.slice/docker-{A}.scope\n",
+    ],
+)
+def test_a_user_cannot_take_the_name_of_a_pod(cgroup: str, tmp_path: Path) -> None:
+    kubelet_link(tmp_path, A)
+
+    assert host(tmp_path, 7, cgroup).labels(7) == {"container": A[:12]}
+
+
+def test_a_container_cannot_take_the_name_of_another_pod(tmp_path: Path) -> None:
+    kubelet_link(tmp_path, A)
+    (tmp_path / f"var/log/containers/other_team_main-{B}.log").touch()
+    inside = f"{KUBEPODS}/kubepods-{UID}.slice/cri-containerd-{A}.scope/docker-{B}.scope\n"
+
+    assert host(tmp_path, 7, inside).labels(7) == POD
