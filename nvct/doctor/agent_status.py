@@ -40,7 +40,8 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
         yield Finding(reason=Reason.GpuNotFound, severity="note", evidence=evidence)
         return
     needed = [task for task in document["tasks"] if task["name"] in tasks]
-    faults = [*_tasks(needed), *_nvml(document["nvml"])]
+    # A task may have failed because NVML does not answer.
+    faults = [*_nvml(document["nvml"]), *_tasks(needed)]
     resources = [part for task in needed for part in task["detail"] or ()]
     if needed or faults:
         yield from faults or _resources(resources)
