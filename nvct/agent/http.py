@@ -4,9 +4,10 @@
 Clients may be slow or hostile. They cost the agent's tasks only a bounded part of memory:
 a request has REQUEST_LIMIT bytes, its exchange takes TIMEOUT_S seconds at most, and CONNECTIONS
 are open at once. One more ends the oldest, which has had the most time. On an address of TCP they
-also cost a bounded part of its time: an answer is made once in REPEAT_S and sent again until then,
-and RATE answers a second are sent; the next ones wait. A server with a guard has TLS, passwords
-and so on; its clients are held to the same limits.
+also cost less of its time: an answer is made once in REPEAT_S and sent again until then. No answer
+waits for another: in a crowd, connections that wait would be ended before their turn, those of the
+kubelet's probes too. A server with a guard has TLS, passwords and so on; its clients are held to
+the same limits, and to HANDSHAKES.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ REQUEST_LIMIT = 8192
 TIMEOUT_S = 5.0
 CONNECTIONS = 64
 REPEAT_S = 0.2
-RATE, BURST = 50, 20
-"""Answers a second; so many may come at once."""
+HANDSHAKES, BURST = 50, 20
+"""Handshakes of TLS a second, which cost the CPU most; so many may come at once."""
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
     429: "Too Many Requests", 503: "Service Unavailable",
@@ -86,7 +87,7 @@ class Server:
         self._open: dict[asyncio.StreamWriter, None] = {}
         self._has_limits = False
         self._made: dict[Request, tuple[float, Answer]] = {}
-        self._turn_at = 0.0
+        self._handshakes_until = 0.0
 
     async def listen_unix(self, path: str) -> None:
         """Serve root on a socket, in place of one that a dead process left.
@@ -141,7 +142,6 @@ class Server:
             await self._guarded(self._guard, reader, writer)
         else:
             request = parse(await reader.readuntil(END))
-            await self._turn()
             writer.write(encoded(self._answered(request) if request else MALFORMED))
         writer.close()
         await writer.wait_closed()  # it has been sent
@@ -157,7 +157,10 @@ class Server:
             return
         from nvct.agent.tls_stream import TlsStream
 
-        stream = TlsStream(reader, writer, config.tls)
+        hello = await reader.read(REQUEST_LIMIT)
+        if not hello or not self._may_shake_hands():
+            return  # this connection ends, no older one
+        stream = TlsStream(reader, writer, config.tls, hello)
         if guard.is_allowed_name(await stream.handshake()):
             request = parse(await stream.readuntil(END, REQUEST_LIMIT))
             answer = await self._permitted(guard, request)
@@ -171,17 +174,16 @@ class Server:
             return Answer(429, "too many requests\n")
         if not await guard.is_user(request.authorization):
             return Answer(401, "a user and a password are needed\n")
-        await self._turn()
         return self._answered(request)
 
-    async def _turn(self) -> None:
-        """Wait until this answer is within RATE."""
+    def _may_shake_hands(self) -> bool:
+        """Return whether HANDSHAKES allows one more, and count it."""
         now = time.monotonic()
-        if self._has_limits:
-            turn_at = max(self._turn_at, now - BURST / RATE) + 1 / RATE
-            self._turn_at = min(turn_at, now + CONNECTIONS / RATE)
-            if self._turn_at > now:
-                await asyncio.sleep(self._turn_at - now)
+        until = max(self._handshakes_until, now - BURST / HANDSHAKES) + 1 / HANDSHAKES
+        if until > now:
+            return False
+        self._handshakes_until = until
+        return True
 
     def _answered(self, request: Request) -> Answer:
         """Return the answer; one that was made a moment ago is not made again."""
@@ -191,7 +193,7 @@ class Server:
         until, answer = self._made.get(question, (0.0, MALFORMED))
         if time.monotonic() >= until:
             answer = self._answer(request)
-            if answer.status == 200:  # there are few of these
+            if answer.status in (200, 503):  # there are few of these
                 self._made[question] = (time.monotonic() + REPEAT_S, answer)
         return answer
 

@@ -24,12 +24,17 @@ class TlsStream:
     """Reads and writes like asyncio's streams, as far as the server needs it."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        context: ssl.SSLContext,
+        received: bytes,
     ) -> None:
-        """Keep the arguments; nothing is read yet."""
+        """Keep the arguments, among them what the client has sent already; nothing is read yet."""
         self._reader, self._writer = reader, writer
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._incoming.write(received)
 
     async def handshake(self) -> Mapping[str, Any] | None:
         """Do the handshake; return the client's certificate if it was verified.

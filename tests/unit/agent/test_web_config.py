@@ -15,7 +15,7 @@ from base64 import b64encode
 import bcrypt
 import pytest
 
-from nvct.agent import http, web_config
+from nvct.agent import http, web_config, web_guard
 from nvct.agent.exporter import main as exporter
 from nvct.agent.http import Answer, Server
 from nvct.agent.logs import Log
@@ -291,6 +291,50 @@ def test_a_crowd_of_unfinished_handshakes_leaves_room(
             writer.transport.abort()
 
     run(certificates, f"{TLS}}}", check)
+
+
+def test_a_crowd_of_handshakes_costs_a_bounded_part_of_the_time(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "HANDSHAKES", 0.001)
+    monkeypatch.setattr(http, "BURST", 2)
+
+    async def check(port: int) -> None:
+        oldest, writer = await asyncio.open_connection("127.0.0.1", port)  # it costs nothing yet
+        answers = [await get(port, client(certificates)) for _ in range(3)]
+        assert [answer[9:12] for answer in answers] == ["200", "200", ""]
+        assert not oldest.at_eof()
+        writer.transport.abort()
+
+    run(certificates, f"{TLS}}}", check)
+
+
+def test_a_crowd_of_wrong_passwords_keeps_no_known_user_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: list[bytes] = []
+
+    def is_right(password: bytes, _: str) -> bool:
+        compared.append(password)
+        return password == b"secret"
+
+    monkeypatch.setattr(web_guard, "_is_right", is_right)
+    monkeypatch.setattr(web_guard, "CACHED", 3)
+    guard = WebGuard(write(tmp_path, USERS), Log(target=io.StringIO()))
+
+    def ask(user: str) -> Awaitable[bool]:
+        return guard.is_user(f"Basic {b64encode(user.encode()).decode()}")
+
+    async def test() -> None:
+        assert await ask("alice:secret")
+        assert not any(await asyncio.gather(*(ask(f"alice:{n}") for n in range(100))))
+        assert await ask("alice:secret")
+        assert not await ask("alice:100"), "there is room again"
+
+    asyncio.run(test())
+
+    assert len(compared) == 1 + web_guard.WAITING + 1
+    assert compared.count(b"secret") == 1
 
 
 def test_the_end_of_a_client_in_the_handshake_is_no_error(certificates: Path) -> None:
