@@ -38,7 +38,7 @@ def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S)
     """
     every = machine.session.mig().gpus
     gpus = [_find(every, name) for name in dict.fromkeys(names)]
-    with machine.pause({gpu.uuid: frozenset() for gpu in gpus}):
+    with machine.journal.lock(), machine.pause({gpu.uuid: frozenset() for gpu in gpus}):
         machine.session.close()
         _wait_for_holders(machine, gpus, wait_s)
         machine.reset([gpu.bus_id for gpu in gpus])

@@ -57,7 +57,8 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
             time.sleep(wait_s)
             yield
         finally:
-            os.unlink(path)
+            with contextlib.suppress(FileNotFoundError):  # another announcement replaced it
+                os.unlink(path)
             _own.discard(own)
     finally:
         os.close(fd)

@@ -41,6 +41,11 @@ def state(node: Object) -> str:
     return str(_labels(node).get(STATE, ""))
 
 
+def reason(node: Object) -> str:
+    """Return why the state that a Node shows is failed, "" if it is not."""
+    return str((node["metadata"].get("annotations") or {}).get(REASON) or "")
+
+
 def can_pause(node: Object) -> bool:
     """Return whether a Node has DaemonSets of the operator that can be told to go."""
     return any(_labels(node).get(key) in (DEPLOYED, PAUSED) for key in DEPLOY)

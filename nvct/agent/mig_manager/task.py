@@ -54,6 +54,8 @@ REBOOT_S = 300.0
 """How long a reboot may take to begin."""
 LEAVE_S = 5.0
 """How long the API server may take as this task ends."""
+NOT_IN_FORCE = "the MIG mode is not in force after a reboot"
+"""The reason that keeps a node from being rebooted again for the same configuration."""
 APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"
 
 
@@ -204,13 +206,14 @@ class MigManager:
             NvctError: the GPUs do not have it.
         """
         name = self._name
-        await self._run(self._services.start)  # of an agent that was killed
+        await self._start_services()  # of an agent that was killed
         change, users = await self._look(name)
         await self._persist(name)
         if change is None:
             return
-        if node_labels.state(node) == "rebooting" and change.changes_mode:
-            raise HostError("the MIG mode is not in force after a reboot")
+        was_tried = node_labels.reason(node) == f"{name}: {NOT_IN_FORCE}"
+        if change.changes_mode and (was_tried or node_labels.state(node) == "rebooting"):
+            raise HostError(NOT_IN_FORCE)
         self._refuse(node, change, users)
         self._log.info(f"MIG configuration {name}: {len(change.stays)} GPUs change")
         self._session.begin(DEADLINE_S)
@@ -227,7 +230,14 @@ class MigManager:
                 await self._reboot(error)
             raise
         finally:
+            await self._start_services()
+
+    async def _start_services(self) -> None:
+        """Start what was stopped; a failure is told, tried again, and fails no change."""
+        try:
             await self._run(self._services.start)
+        except NvctError as error:
+            self._complain(error)
 
     async def _persist(self, name: str) -> None:
         """Tell the host's own unit; a change does not fail for it."""
@@ -305,9 +315,11 @@ class MigManager:
         Raises:
             ClusterError: the API server refuses, or does not answer.
         """
-        state, reason = self._shown
         while self._node is not None:
             node = self._node
+            state, reason = self._shown
+            if (node_labels.wanted(node) or self._settings.default) != self._name:
+                state = None  # the label has changed meanwhile: this is not its state
             metadata = node_labels.patch(node, state, reason, pauses=self._pauses)
             if not metadata:
                 return

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from nvct.cli.reset import reset
 from nvct.errors import HostError, UsageError
+from nvct.linux import files
 from nvct.mig.gpu_reset import reset_gpus
 from nvct.sim import tree
 
@@ -30,6 +31,8 @@ def test_gpus_are_paused_and_nvml_is_closed_while_they_are_reset(
 
     @contextlib.contextmanager
     def pause(paused: Paused) -> Iterator[None]:
+        with pytest.raises(HostError), files.Lock(f"{machine.journal.folder}/mig.lock", 0.0):
+            pass  # no change of MIG is at the same time
         steps.append(dict(paused))
         yield
         steps.append("given again")

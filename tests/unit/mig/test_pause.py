@@ -32,6 +32,13 @@ def test_a_change_that_fails_ends_its_announcement(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_one_that_another_has_replaced_ends_without_an_error(tmp_path: Path) -> None:
+    with pause.announce(str(tmp_path), {"GPU-0": ()}):  # noqa: SIM117 - the order matters
+        with pause.announce(str(tmp_path), {"GPU-1": ()}):
+            pass
+    assert pause.read(str(tmp_path)) == {}
+
+
 def test_that_of_a_killed_program_does_not_count(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
