@@ -19,6 +19,7 @@ from lightkube.core.async_client import AsyncClient
 from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.core.resource import ApiInfo, NamespacedSubResource, ResourceDef
 from lightkube.types import PatchType
+from msgspec import MsgspecError
 
 from nvct.errors import HostError
 
@@ -319,6 +320,8 @@ class Cluster:
                 f"the API server {self._server} does not answer: {reason}",
                 hint="see whether a NetworkPolicy or proxy keeps this pod from it",
             )
+        if isinstance(error, (MsgspecError, TypeError, ValueError)):
+            return ClusterError(f"the API server {self._server} gives a malformed answer: {error}")
         raise error
 
 

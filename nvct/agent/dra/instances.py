@@ -61,6 +61,19 @@ class Instances:
             raise HostError(f"the MIG device of GPU instance {gi} of {gpu} has no device nodes")
         return uuid
 
+    async def find(self, gpu: str, place: Place) -> str:
+        """Return the UUID of the MIG device at a place, which is not made.
+
+        Raises:
+            NvctError: there is none.
+        """
+        state = await self._state(gpu)
+        instance = instance_at(state, place) if state else None
+        uuid = (await self._look()).get((gpu, instance.id)) if instance else None
+        if uuid is None:
+            raise HostError(f"GPU {gpu} has no MIG device at memory slice {place.start} now")
+        return uuid
+
     async def destroy(self, gpu: str, place: Place) -> None:
         """Destroy the MIG device at a place, if there is one.
 

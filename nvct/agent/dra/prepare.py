@@ -114,7 +114,10 @@ class Preparer:
                     self._log.info(
                         f"claim {claim.namespace}/{claim.name} ({claim.uid}) is gone: unprepared"
                     )
-                    await self._forget(claim.uid, known)
+                    try:
+                        await self._forget(claim.uid, known)
+                    except NvctError as error:  # the other claims do not wait for this one
+                        self._log.warning(error.message)
             await self._write_specs(known)
 
     async def _is_gone(self, claim: Prepared) -> bool:
@@ -196,17 +199,18 @@ class Preparer:
         if not claims.is_allocated(found):
             raise RequestError(f"ResourceClaim {ref.namespace}/{ref.name} is not allocated")
         before = self._journal.load().get(ref.uid)
-        known = {entry.device: entry for entry in before.entries} if before else {}
+        known = {(e.device, e.is_admin): e for e in before.entries} if before else {}
         devices = claims.allocated(found, self._node)
         for warning in sharing.check(found, {name for one in devices for name in one.requests}):
             self._log.warning(f"claim {ref.namespace}/{ref.name}: {warning}")
         entries = tuple(self._entry(one, known) for one in devices)
         return Prepared(namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries)
 
-    def _entry(self, allocated: Allocated, known: Mapping[str, Entry]) -> Entry:
+    def _entry(self, allocated: Allocated, known: Mapping[tuple[str, bool], Entry]) -> Entry:
         device = self.devices.get(allocated.device)
-        if device is None and allocated.device in known:
-            return known[allocated.device]
+        before = known.get((allocated.device, allocated.is_admin))
+        if device is None and before is not None:
+            return before
         if device is None:
             raise HostError(
                 f"Node {self._node} has no device {allocated.device} now",
@@ -242,13 +246,18 @@ class Preparer:
         if claim is None:
             return
         for entry in claim.entries:
-            if entry.place is not None and self.instances is not None:
+            if entry.place is None or entry.is_admin:  # admin access owns no MIG device
+                continue
+            if self.instances is not None:
                 await self.instances.destroy(entry.gpu, entry.place)
         del known[uid]
         self._journal.save(known)
 
     async def _made(self, claim: Prepared) -> Prepared:
-        """Return a claim with the UUIDs of its MIG devices, which are made if they are missing."""
+        """Return a claim with the UUIDs of its MIG devices, which are made if they are missing.
+
+        Those of admin access are not made: they belong to another claim.
+        """
         entries = []
         for entry in claim.entries:
             if entry.place is None:
@@ -256,7 +265,8 @@ class Preparer:
             elif self.instances is None:
                 raise HostError(f"no MIG device can be made for {entry.device}")
             else:
-                uuid = await self.instances.ensure(entry.gpu, entry.place)
+                get = self.instances.find if entry.is_admin else self.instances.ensure
+                uuid = await get(entry.gpu, entry.place)
                 entries.append(replace(entry, uuid=uuid))
         return replace(claim, entries=tuple(entries))
 

@@ -84,6 +84,8 @@ class Publisher:
                 # Two drivers that do not agree, as during an update, must not flood the server.
                 await until_set(self._changed, self._wrote_at + APART_S - time.monotonic())
             except HostError as error:
+                if isinstance(error, ClusterError) and error.status == NOT_FOUND:
+                    self.version = ""  # the server may have another now
                 self._complain(error)
                 delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
                 failures += 1
@@ -179,13 +181,26 @@ class Publisher:
             "/v1beta1=true",
         )
 
+    async def check_version(self, version: str) -> None:
+        """Look whether the server still has a version of the API.
+
+        Raises:
+            ClusterError: it has not, or does not answer.
+        """
+        try:
+            await self._cluster.list(slices.kind(version), fields=self._fields())
+        except ClusterError as error:
+            if error.status == NOT_FOUND:
+                self.version = ""
+            raise
+
     async def _other_changes(self) -> None:
         """Return when a slice is not what was written here, or the watch has ended.
 
         Raises:
             ClusterError: the API server refuses, or does not answer.
         """
-        kind = slices.kind(self.version)
+        kind = slices.kind(await self.find_version())
         watch = self._cluster.watch(kind, self._fields(), self._since)
         try:
             async for what, found in watch:

@@ -113,4 +113,5 @@ def cdi_devices(uid: str, entry: Entry) -> tuple[str, ...]:
 
 
 def _name(uid: str, entry: Entry) -> str:
-    return f"{uid}-{entry.device}"
+    """Return a name of CDI; a claim may have a device twice, once of them with admin access."""
+    return f"{uid}-{entry.device}{'-admin' if entry.is_admin else ''}"

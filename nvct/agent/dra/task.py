@@ -353,6 +353,8 @@ class DraDriver:
             raise HostError("the driver is not connected to the API server yet")
         version = await self._publisher.find_version()
         found = await self._cluster.find(claims.kind(version), ref.name, ref.namespace)
+        if found is None:  # the server also answers 404 if it lacks this version of the API
+            await self._publisher.check_version(version)
         return found if found and found["metadata"]["uid"] == ref.uid else None
 
     def _known(self) -> list[ClaimRef]:

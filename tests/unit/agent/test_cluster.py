@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nvct.agent.cluster import Cluster
+
 FEATURE = Kind("nfd.k8s-sigs.io", "v1alpha1", "NodeFeature", "nodefeatures", is_namespaced=True)
 ACCOUNT = "system:serviceaccount:gpu:agent"
 
@@ -72,21 +74,45 @@ def test_outside_of_a_cluster_a_kubeconfig_is_needed(tmp_path: Path) -> None:
         cluster.connect(f"{tmp_path}/kubeconfig", {})
 
 
-def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    (tmp_path / "kubeconfig").write_text(
+def cluster_at(address: str, folder: Path) -> Cluster:
+    (folder / "kubeconfig").write_text(
         "{apiVersion: v1, kind: Config, current-context: c,"
         " contexts: [{name: c, context: {cluster: c, user: u}}],"
-        " clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}],"
+        f" clusters: [{{name: c, cluster: {{server: '{address}'}}}}],"
         " users: [{name: u, user: {token: t}}]}"
     )
+    return cluster.connect(f"{folder}/kubeconfig", {})
 
+
+def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     async def test() -> None:
-        api = cluster.connect(f"{tmp_path}/kubeconfig", {})
+        api = cluster_at("http://127.0.0.1:1", tmp_path)
         with pytest.raises(
             ClusterError, match=r"http://127\.0\.0\.1:1 does not answer: "
         ) as caught:
             await api.find(NODE, "x")
         assert caught.value.status == 0
         await api.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("body", ["<html>", "null", "[1]"])
+def test_an_answer_of_something_else_is_malformed(body: str, tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write(f"{head}{body}".encode())
+        writer.close()
+
+    async def test() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        api = cluster_at(f"http://127.0.0.1:{port}", tmp_path)
+        for request in (api.find(NODE, "x"), api.list(NODE)):
+            with pytest.raises(ClusterError, match="gives a malformed answer"):
+                await request
+        await api.close()
+        server.close()
 
     asyncio.run(test())

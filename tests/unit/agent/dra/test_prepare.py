@@ -14,7 +14,7 @@ import pytest
 
 from nvct.agent.cluster import ClusterError
 from nvct.agent.dra import claims
-from nvct.agent.dra.devices import DRIVER, Device
+from nvct.agent.dra.devices import DRIVER, Device, Place
 from nvct.agent.dra.journal import Journal
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.specs import FILES, Specs
@@ -328,5 +328,88 @@ def test_two_instances_share_the_journal(tmp_path: Path) -> None:
             *((older, newer)[n % 2].preparer.prepare(claim) for n, claim in enumerate(ones))
         )
         assert sorted(newer.journal.load()) == sorted(claim.uid for claim in ones)
+
+    asyncio.run(test())
+
+
+SLICE = "gpu-0-mig-1g10gb-19-0"
+
+
+class FakeInstances:
+    """MIG devices that are made on demand; all have the UUID of GPU 0."""
+
+    def __init__(self) -> None:
+        self.made: set[Place] = set()
+        self.is_busy = False
+
+    async def ensure(self, gpu: str, place: Place) -> str:
+        self.made.add(place)
+        return await self.find(gpu, place)
+
+    async def find(self, gpu: str, place: Place) -> str:
+        if place not in self.made:
+            raise HostError(f"GPU {gpu} has no MIG device there")
+        return gpu
+
+    async def destroy(self, gpu: str, place: Place) -> None:
+        if self.is_busy:
+            raise HostError(f"a MIG device of {gpu} is in use")
+        self.made.discard(place)
+
+
+@pytest.fixture
+def on_demand(node: Node) -> FakeInstances:
+    made = FakeInstances()
+    node.preparer.instances = made  # type: ignore[assignment]
+    mig = Device(
+        name=SLICE, uuid="", gpu="GPU-0", attributes={}, capacity={}, place=Place(0, 0, 1, 0)
+    )
+    node.preparer.devices = {**node.preparer.devices, SLICE: mig}
+    return made
+
+
+def test_admin_access_neither_makes_nor_destroys_a_mig_device(
+    node: Node, on_demand: FakeInstances
+) -> None:
+    async def test() -> None:
+        watches = node.allocate("watches", SLICE, adminAccess=True)
+        with pytest.raises(HostError, match="has no MIG device there"):
+            await node.preparer.prepare(watches)
+        assert not on_demand.made
+        await node.preparer.prepare(node.allocate("uses", SLICE))
+        await node.preparer.prepare(watches)
+        await node.preparer.unprepare(watches)
+
+    asyncio.run(test())
+    assert len(on_demand.made) == 1
+    assert list(node.journal.load()) == ["uid-uses"]
+
+
+def test_a_device_with_and_without_admin_access_has_two_names(node: Node) -> None:
+    claim = node.allocate("both", "gpu-1")
+    found = node.api.objects[CLAIM.plural, "ns", "both"]
+    results = found["status"]["allocation"]["devices"]["results"]
+    results.append({**results[0], "request": "admin", "adminAccess": True})
+
+    asyncio.run(node.preparer.prepare(claim))
+
+    names = [one["name"] for one in node.spec(claim)["devices"]]
+    assert names == ["uid-both-gpu-1", "uid-both-gpu-1-admin"]
+
+
+def test_a_claim_whose_device_is_busy_does_not_keep_others(
+    node: Node, on_demand: FakeInstances
+) -> None:
+    async def test() -> None:
+        busy, other = node.allocate("busy", SLICE), node.allocate("other", "gpu-1")
+        for claim in (busy, other):
+            await node.preparer.prepare(claim)
+            node.delete(claim)
+        on_demand.is_busy = True
+        await node.preparer.reconcile()
+        assert list(node.journal.load()) == ["uid-busy"]
+        on_demand.is_busy = False
+        await node.preparer.reconcile()
+        assert node.journal.load() == {}
 
     asyncio.run(test())

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from nvct.agent.dra import claims, slices
+from nvct.agent.dra import claims, slices, task
 from nvct.agent.dra.classic import without
 from nvct.agent.dra.devices import DRIVER, Device, Offer
 from nvct.agent.dra.settings import Settings
@@ -38,6 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from nvct.agent.cluster import Kind, Object
     from nvct.agent.discovery import Discovery
 
 SLICES = slices.kind("v1").plural
@@ -142,6 +143,32 @@ def test_a_claim_of_a_simulated_gpu(version: str, machine: Discovery, folder: Pa
             await asyncio.sleep(0.05)
             assert len(api.writes) == written == 1
         assert kubelet.sockets() == []
+
+    asyncio.run(test())
+
+
+def test_claims_stay_while_the_server_lacks_the_version_of_the_api(
+    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Api(FakeApi):
+        async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
+            if f"{kind.group}/{kind.version}" in self.absent:
+                asked.append(kind.version)
+                return None  # as of an object that is gone
+            return await super().find(kind, name, namespace)
+
+    monkeypatch.setattr(task, "RECONCILE_S", 0.05)
+    asked: list[str] = []
+
+    async def test() -> None:
+        api, kubelet = Api(), FakeKubelet(f"{folder}/registry")
+        async with driver(api, machine, folder, "uid-1") as made:
+            await kubelet.register()
+            await kubelet.prepare(allocate(api, "one", "gpu-2"))
+            api.absent = {f"{slices.GROUP}/v1"}
+            await until(lambda: asked and made.describe()[0]["api"] == "v1beta1")
+            await asyncio.sleep(0.2)
+            assert made.describe()[0]["claims"] == ["ns/one"]
 
     asyncio.run(test())
 
