@@ -339,9 +339,13 @@ def _unknown(document: Mapping[str, Any]) -> Iterator[str]:
 
     yield from walk(document, "")
     for strategy in STRATEGIES:
-        table = (document.get("sharing") or {}).get(strategy) or {}
+        table = (document.get("sharing") or {}).get(strategy)
+        if not isinstance(table, dict):
+            continue
+        rules = table.get("resources")
         for key in table.keys() - SHARING_KEYS:
             yield f"sharing.{strategy}.{key}"
-        for rule in table.get("resources") or ():
-            for key in rule.keys() - RESOURCE_KEYS:
+        for rule in rules if isinstance(rules, list) else ():
+            names = rule.keys() if isinstance(rule, dict) else set()
+            for key in names - RESOURCE_KEYS:
                 yield f"sharing.{strategy}.resources.{key}"

@@ -56,8 +56,8 @@ def convert(document: object) -> tuple[list[Any], list[str]]:
 
 def _convert_pod(what: str, spec: Object, namespace: str) -> tuple[list[Any], list[str]]:
     wanted = [
-        (container, resource, count)
-        for kind in ("initContainers", "containers")
+        (kind, container, resource, count)
+        for kind in ("containers", "initContainers")
         for container in spec.get(kind) or ()
         for resource, count in _devices(what, container)
     ]
@@ -65,8 +65,21 @@ def _convert_pod(what: str, spec: Object, namespace: str) -> tuple[list[Any], li
         return [], []
     of_labels, changes = _condition(spec)
     templates: list[Any] = []
-    for container, resource, count in wanted:
+    given: dict[tuple[str, int], str] = {}
+    for kind, container, resource, count in wanted:
+        is_sidecar = container.get("restartPolicy") == "Always"
+        claim = given.get((resource, count))
+        if kind == "initContainers" and claim and not is_sidecar:
+            # It ends before the container whose claim this is starts.
+            container["resources"].setdefault("claims", []).append({"name": claim})
+            changes.append(
+                f"container {container.get('name')} has the claim {claim}, too, in place of the "
+                f"limit {resource}: {count}"
+            )
+            continue
         name = _name(container.get("name", ""), resource.removeprefix(PREFIX))
+        if not is_sidecar:
+            given.setdefault((resource, count), name)
         template = _name(what.partition(" ")[2] or "pod", name)
         templates.append(_template(template, namespace, _request(resource, count, of_labels)))
         spec.setdefault("resourceClaims", []).append(

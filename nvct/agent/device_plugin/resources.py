@@ -208,11 +208,16 @@ def _shared(
     """Return the devices by resource after sharing.
 
     Raises:
-        HostError: a device or number of devices to share does not exist.
+        HostError: a device or number of devices to share does not exist, or two rules are for
+            one device.
     """
     shared = {name: list(of_name) for name, of_name in devices.items()}
     for rule in replicas:
         for device in _selected(devices.get(rule.name, []), rule):
+            if device not in shared[rule.name]:
+                raise HostError(
+                    f"two rules of sharing are for device {device.index} of {rule.name}"
+                )
             shared[rule.name].remove(device)
             shared.setdefault(rule.rename or rule.name, []).extend(
                 replace(device, id=f"{device.id}{SEPARATOR}{number}", is_replica=True)

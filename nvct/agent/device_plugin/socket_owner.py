@@ -54,7 +54,7 @@ def find(path: str) -> Owner | None:
         connection.settimeout(0)
         try:
             connection.connect(path)
-        except BlockingIOError:  # its queue is full
+        except (BlockingIOError, PermissionError):  # it is full, or of another user
             return Owner(0, "")
         except OSError:
             return None

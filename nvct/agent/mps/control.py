@@ -120,15 +120,15 @@ class Control:
 
     def stop(self) -> None:
         """End the daemon, and let any number of processes use its GPUs."""
+        try:  # first: once this daemon is silent, another keeper may start one
+            self._set_compute_mode(DEFAULT)
+        except HostError:  # a GPU that is gone has none
+            pass
         try:
             self._say("quit")
         except HostError:
             pass
         self.end_child()
-        try:
-            self._set_compute_mode(DEFAULT)
-        except HostError:  # a GPU that is gone has none
-            pass
 
     def end_child(self) -> None:
         """Wait for the end of a daemon that this process has started; kill it if it lives on."""

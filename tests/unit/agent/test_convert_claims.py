@@ -129,3 +129,17 @@ def test_what_asks_for_no_gpu_is_as_it_was() -> None:
 def test_a_limit_that_is_no_number_is_refused() -> None:
     with pytest.raises(DocumentError, match="is no number"):
         convert_claims.convert(pod(count="many"))
+
+
+def test_an_init_container_shares_the_claim_of_a_container_but_a_sidecar_does_not() -> None:
+    def container(name: str, **more: str) -> Any:
+        return {"name": name, "resources": {"limits": {"nvidia.com/gpu": 1}}, **more}
+
+    inits = [container("sidecar", restartPolicy="Always"), container("setup")]
+
+    *templates, made = convert_claims.convert(pod(initContainers=inits))[0]
+
+    names = [one["metadata"]["name"] for one in templates]
+    assert names == ["train-main-gpu", "train-sidecar-gpu"]
+    claims = [one["resources"]["claims"] for one in made["spec"]["initContainers"]]
+    assert claims == [[{"name": "sidecar-gpu"}], [{"name": "main-gpu"}]]

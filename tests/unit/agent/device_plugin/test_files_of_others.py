@@ -90,6 +90,17 @@ def test_misplaced_keys_of_sharing_have_no_effect_and_are_named(tmp_path: Path) 
     assert warned(warnings) == ["flags.renameByDefault", "flags.failRequestsGreaterThanOne"]
 
 
+@pytest.mark.parametrize("other", ["[1]", "abc", "{resources: abc}", "{resources: [abc]}"])
+def test_a_strategy_that_is_not_used_may_be_malformed(other: str, tmp_path: Path) -> None:
+    text = (
+        f"sharing:\n  mps: {{resources: [{{name: gpu, replicas: 2}}]}}\n  timeSlicing: {other}\n"
+    )
+
+    settings, _ = load(tmp_path, text, "--mps-root=/run/nvidia/mps")
+
+    assert settings.replicas[0].replicas == 2
+
+
 def test_memory_in_replicas_is_possible_as_long_as_the_kubelet_reads_it(tmp_path: Path) -> None:
     settings, _ = load(tmp_path, SLICES.replace("4 ", "16384 "))
 

@@ -114,6 +114,16 @@ def test_sharing_of_what_is_not_there_is_refused(devices: int | tuple[str, ...])
         of(gpu(0), replicas=(rule,))
 
 
+def test_two_rules_for_one_device_are_refused() -> None:
+    rules = (
+        Replicas(name=GPU, replicas=2, devices=("0", "1")),
+        Replicas(name=GPU, replicas=4, rename=f"{GPU}.big", devices=("1",)),
+    )
+
+    with pytest.raises(HostError, match=f"two rules of sharing are for device 1 of {GPU}"):
+        of(gpu(0), gpu(1), replicas=rules)
+
+
 def test_more_devices_than_the_kubelet_reads_are_refused() -> None:
     gpus = [gpu(n, A100, *["1g.10gb"] * 7) for n in range(5)]
     rule = Replicas(name=GPU, replicas=1000)

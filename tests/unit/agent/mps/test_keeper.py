@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvct.agent.mps import keeper
+from nvct.agent.mps.control import Control
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
 from nvct.sim.native import build
@@ -91,10 +92,22 @@ def test_a_daemon_is_started_with_its_limits_in_exclusive_mode(
     assert lab.modes() == ["Exclusive_Process", "Exclusive_Process", "Default", "Default"]
 
 
-def test_a_daemon_that_is_not_wanted_any_more_ends(lab: Lab, kept: keeper.Keeper) -> None:
+def test_a_daemon_that_is_not_wanted_any_more_ends(
+    lab: Lab, kept: keeper.Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_it_ends: list[str] = []
+    end_child = Control.end_child
+
+    def look_and_end(control: Control) -> None:
+        as_it_ends.extend(lab.modes())
+        end_child(control)
+
+    monkeypatch.setattr(Control, "end_child", look_and_end)
     kept.want([], starts=True)
 
     assert kept.state == {}
+    # Later than this, the mode could be that of another keeper's daemon.
+    assert set(as_it_ends) == {"Default"}
     assert lab.say(PERCENTAGE).startswith("Cannot find")
     assert set(lab.modes()) == {"Default"}
 
