@@ -69,7 +69,7 @@ def main(program: Program) -> NoReturn:
         sys.stderr.write(f"{line(program.name, error)}\n")
         sys.exit(1)
     except ModuleNotFoundError as error:
-        lacking = HostError(f"no module {error.name}", hint="pip install 'nvct[agent]'")
+        lacking = HostError(f"no module {error.name}", hint="pip install '.[agent]' in a checkout")
         sys.stderr.write(f"{line(program.name, lacking)}\n")
         sys.exit(1)
     sys.exit(0)

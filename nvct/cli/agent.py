@@ -78,7 +78,7 @@ def agent(
     leaves: bool,
     host_root: str,
 ) -> None:
-    """Run this node's agent for Kubernetes: it needs `pip install 'nvct[agent]'`.
+    """Run this node's agent for Kubernetes: it needs `pip install '.[agent]'` in a checkout.
 
     Tasks: condition writes a condition of this Node, config-manager chooses its config file,
     device-plugin offers GPUs to the kubelet, dra offers them by dynamic resource allocation
@@ -139,7 +139,7 @@ def _become(
     from importlib import util
 
     if util.find_spec(needs) is None:
-        raise HostError(f"no module {needs}", hint="pip install 'nvct[agent]'")
+        raise HostError(f"no module {needs}", hint="pip install '.[agent]' in a checkout")
     from nvct.launcher.cold import interpreter
 
     env = {**os.environ, **{name: value for name, value in settings.items() if value}}

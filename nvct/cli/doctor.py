@@ -11,14 +11,13 @@ import click
 
 from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, flat, settings_in_force, words
-from nvct.errors import HostError, UsageError, printable
+from nvct.errors import HostError, NvctError, UsageError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
-    from nvct.config.model import Config
     from nvct.doctor.checks import Check, Node
     from nvct.doctor.model import Finding, Part
 
@@ -80,11 +79,21 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
 def _node() -> Node:
     from nvct.cli.runtime import engine
     from nvct.cli.runtime.explain import environ_of_user
+    from nvct.config.model import Config
     from nvct.doctor.checks import Node
 
-    settings: Config = settings_in_force()
-    env = environ_of_user(os.environ)
-    return Node(settings=settings, env=env, engines=engine.engines(), agent=_agent())
+    trouble = None
+    try:
+        settings = settings_in_force()
+    except NvctError as error:
+        settings, trouble = Config(), error
+    return Node(
+        settings=settings,
+        env=environ_of_user(os.environ),
+        engines=engine.engines(),
+        agent=_agent(),
+        trouble=trouble,
+    )
 
 
 def _agent() -> Mapping[str, Any] | None:
@@ -119,6 +128,8 @@ def _mend(parts: Sequence[Part], *, dry_run: bool) -> bool:
 
 def text(done: Sequence[tuple[Check, Part]], *, is_root: bool) -> Iterator[str]:
     """Yield the lines: one for each check, more for what is wrong, and the sum."""
+    from nvct.doctor.model import count
+
     width = max((len(check.name) for check, _ in done), default=0)
     for check, part in done:
         lines = [printable(line) for line in part.lines]
@@ -128,7 +139,7 @@ def text(done: Sequence[tuple[Check, Part]], *, is_root: bool) -> Iterator[str]:
         yield from (f"{indent}do: {printable(line)}" for line in _remedies(part.findings))
     wrong = sum(part.health == "attention" for _, part in done)
     yield ""
-    yield f"{len(done)} checks, {wrong or 'none'} with something to mend"
+    yield f"{count(len(done), 'check')}, {wrong or 'none'} with something to mend"
     if not is_root:
         yield "Only root sees everything: run it with sudo."
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.doctor.model import Finding, Part
     from nvct.engine.detected_engine import Engine
+    from nvct.errors import NvctError
     from nvct.host.model import Inventory
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.roots import Roots
@@ -49,12 +50,14 @@ class Node:
         env: of the user who asks.
         engines: the engines of this host.
         agent: /status of the agent that serves this node, None if none does.
+        trouble: why config.toml cannot be used; the settings are then the defaults.
     """
 
     settings: Config
     env: Mapping[str, str]
     engines: Sequence[Engine] = ()
     agent: Mapping[str, Any] | None = None
+    trouble: NvctError | None = None
     booted: bool = field(default_factory=lambda: os.path.isdir(BOOTED))
 
     @cached_property
@@ -94,6 +97,12 @@ class Check:
     is_security: bool = False
 
 
+def _config(node: Node) -> Part:
+    if node.trouble is not None:
+        return parts.refused("config", node.trouble)
+    return parts.configuration(node.settings)
+
+
 def _specs(node: Node) -> Part:
     return parts.specs(node.settings, node.driver[1])
 
@@ -104,7 +113,7 @@ def _engines(node: Node) -> Part:
 
 def _docker(node: Node) -> Part:
     """Check `docker run --gpus`, if dockerd runs here."""
-    if not any(engine.engine == "docker" for engine in node.engines):
+    if not any(engine.engine == "docker" and not engine.foreign for engine in node.engines):
         return part_of("docker", ["no dockerd runs here"], health="absent")
     host = docker_host.look(Files(), node.roots, node.env)
     found = [one for one in docker.why_docker_cannot(host) if one.severity != "ok"]
@@ -125,7 +134,7 @@ def _agent(node: Node) -> Part:
 
 
 CHECKS = (
-    Check("config", "Is config.toml valid?", lambda node: parts.configuration(node.settings)),
+    Check("config", "Is config.toml valid?", _config),
     Check("gpus", "Has NVIDIA's driver the GPUs?", lambda node: hardware.gpus(node.roots)),
     Check("driver", "Is the driver complete?", lambda node: node.driver[0]),
     Check("nvml", "Does NVML answer?", lambda node: node.nvml[0]),

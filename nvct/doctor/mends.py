@@ -7,10 +7,10 @@ Each of them changes only what nvct makes, atomically, and nothing if there is n
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import dataclass
 
 from nvct.doctor.reasons import Reason
+from nvct.launcher import cold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,5 +62,5 @@ def carry_out(mend: Mend, options: Sequence[str] = ()) -> int:
         mend: the command.
         options: of the program, before the command's words.
     """
-    argv = [sys.executable, "-I", "-m", "nvct.cli", "nvct", *options, *mend.words]
+    argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *options, *mend.words]
     return subprocess.run(argv, check=False).returncode

@@ -195,8 +195,7 @@ MESSAGES = (
     Message(
         "insufficient-gpu", "kube-scheduler", r"Insufficient nvidia\.com/\S+",
         "No node has so many free GPUs of this resource.",
-        "See `kubectl get nodes -o custom-columns=NAME:.metadata.name,"
-        "GPUS:.status.allocatable.nvidia\\.com/gpu`, and `nvct cluster status`.",
+        "See `nvct cluster status`, and the node's allocatable in `kubectl describe nodes`.",
         Reason.ResourceNotListed,
     ),
     Message(
@@ -265,8 +264,8 @@ MESSAGES = (
     ),
     Message(
         "gpu-lost", "NVML", r"GPU is lost|GPU has fallen off the bus|Xid[^\n]*: 79\b",
-        "A GPU no longer answers on the PCI bus.", "Reset the GPU or reboot; if it comes again,"
-        " look at power, cooling and seat.",
+        "A GPU no longer answers on the PCI bus.",
+        "Reboot; if it comes again, look at power, cooling and seat of the GPU.",
         Reason.DeviceUnhealthy,
     ),
     Message(

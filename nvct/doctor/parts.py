@@ -51,11 +51,11 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
         inventory = live_host.discover(settings)
     except DriverNotFoundError as error:
         if procfs.driver_version(live_host.roots_of(settings)):
-            return _refused("driver", error), None
+            return refused("driver", error), None
         absent = findings_of(Reason.DriverNotFound, "note", [error.message])
         return part_of("driver", [error.message], absent, health="absent"), None
     except NvctError as error:
-        return _refused("driver", error), None
+        return refused("driver", error), None
     mig = sum(len(gpu.mig) for gpu in inventory.gpus)
     text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
     text += f", {count(mig, 'MIG device')}" if mig else ""
@@ -224,7 +224,7 @@ def _evidence(findings: Sequence[Finding]) -> list[str]:
     return [finding.evidence for finding in findings]
 
 
-def _refused(name: str, error: NvctError) -> Part:
+def refused(name: str, error: NvctError) -> Part:
     """Return the part that could not be checked because of an error."""
     text = f"{error.message}; {error.hint}" if error.hint else error.message
     finding = refusals.of_error(error, otherwise=Reason.DriverNotFound)

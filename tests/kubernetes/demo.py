@@ -7,6 +7,7 @@ end.
 
 from __future__ import annotations
 
+import shlex
 import sys
 
 import pytest
@@ -90,7 +91,7 @@ def _type_all(cluster: Cluster, image: Path) -> int:
 def _type(cluster: Cluster, *words: str) -> str:
     """Print a command, run it in the machine, print its output and return it."""
     shown = [word.replace(f"{MANIFESTS.parents[1]}/", "") for word in words]
-    print(f"\n$ {' '.join(shown)}", flush=True)
+    print(f"\n$ {shlex.join(shown)}", flush=True)
     config = [f"--kubeconfig={KUBECONFIG}"] if words[0] == "kubectl" else []
     done = cluster.box.call(words[0], *config, *words[1:])
     print(done.stdout + done.stderr, end="", flush=True)

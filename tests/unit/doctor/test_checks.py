@@ -159,3 +159,31 @@ def test_the_page_lists_every_check_with_its_question_and_every_mend() -> None:
         name: tuple(words.split()) for names, words in mended for name in re.findall(r"\w+", names)
     }
     assert told == {reason.name: words for reason, words in mends.COMMANDS.items()}
+
+
+def test_a_config_toml_that_cannot_be_read_is_a_fault_beside_the_other_checks(lab: Lab) -> None:
+    lab.config_toml.write_text("no toml")
+
+    status, said = doctor(lab, "--only", "config,folders", "--json")
+
+    config, folders = json.loads(said)
+    assert status == 1
+    assert config["findings"][0]["reason"] == "ConfigurationInvalid"
+    assert "is no TOML" in config["lines"][0]
+    assert folders["lines"]
+
+
+def test_a_mend_is_run_by_the_interpreter_that_has_nvct(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+
+    def run(argv: list[str], **_more: object) -> object:
+        ran.append(argv)
+        return type("Done", (), {"returncode": 0})
+
+    monkeypatch.setattr(mends.cold, "interpreter", lambda: "/usr/lib/nvct/cold")  # type: ignore[attr-defined]
+    monkeypatch.setattr(mends.subprocess, "run", run)  # type: ignore[attr-defined]
+
+    assert mends.carry_out(mends.Mend(("publish",), ()), ["--config", "/c"]) == 0
+    assert ran == [
+        ["/usr/lib/nvct/cold", "-I", "-m", "nvct.cli", "nvct", "--config", "/c", "publish"]
+    ]
