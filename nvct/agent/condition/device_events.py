@@ -52,7 +52,7 @@ class DeviceEvents:
         self._socket = socket
         self._log = log
         self._since = time.time()
-        self._told = 0
+        self._told: int | None = None  # the number of the last notice
         self._retry_at = 0.0
         self._kubelet: PodResources | None = None
 
@@ -60,8 +60,14 @@ class DeviceEvents:
         """Make the Events of the notices in /status that are new."""
         if time.monotonic() < self._retry_at:
             return
-        for notice in document.get("health", {}).get("notices", ()):
-            if notice["number"] <= self._told or notice["at"] < self._since:
+        if "health" not in document:
+            return
+        notices = document["health"]["notices"]
+        if self._told is None:  # later, numbers alone decide: the clock may be set back
+            old = [notice["number"] for notice in notices if notice["at"] < self._since]
+            self._told = max(old, default=0)
+        for notice in notices:
+            if notice["number"] <= self._told:
                 continue
             try:
                 await self._tell(cluster, notice)

@@ -34,8 +34,8 @@ def send(name: str, number: int) -> int:
         try:
             os.kill(pid, number)
             count += 1
-        except ProcessLookupError:
-            continue  # it has just ended
+        except (ProcessLookupError, PermissionError):
+            continue  # it has just ended, or is another user's of the same name
     return count
 
 

@@ -236,7 +236,7 @@ class Exporter:
         except (NvmlError, HostError) as error:
             self._has_failed = True  # the driver may be another one the next time
             self._collections["failed"] += 1
-            self._tell(error.message)
+            self._tell(", ".join([error.message, *self._write_text()]))
             return
         finally:
             self._duration_s = time.monotonic() - began
@@ -250,9 +250,7 @@ class Exporter:
             self._jobs, problem = jobs.read(self._settings.job_folder)
             problems += [problem] if problem else []
         self._usages = self._used(samples) if self._settings.processes else None
-        if self._settings.textfile and (failure := self._write_text(self._settings.textfile)):
-            problems.append(failure)
-        self._tell(", ".join(problems))
+        self._tell(", ".join([*problems, *self._write_text()]))
 
     def _used(self, samples: NvmlSamples) -> tuple[Usage, ...]:
         """Return what the containers of this host use of the GPUs."""
@@ -276,15 +274,17 @@ class Exporter:
         self._counters = counters
         self._log.info("read the counter file again")
 
-    def _write_text(self, path: str) -> str:
-        """Write all metrics into a file; return why that fails, "" if it does not."""
+    def _write_text(self) -> list[str]:
+        """Write all metrics into the file that is wanted, if any; return why that fails."""
+        path = self._settings.textfile
         try:
-            write_atomic(path, self.text().encode(), mode=0o644, follow=False)
+            if path:
+                write_atomic(path, self.text().encode(), mode=0o644, follow=False)
         except OSError as error:
-            return f"cannot write {path}: {error.strerror}"
+            return [f"cannot write {path}: {error.strerror}"]
         except NvctError as error:  # it is a folder, or another user's in /tmp
-            return error.message
-        return ""
+            return [error.message]
+        return []
 
     def _tell(self, problem: str) -> None:
         """Log a problem when it comes and when it goes."""

@@ -63,7 +63,7 @@ class Notices:
         concerned = tuple(devices)
         for notice in self.all:
             is_same = (notice.message, notice.devices) == (message, concerned)
-            if is_same and at - notice.at < AGAIN_S:
+            if is_same and abs(at - notice.at) < AGAIN_S:
                 return None
         notice = Notice(
             number=next(self._numbers), at=at, reason=reason, message=message,

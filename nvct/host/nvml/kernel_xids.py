@@ -112,8 +112,11 @@ class KernelXids:
         for message in self._read():
             # Programs cannot write messages of facility 0, the kernel's.
             event = parse(message.text, uuids) if message.facility == 0 else None
+            # The clock of messages drifts from ours: the time of reading serves as well.
             at = message.time_us / 1e6
-            if event is not None and not _take(self._from_nvml, event, at):
+            if event is None or _take(self._from_nvml, event, at):
+                continue
+            if not _take(self._from_nvml, event, now):
                 self._from_kernel.append((now, event))
         due = [entry for entry in self._from_kernel if now - entry[0] >= WAIT_S]
         self._from_kernel = [entry for entry in self._from_kernel if now - entry[0] < WAIT_S]

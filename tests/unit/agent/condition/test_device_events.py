@@ -148,6 +148,12 @@ def test_what_happened_before_the_start_is_not_told(lab: Lab) -> None:
     assert lab.tell() == []
 
 
+def test_a_clock_that_is_set_back_silences_no_failure(lab: Lab) -> None:
+    assert lab.tell() == []
+    lab.add("GPU-0", at=time.time() - 3600)
+    assert lab.tell() == ["node-1", "train"]
+
+
 def test_without_the_kubelets_service_there_are_events_of_the_node(lab: Lab) -> None:
     lab.add("GPU-0")
     assert lab.tell(has_kubelet=False) == ["node-1"]

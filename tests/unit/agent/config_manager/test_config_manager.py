@@ -258,3 +258,20 @@ def test_a_program_gets_the_signal_and_what_it_forked_does_not() -> None:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def test_a_process_of_another_user_does_not_keep_the_signal_from_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = []
+
+    def kill(pid: int, number: int) -> None:
+        if pid == 1:
+            raise PermissionError
+        told.append((pid, number))
+
+    monkeypatch.setattr(processes, "of_program", lambda _name: [1, 2])
+    monkeypatch.setattr(os, "kill", kill)
+
+    assert processes.send("nvidia-device-plugin", signal.SIGHUP) == 1
+    assert told == [(2, signal.SIGHUP)]

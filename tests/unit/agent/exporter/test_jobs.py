@@ -3,13 +3,26 @@
 
 from __future__ import annotations
 
+import os
+
+import pytest
+
 from nvct.agent.exporter import jobs
 from nvct.host.nvml.sample_model import NvmlSamples
 from tests.unit.agent.exporter.test_series import gpu, mig
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+
+def link(path: Path) -> None:
+    path.symlink_to("0")
+
+
+def large(path: Path) -> None:
+    path.write_bytes(b"7\n" * jobs.LIMIT)
 
 
 def test_files_of_gpus_and_instances_are_read_and_others_are_not(tmp_path: Path) -> None:
@@ -27,6 +40,37 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
     assert found == {}
     assert problem == f"metrics have no jobs: {tmp_path}/none: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (os.mkdir, "is no regular file"),
+        (os.mkfifo, "is no regular file"),
+        (link, "is a link"),
+        (large, f"is larger than {jobs.LIMIT} bytes"),
+    ],
+)
+def test_a_file_that_is_none_leaves_the_jobs_of_other_gpus(
+    make: Callable[[Path], None], why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "0").write_text("7")
+    (tmp_path / "2").write_text("8")
+    make(tmp_path / "1")
+
+    found, problem = jobs.read(str(tmp_path))
+
+    assert found == {"0": ["7"], "2": ["8"]}
+    assert problem == f"metrics lack jobs: {tmp_path}/1 {why}"
+
+
+def test_a_file_that_has_just_gone_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "2").write_text("8")
+    monkeypatch.setattr(os, "listdir", lambda _folder: ["1", "2"])
+
+    assert jobs.read(str(tmp_path)) == ({"2": ["8"]}, "")
 
 
 def test_the_jobs_of_a_device_are_bounded(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tests.unit.agent.exporter.test_series import gpu
 
 LABELS = {
     "app.kubernetes.io/name": "train", "team": "ml", "gpu": "no", "pod": "no", "1st": "a",
-    "DCGM_FI_DRIVER_VERSION": "no",
+    "DCGM_FI_DRIVER_VERSION": "no", "hpc_job": "no",
 }  # fmt: skip
 
 

@@ -179,6 +179,25 @@ def test_the_textfile_is_what_a_scrape_gets(node: tree.Node, tmp_path: Path) -> 
     assert not path.exists(), "old values would be taken for new ones"
 
 
+def test_the_textfile_has_no_old_values_while_nvml_fails(
+    node: tree.Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "dcgm.prom"
+    seen: list[NvmlClient] = []
+
+    async def fail() -> None:
+        raise HostError("NVML does not answer")
+
+    async def check(_exporter: Exporter) -> None:
+        await until(lambda: path.exists() and "DCGM_FI_DEV_GPU_TEMP" in path.read_text())
+        monkeypatch.setattr(task, "STALE_S", -1e9)
+        monkeypatch.setattr(seen[0], "samples", fail)
+        await until(lambda: "DCGM_FI_DEV_GPU_TEMP" not in path.read_text())
+        await until(lambda: 'result="failed"} 0' not in path.read_text())
+
+    assert "NVML does not answer" in serve(node, check, "--textfile", str(path), seen=seen)
+
+
 def test_the_textfile_is_not_written_through_a_link(node: tree.Node, tmp_path: Path) -> None:
     """The folder may be that of the program that reads it, which could name any file."""
     precious, path = tmp_path / "precious", tmp_path / "dcgm.prom"

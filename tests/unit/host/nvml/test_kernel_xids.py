@@ -89,6 +89,16 @@ def test_what_nvml_has_reported_is_not_reported_again(lab: Lab) -> None:
     assert lab.after(WAIT_S) == []
 
 
+@pytest.mark.parametrize("drift", [-2 * SAME_S, 2 * SAME_S])
+def test_an_error_counts_once_where_the_clock_of_messages_drifts(lab: Lab, drift: float) -> None:
+    assert lab.xids.note_nvml(EVENT)
+    lab.now += drift
+    lab.write(LOST)
+    lab.now -= drift
+    assert lab.after(0.5) == []
+    assert lab.after(WAIT_S) == []
+
+
 def test_nvml_may_be_a_little_later(lab: Lab) -> None:
     lab.write(LOST)
     assert lab.after(0.5) == []
