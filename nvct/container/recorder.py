@@ -25,7 +25,7 @@ NAME, OLD = "decisions.jsonl", "decisions.old.jsonl"
 LIMIT = 256 << 10
 RECORD, TEXT = 2048, 400
 LONGER = 12
-"""JSON makes a character up to so many times as long: two \\uXXXX."""
+"""The most bytes that one character takes in ASCII JSON: a surrogate pair of escapes."""
 FLAGS = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
 
 
