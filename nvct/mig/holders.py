@@ -13,7 +13,7 @@ import re
 import stat
 from dataclasses import dataclass
 
-from nvct.host import procfs
+from nvct.host import containers, procfs
 from nvct.host.gpu import mig
 
 TYPE_CHECKING = False
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from nvct.host.nvml.mig_model import MigGpu
     from nvct.host.roots import Roots
 
-CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 
@@ -137,7 +136,7 @@ def _open_devices(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
 def _holder(roots: Roots, pid: int, device: str, instance: tuple[str, int, int] | None) -> Holder:
     folder = f"{roots.proc}/{pid}"
     cgroup = procfs.read_text(f"{folder}/cgroup") or ""
-    container, unit, pod = (p.search(cgroup) for p in (CONTAINER, UNIT, POD))
+    container, unit, pod = (p.search(cgroup) for p in (containers.ID, UNIT, POD))
     return Holder(
         pid=pid,
         command=(procfs.read_text(f"{folder}/comm") or "?").strip(),
