@@ -11,15 +11,31 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from nvct.cdi import registry
 from nvct.compile import live_host
 from nvct.container.plan.store import run_dir
-from nvct.doctor import agent_status, docker, hardware, parts, security
+from nvct.doctor import (
+    agent_status,
+    docker,
+    engine_versions,
+    gpu_health,
+    hardware,
+    images,
+    incumbent,
+    inside,
+    kernel_module,
+    kubelet,
+    parts,
+    reload,
+    security,
+)
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine.control import status as engine_status
 from nvct.engine.docker import host as docker_host
 from nvct.engine.model import Files
 from nvct.errors import DriverNotFoundError
+from nvct.host.containers import Containers
 from nvct.host.nvml import shared
 from nvct.host.nvml.library import nvml_library
 
@@ -28,12 +44,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
+    from nvct.cdi.registry import Registry
     from nvct.config.model import Config
+    from nvct.doctor.gpu_health import Log
     from nvct.doctor.model import Finding, Part
+    from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
     from nvct.errors import NvctError
     from nvct.host.model import Inventory
     from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
@@ -71,13 +91,32 @@ class Node:
         return parts.driver(self.settings)
 
     @cached_property
+    def session(self) -> NvmlSession | None:
+        """NVML of the driver's root; None if there is none."""
+        try:
+            return shared.session(nvml_library(self.roots))
+        except DriverNotFoundError:
+            return None
+
+    @cached_property
     def nvml(self) -> tuple[Part, MigState | None]:
         """What NVML answers."""
-        try:
-            session = shared.session(nvml_library(self.roots))
-        except DriverNotFoundError:
-            session = None
-        return hardware.nvml(session)
+        return hardware.nvml(self.session)
+
+    @cached_property
+    def log(self) -> Log:
+        """The kernel's messages."""
+        return gpu_health.kernel_log(self.env)
+
+    @cached_property
+    def statuses(self) -> list[Status]:
+        """The configuration and state of the engines."""
+        return [engine_status.of(engine, Files()) for engine in self.engines]
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The CDI specifications."""
+        return registry.scan(self.settings.spec_dirs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +139,38 @@ class Check:
 def _config(node: Node) -> Part:
     if node.trouble is not None:
         return parts.refused("config", node.trouble)
-    return parts.configuration(node.settings)
+    part = parts.configuration(node.settings)
+    if not any(not engine.foreign for engine in node.engines):
+        return part
+    missing = parts.low_level_runtime(node.settings, node.env.get("PATH", ""))
+    lines = [*part.lines, *(finding.evidence for finding in missing)]
+    return part_of("config", lines, [*part.findings, *missing], health=part.health)
+
+
+def _health(node: Node) -> Part:
+    state = node.nvml[1]
+    reported = gpu_health.conditions(node.session) if state else None
+    return gpu_health.check(node.roots, state, reported, node.log)
 
 
 def _specs(node: Node) -> Part:
     return parts.specs(node.settings, node.driver[1])
 
 
-def _engines(node: Node) -> Part:
-    return parts.engines([engine_status.of(engine, Files()) for engine in node.engines])
+def _reload(node: Node) -> Part:
+    containers = Containers()
+    containers.refresh()
+    return reload.check(node.roots, containers)
+
+
+def _kubelet(node: Node) -> Part:
+    state = node.nvml[1]
+    return kubelet.check(node.roots.proc, len(state.gpus) if state else 0, node.statuses)
+
+
+def _images(node: Node) -> Part:
+    is_default = any(status.is_default for status in node.statuses)
+    return images.check(node.settings, is_default=is_default)
 
 
 def _docker(node: Node) -> Part:
@@ -136,8 +198,14 @@ def _agent(node: Node) -> Part:
 CHECKS = (
     Check("config", "Is config.toml valid?", _config),
     Check("gpus", "Has NVIDIA's driver the GPUs?", lambda node: hardware.gpus(node.roots)),
+    Check(
+        "module",
+        "Is the driver's kernel module loaded?",
+        lambda node: kernel_module.check(node.roots, node.log),
+    ),
     Check("driver", "Is the driver complete?", lambda node: node.driver[0]),
     Check("nvml", "Does NVML answer?", lambda node: node.nvml[0]),
+    Check("health", "Does every GPU work?", _health),
     Check("mig", "Is every MIG mode in force?", lambda node: hardware.mig(node.nvml[1])),
     Check("fabric", "Does the fabric manager run?", lambda node: hardware.fabric(node.roots)),
     Check("daemon", "Are GPUs kept initialized?", lambda node: hardware.persistence(node.roots)),
@@ -147,20 +215,36 @@ CHECKS = (
         lambda node: hardware.character_links(node.roots, booted=node.booted),
     ),
     Check("specs", "Do the CDI specifications describe this host?", _specs),
+    Check(
+        "versions",
+        "Can the engines read the CDI specifications?",
+        lambda node: engine_versions.check(node.statuses, node.registry, node.settings.spec_dirs),
+    ),
     Check("plans", "Are the plans fresh?", lambda node: parts.plans(run_dir(node.env))),
     Check(
         "farm",
         "Are the views of the driver whole?",
         lambda node: parts.farm(node.settings, run_dir(node.env)),
     ),
-    Check("engines", "Is nvct registered with the engines, and in force?", _engines),
+    Check(
+        "engines",
+        "Is nvct registered with the engines, and in force?",
+        lambda node: parts.engines(node.statuses),
+    ),
     Check("docker", "Does docker run --gpus work?", _docker),
     Check(
         "units",
         "Do systemd's units keep the specification?",
         lambda node: parts.units(booted=node.booted),
     ),
-    Check("agent", "Does the kubelet get the GPUs?", _agent),
+    Check("reload", "Do running containers keep their GPU?", _reload),
+    Check("agent", "Does the agent offer the GPUs?", _agent),
+    Check("kubelet", "Can pods have all GPUs?", _kubelet),
+    Check(
+        "container",
+        "Has this container what it asks for?",
+        lambda node: inside.check(node.env),
+    ),
     Check(
         "selinux",
         "Does SELinux let containers use devices?",
@@ -172,6 +256,19 @@ CHECKS = (
         lambda node: security.spec_folders(node.settings.spec_dirs),
         is_security=True,
     ),
+    Check(
+        "toolkit",
+        "Is no vulnerable NVIDIA Container Toolkit here?",
+        lambda _: incumbent.check(),
+        is_security=True,
+    ),
+    Check(
+        "management",
+        "Are the devices that change MIG out of reach?",
+        lambda node: security.management(node.roots, node.registry.specs),
+        is_security=True,
+    ),
+    Check("images", "Does no image get all GPUs by itself?", _images, is_security=True),
 )
 STATUS = ("config", "driver", "specs", "plans", "farm", "engines", "units")
 """The checks that `nvct status` shows."""

@@ -8,18 +8,26 @@ import subprocess
 from nvct import paths
 from nvct.compile import live_host
 from nvct.config import unread
+from nvct.config.model import check
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
+from nvct.container.request import capabilities
+from nvct.container.shim import lowlevel
 from nvct.doctor import causes, refusals, specifications
 from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.reasons import Reason
-from nvct.errors import DriverNotFoundError, NvctError
+from nvct.errors import (
+    ConfigError,
+    DriverNotFoundError,
+    NvctError,
+    RuntimeNotFoundError,
+)
 from nvct.host import procfs
 from nvct.host.gpu.nodes import NO_NODE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
     from nvct.config.model import Config
@@ -35,14 +43,48 @@ STALE = "; the next container replaces it"
 
 
 def configuration(settings: Config) -> Part:
-    """Check config.toml; a key without effect is reported, but is not a fault."""
-    if not settings.path:
-        return part_of("config", ["no config.toml: the defaults hold"], health="absent")
+    """Check config.toml as a create does; a key without effect is reported, but is no fault."""
     findings = [
+        *_refused_values(settings),
         *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),
         *findings_of(Reason.ConfigurationKeyIgnored, "note", unread.warnings(settings)),
     ]
-    return part_of("config", [settings.path, *_evidence(findings)], findings)
+    if not settings.path and not findings:
+        return part_of("config", ["no config.toml: the defaults hold"], health="absent")
+    return part_of("config", [settings.path or "the defaults", *_evidence(findings)], findings)
+
+
+def _refused_values(settings: Config) -> Iterator[Finding]:
+    """Yield a finding for a value with which creates fail, or some of them."""
+    try:
+        check(settings)
+    except ConfigError as error:
+        yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
+    try:
+        capabilities.resolve(None, settings.supported_driver_capabilities, legacy_image=True)
+    except ConfigError as error:
+        yield refusals.of_error(error, otherwise=Reason.ConfigurationInvalid)
+
+
+def low_level_runtime(settings: Config, path: str) -> list[Finding]:
+    """Return a finding if none of the configured low-level runtimes is installed.
+
+    Args:
+        settings: of config.toml.
+        path: the variable PATH.
+    """
+    try:
+        lowlevel.find(settings.runtimes, path)
+    except RuntimeNotFoundError as error:
+        return [
+            Finding(
+                reason=Reason.RuntimeProgramMissing,
+                severity="error",
+                evidence=error.message,
+                remedy=error.hint,
+            )
+        ]
+    return []
 
 
 def driver(settings: Config) -> tuple[Part, Inventory | None]:

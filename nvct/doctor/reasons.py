@@ -37,7 +37,7 @@ class Reason(Enum):
     )
     DriverNotLoaded = (
         "Is the driver's kernel module loaded?",
-        "/proc/driver/nvidia/version, and /sys/module/nvidia/version",
+        "/proc/driver/nvidia/version, /sys/module/nvidia/version, and modules.dep of the kernel",
         "Install the driver and load it with `modprobe nvidia`.",
     )
     DriverNotFound = (
@@ -114,7 +114,7 @@ class Reason(Enum):
     )
     ResourceNotListed = (
         "Has the kubelet read the list of devices?",
-        "the resources in the agent's /status",
+        "the resources in the agent's /status, and the kubelet's checkpoint of its devices",
         "Read the reason in `nvct agent --status`, and the log of the kubelet.",
     )
     DevicePluginNotAlone = (
@@ -124,8 +124,23 @@ class Reason(Enum):
     )
     DeviceUnhealthy = (
         "Are all devices of the node healthy?",
-        "XID errors and NVML's answers, as the agent's /status has them",
+        "NVML's values, XIDs in the kernel's messages, and the health in the agent's /status",
         "Read `dmesg` and `nvidia-smi`, then reset the GPU or replace it.",
+    )
+    KubeletNotRunning = (
+        "Does the kubelet run on this node?",
+        "/var/lib/kubelet, and the processes of this host",
+        "Start it, for example with `systemctl start kubelet`, and read `journalctl -u kubelet`.",
+    )
+    PodsWaitInInit = (
+        "Are driver and toolkit reported as ready to the pods that wait for them?",
+        "the status files in /run/nvidia/validations",
+        "Run `nvct validate driver` and `nvct validate toolkit`: they say why.",
+    )
+    GpuLostAtReload = (
+        "Do running containers keep their GPU when systemd is reloaded?",
+        "the units of containers in /run/systemd, and the device nodes of their processes",
+        "Start the container again by `--runtime=nvidia` or a CDI device, which systemd knows of.",
     )
 
     # CDI specifications.
@@ -159,6 +174,11 @@ class Reason(Enum):
         "the GPUs, MIG devices and control nodes of the host, and the specifications in force",
         "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
     )
+    SpecificationTooNew = (
+        "Can every engine of this host read the CDI specifications?",
+        "cdiVersion and fields of the specifications, and the releases of the engines",
+        "Write it for older engines with `nvidia-ctk cdi generate --cdi-version-max`.",
+    )
     SpecificationFolderWritable = (
         "Can only root write CDI specifications?",
         "owner and mode of the folders of specifications, and of their files",
@@ -173,6 +193,23 @@ class Reason(Enum):
         "Does every hook of a CDI specification have an environment of its own?",
         "the env of each hook in the specifications in force; see CVE-2025-23266",
         "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
+    )
+
+    # What protects the host.
+    ToolkitVulnerable = (
+        "Is every NVIDIA Container Toolkit on this host of a release without known holes?",
+        "the names of its libraries, dpkg's packages, and NVIDIA's security bulletins",
+        "Remove it, for example with `apt purge nvidia-container-toolkit`, or update it.",
+    )
+    ManagementWithinReach = (
+        "Are the devices that change MIG out of containers' reach?",
+        "the mode of their nodes, and specifications of the class management",
+        "Take the permissions from the node with `chmod`, or remove the specification.",
+    )
+    ImagesAskForAll = (
+        "Does no image get all GPUs without its user's asking?",
+        "the environment of the images of Docker, Podman and CRI-O, and config.toml's policy",
+        "Add a rule for requests of images to config.toml's policy: by = image-env.",
     )
 
     # What nvct compiles and keeps.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 
 from nvct.doctor.parts import findings_of, part_of
@@ -14,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from nvct.cdi.registry import SpecFile
     from nvct.doctor.model import Part
     from nvct.host.roots import Roots
 
@@ -64,3 +66,35 @@ def selinux(roots: Roots) -> Part:
         return part_of("selinux", ["SELinux is enforcing, and containers may use devices"])
     text = f"SELinux is enforcing, and {os.path.basename(BOOLEAN)} is off"
     return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "warning", [text]))
+
+
+def management(roots: Roots, specs: Sequence[SpecFile]) -> Part:
+    """Check who can reach the devices that change MIG, and specifications that give all nodes."""
+    wrong = list(_open_capabilities(roots))
+    found = findings_of(Reason.ManagementWithinReach, "error", wrong)
+    given = [
+        f"{file.path} defines {file.spec['kind']}: who may name CDI devices gets every node"
+        for file in specs
+        if file.spec["kind"].startswith("management.")
+    ]
+    found += findings_of(Reason.ManagementWithinReach, "note", given)
+    if not wrong and not given:
+        nodes = _capabilities(roots)
+        text = "only root can open the nodes that change MIG" if nodes else "no such node or spec"
+        return part_of("management", [text], health="ok" if nodes else "absent")
+    return part_of("management", [*wrong, *given], found)
+
+
+def _capabilities(roots: Roots) -> list[str]:
+    """Return the nodes that change MIG devices: /dev/nvidia-caps/nvidia-capN of mig/config."""
+    text = procfs.read_text(f"{roots.proc}/driver/nvidia/capabilities/mig/config") or ""
+    match = re.search(r"^DeviceFileMinor: (\d+)$", text, re.MULTILINE)
+    path = f"{roots.dev}/nvidia-caps/nvidia-cap{match[1]}" if match else ""
+    return [path] if path and os.path.exists(path) else []
+
+
+def _open_capabilities(roots: Roots) -> Iterator[str]:
+    for path in _capabilities(roots):
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        if mode & 0o066:
+            yield f"{path}, which changes MIG devices, has mode {mode:04o}: not only for root"

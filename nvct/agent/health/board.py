@@ -11,8 +11,9 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple, get_args
 
 from nvct.agent.health import machine
-from nvct.agent.health.machine import ACTIONS, Fault, Forget, Health, Look, State, Xid
+from nvct.agent.health.machine import Forget, Health, Look, State, Xid
 from nvct.errors import DocumentError
+from nvct.host.health.faults import ACTIONS, Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

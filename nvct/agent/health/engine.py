@@ -20,10 +20,12 @@ from dataclasses import dataclass, field
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.health import looks, notices
 from nvct.agent.health.board import WHOLE, Board
-from nvct.agent.health.machine import SEVERE, STATES
+from nvct.agent.health.machine import STATES
 from nvct.agent.health.notices import Notices
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.errors import DocumentError, NvmlError
+from nvct.host.health import faults
+from nvct.host.health.faults import SEVERE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class HealthEngine:
         health = self._board.of(gpu, instance)
         if not health.is_offered:
             return notices.sentence(health)
-        return looks.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
+        return faults.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
 
     def describe(self) -> dict[str, Json]:
         """Return what /status shows: devices that are not healthy, and the last notices."""

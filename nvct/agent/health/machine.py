@@ -10,21 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from nvct.host.health.faults import ACTIONS, LASTING, SEVERE, Action, Fault, worst
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import TypeAlias
 
 State = Literal["healthy", "suspect", "unhealthy", "probation"]
 STATES: tuple[State, ...] = ("healthy", "suspect", "unhealthy", "probation")
 OFFERED = ("healthy", "suspect")
 """The states in which pods can have the device."""
-Action = Literal["ignore", "application", "watch", "reset", "reboot", "replace"]
-ACTIONS: tuple[Action, ...] = ("ignore", "application", "watch", "reset", "reboot", "replace")
-"""What an error asks for, by severity. From `reset` on, the device is not offered."""
-SEVERE: tuple[Action, ...] = ("reset", "reboot", "replace")
-LASTING: tuple[Action, ...] = ("reboot", "replace")
-"""The device stays unhealthy until the machine boots."""
 FLAPPING = "flapping"
 """The first word of the reason of a device that came back too often."""
 
@@ -46,19 +41,6 @@ class Rules:
     looks: int = 2
     returns: int = 3
     window_s: float = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """An error, and what it asks for."""
-
-    action: Action
-    reason: str
-
-    @property
-    def severity(self) -> int:
-        """Return a number that is larger for a worse error."""
-        return ACTIONS.index(self.action)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,11 +115,6 @@ def step(health: Health, event: Event, now: float, rules: Rules) -> Health:
     if health.state == "probation":
         return _probation(health, event, now, rules)
     return _unhealthy(health, event, now)
-
-
-def worst(faults: Iterable[Fault]) -> Fault | None:
-    """Return the worst fault, the first one of equals; None if there is none."""
-    return max(faults, key=lambda fault: fault.severity, default=None)
 
 
 def _after_xid(health: Health, fault: Fault, now: float, rules: Rules) -> Health:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from nvct.agent.health import xid_table
 from nvct.agent.health.machine import Rules
 from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
-from nvct.agent.health.xid_table import XidTable
 from nvct.errors import UsageError
+from nvct.host.health import xid_table
+from nvct.host.health.xid_table import XidTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

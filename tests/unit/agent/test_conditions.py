@@ -11,6 +11,7 @@ import pytest
 
 from nvct.agent.health import looks
 from nvct.agent.nvml_client import NvmlClient
+from nvct.host.health import faults
 from nvct.host.nvml.condition_model import CONDITION_VALUES
 from nvct.host.nvml.model import XidEvent
 from nvct.sim import node_changes, rehearsal, tree
@@ -92,7 +93,7 @@ def test_a_gpu_that_is_lost_is_named_with_its_uuid(node: tree.Node) -> None:
     lost = run(node, course)
 
     assert lost.uuid == tree.gpu_uuid(node.name, 5)
-    assert lost.code == looks.GPU_IS_LOST
+    assert lost.code == faults.GPU_IS_LOST
     (fault,) = looks.look(lost, {}).look.faults
     assert fault.action == "reboot"
     assert "gpu is lost" in fault.reason

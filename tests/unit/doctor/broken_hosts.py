@@ -18,6 +18,7 @@ from nvct.host.nvml.mig_model import MigGpu, MigState
 from tests.support import explained as request
 from tests.support.explained import VISIBLE, explained
 from tests.support.host_tree import LIB
+from tests.unit.doctor import broken_nodes
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab
 
 TYPE_CHECKING = False
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from nvct.doctor.model import Finding, Part
     from nvct.host.roots import Roots
     from tests.support.shim_lab import Lab
+    from tests.unit.doctor.broken_nodes import Builder
 
     Findings: TypeAlias = list[dict[str, str]]
     Case: TypeAlias = Callable[[Lab], Findings]
@@ -358,6 +360,11 @@ def other_host(lab: Lab) -> Findings:
 # A container's request.
 
 
+def of_node(build: Builder) -> Case:
+    """Return a case of a builder of `broken_nodes`."""
+    return lambda lab: shown(*build(lab.home / "node", True).findings)  # noqa: FBT003 - broken
+
+
 def unprivileged(lab: Lab) -> None:
     lab.driver()
     key = "accept-nvidia-visible-devices-envvar-when-unprivileged = false\n"
@@ -406,6 +413,13 @@ CASES: dict[Reason, Case] = {
     ),
     Reason.DevicePluginNotAlone: agent(state="refused", reason="process 7 serves x.sock"),
     Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
+    Reason.KubeletNotRunning: of_node(broken_nodes.a_kubelet_that_has_ended),
+    Reason.PodsWaitInInit: of_node(broken_nodes.pods_in_init),
+    Reason.GpuLostAtReload: of_node(broken_nodes.a_scope_without_the_gpu),
+    Reason.SpecificationTooNew: of_node(broken_nodes.an_old_engine),
+    Reason.ToolkitVulnerable: of_node(broken_nodes.an_old_toolkit),
+    Reason.ManagementWithinReach: of_node(broken_nodes.an_open_capability),
+    Reason.ImagesAskForAll: of_node(broken_nodes.an_image_that_asks_for_all),
     Reason.SpecificationMissing: no_spec,
     Reason.SpecificationUnreadable: damaged_spec,
     Reason.SpecificationConflict: two_specs,

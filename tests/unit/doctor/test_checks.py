@@ -15,6 +15,7 @@ from nvct.config import load
 from nvct.doctor import checks, mends
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
+from nvct.engine.detected_engine import Engine
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -93,7 +94,12 @@ def test_an_unknown_check_is_refused_with_the_names_there_are(lab: Lab) -> None:
 def test_security_looks_only_at_what_protects_the_host(lab: Lab) -> None:
     _, said = doctor(lab, "--security", "--json")
 
-    assert [one["name"] for one in json.loads(said)] == ["folders"]
+    assert [one["name"] for one in json.loads(said)] == [
+        "folders",
+        "toolkit",
+        "management",
+        "images",
+    ]
 
 
 def test_an_agent_that_failed_is_a_fault(lab: Lab) -> None:
@@ -171,6 +177,48 @@ def test_a_config_toml_that_cannot_be_read_is_a_fault_beside_the_other_checks(la
     assert config["findings"][0]["reason"] == "ConfigurationInvalid"
     assert "is no TOML" in config["lines"][0]
     assert folders["lines"]
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("nvidia-container-runtime", "mode", "foo"),
+        ("nvidia-container-runtime", "runtimes", []),
+        ("nvct", "layout", "farmm"),
+        ("nvidia-container-cli", "ldconfig", "/sbin/ldconfig"),
+        ("nvidia-container-runtime.modes.cdi", "default-kind", "gpu"),
+    ],
+)
+def test_a_value_that_creates_refuse_is_a_fault_of_doctor_and_status(
+    table: str, key: str, value: object, lab: Lab
+) -> None:
+    lab.keys[table][key] = value
+    lab.configure()
+    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+    assert lab.create().status != 0
+
+    status, said = doctor(lab, "--only", "config", "--json")
+    shown = CliRunner().invoke(
+        program("nvct"), ["--config", str(lab.config_toml), "status"], env=lab.env
+    )
+
+    (told,) = json.loads(said)
+    assert status == shown.exit_code == 1
+    assert told["findings"][0]["reason"] == "ConfigurationInvalid"
+    assert f"{table}.{key} cannot be" in told["lines"][1]
+    assert f"{table}.{key} cannot be" in shown.output
+
+
+def test_an_engine_without_a_low_level_runtime_is_a_fault(lab: Lab) -> None:
+    lab.configure(runtimes=["/no/such/runc"])
+    (config,) = checks.named(["config"])
+
+    without = config.look(node(lab))
+    part = config.look(node(lab, engines=[Engine(engine="docker")]))
+
+    assert without.health == "ok"
+    assert [one.reason for one in part.findings] == [Reason.RuntimeProgramMissing]
+    assert "none of the low-level runtimes /no/such/runc is installed" in part.lines[1]
 
 
 def test_a_mend_is_run_by_the_interpreter_that_has_nvct(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ import json
 import pytest
 
 from nvct.agent.health.board import Board, GpuLook, Key
-from nvct.agent.health.machine import Fault, Look, Rules
+from nvct.agent.health.machine import Look, Rules
 from nvct.errors import DocumentError
+from nvct.host.health.faults import Fault
 from nvct.host.nvml.model import XidEvent
 
 TYPE_CHECKING = False

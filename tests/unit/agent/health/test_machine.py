@@ -8,18 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from nvct.agent.health.machine import (
-    LASTING,
-    SEVERE,
-    Fault,
-    Forget,
-    Health,
-    Look,
-    Rules,
-    Xid,
-    step,
-    worst,
-)
+from nvct.agent.health.machine import Forget, Health, Look, Rules, Xid, step
+from nvct.host.health.faults import LASTING, SEVERE, Fault, worst
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.health import xid_table
-from nvct.agent.health.xid_table import APPLICATION, XidTable, checks
 from nvct.errors import DocumentError
+from nvct.host.health import xid_table
+from nvct.host.health.xid_table import APPLICATION, XidTable, checks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.health.xid_table import XidAction
+    from nvct.host.health.xid_table import XidAction
 
 REPOSITORY = Path(__file__).parents[4]
 ROWS = xid_table.read()

@@ -12,8 +12,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from nvct.agent.health.machine import Fault
 from nvct.errors import DocumentError
+from nvct.host.health.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

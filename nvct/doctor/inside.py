@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks, from inside a container, that it has what it asks for. Cold; changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+
+from nvct.container.request.model import VISIBLE_DEVICES
+from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.reasons import Reason
+from nvct.host import procfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.doctor.model import Part
+
+MARKS = (".dockerenv", "run/.containerenv")
+"""Files that Docker and Podman make in a container."""
+OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
+VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
+"""Of a pod, and of containers by the Container Interface of systemd."""
+NONE = ("", "void", "none")
+GPU_NODE = re.compile(r"nvidia\d+")
+LIBRARY = "libcuda.so.1"
+FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "lib64",
+)
+
+
+def is_container(env: Mapping[str, str], root: str = "/") -> bool:
+    """Return whether this process is in a container."""
+    if any(os.path.exists(f"{root.rstrip('/')}/{name}") for name in MARKS):
+        return True
+    mounts = procfs.read_text(f"{root.rstrip('/')}/proc/self/mountinfo") or ""
+    return any(name in env for name in VARIABLES) and bool(OVERLAY_ROOT.search(mounts))
+
+
+def check(env: Mapping[str, str], root: str = "/") -> Part:
+    """Check the container that this process is in: its request, nodes and libraries.
+
+    Args:
+        env: of this process.
+        root: of the container.
+    """
+    base = root.rstrip("/")
+    if not is_container(env, root):
+        return part_of("container", ["this is no container"], health="absent")
+    asked = env.get(VISIBLE_DEVICES)
+    nodes = [name for name in procfs.list_directory(f"{base}/dev") if GPU_NODE.fullmatch(name)]
+    if not nodes and (asked is None or asked in NONE):
+        text = f"this container asks for no GPU: {VISIBLE_DEVICES} is {asked or 'not set'}"
+        found = findings_of(Reason.GpuNotRequested, "note", [text])
+        return part_of("container", [text], found, health="absent")
+    lines = [f"/dev/{name}" for name in nodes]
+    wrong = []
+    if not nodes:
+        text = f"{VISIBLE_DEVICES} is {asked}, and /dev has no GPU: no runtime of NVIDIA's made it"
+        wrong += findings_of(Reason.ContainerWithoutDriver, "error", [text])
+    denied = [name for name in (*nodes, "nvidiactl") if _is_denied(f"{base}/dev/{name}")]
+    if denied:
+        text = f"/dev/{denied[0]} may not be opened any more: the cgroup has lost the device"
+        wrong += findings_of(Reason.GpuLostAtReload, "error", [text])
+    if nodes and not _has_library(base):
+        text = f"the GPU is here and {LIBRARY} is not: the capability compute was not asked for"
+        wrong += findings_of(Reason.ContainerWithoutDriver, "warning", [text])
+    lines = [finding.evidence for finding in wrong] or [f"it has {', '.join(lines)}"]
+    return part_of("container", lines, wrong)
+
+
+def _is_denied(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        # EPERM is the cgroup's answer; EACCES that of the file's mode.
+        return error.errno == errno.EPERM
+    return False
+
+
+def _has_library(base: str) -> bool:
+    return any(os.path.lexists(f"{base}/{folder}/{LIBRARY}") for folder in FOLDERS)

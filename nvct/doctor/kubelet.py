@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks a Kubernetes node from its own files: no API server, and no service of the kubelet.
+
+The kubelet writes which devices are registered, and how many it can give, to a checkpoint
+(pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+
+from nvct.doctor.model import Finding, count
+from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.reasons import Reason
+from nvct.errors import DocumentError
+from nvct.host import procfs
+from nvct.linux.files import read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.doctor.model import Part, Severity
+    from nvct.engine.control.status import Status
+
+FOLDER = "var/lib/kubelet"
+PROCESSES = ("kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "microk8s")
+"""Names of processes that are, or contain, a kubelet: /proc/PID/comm."""
+CHECKPOINT = f"{FOLDER}/device-plugins/kubelet_internal_checkpoint"
+LIMIT = 64 << 20
+PREFIX = "nvidia.com/"
+VALIDATIONS = "run/nvidia/validations"
+WAITED_FOR = ("driver-ready", "toolkit-ready")
+"""Status files that the pods of a GPU operator wait for in Init."""
+TIMEOUT_S = 0.5
+
+
+def check(proc: str, gpus: int, statuses: Sequence[Status], host: str = "/") -> Part:
+    """Check that the kubelet runs here, has a plugin for GPUs, and can give all of them.
+
+    Args:
+        proc: the mount point of procfs.
+        gpus: the number of GPUs that NVML reports; 0 if it does not answer.
+        statuses: of the engines.
+        host: the folder with var and run.
+    """
+    root = host.rstrip("/")
+    if not os.path.isdir(f"{root}/{FOLDER}/device-plugins"):
+        text = f"no kubelet: /{FOLDER}/device-plugins does not exist"
+        return part_of("kubelet", [text], health="absent")
+    if not _runs(proc):
+        text = f"no process of a kubelet runs, though /{FOLDER} exists"
+        return part_of("kubelet", [text], findings_of(Reason.KubeletNotRunning, "warning", [text]))
+    found = _waiting(root)
+    lines: list[str] = []
+    if gpus:
+        resources = _resources(f"{root}/{CHECKPOINT}", root)
+        lines += [resources] if isinstance(resources, str) else []
+        if not isinstance(resources, str):
+            found += _devices(resources, gpus, root)
+            lines += _sums(resources)
+    if gpus and statuses and not any(status.registered for status in statuses):
+        found += findings_of(Reason.EngineNotConfigured, "note", [_no_handler(statuses)])
+    lines += [finding.evidence for finding in found]
+    return part_of("kubelet", lines or ["it runs"], found)
+
+
+def _runs(proc: str) -> bool:
+    pids = (name for name in procfs.list_directory(proc) if name.isdecimal())
+    return any((procfs.read_text(f"{proc}/{pid}/comm") or "").strip() in PROCESSES for pid in pids)
+
+
+def _no_handler(statuses: Sequence[Status]) -> str:
+    names = ", ".join(status.engine.engine for status in statuses)
+    return f"{names} knows no runtime of NVIDIA's: pods with a RuntimeClass nvidia cannot start"
+
+
+def _resources(path: str, root: str) -> dict[str, list[str]] | str:
+    """Return the devices that are registered, by resource; or why they cannot be seen."""
+    try:
+        document = json.loads(read_bytes(path, LIMIT))
+        registered = document["Data"]["RegisteredDevices"] or {}
+        return {str(name): list(map(str, ids or ())) for name, ids in registered.items()}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        return f"which devices are registered cannot be seen: {error.strerror}"
+    except (DocumentError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{path[len(root) :]} is no checkpoint of a kubelet"
+
+
+def _sums(resources: dict[str, list[str]]) -> list[str]:
+    own = [f"{len(ids)} of {name}" for name, ids in sorted(resources.items())
+           if name.startswith(PREFIX) and ids]  # fmt: skip
+    return [f"the kubelet has {', '.join(own)}"] if own else []
+
+
+def _devices(resources: dict[str, list[str]], gpus: int, root: str) -> list[Finding]:
+    own = {name: ids for name, ids in resources.items() if name.startswith(PREFIX)}
+    number = sum(len(ids) for ids in own.values())
+    plugins = _plugins(f"{root}/{FOLDER}")
+    if not number:
+        if any(name.endswith("gpu.nvidia.com-reg.sock") for name in plugins):
+            return []  # a DRA driver offers them
+        gone = [name for name, alive in plugins.items() if not alive]
+        text = f"{count(gpus, 'GPU')}, and no device of {PREFIX}* is registered"
+        text += f"; nobody listens on {gone[0]}" if gone else ""
+        text += "" if plugins else "; no device plugin of NVIDIA's has a socket"
+        return findings_of(Reason.ResourceNotListed, "error", [text])
+    if number < gpus:
+        severity: Severity = "warning"
+        text = f"the kubelet has {count(number, 'device')} of {count(gpus, 'GPU')}"
+        return findings_of(Reason.DeviceUnhealthy, severity, [text])
+    return []
+
+
+def _plugins(folder: str) -> dict[str, bool]:
+    """Return the sockets of plugins for GPUs: whether a process listens on each."""
+    found = {}
+    for name in ("device-plugins", "plugins_registry"):
+        for file in procfs.list_directory(f"{folder}/{name}"):
+            path = f"{folder}/{name}/{file}"
+            if "nvidia" in file and _is_socket(path):
+                found[path] = _listens(path)
+    return found
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _listens(path: str) -> bool:
+    folder, name = os.path.split(path)
+    here = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(TIMEOUT_S)
+            probe.connect(f"/proc/self/fd/{here}/{name}")  # a socket's path has at most 107 bytes
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True  # it cannot be seen
+    finally:
+        os.close(here)
+    return True
+
+
+def _waiting(root: str) -> list[Finding]:
+    """Return a finding if pods wait in Init for a status file that is not there."""
+    folder = f"{root}/{VALIDATIONS}"
+    if not os.path.isdir(folder):
+        return []
+    names = procfs.list_directory(folder)
+    missing = [name for name in WAITED_FOR if name not in names]
+    if not missing:
+        return []
+    text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
+    return findings_of(Reason.PodsWaitInInit, "warning", [text])

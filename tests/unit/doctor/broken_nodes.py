@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hosts with one thing that is wrong, as files below a folder; and the same hosts in order.
+
+Each builder takes `broken`: without it, the check finds no fault.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import time
+
+from nvct.cdi import registry
+from nvct.config.model import Config
+from nvct.doctor import (
+    engine_versions,
+    gpu_health,
+    images,
+    incumbent,
+    inside,
+    kernel_module,
+    kubelet,
+    reload,
+    security,
+)
+from nvct.doctor.gpu_health import Log
+from nvct.engine.control.status import Status
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import State
+from nvct.host.containers import Containers
+from nvct.host.nvml.condition_model import GpuCondition, NvmlConditions
+from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.host.roots import Roots
+from nvct.kernel.kmsg import Message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import TypeAlias
+
+    from nvct.doctor.model import Part
+
+    Builder: TypeAlias = Callable[[Path, bool], Part]
+
+BUS = "0000:18:00.0"
+UUID = "GPU-00000000-1111-5222-8333-000000000000"
+RELEASE = "6.8.0-50-generic"
+ID = "ab" * 32
+
+
+def roots_of(home: Path) -> Roots:
+    parts = {name: str(home / name) for name in ("proc", "sys", "etc", "run")}
+    return Roots(driver_root=str(home / "driver"), dev_root=str(home), **parts)
+
+
+def write(home: Path, path: str, text: str = "") -> Path:
+    target = home / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8")
+    return target
+
+
+def listening(home: Path, path: str, *, alive: bool) -> list[socket.socket]:
+    """Bind a socket; it is closed, and its file left, unless it is alive."""
+    target = home / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    server = socket.socket(socket.AF_UNIX)
+    here = os.open(target.parent, os.O_PATH)
+    server.bind(f"/proc/self/fd/{here}/{target.name}")  # a socket's path has at most 107 bytes
+    os.close(here)
+    if alive:
+        server.listen()
+        return [server]
+    server.close()
+    return []
+
+
+def said(text: str, *, age_s: float = 60) -> Log:
+    time_us = int((time.clock_gettime(time.CLOCK_MONOTONIC) - age_s) * 1e6)
+    return Log([Message(level=3, facility=0, sequence=1, time_us=time_us, text=text)])
+
+
+def xid(number: int) -> str:
+    return f"NVRM: Xid (PCI:0000:18:00): {number}, pid=1234, words"
+
+
+def gpu_on_the_bus(home: Path) -> Roots:
+    write(home, f"sys/bus/pci/devices/{BUS}/vendor", "0x10de\n")
+    write(home, f"sys/bus/pci/devices/{BUS}/class", "0x030200\n")
+    return roots_of(home)
+
+
+def nvml_gpu(**more: object) -> MigState:
+    values: dict[str, object] = {
+        "bus_id": BUS, "minor": 0, "device": 0, "subsystem": 0, "capable": False, "index": 0,
+        "pending": False, "uuid": UUID, "name": "H100",
+    }  # fmt: skip
+    return MigState(gpus=(MigGpu(**{**values, **more}),))  # type: ignore[arg-type]
+
+
+def health(home: Path, log: Log | None = None, *, listed: bool = True, **values: float) -> Part:
+    write(home, f"proc/driver/nvidia/gpus/{BUS}/information")
+    condition = GpuCondition(uuid=UUID, values=values)
+    state = nvml_gpu() if listed else MigState(gpus=())
+    reported = NvmlConditions(gpus=(condition,))
+    return gpu_health.check(roots_of(home), state, reported, log or Log())
+
+
+def a_gpu_off_the_bus(home: Path, broken: bool) -> Part:  # noqa: FBT001 - a builder
+    return health(home, said(xid(79)) if broken else said(xid(14)))
+
+
+def a_gpu_that_asks_for_a_reset(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    return health(home, recovery_action=1.0 if broken else 0.0)
+
+
+def a_gpu_that_nvml_does_not_list(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    return health(home, listed=not broken)
+
+
+def a_module_of_another_kernel(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    roots = gpu_on_the_bus(home)
+    if broken:
+        dep = "updates/dkms/nvidia-modeset.ko.zst: x\nupdates/dkms/nvidia.ko.zst:\n"
+        write(home, "lib/modules/6.8.0-48-generic/modules.dep", dep)
+        write(home, f"lib/modules/{RELEASE}/modules.dep", "kernel/x/nvidiafb.ko:\n")
+    else:
+        write(home, "sys/module/nvidia/version", "580.159.04\n")
+    return kernel_module.check(roots, Log(), str(home), RELEASE)
+
+
+def a_module_that_is_not_signed(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    roots = gpu_on_the_bus(home)
+    if not broken:
+        write(home, "sys/module/nvidia/version", "580.159.04\n")
+    log = said("Loading of module with unavailable key is rejected")
+    return kernel_module.check(roots, log, str(home), RELEASE)
+
+
+def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    gpu: dict[str, object] = {"containerEdits": {"additionalGids": [44], "env": ["A=1"]}}
+    document = {
+        "cdiVersion": "0.7.0", "kind": "nvidia.com/gpu", "devices": [{"name": "0", **gpu}],
+    }  # fmt: skip
+    folder = write(home, "cdi/nvidia.json", json.dumps(document)).parent
+    engine = Engine(engine="docker", version="25.0.3" if broken else "28.5.2")
+    state = State(handlers={}, spec_dirs=(str(folder),))
+    found = registry.scan([str(folder)])
+    return engine_versions.check([Status(engine=engine, state=state)], found, [str(folder)])
+
+
+def an_old_toolkit(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    version = "1.17.4" if broken else "1.17.8"
+    write(home, f"usr/lib/x86_64-linux-gnu/libnvidia-container.so.{version}")
+    package = "Package: nvidia-container-toolkit\nStatus: install ok installed\nPriority: x\n"
+    write(home, "var/lib/dpkg/status", f"{package}Version: {version}-1\n\nPackage: z\n")
+    return incumbent.check(str(home))
+
+
+def a_hook_of_a_toolkit_that_is_gone(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    program = "/usr/bin/nvidia-container-runtime-hook"
+    hook = json.dumps({"version": "1.0.0", "hook": {"path": program}})
+    write(home, "usr/share/containers/oci/hooks.d/oci-nvidia-hook.json", hook)
+    if not broken:
+        write(home, program[1:])
+    return incumbent.check(str(home))
+
+
+def an_open_capability(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    write(home, "proc/driver/nvidia/capabilities/mig/config", "DeviceFileMinor: 1\n")
+    node = write(home, "dev/nvidia-caps/nvidia-cap1")
+    node.chmod(0o444 if broken else 0o400)
+    return security.management(roots_of(home), [])
+
+
+def an_image_that_asks_for_all(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    config = json.dumps({"config": {"Env": ["PATH=/bin", images.ASKS]}})
+    folder = "var/lib/docker/image/overlay2"
+    write(home, f"{folder}/imagedb/content/sha256/{ID}", config)
+    tags = {"Repositories": {"nvidia/cuda": {"nvidia/cuda:12.4-base": f"sha256:{ID}"}}}
+    write(home, f"{folder}/repositories.json", json.dumps(tags))
+    settings = Config(accept_envvar_when_unprivileged=broken)
+    return images.check(settings, is_default=True, host=str(home))
+
+
+def an_image_of_podman(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    folder = "var/lib/containers/storage/overlay-images"
+    listed = [{"id": ID, "names": ["quay.io/me/train:1"]}]
+    write(home, f"{folder}/images.json", json.dumps(listed))
+    key = base64.b64encode(f"sha256:{ID}".encode()).decode()
+    write(home, f"{folder}/{ID}/={key}", json.dumps({"config": {"Env": [images.ASKS]}}))
+    return images.check(Config(), is_default=broken, host=str(home))
+
+
+def a_scope_without_the_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    scope = f"docker-{ID}.scope"
+    allowed = "" if broken else "DeviceAllow=/dev/char/195:0 rw\n"
+    unit = f"[Scope]\nDevicePolicy=strict\nDeviceAllow=\nDeviceAllow=/dev/null rwm\n{allowed}"
+    write(home, f"run/systemd/transient/{scope}", unit)
+    write(home, "proc/4117/cgroup", f"0::/system.slice/{scope}\n")
+    write(home, "proc/4117/root/dev/nvidia0")
+    return reload.check(roots_of(home), Containers(str(home)))
+
+
+def node_of_kubernetes(home: Path, registered: list[str]) -> list[Status]:
+    write(home, "proc/77/comm", "kubelet\n")
+    data = {
+        "Data": {"PodDeviceEntries": None, "RegisteredDevices": {"nvidia.com/gpu": registered}}
+    }
+    write(home, kubelet.CHECKPOINT, json.dumps(data))
+    return [Status(engine=Engine(engine="containerd"), registered=("nvidia",))]
+
+
+def a_plugin_that_is_not_registered(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    statuses = node_of_kubernetes(home, [] if broken else [UUID])
+    path = f"{kubelet.FOLDER}/device-plugins/nvidia-gpu.sock"
+    opened = listening(home, path, alive=not broken)
+    part = kubelet.check(str(home / "proc"), 1, statuses, str(home))
+    for server in opened:
+        server.close()
+    return part
+
+
+def a_gpu_that_the_kubelet_lacks(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    statuses = node_of_kubernetes(home, [UUID])
+    return kubelet.check(str(home / "proc"), 2 if broken else 1, statuses, str(home))
+
+
+def a_kubelet_that_has_ended(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    statuses = node_of_kubernetes(home, [UUID])
+    if broken:
+        write(home, "proc/77/comm", "systemd\n")
+    return kubelet.check(str(home / "proc"), 1, statuses, str(home))
+
+
+def pods_in_init(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    statuses = node_of_kubernetes(home, [UUID])
+    write(home, f"{kubelet.VALIDATIONS}/driver-ready")
+    if not broken:
+        write(home, f"{kubelet.VALIDATIONS}/toolkit-ready")
+    return kubelet.check(str(home / "proc"), 1, statuses, str(home))
+
+
+def a_container_without_a_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    write(home, ".dockerenv")
+    (home / "dev").mkdir()
+    if not broken:
+        write(home, "dev/nvidia0")
+        write(home, "usr/lib64/libcuda.so.1")
+    return inside.check({"NVIDIA_VISIBLE_DEVICES": "all"}, str(home))
+
+
+BUILDERS: dict[str, tuple[str, Builder, str]] = {
+    builder.__name__: (reason, builder, evidence)
+    for reason, builder, evidence in (
+        ("DeviceUnhealthy", a_gpu_off_the_bus, "GPU 0000:18:00: XID 79"),
+        (
+            "DeviceUnhealthy",
+            a_gpu_that_asks_for_a_reset,
+            f"GPU {BUS}: the driver asks for a reset",
+        ),
+        ("DeviceUnhealthy", a_gpu_that_nvml_does_not_list, f"GPU {BUS} is the driver's, and NVML"),
+        ("DriverNotLoaded", a_module_of_another_kernel, "there is one for 6.8.0-48-generic"),
+        ("DriverNotLoaded", a_module_that_is_not_signed, "unavailable key is rejected"),
+        ("SpecificationTooNew", an_old_engine, "Docker 25.0.3 will refuse it: 0.7.0"),
+        ("ToolkitVulnerable", an_old_toolkit, "1.17.4, which is open to CVE-2025-23266"),
+        ("HookMissing", a_hook_of_a_toolkit_that_is_gone, "oci-nvidia-hook.json names /usr/bin/"),
+        ("ManagementWithinReach", an_open_capability, "has mode 0444"),
+        ("ImagesAskForAll", an_image_that_asks_for_all, "nvidia/cuda:12.4-base"),
+        ("ImagesAskForAll", an_image_of_podman, "quay.io/me/train:1"),
+        ("GpuLostAtReload", a_scope_without_the_gpu, f"container {ID[:12]} has a GPU"),
+        ("ResourceNotListed", a_plugin_that_is_not_registered, "nobody listens on"),
+        ("DeviceUnhealthy", a_gpu_that_the_kubelet_lacks, "1 device of 2 GPUs"),
+        ("KubeletNotRunning", a_kubelet_that_has_ended, "no process of a kubelet"),
+        ("PodsWaitInInit", pods_in_init, "has no toolkit-ready"),
+        ("ContainerWithoutDriver", a_container_without_a_gpu, "is all, and /dev has no GPU"),
+    )
+}

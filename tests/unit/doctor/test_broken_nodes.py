@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each check beside discovery: a host with its fault, and the same host in order."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from nvct.cdi import registry
+from nvct.config.model import Config
+from nvct.doctor import engine_versions, gpu_health, images, incumbent, kubelet
+from nvct.doctor.gpu_health import Log
+from nvct.doctor.reasons import Reason
+from nvct.kernel.kmsg import RECORD_LIMIT
+from tests.unit.doctor import broken_nodes as hosts
+from tests.unit.doctor.broken_nodes import BUILDERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_broken_host_fails_with_the_evidence(name: str, tmp_path: Path) -> None:
+    reason, build, evidence = BUILDERS[name]
+
+    part = build(tmp_path, True)  # noqa: FBT003 - broken
+
+    (finding, *_) = [one for one in part.findings if one.is_fault]
+    assert finding.reason.name == reason
+    assert evidence in finding.evidence
+    assert finding.evidence in part.lines
+    assert finding.to_dict()["remedy"]
+    assert part.health == "attention"
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_the_same_host_in_order_has_no_fault(name: str, tmp_path: Path) -> None:
+    part = BUILDERS[name][1](tmp_path, False)  # noqa: FBT003 - in order
+
+    assert [one for one in part.findings if one.is_fault] == []
+    assert part.lines
+    assert part.health != "attention"
+
+
+def test_an_xid_of_an_application_is_no_fault_and_an_old_one_does_not_count(
+    tmp_path: Path,
+) -> None:
+    application = hosts.health(tmp_path, hosts.said(hosts.xid(31)))
+    old = hosts.health(tmp_path, hosts.said(hosts.xid(79), age_s=7200))
+
+    assert [one.severity for one in application.findings] == ["note"]
+    assert old.findings == ()
+    assert old.lines == ("1 GPU, none with an error that asks for something",)
+
+
+def test_a_gpu_that_cannot_be_started_is_told_in_the_drivers_words(tmp_path: Path) -> None:
+    log = hosts.said("NVRM: GPU 0000:18:00.0: RmInitAdapter failed! (0x24:0x65:1416)")
+
+    part = hosts.health(tmp_path, log)
+
+    assert part.findings[0].evidence.startswith("NVRM: GPU 0000:18:00.0: RmInitAdapter failed!")
+    assert part.findings[0].is_fault
+
+
+def test_messages_that_may_not_be_read_are_said_to_be_unseen(tmp_path: Path) -> None:
+    part = hosts.health(tmp_path, Log(problem="/dev/kmsg cannot be read: Permission denied"))
+
+    assert [one.severity for one in part.findings] == ["unknown"]
+    assert part.lines[-1] == "XIDs: /dev/kmsg cannot be read: Permission denied"
+    assert part.health == "ok"
+
+
+def test_programs_cannot_write_messages_of_the_kernel(tmp_path: Path) -> None:
+    at_us = time.monotonic_ns() // 1000
+    records = [f"{priority},1,{at_us},-;{hosts.xid(79)}\n" for priority in (3, 11)]
+    path = tmp_path / "kmsg"
+    path.write_bytes(b"".join(one.encode().ljust(RECORD_LIMIT, b"\0") for one in records))
+
+    log = gpu_health.kernel_log({"NVCT_KMSG": str(path)})
+
+    assert [message.facility for message in log.messages] == [0]
+    assert gpu_health.kernel_log({"NVCT_KMSG": str(tmp_path / "no")}).problem
+
+
+def test_a_yml_file_is_told_though_no_engine_is_known(tmp_path: Path) -> None:
+    path = hosts.write(tmp_path, "cdi/nvidia.yml", "{}")
+
+    part = engine_versions.check([], registry.scan([str(path.parent)]), [str(path.parent)])
+
+    assert part.findings[0].reason is Reason.SpecificationTooNew
+    assert part.findings[0].remedy == f"Rename it to {tmp_path}/cdi/nvidia.yaml."
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"Data": 1}', '{"Data": {"RegisteredDevices": []}}'])
+def test_a_checkpoint_that_is_none_is_no_crash(text: str, tmp_path: Path) -> None:
+    statuses = hosts.node_of_kubernetes(tmp_path, [])
+    hosts.write(tmp_path, kubelet.CHECKPOINT, text)
+
+    part = kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path))
+
+    assert part.lines
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", '{"config": 1}', '{"config": {"Env": 7}}', "[" * 5000]
+)
+def test_an_image_whose_configuration_is_damaged_asks_for_nothing(
+    text: str, tmp_path: Path
+) -> None:
+    folder = "var/lib/docker/image/overlay2"
+    hosts.write(tmp_path, f"{folder}/imagedb/content/sha256/{hosts.ID}", text)
+    hosts.write(tmp_path, f"{folder}/repositories.json", text)
+    hosts.write(tmp_path, "var/lib/containers/storage/overlay-images/images.json", text)
+
+    part = images.check(Config(), is_default=True, host=str(tmp_path))
+
+    assert part.health == "absent"
+
+
+def test_a_removed_package_is_not_installed(tmp_path: Path) -> None:
+    package = (
+        "Package: nvidia-container-toolkit\nStatus: deinstall ok config-files\nVersion: 1.16.0-1\n"
+    )
+    hosts.write(tmp_path, "var/lib/dpkg/status", f"{package}\nPackage: z\nVersion: 1.2.3\n")
+
+    assert incumbent.check(str(tmp_path)).health == "absent"
+
+
+def test_a_dra_driver_needs_no_extended_resource(tmp_path: Path) -> None:
+    statuses = hosts.node_of_kubernetes(tmp_path, [])
+    path = f"{kubelet.FOLDER}/plugins_registry/gpu.nvidia.com-reg.sock"
+    (server,) = hosts.listening(tmp_path, path, alive=True)
+    part = kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path))
+    server.close()
+
+    assert not any(one.is_fault for one in part.findings)
