@@ -318,7 +318,7 @@ class Cluster:
             reason = str(error) or type(error).__name__
             return ClusterError(
                 f"the API server {self._server} does not answer: {reason}",
-                hint="see whether a NetworkPolicy or proxy keeps this pod from it",
+                hint="see whether a NetworkPolicy, proxy or firewall is between",
             )
         if isinstance(error, (MsgspecError, TypeError, ValueError)):
             return ClusterError(f"the API server {self._server} gives a malformed answer: {error}")
@@ -337,14 +337,15 @@ def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:
         if "KUBERNETES_SERVICE_HOST" not in env:
             raise ClusterError(
                 "this is no pod of a cluster, and no kubeconfig is given",
-                hint="name one by KUBECONFIG; gpu-feature-discovery can also write to a file: "
-                "--use-node-feature-api=false",
+                hint="name one by KUBECONFIG",
             )
         return Cluster(KubeConfig.from_service_account())
     except ConfigError as error:
         raise ClusterError(
             f"there is no access to the cluster: {error}",
-            hint="does the pod have a service account's token (automountServiceAccountToken)?",
+            hint="name another file by KUBECONFIG"
+            if kubeconfig
+            else "does the pod have a service account's token (automountServiceAccountToken)?",
         ) from error
     except (ValueError, TypeError, LookupError, AttributeError) as error:  # a malformed file
         raise ClusterError(f"kubeconfig {kubeconfig} is malformed: {error}") from error

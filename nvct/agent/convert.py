@@ -14,11 +14,11 @@ import json
 from itertools import chain, product
 from typing import Any
 
+from nvct.agent.pod_specs import containers, pod_specs, table, tables
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import TypeAlias
 
     Object: TypeAlias = dict[str, Any]
@@ -60,38 +60,20 @@ def convert(document: object) -> tuple[object, list[str]]:
     except (ValueError, RecursionError) as error:
         raise DocumentError("the manifest refers to itself") from error
     changes: list[str] = []
-    for what, spec in pod_specs(converted):
-        changes += [f"{what}: {change}" for change in _convert_pod(what, spec)]
+    for pod in pod_specs(converted):
+        changes += [f"{pod.what}: {change}" for change in _convert_pod(pod.what, pod.spec)]
     return converted, changes
-
-
-def pod_specs(document: object) -> Iterator[tuple[str, Object]]:
-    """Yield the pod specs in a manifest, each with the name of its object."""
-    if not isinstance(document, dict):
-        return
-    items = document.get("items")
-    for item in items if isinstance(items, list) else ():
-        yield from pod_specs(item)
-    metadata = document.get("metadata")
-    name = metadata.get("name", "") if isinstance(metadata, dict) else ""
-    what = f"{document.get('kind', 'object')} {name}".rstrip()
-    spec = document.get("spec")
-    while isinstance(spec, dict):
-        if "containers" in spec:
-            yield what, spec
-        inner = spec.get("template") or spec.get("jobTemplate")
-        spec = inner.get("spec") if isinstance(inner, dict) else None
 
 
 def _convert_pod(what: str, spec: Object) -> list[str]:
     """Change a pod spec; return what was changed."""
     resources = {}
-    for entry in _objects(spec.pop(RESOURCES, None) or [], f"{what}: {RESOURCES}"):
+    for entry in tables(spec.pop(RESOURCES, None) or [], f"{what}: {RESOURCES}"):
         if not isinstance(entry.get("name"), str):
             raise DocumentError(f"{what}: an entry of {RESOURCES} has no name")
         resources[entry["name"]] = entry
     changes, users = [], dict[str, str]()
-    for container in _containers(what, spec):
+    for container in containers(what, spec):
         for name in container.pop(REQUESTS, None) or ():
             if name not in resources:
                 raise DocumentError(f"{what}: {REQUESTS} names {name!r}, which {RESOURCES} lacks")
@@ -117,7 +99,9 @@ def _give(what: str, container: Object, entry: Object) -> list[str]:
         wanted := of_entry.get("limits") or of_entry.get("requests"), dict
     ):
         raise DocumentError(f"{what}: {RESOURCES} {entry['name']!r} has no limits")
-    limits = container.setdefault("resources", {}).setdefault("limits", {})
+    resources = table(container.get("resources"), f"{what}: resources of a container")
+    limits = table(resources.get("limits"), f"{what}: limits of a container")
+    container["resources"] = {**resources, "limits": limits}
     changes = []
     for resource, count in wanted.items():
         try:
@@ -138,7 +122,7 @@ def _choose_node(what: str, spec: Object, entry: Object) -> list[str]:
         raise DocumentError(f"{what}: of its affinity only `required` has a counterpart")
     choices: list[list[Term]] = []
     changes = []
-    for condition in _objects(affinity.get("required") or [], f"{what}: affinity.required"):
+    for condition in tables(affinity.get("required") or [], f"{what}: affinity.required"):
         terms = _terms(what, condition)
         choices.append(terms)
         changes.append(f"{_text(condition)} becomes {' or '.join(map(_of_term, terms))}")
@@ -203,20 +187,6 @@ def _by_capability(what: str, condition: Object, operator: str, values: list[str
 
 def _expression(key: str, operator: str, values: list[str]) -> Object:
     return {"key": key, "operator": operator, **({"values": values} if values else {})}
-
-
-def _containers(what: str, spec: Object) -> list[Object]:
-    return [
-        container
-        for kind in ("initContainers", "containers")
-        for container in _objects(spec.get(kind) or [], f"{what}: {kind}")
-    ]
-
-
-def _objects(value: object, what: str) -> list[Object]:
-    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-        raise DocumentError(f"{what} is no list of objects")
-    return value
 
 
 def _string(value: object) -> str:

@@ -50,20 +50,33 @@ def load(path: str, what: str) -> object:
     Raises:
         DocumentError: it cannot be read, is too large, or is malformed.
     """
-    return _parsed(path, what, lambda text: yaml.load(text, Loader=_Loader))  # noqa: S506 - a SafeLoader
+    return _parsed(path, what, lambda text: yaml.load(text, Loader=Loader))  # noqa: S506 - a SafeLoader
 
 
-def load_all(path: str, what: str) -> list[object]:
+def load_all(
+    path: str, what: str, loader: type[Loader], size_limit: int = SIZE_LIMIT
+) -> list[object]:
     """Return the documents in a file, without empty ones.
+
+    Args:
+        path: of the file.
+        what: the file is, for errors.
+        loader: for what values look like.
+        size_limit: in bytes.
 
     Raises:
         DocumentError: as `load`.
     """
-    found = _parsed(path, what, lambda text: list(yaml.load_all(text, Loader=_Loader)))
+    found = _parsed(path, what, lambda text: list(yaml.load_all(text, loader)), size_limit)
     return [document for document in found if document is not None]
 
 
-def _parsed(path: str, what: str, parse: Callable[[str], T]) -> T:
+def tag_of(value: str) -> str:
+    """Return the tag of an unquoted scalar."""
+    return next((tag for tag, form in RESOLVERS if form.fullmatch(value)), STR)
+
+
+def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = SIZE_LIMIT) -> T:
     """Return what a file's text is parsed to.
 
     Raises:
@@ -71,11 +84,11 @@ def _parsed(path: str, what: str, parse: Callable[[str], T]) -> T:
     """
     try:
         with open(path, "rb") as file:
-            data = file.read(SIZE_LIMIT + 1)
+            data = file.read(size_limit + 1)
     except OSError as error:
         raise DocumentError(f"{what} {path}: {error.strerror}") from error
-    if len(data) > SIZE_LIMIT:
-        raise DocumentError(f"{what} {path} has more than {SIZE_LIMIT >> 20} MiB")
+    if len(data) > size_limit:
+        raise DocumentError(f"{what} {path} has more than {size_limit >> 20} MiB")
     try:
         return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -90,21 +103,22 @@ def _parsed(path: str, what: str, parse: Callable[[str], T]) -> T:
         raise DocumentError(f"{what} {path} is malformed: {problem}") from error
 
 
-class _Loader(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
     """Tables with unique strings as keys, lists, strings, decimal numbers, switches."""
 
     depth = 0
+    depth_limit = DEPTH_LIMIT
 
     def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> str:  # noqa: ANN401 - PyYAML's
         """Return the tag of a node without one."""
         if kind is yaml.ScalarNode and implicit[0]:
-            return next((tag for tag, form in RESOLVERS if form.fullmatch(value)), STR)
+            return tag_of(value)
         return str(super().resolve(kind, value, implicit))  # type: ignore[no-untyped-call]
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node | None:  # noqa: ANN401 - PyYAML's
         """Limit the depth, and refuse tags of other types."""
         self.depth += 1
-        if self.depth > DEPTH_LIMIT:
+        if self.depth > self.depth_limit:
             raise _error("nested too deeply", self.peek_event())  # type: ignore[no-untyped-call]
         node: yaml.Node | None = super().compose_node(parent, index)
         self.depth -= 1
@@ -155,8 +169,8 @@ def _error(problem: str, at: Any) -> yaml.MarkedYAMLError:  # noqa: ANN401 - a n
 
 
 for _tag, _method in (
-    (INT, _Loader.construct_yaml_int),
-    (BOOL, _Loader.construct_yaml_bool),
-    (FLOAT, _Loader.construct_yaml_float),
+    (INT, Loader.construct_yaml_int),
+    (BOOL, Loader.construct_yaml_bool),
+    (FLOAT, Loader.construct_yaml_float),
 ):
-    _Loader.add_constructor(_tag, _method)
+    Loader.add_constructor(_tag, _method)

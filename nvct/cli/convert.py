@@ -21,20 +21,19 @@ def convert(*, file: str, claims: bool) -> None:
 
     Example: nvct convert gpu-pod.yml | kubectl create -f -
     """
-    import yaml
-
     from nvct.agent import convert as manifests
-    from nvct.agent import convert_claims, yaml_file
+    from nvct.agent import convert_claims, manifest_file
 
-    path = "/dev/stdin" if file == "-" else file
+    documents = manifest_file.load_all("/dev/stdin" if file == "-" else file)
+    templates = convert_claims.Templates(documents)
     converted = []
-    for document in yaml_file.load_all(path, "the manifest"):
+    for document in documents:
         result, changes = manifests.convert(document)
         results = [result]
         if claims:
-            results, more = convert_claims.convert(result)
+            results, more = convert_claims.convert(result, templates)
             changes += more
         converted += results
         for change in changes:
             say(change)
-    click.echo(yaml.safe_dump_all(converted, sort_keys=False), nl=False)
+    click.echo(manifest_file.dump_all(converted), nl=False)

@@ -29,7 +29,7 @@ def names(folder: str) -> list[str]:
     except OSError as error:
         raise HostError(
             f"the folder of config files {folder}: {error.strerror}",
-            hint="mount a ConfigMap there, or name another folder: --config-file-srcdir",
+            hint="mount a ConfigMap there, or name another folder by CONFIG_FILE_SRCDIR",
         ) from error
     return [name for name in found if name[0] != "." and os.path.isfile(f"{folder}/{name}")]
 
@@ -68,5 +68,5 @@ def choose(settings: Settings, label: str | None, available: Sequence[str]) -> s
     raise HostError(
         f"no config file for node {settings.node_name}: it has no label {settings.node_label}, "
         "and there is no default",
-        hint=f"label it, or use --default-config or --fallback-strategies; {there}",
+        hint=f"label it, or set DEFAULT_CONFIG or FALLBACK_STRATEGIES; {there}",
     )

@@ -45,5 +45,6 @@ def _check_mps(settings: Settings) -> None:
         )
     if not settings.mps_root:
         raise UsageError(
-            "using MPS requires --mps-root to be specified", hint="--mps-root=/run/nvidia/mps"
+            "using MPS requires --mps-root to be specified",
+            hint="set MPS_ROOT=/run/nvidia/mps, a folder of the host",
         )

@@ -188,17 +188,17 @@ def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_
             raise HostError(
                 "invalid MIG configuration: at least one device with migEnabled=true was not "
                 f"configured correctly: device {gpu.index} has no MIG devices configured",
-                hint="make some, or use --mig-strategy=mixed",
+                hint="make some, or set MIG_STRATEGY=mixed",
             )
     if len({mig.profile for gpu in inventory.gpus for mig in gpu.mig}) > 1:
         raise HostError(
             "invalid MIG configuration: more than one MIG device type present on node",
-            hint="use --mig-strategy=mixed",
+            hint="set MIG_STRATEGY=mixed",
         )
     if has_gpus and has_mig:
         raise HostError(
             "all devices on the node must be configured with the same migEnabled value",
-            hint="use --mig-strategy=mixed",
+            hint="set MIG_STRATEGY=mixed",
         )
 
 

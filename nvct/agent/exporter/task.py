@@ -108,7 +108,7 @@ class Exporter:
         except OSError as error:
             raise HostError(
                 f"cannot serve {self._settings.address}: {error.strerror or error}",
-                hint="is another exporter running? --address names another port",
+                hint="is another exporter running? DCGM_EXPORTER_LISTEN=:PORT names another port",
             ) from error
         self._log.info(f"serving metrics on port {self.port}")
         try:

@@ -174,7 +174,8 @@ class NodeFeature:
                 raise
             raise ClusterError(
                 f"the cluster has no NodeFeature objects or no namespace {self._namespace}",
-                hint="install Node Feature Discovery 0.14 or later, or use --label-node",
+                hint="install Node Feature Discovery 0.14 or later, or label the Node "
+                "itself: GFD_LABEL_NODE=true",
                 status=NOT_FOUND,
             ) from error
 
@@ -221,9 +222,13 @@ def of_settings(settings: Settings, log: Log) -> Output:
         ClusterError: it is the cluster, to which there is no access.
     """
     if settings.label_node or settings.use_node_feature_api:
-        from nvct.agent.cluster import connect  # lightkube, 12 MB
+        from nvct.agent.cluster import ClusterError, connect  # lightkube, 12 MB
 
-        cluster = connect(settings.kubeconfig, os.environ)
+        try:
+            cluster = connect(settings.kubeconfig, os.environ)
+        except ClusterError as error:
+            to_file = "or write the labels to a file: GFD_USE_NODE_FEATURE_API=false"
+            raise ClusterError(error.message, hint=f"{error.hint}; {to_file}") from error
         node = settings.node_name or os.uname().nodename
         if settings.label_node:
             return OwnNode(cluster, node)

@@ -178,7 +178,9 @@ def _with(**fields: object) -> dict[str, Any]:
         (_with(name="other"), "names 'nvidia-gpu', which extendedResources lacks"),
         (_with(name=None), "an entry of extendedResources has no name"),
         (pod(extendedResources={"a": 1}), "Pod gpu-pod: extendedResources is no list of objects"),
-        (pod(containers=["a"]), "Pod gpu-pod: containers is no list of objects"),
+        (pod(containers=[{}, "a"]), "Pod gpu-pod: containers is no list of objects"),
+        (pod(containers=[{"extendedResourceRequests": [NAME], "resources": 7}]),
+         "Pod gpu-pod: resources of a container is no object"),
     ],
 )  # fmt: skip
 def test_what_has_no_counterpart_is_refused_with_a_sentence(

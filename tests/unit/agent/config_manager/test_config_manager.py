@@ -233,10 +233,11 @@ def test_once_without_a_good_file_is_an_error(tmp_path: Path) -> None:
 
 
 FORKS = (
-    "import os, signal, sys, time; child = os.fork(); "
-    "signal.signal(signal.SIGHUP, lambda *_: sys.exit(0 if child else 7)); "
-    'os.write(1, b"%d\\n" % os.getpid()); time.sleep(60)'
+    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP}); "
+    'child = os.fork(); os.write(1, b"%d\\n" % os.getpid()); '
+    "signal.sigwait({signal.SIGHUP}); sys.exit(0 if child else 7)"
 )
+"""A signal that comes before sigwait waits for it; before a sleep, it would be lost."""
 
 
 def test_a_program_gets_the_signal_and_what_it_forked_does_not() -> None:
