@@ -15,7 +15,7 @@ import signal
 from dataclasses import dataclass, field
 from functools import partial
 
-from nvct.agent import http, logs, mig_release, service_manager, status
+from nvct.agent import http, logs, mig_release, resources_mode, service_manager, status
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.program import ENDING
@@ -193,10 +193,7 @@ def run(
         if name not in TASKS:
             raise UsageError(f"task {name!r} is unknown", hint=f"there are: {', '.join(TASKS)}")
     if set(OFFERING) <= set(names):
-        raise UsageError(
-            f"tasks {' and '.join(OFFERING)} offer the same GPUs",
-            hint="choose one for a node: --tasks",
-        )
+        resources_mode.share(client, env)
     if set(NOT_BOTH) <= set(names):
         raise UsageError(
             f"tasks {' and '.join(NOT_BOTH)} both change MIG devices",

@@ -64,7 +64,7 @@ def _mig_manager(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Ru
 
 
 OFFERING = ("device-plugin", "dra")
-"""The tasks that offer devices to the kubelet; an agent has one of them."""
+"""The tasks that offer devices; if an agent has both, a label of the Node chooses."""
 NOT_BOTH = ("dra", "mig-manager")
 """A configuration by a label knows nothing of the MIG devices that claims have."""
 TASKS: Mapping[str, Factory] = {

@@ -81,12 +81,12 @@ def agent(
     """Run this node's agent for Kubernetes: it needs `pip install '.[agent]'` in a checkout.
 
     Tasks: condition writes a condition of this Node, config-manager chooses its config file,
-    device-plugin offers GPUs to the kubelet, dra offers them by dynamic resource allocation
-    instead, exporter serves metrics of GPUs, labels writes labels of this Node, mig-manager makes
-    the MIG devices that a label names. A task takes its settings from the environment variables of
-    NVIDIA's program (config-manager, nvidia-device-plugin, gpu-kubelet-plugin, dcgm-exporter,
-    gpu-feature-discovery, nvidia-mig-manager), such as MIG_STRATEGY, and from the file that
-    CONFIG_FILE names.
+    device-plugin offers GPUs to the kubelet, dra offers them by dynamic resource allocation (with
+    both, the Node's label nvct.dev/resources chooses: classic or dra), exporter serves metrics of
+    GPUs, labels writes labels of this Node, mig-manager makes the MIG devices that a label names.
+    A task takes its settings from the environment variables of NVIDIA's program (config-manager,
+    nvidia-device-plugin, gpu-kubelet-plugin, dcgm-exporter, gpu-feature-discovery,
+    nvidia-mig-manager), such as MIG_STRATEGY, and from the file that CONFIG_FILE names.
 
     Example: MIG_STRATEGY=mixed nvct agent
     """

@@ -447,6 +447,18 @@ def test_the_dra_driver_takes_the_place_of_the_device_plugin() -> None:
     assert not [kind for kind, _ in rendered({}) if kind == "DeviceClass"]
 
 
+def test_a_label_of_the_node_can_choose_between_device_plugin_and_dra() -> None:
+    chosen = {"dra": {"enabled": True, "unlabeledNodes": "classic"}}
+    objects = rendered(chosen)
+    env = env_of(agent_of(pod_of(objects)))
+    assert env["NVCT_AGENT_TASKS"] == "condition,device-plugin,dra,exporter,labels"
+    assert env["NVCT_RESOURCES"] == "classic"
+    assert ("nvct", "watch", "nodes") in audit.granted(manifest(chosen))
+    assert ("nvct", "watch", "nodes") not in audit.granted(manifest(MATRIX["dra"]))
+    only = {"dra": chosen["dra"], "devicePlugin": {"enabled": False}}
+    assert "NVCT_RESOURCES" not in env_of(agent_of(pod_of(rendered(only))))
+
+
 def test_on_openshift_the_agents_account_may_use_the_privileged_scc() -> None:
     by_value = rendered(MATRIX["openshift"])["RoleBinding", "nvct-scc"]
     assert by_value["roleRef"]["name"] == "system:openshift:scc:privileged"

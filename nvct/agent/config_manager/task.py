@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 
+from nvct.agent import node_watch
 from nvct.agent.cluster import NODE, ClusterError
 from nvct.agent.config_manager import choice
 from nvct.agent.device_plugin import config_file
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 FILES_S = 1.0
 """How often the folder of config files is looked at."""
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Until the next watch after a failure; a random part is added."""
 MODE = 0o644
 
 
@@ -86,7 +84,11 @@ class ConfigManager:
                 self._see(await self._cluster.find(NODE, self._settings.node_name))
                 self._update()
                 return
-            watch = asyncio.create_task(self._watch())
+            watch = asyncio.create_task(
+                node_watch.follow(
+                    self._cluster, self._settings.node_name, self._see, self._complain
+                )
+            )
             try:
                 await self._follow(watch)
             finally:
@@ -107,21 +109,6 @@ class ConfigManager:
                 except NvctError as error:
                     self._complain(error)
             await until_set(self.reload, FILES_S)
-
-    async def _watch(self) -> None:
-        """Keep the node's labels as they are now."""
-        failures = 0
-        while True:
-            try:
-                async for node in self._cluster.changes(NODE, self._settings.node_name):
-                    self._see(node)
-                    failures = 0
-                continue
-            except NvctError as error:
-                self._complain(error)
-            delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
-            failures += 1
-            await asyncio.sleep(delay_s * (1 + random.random()))  # noqa: S311 - spreads requests
 
     def _see(self, node: Object | None) -> None:
         if node is None:

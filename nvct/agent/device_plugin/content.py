@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.resources_mode import ResourcesMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class Content:
         node: what else answers need.
         scores: of pairs of GPUs.
         unhealthy: the reason for each device that is not healthy, by id.
+        mode: what it shares with the DRA driver of the same agent, None without one.
     """
 
     resource: Resource
@@ -45,3 +47,4 @@ class Content:
     node: Node
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unhealthy: Mapping[str, str] = field(default_factory=dict)
+    mode: ResourcesMode | None = None

@@ -195,6 +195,8 @@ class Endpoint:
         try:
             for container in request.container_requests:
                 allocate.check(content.resource, container.devices_ids, content.settings)
+            if content.mode is not None:
+                content.mode.grant(_gpus(content, request))
         except RequestError as error:
             self._counts.refusals[content.resource.name] += 1
             await context.abort(grpc.StatusCode.UNKNOWN, error.message)
@@ -210,3 +212,9 @@ class Endpoint:
                 )
             )
         return response
+
+
+def _gpus(content: Content, request: api.AllocateRequest) -> set[str]:
+    """Return the UUIDs of the GPUs of the devices that a pod's containers get."""
+    ids = {id_ for container in request.container_requests for id_ in container.devices_ids}
+    return {content.resource.devices[id_].gpu for id_ in ids}

@@ -55,6 +55,7 @@ def make(
     Raises:
         UsageError, DocumentError: a setting is wrong.
     """
+    from nvct.agent import resources_mode
     from nvct.agent.device_plugin import config_file
     from nvct.agent.device_plugin.settings import SPEC_FOLDER
     from nvct.agent.device_plugin.task import DevicePlugin
@@ -96,8 +97,9 @@ def make(
             return error.message
 
     return DevicePlugin(
-        load, discovery, health, journal, starts_mps=in_agent, ask_engine=ask_engine
-    )
+        load, discovery, health, journal, starts_mps=in_agent, ask_engine=ask_engine,
+        mode=resources_mode.of_client(client),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

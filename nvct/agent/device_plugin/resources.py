@@ -16,7 +16,7 @@ from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from nvct.agent.config_file import Replicas
     from nvct.agent.device_plugin.settings import Settings
@@ -86,6 +86,17 @@ class Resource:
     def endpoint(self) -> str:
         """Return the name of its socket."""
         return f"nvidia-{self.name.partition('/')[2]}.sock"
+
+
+def without(found: Mapping[str, Resource], gpus: Collection[str]) -> dict[str, Resource]:
+    """Return the resources without the devices of some GPUs, by their UUIDs."""
+    kept = {
+        name: {id_: device for id_, device in resource.devices.items() if device.gpu not in gpus}
+        for name, resource in found.items()
+    }
+    return {
+        name: replace(found[name], devices=devices) for name, devices in kept.items() if devices
+    }
 
 
 def resources(inventory: Inventory, settings: Settings) -> tuple[dict[str, Resource], list[str]]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from nvct.agent import waiting
 from nvct.agent.device_plugin import (
+    imex_channels,
     kubelet_view,
     list_strategy,
     preferred,
@@ -24,14 +25,13 @@ from nvct.agent.device_plugin.content import Content, Node
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
-from nvct.agent.device_plugin.resources import resources
+from nvct.agent.device_plugin.resources import resources, without
 from nvct.agent.device_plugin.served import ServedResources, canceled
 from nvct.agent.device_plugin.settings import SPEC_FOLDER
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.nvml_client import SupervisorEndedError
-from nvct.errors import DriverNotFoundError, HostError, NvctError, NvmlError, UsageError
-from nvct.host.gpu import imex
-from nvct.host.model import Findings
+from nvct.agent.resources_mode import DRA
+from nvct.errors import DriverNotFoundError, NvctError, NvmlError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from nvct.agent.inventory import Inventory
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.resources_mode import ResourcesMode
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs."""
@@ -80,6 +81,7 @@ class DevicePlugin:
         spec_folder: str = SPEC_FOLDER,
         ask_engine: AskEngine = list_strategy.nobody,
         starts_mps: bool = False,
+        mode: ResourcesMode | None = None,
     ) -> None:
         """Do nothing yet.
 
@@ -91,6 +93,7 @@ class DevicePlugin:
             spec_folder: of the host's CDI specifications.
             ask_engine: tells what the container engine supports, for the strategy auto.
             starts_mps: whether it starts the control daemons of MPS; else another program does.
+            mode: what this task shares with the agent's DRA driver; None without one.
         """
         self.reload = asyncio.Event()
         self._load = load
@@ -99,12 +102,13 @@ class DevicePlugin:
         self._log = log
         self._spec_folder = spec_folder
         self._ask_engine = ask_engine
+        self._mode = mode
         self._settings = load()
         self._strategy = list_strategy.Choice((), "it is not chosen yet")
         self._taint = startup_taint.of_settings(self._settings, log)
         self._discovery = discovery(self._settings)
         self._has_nvml = False
-        self._offered: tuple[Inventory, published.Signature, frozenset[str]] | None = None
+        self._offered: tuple[object, ...] | None = None
         self._layout = ""
         self._failure: NvctError | None = None
         self._counts = Counts()
@@ -133,14 +137,12 @@ class DevicePlugin:
             for registration in self._served.all
         ]
         for name, reason in self._mps.waiting().items():
-            nothing = {"resource": name, "devices": 0, "unhealthy": {}}
-            entries.append({**nothing, "state": "absent", "reason": reason})
+            entries.append(_without_devices(name, "absent", reason))
         if self._failure is not None and not self.registrations:
-            nothing = {"resource": "every resource", "devices": 0, "unhealthy": {}}
-            entries.append({**nothing, "state": "absent", "reason": self._failure.message})
+            entries.append(_without_devices("every resource", "absent", self._failure.message))
         if self._taint is not None and self._taint.reason:
-            taint = {"resource": f"startup taint {self._taint.key}", "devices": 0, "unhealthy": {}}
-            entries.append({**taint, "state": "kept", "reason": self._taint.reason})
+            name = f"startup taint {self._taint.key}"
+            entries.append(_without_devices(name, "kept", self._taint.reason))
         return entries
 
     def metrics(self) -> Iterator[Family]:
@@ -197,7 +199,7 @@ class DevicePlugin:
             if self.reload.is_set():
                 await self._reload()
                 signature = self._offered = None
-            current = (*self._discovery.signature(), *self._published(), self._mps.has_run)
+            current = (*self._discovery.signature(), *self._published(), self._others())
             if current != signature or time.monotonic() > retry_at:
                 is_change, signature = current != signature, current
                 delay_s = SETTLE_S if is_change else PERIOD_S
@@ -238,20 +240,22 @@ class DevicePlugin:
     async def _offer(self) -> Inventory:
         """Offer what the inventory has, and return that."""
         inventory = await self._look()
-        offered = inventory, self._published(), self._mps.has_run
+        offered = inventory, self._published(), self._others()
         if offered == self._offered:
             return inventory
         self._has_nvml = inventory.mode == "nvml"
         if self._settings.uses_cdi and not self._has_nvml:
             raise UsageError("CDI device list strategies are only for machines with NVML")
-        found, warnings = resources(inventory, self._settings)
+        offers, taken = self._mode.plugin_state() if self._mode else (True, frozenset())
+        found, warnings = resources(inventory, self._settings) if offers else ({}, [])
+        found = without(found, taken)
         for warning in (*inventory.warnings, *warnings):
             self._log.warning(warning)
         node = await self._node(inventory)
         await self._mps.want(found.values() if self._settings.mps else (), self._discovery.nvml)
         waiting = self._mps.waiting().keys() - self.registrations.keys()
         scores = preferred.scores(inventory.links)
-        if not found:
+        if not found and offers:
             self._log.info("No devices found. Waiting indefinitely.")
         self._served.offer(
             Content(
@@ -260,12 +264,17 @@ class DevicePlugin:
                 node=node,
                 scores=scores,
                 unhealthy=self._unhealthy(resource),
+                mode=self._mode,
             )
             for name, resource in found.items()
             if name not in waiting
         )
         self._offered = offered
         return inventory
+
+    def _others(self) -> tuple[object, ...]:
+        """Return what else decides whether devices can be given."""
+        return self._mps.has_run, self._mode and self._mode.plugin_state()
 
     async def _look(self) -> Inventory:
         """Return the inventory; gRPC is imported while NVML makes its first report."""
@@ -281,7 +290,7 @@ class DevicePlugin:
 
     async def _node(self, inventory: Inventory) -> Node:
         """Return what answers need; write the CDI specifications first, if there are any."""
-        channels = self._imex_channels()
+        channels = imex_channels.wanted(self._settings, self._discovery, self._log)
         features: tuple[str, ...] = ()
         if self._settings.uses_cdi:
             from nvct.agent.device_plugin import specs  # 3 MB, for CDI alone
@@ -321,18 +330,6 @@ class DevicePlugin:
             self._layout = files
             self._log.info(f"CDI specifications give the driver's files {files}")
 
-    def _imex_channels(self) -> tuple[int, ...]:
-        wanted = self._settings.imex_channel_ids
-        if not wanted:
-            return ()
-        there = imex.channels(self._discovery.roots, self._discovery.stat_node, Findings())
-        missing = [channel for channel in wanted if channel not in there]
-        if missing and self._settings.imex_required:
-            raise HostError(f"requested IMEX channel channel{missing[0]} does not exist")
-        for channel in missing:
-            self._log.warning(f"IMEX channel channel{channel} does not exist: left out")
-        return tuple(channel for channel in wanted if channel in there)
-
     def _fail(self, error: NvctError) -> float:
         """Offer nothing any more; unhealthy devices if it is only NVML that does not answer.
 
@@ -359,6 +356,8 @@ class DevicePlugin:
 
     def _listed(self) -> list[str]:
         """Return the names of all resources if the kubelet has read each list, else nothing."""
+        if self._mode is not None and self._mode.mode == DRA:
+            return [DRA] if self._mode.is_listed else []
         states = {name: entry.state for name, entry in self.registrations.items()}
         return list(states) if set(states.values()) == {"listed"} else []
 
@@ -385,6 +384,10 @@ class DevicePlugin:
                         change.key.concerns(device.gpu, device.instance) for device in devices
                     )
         self._show_health()
+
+
+def _without_devices(name: str, state: str, reason: str) -> dict[str, object]:
+    return {"resource": name, "devices": 0, "unhealthy": {}, "state": state, "reason": reason}
 
 
 def _may_come(error: NvctError) -> bool:

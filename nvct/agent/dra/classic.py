@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 
 from nvct.agent.config_file import PREFIX
+from nvct.agent.dra.devices import Offer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.dra.devices import Offer
     from nvct.agent.kubelet.pod_resources import PodResources
 
 SEPARATOR = "::"
@@ -21,39 +21,69 @@ SEPARATOR = "::"
 
 
 class Classic:
-    """The device plugins of this node."""
+    """The device plugins of this node.
+
+    Attributes:
+        taken: UUIDs of the GPUs and MIG devices that they have, None before the kubelet answered.
+    """
 
     def __init__(self, socket: str) -> None:
         """Ask the kubelet on a socket; where it is missing, there is no device plugin."""
+        self.taken: frozenset[str] | None = None
         self._socket = socket
         self._pods: PodResources | None = None
 
-    async def uuids(self) -> frozenset[str]:
-        """Return the UUIDs of GPUs and MIG devices that device plugins have.
+    async def look(self) -> None:
+        """Ask the kubelet which devices they offer, and which ones pods have of them.
+
+        Raises:
+            HostError: the kubelet does not answer; `taken` stays.
+        """
+        pods = self._connected()
+        if pods is None:
+            self.taken = frozenset()
+            return
+        offered = await pods.allocatable()
+        ids = [id_ for name, of_it in offered.items() if name.startswith(PREFIX) for id_ in of_it]
+        self.taken = frozenset((*map(_uuid, ids), *await self.holders()))
+
+    async def holders(self) -> dict[str, str]:
+        """Return the pod that has each device of a device plugin, by the UUID of the device.
 
         Raises:
             HostError: the kubelet does not answer.
         """
-        if not os.path.exists(self._socket):  # noqa: ASYNC240 - a stat of a local file
-            return frozenset()
-        if self._pods is None:
-            from nvct.agent.kubelet.pod_resources import PodResources
+        pods = self._connected()
+        return {
+            _uuid(id_): f"{holding.namespace}/{holding.pod}"
+            for holding in (await pods.holdings() if pods else ())
+            if holding.resource.startswith(PREFIX)
+            for id_ in holding.devices
+        }
 
-            self._pods = PodResources(self._socket)
-        offered = await self._pods.allocatable()
-        ids = [id_ for name, of_it in offered.items() if name.startswith(PREFIX) for id_ in of_it]
-        for holding in await self._pods.holdings():
-            if holding.resource.startswith(PREFIX):
-                ids += holding.devices
-        return frozenset(id_.partition(SEPARATOR)[0] for id_ in ids)
+    def of(self, offer: Offer) -> Offer:
+        """Return the devices that share no GPU with a device plugin; none if nobody knows."""
+        return Offer() if self.taken is None else without(offer, self.taken)
 
     async def close(self) -> None:
         """Close the connection."""
         if self._pods is not None:
             await self._pods.close()
 
+    def _connected(self) -> PodResources | None:
+        if self._pods is None and os.path.exists(self._socket):
+            from nvct.agent.kubelet.pod_resources import PodResources
+
+            self._pods = PodResources(self._socket)
+        return self._pods
+
 
 def without(offer: Offer, classic: frozenset[str]) -> Offer:
     """Return the devices that share no GPU with a device plugin."""
     taken = {device.gpu for device in offer.devices if device.uuid in classic} | classic
     return offer.of_gpus({device.gpu for device in offer.devices} - taken)
+
+
+def _uuid(id_: str) -> str:
+    """Return the UUID in a device's id, which may have the number of a replica."""
+    return id_.partition(SEPARATOR)[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nvct.agent.dra.mig_devices import instance_at
 from nvct.errors import HostError
+from nvct.host.model import Findings
 from nvct.host.nvml import answers, mig_answers
 
 TYPE_CHECKING = False
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
     from nvct.host.nvml.mig_model import GpuInstance, MigGpu
+    from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
 
     Arguments = Mapping[str, Json]
@@ -104,3 +106,15 @@ class Instances:
 
     async def _state(self, gpu: str) -> MigGpu | None:
         return next((one for one in (await self._nvml.mig()).gpus if one.uuid == gpu), None)
+
+
+def make_nodes(roots: Roots) -> None:
+    """Make the device nodes of MIG devices that lack one: no setuid program does it here.
+
+    Raises:
+        HostError: they cannot be made.
+    """
+    from nvct.host.device_nodes import create
+    from nvct.kernel.calls import KERNEL
+
+    create.make_nodes(create.plan_nodes(roots, ["cap"], Findings()), KERNEL)

@@ -131,6 +131,14 @@ class Journal:
                     places.setdefault(entry.gpu, []).append(entry.place)
         return places
 
+    def gpus(self) -> set[str]:
+        """Return the UUIDs of the GPUs that claims have.
+
+        Raises:
+            HostError, DocumentError: as `load`.
+        """
+        return {gpu for claim in self.load().values() for gpu in gpus_of(claim)}
+
     def save(self, claims: Mapping[str, Prepared]) -> None:
         """Write all claims.
 
@@ -170,6 +178,11 @@ def ref_of(claim: Prepared) -> ClaimRef:
     from nvct.agent.kubelet.dra_service import ClaimRef
 
     return ClaimRef(claim.namespace, claim.name, claim.uid)
+
+
+def gpus_of(claim: Prepared) -> set[str]:
+    """Return the UUIDs of the GPUs of which a claim has a device, not only by admin access."""
+    return {entry.gpu for entry in claim.entries if not entry.is_admin}
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:

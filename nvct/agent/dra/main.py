@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from nvct.agent.cluster import Cluster
+    from nvct.agent.dra.settings import Settings
     from nvct.agent.dra.task import DraDriver
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
@@ -43,7 +44,7 @@ def make(
     """Return the task, with the settings of a command line and environment.
 
     Raises:
-        UsageError: a setting is wrong.
+        UsageError, DocumentError: a setting is wrong.
     """
     from nvct.agent import cluster  # lightkube, 12 MB
     from nvct.agent.discovery import of_this_machine
@@ -53,9 +54,13 @@ def make(
     from nvct.agent.health import settings as health_settings
     from nvct.agent.health import shared
     from nvct.agent.instance import FOLDER
+    from nvct.agent.resources_mode import of_client
     from nvct.agent.variables import SOCKET_ENV
 
-    settings = options.resolve(words, env)
+    def load() -> Settings:
+        return journal.warned(options.resolve(words, env))
+
+    settings = load()
     folder = os.path.dirname(env.get(SOCKET_ENV, "")) or FOLDER
     health = shared.engine(client, health_settings.from_environment(env), journal, folder)
     dev_root = env.get(DEV_ROOT_ENV, "")
@@ -64,7 +69,9 @@ def make(
     def connect() -> Cluster:
         return cluster.connect(settings.kubeconfig, env)
 
-    return DraDriver(settings, discovery, connect, health, journal)
+    return DraDriver(
+        settings, discovery, connect, health, journal, load=load, mode=of_client(client)
+    )
 
 
 if __name__ == "__main__":

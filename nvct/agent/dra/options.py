@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 
+from nvct.agent import config_file
 from nvct.agent.dra.settings import EXISTING, ON_DEMAND, Settings
 from nvct.agent.option_table import Option, Table
 from nvct.errors import UsageError
@@ -69,6 +70,10 @@ OPTIONS = (
         flags=("mig-devices",), env=("MIG_DEVICES",), field="mig", choices=(EXISTING, ON_DEMAND),
         help="Offer the MIG devices that exist, or make them for claims on GPUs in MIG mode",
     ),
+    Option(
+        flags=("config-file",), env=("CONFIG_FILE",), field="",
+        help="A config file of the device plugin, v1; resources.exclude has an effect",
+    ),
     _ignored("namespace", "NAMESPACE", "the driver has no objects in a namespace"),
     _ignored("image-name", "IMAGE_NAME", "the driver starts no pods"),
     _ignored("image-pull-secrets", "IMAGE_PULL_SECRETS", "same"),
@@ -93,18 +98,18 @@ TABLE = Table(
 )
 
 
-def resolve(words: Sequence[str], env: Mapping[str, str]) -> Settings:
-    """Return the settings.
+def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings, and warnings.
 
     Raises:
-        UsageError: a value is malformed.
+        UsageError, DocumentError: a value is malformed.
     """
-    values = {**TABLE.from_environment(env), **TABLE.from_command_line(words)}
-    known = {key: value for key, value in TABLE.fields(values).items() if value}
+    document = config_file.resolve(TABLE, words, env)
+    known = {key: value for key, value in TABLE.fields(document.values).items() if value}
     for name in FOLDERS:
         if not os.path.isabs(known.get(name, "/")):
             raise UsageError(f"{known[name]!r} is no absolute path of a folder")
-    return Settings(**known)
+    return Settings(**known, excluded=document.excluded), document.warnings
 
 
 def help_text() -> str:

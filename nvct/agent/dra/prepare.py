@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 
 from nvct.agent.dra import claims, sharing
-from nvct.agent.dra.journal import Entry, Prepared, ref_of
+from nvct.agent.dra.journal import Entry, Prepared, gpus_of, ref_of
 from nvct.agent.dra.specs import cdi_devices
 from nvct.agent.kubelet.dra_service import PreparedDevice
 from nvct.errors import HostError, NvctError, RequestError
@@ -21,6 +21,7 @@ from nvct.errors import HostError, NvctError, RequestError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from nvct.agent.cluster import Object
     from nvct.agent.dra.claims import Allocated
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nvct.agent.dra.specs import Specs
     from nvct.agent.kubelet.dra_service import ClaimRef
     from nvct.agent.logs import Log
+    from nvct.agent.resources_mode import ResourcesMode
 
     FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
 
@@ -43,6 +45,8 @@ class Preparer:
     Attributes:
         devices: that the node has, by name; replaced after each change of the machine.
         instances: makes MIG devices; None where none is made.
+        holders: returns the pod that has each device of a device plugin, by the UUID.
+        mode: which task offers the GPUs; None if there is no other task that does.
         prepared: how often a claim was prepared; `failures`: how often that failed.
         took_s: how long all of these took together.
     """
@@ -61,6 +65,8 @@ class Preparer:
         """
         self.devices: Mapping[str, Device] = {}
         self.instances: Instances | None = None
+        self.holders: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+        self.mode: ResourcesMode | None = None
         self.prepared = 0
         self.failures = 0
         self.took_s = 0.0
@@ -159,23 +165,53 @@ class Preparer:
             if before is not None and claim != before:
                 await self._forget(ref.uid, known)
             await self._check_free(claim, known)
-            if before != claim and any(entry.place for entry in claim.entries):
-                # What is made from here on has an owner, also if this process ends.
-                known[claim.uid] = claim
-                self._journal.save(known)
-            try:
+            if claim == before:
                 self._specs.write(await self._made(claim))
-            except NvctError:
-                if before != claim:
-                    with contextlib.suppress(NvctError):  # the first error counts
-                        await self._forget(claim.uid, known)
-                raise
-            if before != claim:
-                known[claim.uid] = claim
-                self._journal.save(known)
-                names = ", ".join(f"{e.device} ({e.uuid})" for e in claim.entries)
-                self._log.info(f"claim {ref.namespace}/{ref.name} ({ref.uid}) has {names}")
+            else:
+                with self._reserved(claim):
+                    await self._check_pods(claim)
+                    await self._take(claim, known)
             return claim
+
+    async def _take(self, claim: Prepared, known: dict[str, Prepared]) -> None:
+        """Make the devices of a claim, and write its specification and the journal."""
+        if any(entry.place for entry in claim.entries):
+            # What is made from here on has an owner, also if this process ends.
+            known[claim.uid] = claim
+            self._journal.save(known)
+        try:
+            self._specs.write(await self._made(claim))
+        except NvctError:
+            with contextlib.suppress(NvctError):  # the first error counts
+                await self._forget(claim.uid, known)
+            raise
+        known[claim.uid] = claim
+        self._journal.save(known)
+        names = ", ".join(f"{e.device} ({e.uuid})" for e in claim.entries)
+        self._log.info(f"claim {claim.namespace}/{claim.name} ({claim.uid}) has {names}")
+
+    def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
+        """Keep the agent's own device plugin from giving the GPUs of a claim."""
+        if self.mode is None:
+            return contextlib.nullcontext()
+        return self.mode.preparing(sorted(gpus_of(claim)))
+
+    async def _check_pods(self, claim: Prepared) -> None:
+        """Refuse a claim if a pod has one of its GPUs by a device plugin.
+
+        Raises:
+            HostError: a pod has one, or the kubelet does not answer.
+        """
+        wanted = gpus_of(claim)
+        if self.holders is None or not wanted:
+            return
+        gpus = {device.uuid: device.gpu for device in self.devices.values()}
+        for uuid, pod in (await self.holders()).items():
+            if gpus.get(uuid, uuid) in wanted:
+                raise HostError(
+                    f"pod {pod} has {uuid} by the device plugin",
+                    hint="the claim is prepared when that pod has ended",
+                )
 
     async def _wanted(self, ref: ClaimRef) -> Prepared | None:
         """Return what a claim has; None if the API server does not answer and it is prepared.

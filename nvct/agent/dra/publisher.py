@@ -66,7 +66,13 @@ class Publisher:
         """Set what the node offers from now on."""
         if offer != self._offer:
             self._offer = offer
+            self.is_current = False
             self._changed.set()
+
+    @property
+    def offers_nothing(self) -> bool:
+        """Return whether no device is offered."""
+        return self._offer == Offer()
 
     async def run(self) -> None:
         """Keep the slices until canceled."""

@@ -32,6 +32,7 @@ class Settings:
         plugins: the kubelet's folder of plugins' own files.
         pod_uid: part of the sockets' names, so that two pods do not share them.
         mig: which MIG devices are offered.
+        excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
     """
 
     node_name: str = ""
@@ -45,6 +46,7 @@ class Settings:
     pod_uid: str = ""
     mig: str = EXISTING
     kubeconfig: str = ""
+    excluded: tuple[str, ...] = ()
 
     @property
     def node(self) -> str:

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
-from nvct.agent.dra import claims, classic, gather
+from nvct.agent import resources_mode
+from nvct.agent.config_file import is_excluded
+from nvct.agent.dra import claims, gather, metrics
+from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Offer
 from nvct.agent.dra.endpoint import Endpoint
-from nvct.agent.dra.instances import Instances
-from nvct.agent.dra.journal import Journal
+from nvct.agent.dra.instances import Instances, make_nodes
+from nvct.agent.dra.journal import Journal, ref_of
 from nvct.agent.dra.offer import offer
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
 from nvct.agent.dra.settings import ON_DEMAND
 from nvct.agent.dra.specs import Specs
-from nvct.agent.exposition import Family, Sample
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.agent.waiting import until_set
 from nvct.errors import DriverNotFoundError, HostError, NvctError
-from nvct.host.model import Findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,12 +37,13 @@ if TYPE_CHECKING:
     from nvct.agent.discovery import Discovery
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.settings import Settings
+    from nvct.agent.exposition import Family
     from nvct.agent.health.board import Change
     from nvct.agent.health.engine import HealthEngine
     from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
-    from nvct.host.roots import Roots
+    from nvct.agent.resources_mode import ResourcesMode
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs, two sockets."""
@@ -53,7 +56,6 @@ RETRY_S = 10.0
 CLASSIC_S = 10.0
 """How often the kubelet is asked for the devices of device plugins."""
 RECONCILE_S = 60.0
-PREFIX = "nvct_dra"
 
 
 class DraDriver:
@@ -70,6 +72,9 @@ class DraDriver:
         connect: Callable[[], Cluster],
         health: HealthEngine,
         log: Log,
+        *,
+        load: Callable[[], Settings] | None = None,
+        mode: ResourcesMode | None = None,
     ) -> None:
         """Do nothing yet.
 
@@ -79,6 +84,8 @@ class DraDriver:
             connect: returns the cluster.
             health: of this node's GPUs.
             log: for what happens.
+            load: reads the settings again; of these, `excluded` alone has an effect.
+            mode: what this task shares with the agent's device plugin; None without one.
         """
         self.reload = asyncio.Event()
         self._settings = settings
@@ -92,8 +99,12 @@ class DraDriver:
         if discovery.nvml.chooses_library:  # else it is in a container that cannot change MIG
             self._preparer.instances = Instances(discovery.nvml, self._look_at_mig, log)
         self._endpoint = Endpoint(self, settings.registry, settings.plugins, settings.pod_uid)
-        self._classic = classic.Classic(settings.pod_resources)
-        self._taken: frozenset[str] = frozenset()
+        self._classic = Classic(settings.pod_resources)
+        self._preparer.holders = self._classic.holders
+        self._load = load
+        self._mode = self._preparer.mode = mode
+        if mode is not None:
+            mode.claims = self._journal.gpus
         self._all = Offer()
         self._made: object = None
         self._cluster: Cluster | None = None
@@ -109,15 +120,16 @@ class DraDriver:
         """
         self._cluster = self._connect()
         self._publisher = Publisher(self._cluster, self._settings.node, self._log)
-        tasks = [
-            asyncio.create_task(work)
-            for work in (
-                self._follow(),
-                self._publisher.run(),
-                self._reconcile(),
-                self._health.run(self._watched, self._note_health),
-            )
+        works = [
+            self._follow(),
+            self._publisher.run(),
+            self._reconcile(),
+            self._health.run(self._watched, self._note_health),
         ]
+        if self._mode is not None:
+            node, look = self._settings.node, self.reload.set
+            works.append(self._mode.follow(self._cluster, node, look, self._log))
+        tasks = [asyncio.create_task(work) for work in works]
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in ended:
@@ -133,16 +145,17 @@ class DraDriver:
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the driver, as JSON data."""
         publisher = self._publisher
-        offered = classic.without(self._all, self._taken)
-        is_listed = self._is_registered and bool(publisher and publisher.is_current)
-        reasons = (self._rejected, self._problem, publisher.problem if publisher else "")
+        offered = self._offered
+        others = (one.problem for one in (publisher, self._mode) if one)
+        reasons = (self._rejected, self._problem, *others)
         return [
             {
                 "resource": DRIVER,
-                "state": "listed" if is_listed else "absent" if self._rejected else "registering",
+                "state": self._state,
                 "reason": next(filter(None, reasons), ""),
                 "devices": len(offered.devices),
                 "unhealthy": {one.uuid or one.name: one.unhealthy for one in self._unhealthy()},
+                "mode": self._mode.mode if self._mode else resources_mode.DRA,
                 "of_device_plugins": len(self._all.devices) - len(offered.devices),
                 "api": publisher.version if publisher else "",
                 "slices_written": publisher.written if publisher else 0,
@@ -150,27 +163,26 @@ class DraDriver:
             }
         ]
 
+    @property
+    def _state(self) -> str:
+        if self._rejected:
+            return "absent"
+        if not (self._is_registered and self._publisher and self._publisher.is_current):
+            return "registering"
+        is_classic = self._mode is not None and self._mode.mode == resources_mode.CLASSIC
+        return "withdrawn" if is_classic else "listed"
+
+    @property
+    def _offered(self) -> Offer:
+        """Return the devices that are offered, healthy or not."""
+        if self._mode is not None and self._mode.mode != resources_mode.DRA:
+            return Offer()
+        return self._classic.of(self._all)
+
     def metrics(self) -> Iterator[Family]:
         """Yield the driver's own metrics."""
-        offered = classic.without(self._all, self._taken)
         yield from self._health.metrics()
-        yield Family(
-            name=f"{PREFIX}_devices", help="Devices that are offered by ResourceSlices.",
-            samples=(Sample(value=len(offered.devices)),),
-        )  # fmt: skip
-        counters = (
-            ("prepared_total", "Claims that were prepared.", self._preparer.prepared),
-            ("prepare_seconds_total", "How long these took.", self._preparer.took_s),
-            ("failures_total", "Prepares that failed.", self._preparer.failures),
-            (
-                "slices_written_total", "ResourceSlices that were written or deleted.",
-                self._publisher.written if self._publisher else 0,
-            ),
-        )  # fmt: skip
-        for name, text, value in counters:
-            yield Family(
-                name=f"{PREFIX}_{name}", help=text, kind="counter", samples=(Sample(value=value),)
-            )
+        yield from metrics.metrics(len(self._offered.devices), self._preparer, self._publisher)
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
         """Make the devices of a claim ready, for the kubelet.
@@ -190,8 +202,8 @@ class DraDriver:
 
     def health(self) -> dict[tuple[str, str], str]:
         """Return why pods cannot have each device, for the kubelet, which shows it in pods."""
-        marked = self._all.with_health(self._health.problem, drops=False)
-        return {(self._settings.node, one.name): one.unhealthy for one in marked.devices}
+        marked = self._all.with_health(self._health.problem, drops=False).devices
+        return {(self._settings.node, one.name): one.unhealthy for one in marked}
 
     def registered(self, problem: str) -> None:
         """Take the kubelet's answer to the registration."""
@@ -208,7 +220,8 @@ class DraDriver:
         while True:
             if self.reload.is_set():
                 self.reload.clear()
-                signature = None
+                self._read_settings()
+                signature, ask_at = None, 0.0
             now = time.monotonic()
             if now >= ask_at:
                 await self._ask_classic()
@@ -221,6 +234,7 @@ class DraDriver:
                 due = time.monotonic() + delay_s
             await self._serve()
             self._offer()
+            self._tell_mode()
             await until_set(self.reload, MACHINE_S)
 
     async def _look(self) -> bool:
@@ -255,7 +269,8 @@ class DraDriver:
             NvctError: there is no driver, or it does not answer.
         """
         machine = await gather.machine(self._discovery)
-        made = machine, self._published(), self._is_on_demand
+        excluded = self._settings.excluded
+        made = machine, self._published(), self._is_on_demand, excluded
         if made == self._made:
             return False
         from nvct.agent.device_plugin import specs
@@ -268,7 +283,9 @@ class DraDriver:
         for warning in (*machine.inventory.warnings, *found.warnings):
             self._log.warning(warning)
         self._specs.update(found.spec)
-        self._all = offer(machine, self._journal.places(), on_demand=self._is_on_demand)
+        kept = {g.uuid for g in machine.inventory.gpus if not is_excluded(g, excluded)}
+        places = self._journal.places()
+        self._all = offer(machine, places, on_demand=self._is_on_demand).of_gpus(kept)
         self._preparer.devices = {device.name: device for device in self._all.devices}
         self._made = made
         return True
@@ -281,16 +298,30 @@ class DraDriver:
 
     async def _look_at_mig(self) -> dict[tuple[str, int], str]:
         """Make missing device nodes, and return the UUIDs of MIG devices by GPU and instance."""
-        await asyncio.to_thread(make_mig_nodes, self._discovery.roots)
+        await asyncio.to_thread(make_nodes, self._discovery.roots)
         await self._read_machine()
         inventory = await self._discovery.inventory()
         return {(gpu.uuid, mig.gi): mig.uuid for gpu in inventory.gpus for mig in gpu.mig}
 
     def _offer(self) -> None:
         if self._made is not None and self._publisher is not None:
-            offered = classic.without(self._all, self._taken)
             drops = self._publisher.lacks_taints
-            self._publisher.offer(offered.with_health(self._health.problem, drops=drops))
+            self._publisher.offer(self._offered.with_health(self._health.problem, drops=drops))
+
+    def _read_settings(self) -> None:
+        try:
+            loaded = self._load() if self._load else self._settings
+            self._settings = replace(self._settings, excluded=loaded.excluded)
+        except NvctError as error:
+            self._complain(error)
+
+    def _tell_mode(self) -> None:
+        """Tell the device plugin of this agent whether the API server has slices of this node."""
+        if self._mode is None or self._publisher is None:
+            return
+        is_current = self._publisher.is_current
+        self._mode.is_withdrawn = is_current and self._publisher.offers_nothing
+        self._mode.is_listed = is_current and self._is_registered and not self._rejected
 
     def _watched(self) -> NvmlClient | None:
         return self._discovery.nvml if self._all.devices else None
@@ -299,8 +330,8 @@ class DraDriver:
         self._offer()
 
     def _unhealthy(self) -> list[Device]:
-        marked = self._all.with_health(self._health.problem, drops=False)
-        return [device for device in marked.devices if device.unhealthy]
+        marked = self._all.with_health(self._health.problem, drops=False).devices
+        return [device for device in marked if device.unhealthy]
 
     def _published(self) -> tuple[object, ...]:
         """Return the signature of the node's own CDI specifications."""
@@ -309,18 +340,16 @@ class DraDriver:
         return published.signature(self._settings.cdi_root)
 
     async def _ask_classic(self) -> None:
+        before = self._classic.taken
         try:
-            taken = await self._classic.uuids()
+            await self._classic.look()
         except HostError as error:
             self._log.debug(error.message)
             return
-        if taken != self._taken:
-            self._taken = taken
-            if taken:
-                self._log.warning(
-                    f"a device plugin has {len(taken)} devices of this node: their GPUs are not "
-                    "offered by ResourceSlices"
-                )
+        if self._classic.taken != before:
+            if self._classic.taken:
+                count = len(self._classic.taken)
+                self._log.warning(f"a device plugin has {count} devices: DRA does not offer these")
             self._offer()
 
     async def _serve(self) -> None:
@@ -358,8 +387,6 @@ class DraDriver:
         return found if found and found["metadata"]["uid"] == ref.uid else None
 
     def _known(self) -> list[ClaimRef]:
-        from nvct.agent.dra.journal import ref_of
-
         try:
             return [ref_of(claim) for claim in self._journal.load().values()]
         except NvctError:
@@ -370,15 +397,3 @@ class DraDriver:
         if text != self._problem:
             self._problem = text
             self._log.error(text)
-
-
-def make_mig_nodes(roots: Roots) -> None:
-    """Make the device nodes of MIG devices that lack one: no setuid program does it here.
-
-    Raises:
-        HostError: they cannot be made.
-    """
-    from nvct.host.device_nodes import create
-    from nvct.kernel.calls import KERNEL
-
-    create.make_nodes(create.plan_nodes(roots, ["cap"], Findings()), KERNEL)

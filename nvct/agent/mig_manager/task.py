@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 
-from nvct.agent import waiting
+from nvct.agent import node_watch, waiting
 from nvct.agent.cluster import CONFLICT, EVENT, NODE, NOT_FOUND, ClusterError
 from nvct.agent.condition.condition import Condition
 from nvct.agent.condition.task import event
@@ -118,7 +118,9 @@ class MigManager:
         Raises:
             Exception: the watch has a bug.
         """
-        watch = asyncio.create_task(self._watch())
+        watch = asyncio.create_task(
+            node_watch.follow(self._cluster, self._settings.node_name, self._see, self._complain)
+        )
         try:
             await self._follow(watch)
         finally:
@@ -144,20 +146,6 @@ class MigManager:
                     delay_s = _about(DELAYS_S[min(failures, len(DELAYS_S) - 1)])
                     failures += 1
             await waiting.until_set(self.reload, delay_s)
-
-    async def _watch(self) -> None:
-        """Keep the Node as it is now."""
-        failures = 0
-        while True:
-            try:
-                async for node in self._cluster.changes(NODE, self._settings.node_name):
-                    self._see(node)
-                    failures = 0
-                continue
-            except NvctError as error:
-                self._complain(error)
-            await asyncio.sleep(_about(DELAYS_S[min(failures, len(DELAYS_S) - 1)]))
-            failures += 1
 
     def _see(self, node: Object | None) -> None:
         if node is None:

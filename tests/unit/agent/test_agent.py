@@ -204,10 +204,14 @@ def test_an_unknown_request_is_answered_with_what_there_is() -> None:
     assert "GET /status" in answer.body
 
 
-@pytest.mark.parametrize("names", [("device-plugin", "dra"), ("dra", "mig-manager")])
-def test_tasks_that_do_the_same_are_refused(names: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError, match=f"tasks {' and '.join(names)} (offer|both change)"):
-        run(names, {}, Unused())  # type: ignore[arg-type]
+def test_tasks_that_do_the_same_are_refused() -> None:
+    with pytest.raises(UsageError, match="tasks dra and mig-manager both change MIG devices"):
+        run(("dra", "mig-manager"), {}, Unused())  # type: ignore[arg-type]
+
+
+def test_a_wrong_default_of_the_tasks_that_offer_gpus_is_refused() -> None:
+    with pytest.raises(UsageError, match="NVCT_RESOURCES is classic or dra, not 'both'"):
+        run(("device-plugin", "dra"), {"NVCT_RESOURCES": "both"}, Unused())  # type: ignore[arg-type]
 
 
 def test_an_unknown_task_or_level_is_refused() -> None:

@@ -114,13 +114,18 @@ and looks for processes that use them. */}}
 {{- $tasks := list -}}
 {{- if .Values.condition.enabled }}{{ $tasks = append $tasks "condition" }}{{ end -}}
 {{- if include "nvct.configMap" . }}{{ $tasks = append $tasks "config-manager" }}{{ end -}}
-{{- if and .Values.devicePlugin.enabled (not .Values.dra.enabled) }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
+{{- if and .Values.devicePlugin.enabled (or (not .Values.dra.enabled) (include "nvct.choosesByLabel" .)) }}{{ $tasks = append $tasks "device-plugin" }}{{ end -}}
 {{- if .Values.dra.enabled }}{{ $tasks = append $tasks "dra" }}{{ end -}}
 {{- if .Values.dcgmExporter.enabled }}{{ $tasks = append $tasks "exporter" }}{{ end -}}
 {{- if .Values.gfd.enabled }}{{ $tasks = append $tasks "labels" }}{{ end -}}
 {{- if include "nvct.changesMig" . }}{{ $tasks = append $tasks "mig-manager" }}{{ end -}}
 {{- if not (or .Values.devicePlugin.enabled .Values.dra.enabled .Values.gfd.enabled .Values.dcgmExporter.enabled) }}{{ fail "The agent has nothing to do: enable devicePlugin, gfd or dcgmExporter." }}{{ end -}}
 {{- join "," $tasks -}}
+{{- end }}
+
+{{/* Not empty if a label of the Node chooses between device plugin and DRA driver. */}}
+{{- define "nvct.choosesByLabel" -}}
+{{- if and .Values.dra.enabled .Values.devicePlugin.enabled .Values.dra.unlabeledNodes }}true{{ end -}}
 {{- end }}
 
 {{/* The version of resource.k8s.io. */}}
@@ -180,7 +185,7 @@ resource.k8s.io/v1beta1
 {{- $verbs := list -}}
 {{- if or (include "nvct.changesNode" .) .Values.dra.enabled }}{{ $verbs = append $verbs "get" }}{{ end -}}
 {{- if or .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) }}{{ $verbs = append $verbs "patch" }}{{ end -}}
-{{- if or (include "nvct.configMap" .) (include "nvct.changesMig" .) }}{{ $verbs = append $verbs "watch" }}{{ end -}}
+{{- if or (include "nvct.configMap" .) (include "nvct.changesMig" .) (include "nvct.choosesByLabel" .) }}{{ $verbs = append $verbs "watch" }}{{ end -}}
 {{- join ", " $verbs -}}
 {{- end }}
 

@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+from nvct.agent import node_watch
 from nvct.agent.cluster import ClusterError
 from nvct.agent.config_manager import choice, options, processes, task
 from nvct.agent.config_manager.options import Settings
@@ -139,7 +140,7 @@ class Lab:
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "FILES_S", 0.02)
-    monkeypatch.setattr(task, "DELAYS_S", (0.01,))
+    monkeypatch.setattr(node_watch, "DELAYS_S", (0.01,))
 
 
 def test_a_file_with_mps_is_a_good_one(tmp_path: Path) -> None:

@@ -110,6 +110,11 @@ class FakeApi:
                     yield what, copy.deepcopy(found)
             await self._change.wait()
 
+    async def changes(self, kind: Kind, name: str) -> AsyncGenerator[Object | None, None]:
+        yield await self.find(kind, name)
+        async for what, found in self.watch(kind, {"metadata.name": name}, str(self._version)):
+            yield None if what == "DELETED" else found
+
     async def close(self) -> None:
         """Do nothing."""
 

@@ -193,6 +193,27 @@ def test_a_device_is_not_given_twice_while_its_claim_exists(node: Node) -> None:
     asyncio.run(test())
 
 
+@pytest.mark.parametrize("held", ["GPU-1", "MIG-1"])
+def test_a_gpu_that_a_pod_has_by_a_device_plugin_is_not_given(node: Node, held: str) -> None:
+    mig = Device(name="gpu-1-mig", uuid="MIG-1", gpu="GPU-1", attributes={}, capacity={})
+    node.preparer.devices = {**node.preparer.devices, mig.name: mig}
+    pods = {held: "ns/old"}
+
+    async def holders() -> dict[str, str]:
+        return pods
+
+    node.preparer.holders = holders
+    claim = node.allocate("one", "gpu-1")
+
+    with pytest.raises(HostError, match=rf"pod ns/old has {held} by the device plugin"):
+        asyncio.run(node.preparer.prepare(claim))
+    assert (node.files(), node.journal.load()) == ([], {})
+    asyncio.run(node.preparer.prepare(node.allocate("two", "gpu-0")))
+    asyncio.run(node.preparer.prepare(node.allocate("sees", "gpu-1", adminAccess=True)))
+    pods.clear()
+    asyncio.run(node.preparer.prepare(claim))
+
+
 def test_unprepare_can_be_repeated_and_a_claim_prepared_again(node: Node) -> None:
     async def test() -> None:
         claim = node.allocate("one", "gpu-0")

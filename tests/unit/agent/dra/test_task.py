@@ -10,11 +10,13 @@ import json
 import os
 import socket
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
+from nvct.agent.cluster import NODE
 from nvct.agent.dra import claims, slices, task
 from nvct.agent.dra.classic import without
 from nvct.agent.dra.devices import DRIVER, Device, Offer
@@ -25,7 +27,8 @@ from nvct.agent.health.settings import resolve
 from nvct.agent.kubelet import dra_service
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.logs import Log
-from nvct.errors import HostError
+from nvct.agent.resources_mode import CLASSIC, DRA, LABEL, ResourcesMode
+from nvct.errors import HostError, RequestError
 from nvct.sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -36,7 +39,7 @@ from tests.unit.agent.machines import discovery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from nvct.agent.cluster import Kind, Object
     from nvct.agent.discovery import Discovery
@@ -72,13 +75,16 @@ def settings(folder: Path, pod_uid: str = "", mig: str = "existing") -> Settings
 
 @contextlib.asynccontextmanager
 async def driver(
-    api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = "", mig: str = "existing"
-) -> AsyncIterator[DraDriver]:
+    api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = "", *,
+    mig: str = "existing", mode: ResourcesMode | None = None, excluded: Sequence[str] = (),
+) -> AsyncIterator[DraDriver]:  # fmt: skip
     log = Log(target=io.StringIO())
     health = HealthEngine(resolve("auto", "", "", {}), log)
+    known = settings(folder, pod_uid, mig)
     made = DraDriver(
-        settings(folder, pod_uid, mig), machine, lambda: cast("Any", api), health, log
-    )
+        known, machine, lambda: cast("Any", api), health, log,
+        load=lambda: replace(known, excluded=tuple(excluded)), mode=mode,
+    )  # fmt: skip
     task = asyncio.create_task(made.run())
     kubelet = FakeKubelet(f"{folder}/registry")
     try:
@@ -89,6 +95,7 @@ async def driver(
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        await machine.nvml.report()  # a request in flight would leave its answer to the next test
 
 
 def allocate(api: FakeApi, name: str, *devices: str) -> ClaimRef:
@@ -241,12 +248,74 @@ def test_gpus_of_a_device_plugin_are_not_offered(
         async with driver(api, machine, folder) as made:
             await until(lambda: len(offered(api)) == 4)
 
-            async def taken() -> frozenset[str]:
-                return frozenset({inventory.gpus[1].uuid})
+            async def look() -> None:
+                made._classic.taken = frozenset({inventory.gpus[1].uuid})
 
-            monkeypatch.setattr(made._classic, "uuids", taken)
+            monkeypatch.setattr(made._classic, "look", look)
             await made._ask_classic()
             await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
+
+    asyncio.run(test())
+
+
+def label(api: FakeApi, **labels: str) -> None:
+    (node,) = api.all(NODE.plural)
+    api.put(NODE, {"metadata": {**node["metadata"], "labels": labels}})
+
+
+def test_a_label_of_the_node_moves_its_gpus_when_nobody_has_them(
+    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        api, kubelet, mode = FakeApi(), FakeKubelet(f"{folder}/registry"), ResourcesMode(DRA)
+        uuids = [gpu.uuid for gpu in (await machine.inventory()).gpus]
+        async with driver(api, machine, folder, mode=mode) as made:
+            await kubelet.register()
+            await until(lambda: len(offered(api)) == 4 and mode.is_listed)
+            with pytest.raises(RequestError, match="its GPUs are offered by DRA"):
+                mode.grant(uuids[:1])
+            claim = allocate(api, "stays", "gpu-2")
+            await kubelet.prepare(claim)
+            label(api, **{LABEL: CLASSIC})
+            await until(lambda: mode.plugin_state() == (True, frozenset(uuids[2:3])))
+            assert offered(api) == []
+            assert made.describe()[0]["state"] == "withdrawn"
+            with pytest.raises(RequestError, match=f"a claim has {uuids[2]}"):
+                mode.grant([uuids[2]])
+            mode.grant([uuids[0]])
+            late = allocate(api, "late", "gpu-0")  # allocated just before the change
+            with pytest.raises(RefusedError, match="has just given GPU-"):
+                await kubelet.prepare(late)
+            await kubelet.unprepare(claim)
+            assert mode.plugin_state() == (True, frozenset())
+
+            async def look() -> None:
+                made._classic.taken = frozenset({uuids[0]})
+
+            monkeypatch.setattr(made._classic, "look", look)
+            label(api, **{LABEL: DRA})
+            await until(lambda: offered(api) == ["gpu-1", "gpu-2", "gpu-3"])
+            label(api, **{LABEL: "both"})
+            await until(lambda: "is classic or dra, not 'both'" in mode.problem)
+            assert mode.mode == DRA
+
+    asyncio.run(test())
+
+
+def test_excluded_gpus_are_not_offered_and_the_list_can_change(
+    machine: Discovery, folder: Path
+) -> None:
+    async def test() -> None:
+        api, kubelet, excluded = FakeApi(), FakeKubelet(f"{folder}/registry"), ["1"]
+        async with driver(api, machine, folder, excluded=excluded) as made:
+            made.reload.set()
+            await until(lambda: offered(api) == ["gpu-0", "gpu-2", "gpu-3"])
+            await kubelet.register()
+            with pytest.raises(RefusedError, match="has no device gpu-1 now"):
+                await kubelet.prepare(allocate(api, "one", "gpu-1"))
+            excluded[:] = ["*"]
+            made.reload.set()
+            await until(lambda: offered(api) == [])
 
     asyncio.run(test())
 

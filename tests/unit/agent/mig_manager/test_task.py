@@ -11,6 +11,7 @@ import os
 
 import pytest
 
+from nvct.agent import node_watch
 from nvct.agent.cluster import CONFLICT, EVENT, NODE, ClusterError
 from nvct.agent.logs import Log
 from nvct.agent.mig_manager import task
@@ -223,7 +224,8 @@ def lab(node: tree.Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab
     monkeypatch.setattr(task, "LOOK_S", 0.05)
     monkeypatch.setattr(task, "CLEAR_S", 0.3)
     monkeypatch.setattr(task, "RETRY_S", (0.3,))
-    monkeypatch.setattr(task, "DELAYS_S", (0.05,))
+    for module in (task, node_watch):
+        monkeypatch.setattr(module, "DELAYS_S", (0.05,))
     return Lab(node, str(tmp_path))
 
 

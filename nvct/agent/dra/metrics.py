@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The driver's own metrics. Contract: a pure function of its parts."""
+
+from __future__ import annotations
+
+from nvct.agent.exposition import Family, Sample
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvct.agent.dra.prepare import Preparer
+    from nvct.agent.dra.publisher import Publisher
+
+PREFIX = "nvct_dra"
+
+
+def metrics(devices: int, preparer: Preparer, publisher: Publisher | None) -> Iterator[Family]:
+    """Yield the metrics; `devices` is how many are offered."""
+    yield Family(
+        name=f"{PREFIX}_devices", help="Devices that are offered by ResourceSlices.",
+        samples=(Sample(value=devices),),
+    )  # fmt: skip
+    counters = (
+        ("prepared_total", "Claims that were prepared.", preparer.prepared),
+        ("prepare_seconds_total", "How long these took.", preparer.took_s),
+        ("failures_total", "Prepares that failed.", preparer.failures),
+        (
+            "slices_written_total", "ResourceSlices that were written or deleted.",
+            publisher.written if publisher else 0,
+        ),
+    )  # fmt: skip
+    for name, text, value in counters:
+        yield Family(
+            name=f"{PREFIX}_{name}", help=text, kind="counter", samples=(Sample(value=value),)
+        )

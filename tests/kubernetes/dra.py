@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The DRA driver beside a cluster's kubelet, claims, and pods that have claims."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from nvct.agent import convert_claims
+from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.dra import slices
+from nvct.agent.dra.devices import MIB, Device, Offer, Version
+from nvct.agent.dra.journal import FILE
+from nvct.agent.dra.settings import PLUGINS
+from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
+from tests.kubernetes.device_plugin import GPUS, LIST
+from tests.kubernetes.pods import Pod
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+TIMEOUT_S = 60.0
+API = "/apis/resource.k8s.io/v1"
+CLAIMS = f"{API}/namespaces/default/resourceclaims"
+MIG_UUID = re.compile(r"UUID: (MIG-[0-9a-f-]+)")
+FAR = "far"
+"""The second Node."""
+RIGHTS = """
+rules:
+- {apiGroups: [""], resources: [nodes], verbs: [get]}
+- {apiGroups: [resource.k8s.io], resources: [resourceclaims], verbs: [get]}
+- apiGroups: [resource.k8s.io]
+  resources: [resourceslices]
+  verbs: [list, watch, create, patch, delete]
+"""
+OF_TYPE = "device.driver == 'gpu.nvidia.com' && {}.type == '{}'"
+MEMORY = "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('{}')) >= 0"
+ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
+COMPUTE = f"{ATTRIBUTES}.cudaComputeCapability.compareTo(semver('8.0.0')) >= 0"
+LARGE = f"{MEMORY.format('40Gi')} && {COMPUTE} && {ATTRIBUTES}.ecc"
+TESLA = " && ".join(
+    convert_claims.condition(f"nvidia.com/gpu.{key}", operator, [value])
+    for key, operator, value in (
+        ("product", "In", "Tesla-T4"), ("family", "In", "turing"), ("memory", "Lt", "16000"),
+        ("compute.major", "In", "7"), ("compute.minor", "Gt", "4"), ("ecc", "In", "false"),
+    )
+)  # fmt: skip
+"""As `nvct convert --claims` writes it."""
+HUGE = MEMORY.format("200Gi")
+
+
+class Driver:
+    """The driver's process on the node."""
+
+    def __init__(self, cluster: Cluster, kubeconfig: str) -> None:
+        self._cluster = cluster
+        self._words = [
+            f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.dra.main",
+            f"--container-driver-root={DRIVER_ROOT}", f"--nvidia-driver-root={DRIVER_ROOT}",
+            f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={NODE}",
+            f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand",
+        ]  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        before = self.log().count("Registered DRA driver")
+        self._process = self._cluster.box.start(self._words, "dra.log")
+        assert wait(lambda: self.log().count("Registered DRA driver") > before, TIMEOUT_S), (
+            self.log()
+        )
+        assert wait(lambda: len(devices(self._cluster)) == GPUS, TIMEOUT_S), self.log()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._cluster.box.call("pkill", "-KILL", "-f", "nvct.agent.dra.main")
+        self._process.wait(TIMEOUT_S)
+
+    def log(self) -> str:
+        with contextlib.suppress(FileNotFoundError):
+            return (Path(self._cluster.box.work) / "dra.log").read_text(errors="replace")
+        return ""
+
+    def journal(self) -> list[str]:
+        document = json.loads(self._cluster.box.read(f"{PLUGINS}/gpu.nvidia.com/{FILE}"))
+        return sorted(claim["name"] for claim in document["claims"])
+
+
+def make_classes(cluster: Cluster, extended: str = GPU) -> None:
+    """Create the DeviceClasses; pods that ask for the extended resource get a GPU by DRA, too."""
+    for kind in ("gpu", "mig"):
+        expression = OF_TYPE.format(ATTRIBUTES, kind)
+        spec: dict[str, Any] = {"selectors": [{"cel": {"expression": expression}}]}
+        if kind == "gpu" and extended:
+            spec["extendedResourceName"] = extended
+        manifest = {"metadata": {"name": f"{kind}.nvidia.com"}, "spec": spec}
+        cluster.api.create(f"{API}/deviceclasses", manifest)
+
+
+def account(cluster: Cluster) -> str:
+    """Return the kubeconfig of an account with the rights that the documentation lists."""
+    cluster.kubectl("create", "serviceaccount", "dra")
+    role = f"{FOLDER}/dra-role.yaml"
+    kind = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: dra}"
+    cluster.box.write(role, f"{kind}{RIGHTS}")
+    cluster.kubectl("create", "-f", role)
+    cluster.kubectl(
+        "create", "clusterrolebinding", "dra", "--clusterrole=dra", "--serviceaccount=default:dra"
+    )
+    config = json.loads(cluster.box.read(KUBECONFIG))
+    token = cluster.kubectl("create", "token", "dra").strip()
+    config["users"][0]["user"] = {"token": token}
+    path = f"{FOLDER}/dra.kubeconfig"
+    cluster.box.write(path, json.dumps(config))
+    return path
+
+
+def make_far_node(cluster: Cluster) -> None:
+    resources = {"cpu": "4", "memory": "8Gi", "pods": "10"}
+    cluster.api.create(
+        "/api/v1/nodes",
+        {
+            "metadata": {"name": FAR},
+            "status": {"capacity": resources, "allocatable": resources},
+        },
+    )
+    found = cluster.api.find(f"/api/v1/nodes/{FAR}")
+    assert found is not None
+    tesla = Device(
+        name="gpu-0", uuid="GPU-far", gpu="GPU-far", capacity={"memory": 15360 * MIB},
+        attributes={
+            "type": "gpu", "uuid": "GPU-far", "productName": "Tesla T4", "ecc": False,
+            "cudaComputeCapability": Version("7.5.0"), "architecture": "Turing",
+        },
+    )  # fmt: skip
+    for manifest in slices.changes(
+        [], slices.contents(Offer(devices=(tesla,)), "v1"), found
+    ).apply:
+        cluster.api.create(f"{API}/resourceslices", manifest)
+
+
+def devices(cluster: Cluster) -> dict[str, str]:
+    """Return the UUIDs of the node's devices by name."""
+    found = cluster.api.find(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{NODE}")
+    assert found is not None
+    return {
+        device["name"]: device["attributes"].get("uuid", {}).get("string", "")
+        for one in found["items"]
+        for device in one["spec"].get("devices", ())
+    }
+
+
+def claim(
+    cluster: Cluster,
+    name: str,
+    expression: str = "",
+    count: int = 1,
+    device_class: str = "gpu.nvidia.com",
+) -> None:
+    """Create a claim; without an expression, for GPUs of the node with a kubelet."""
+    selector = {"cel": {"expression": expression or f"{ATTRIBUTES}.productName != 'Tesla T4'"}}
+    request: dict[str, Any] = {
+        "deviceClassName": device_class, "count": count, "selectors": [selector]
+    }  # fmt: skip
+    spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
+    cluster.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
+
+
+def asks_for_claims(*names: str, script: str = f"{LIST}; sleep 2", **more: Any) -> Pod:
+    """Return a pod that has claims."""
+    return Pod(
+        script=script,
+        container={"resources": {"claims": [{"name": name} for name in names]}},
+        spec={
+            "resourceClaims": [{"name": name, "resourceClaimName": name} for name in names],
+            # The second node is never ready.
+            "tolerations": [{"operator": "Exists"}],
+            **more,
+        },
+    )
+
+
+def allocated(cluster: Cluster, name: str) -> list[str]:
+    """Return the names of a claim's devices with the pool, [] if it has none."""
+    found = cluster.api.find(f"{CLAIMS}/{name}")
+    assert found is not None
+    allocation = found.get("status", {}).get("allocation", {})
+    return [
+        f"{result['pool']}/{result['device']}"
+        for result in allocation.get("devices", {}).get("results", ())
+    ]
+
+
+@contextlib.contextmanager
+def pod(cluster: Cluster, name: str, content: Pod) -> Iterator[None]:
+    cluster.api.create(PODS, content.manifest(name))
+    try:
+        yield
+    finally:
+        cluster.api.delete(f"{PODS}/{name}")
+        assert wait(lambda: cluster.api.find(f"{PODS}/{name}") is None, TIMEOUT_S)
+
+
+def runs(cluster: Cluster, name: str) -> bool:
+    found = cluster.api.find(f"{PODS}/{name}")
+    return bool(found and found["status"]["phase"] == "Running")
+
+
+def scheduled_to(cluster: Cluster, name: str) -> str:
+    found = cluster.api.find(f"{PODS}/{name}")
+    return str(found["spec"].get("nodeName", "")) if found else ""
+
+
+def log_of(cluster: Cluster, name: str) -> str:
+    with contextlib.suppress(Exception):  # its container may be starting
+        return cluster.api.logs(name) if runs(cluster, name) else ""
+    return ""
