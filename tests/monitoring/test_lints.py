@@ -47,7 +47,7 @@ def lints(text: str) -> set[tuple[str, str]]:
 
 
 def test_the_default_metrics_have_the_faults_of_the_incumbents_names() -> None:
-    default = counters.read(str(counters.DEFAULT))
+    default, _ = counters.read(str(counters.DEFAULT))
     names = {counter.name for counter in default if counter.kind != "label"}
     full = gpu(values=dict.fromkeys(VALUES, 5.0), errors={})
 

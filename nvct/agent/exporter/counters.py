@@ -8,6 +8,7 @@ TYPE label makes a label of a field.
 from __future__ import annotations
 
 import csv
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -16,6 +17,7 @@ from nvct.agent.exporter import fields
 from nvct.errors import DocumentError
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram", "summary", "label"]
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KINDS = ("counter", "gauge", "histogram", "summary", "label")
 DEFAULT = Path(__file__).with_name("default-counters.csv")
 
@@ -27,16 +29,20 @@ class Counter:
     Attributes:
         name: of the metric.
         field: the field that it shows, differs from the name for those of version 1.
+        reason: why it has no series; "" if it may have some.
     """
 
     name: str
     kind: Kind
     help: str
     field: str
+    reason: str = ""
 
 
-def read(path: str) -> tuple[Counter, ...]:
-    """Return the counters of a file.
+def read(path: str) -> tuple[tuple[Counter, ...], list[str]]:
+    """Return the counters of a file, each metric once, and warnings: lines without effect.
+
+    A field that nvct does not read is no error: it is a counter with a reason.
 
     Raises:
         DocumentError: the file cannot be read, or a line is malformed; the message has its number.
@@ -46,18 +52,21 @@ def read(path: str) -> tuple[Counter, ...]:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise DocumentError(f"cannot read the counter file {path}: {why}") from error
-    counters = [
-        _counter(line, f"line {number} of {path}")
-        for number, line in enumerate(text.splitlines(), 1)
-        if line.strip() and not line.startswith("#")
-    ]
-    names = [counter.name for counter in counters]
-    for name in names:
-        if names.count(name) > 1:
-            raise DocumentError(f"{path} has {name} twice", hint="remove one of the lines")
+    counters: dict[str, Counter] = {}
+    warnings: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        where = f"line {number} of {path}"
+        counter = _counter(line, where)
+        if counter.name in counters:
+            warnings.append(f"{where} has no effect: {counter.name} has a line before it")
+        elif counter.reason and path != str(DEFAULT):
+            warnings.append(f"{where}: {counter.name} has no series: {counter.reason}")
+        counters.setdefault(counter.name, counter)
     if not counters:
         raise DocumentError(f"{path} has no counters")
-    return tuple(counters)
+    return tuple(counters.values()), warnings
 
 
 def _counter(line: str, where: str) -> Counter:
@@ -67,13 +76,10 @@ def _counter(line: str, where: str) -> Counter:
             f"{where} has {len(words)} parts, not 3", hint="write FIELD, TYPE, help"
         )
     name, kind, help_text = words
-    field = fields.canonical(name)
-    if not field:
-        raise DocumentError(f"{where}: unknown field {name!r}", hint="see docs/metrics.md")
+    if not NAME.fullmatch(name):
+        raise DocumentError(f"{where}: {name!r} is no name of a field", hint="see docs/metrics.md")
     if kind not in KINDS:
         raise DocumentError(f"{where}: unknown type {kind!r}", hint=f"one of {', '.join(KINDS)}")
-    if kind == "label" and field not in (*fields.LABELS, *fields.UNAVAILABLE):
-        raise DocumentError(f"{where}: {name} is a number and no label")
-    if kind != "label" and field in fields.LABELS:
-        raise DocumentError(f"{where}: {name} is a text", hint="its type is label")
-    return Counter(name, cast("Kind", kind), help_text, field)
+    field = fields.VERSION_1.get(name, name)
+    reason = fields.reason(field, is_label=kind == "label")
+    return Counter(name, cast("Kind", kind), help_text, field, reason)

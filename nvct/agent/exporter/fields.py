@@ -98,10 +98,21 @@ UNAVAILABLE = {
     "DCGM_FI_DEV_INFOROM_IMAGE_VER": "nvct does not read it",
     "DCGM_FI_DEV_BRAND": "nvct does not read it",
 }
-"""Fields that a counter file may name, and why they have no series."""
+"""Fields without series, and why."""
+FAMILIES = {
+    "DCGM_FI_DEV_NVSWITCH_": "nvct reads no NVSwitches",
+    "DCGM_FI_DEV_CPU_": "nvct reads GPUs only",
+    "DCGM_FI_DEV_VGPU_": "nvct does not read values of vGPUs on their host",
+    "DCGM_FI_DEV_NVLINK_": "nvct reads the sum of all links only",
+    "DCGM_FI_PROF_": "it needs DCGM's profiling module",
+    "DCGM_FI_": "nvct does not read it",
+}
+"""The reason for other fields, by the first prefix that their names have."""
+UNKNOWN = "nvct knows no such field"
 LABELS = (
     "DCGM_FI_DRIVER_VERSION", "DCGM_FI_NVML_VERSION", "DCGM_FI_DEV_SERIAL",
-    "DCGM_FI_DEV_VBIOS_VERSION",
+    "DCGM_FI_DEV_VBIOS_VERSION", "DCGM_FI_DEV_NAME", "DCGM_FI_DEV_UUID",
+    "DCGM_FI_DEV_PCI_BUSID", "DCGM_FI_DEV_MINOR_NUMBER",
 )  # fmt: skip
 VERSION_1 = {
     "dcgm_sm_clock": "DCGM_FI_DEV_SM_CLOCK",
@@ -149,8 +160,15 @@ VERSION_1 = {
 """Names of version 1."""
 
 
-def canonical(name: str) -> str:
-    """Return the name of a field, for one of version 1 too; "" if there is no such field."""
-    name = VERSION_1.get(name, name)
-    known = name in FIELDS or name in UNAVAILABLE or name in LABELS or name in COMPUTED
-    return name if known else ""
+def reason(name: str, *, is_label: bool) -> str:
+    """Return why a field has no series, or gives no label; "" if it may."""
+    if name in UNAVAILABLE:
+        return UNAVAILABLE[name]
+    if name in LABELS:
+        return "" if is_label else "it is a text: its type is label"
+    if name in FIELDS or name in COMPUTED:
+        return "it is a number, which nvct writes into no label" if is_label else ""
+    for prefix, why in FAMILIES.items():
+        if name.startswith(prefix):
+            return why
+    return UNKNOWN

@@ -11,7 +11,7 @@ from collections import Counter as Tally
 from dataclasses import dataclass
 
 from nvct.agent.exporter import fields
-from nvct.agent.exporter.fields import FIELDS, UNAVAILABLE
+from nvct.agent.exporter.fields import FIELDS
 from nvct.agent.exposition import Family, Sample
 
 TYPE_CHECKING = False
@@ -100,9 +100,10 @@ def families(view: View, counters: Sequence[Counter]) -> Iterator[Family]:
     unavailable: Tally[tuple[str, str]] = Tally()
     texts = _texts(samples, counters)
     for counter in counters:
+        if counter.reason:
+            unavailable[counter.name, counter.reason] = len(entities)
+            continue
         if counter.kind == "label":
-            if counter.field in UNAVAILABLE:
-                unavailable[counter.name, UNAVAILABLE[counter.field]] = len(entities)
             continue
         rows: list[Sample] = []
         for entity in entities:
@@ -204,6 +205,10 @@ def _texts(samples: NvmlSamples, counters: Iterable[Counter]) -> dict[str, dict[
             "DCGM_FI_NVML_VERSION": samples.nvml_version,
             "DCGM_FI_DEV_SERIAL": gpu.serial,
             "DCGM_FI_DEV_VBIOS_VERSION": gpu.vbios,
+            "DCGM_FI_DEV_NAME": gpu.name,
+            "DCGM_FI_DEV_UUID": gpu.uuid,
+            "DCGM_FI_DEV_PCI_BUSID": gpu.bus_id,
+            "DCGM_FI_DEV_MINOR_NUMBER": str(gpu.minor) if gpu.minor >= 0 else "",
         }
         found = {wanted[field]: text for field, text in values.items() if field in wanted and text}
         texts[gpu.uuid] = dict(sorted(found.items()))
@@ -230,8 +235,6 @@ def _values(
         yield from ((n, {"clock_event": name, **window}) for name, n in sorted(events.items()))
         if not events:
             yield 0, window
-    elif counter.field in UNAVAILABLE:
-        unavailable[counter.name, UNAVAILABLE[counter.field]] += 1
     else:
         field = FIELDS[counter.field]
         value, why = entity.value(field.value)

@@ -77,7 +77,7 @@ class Exporter:
         self._load, self._client, self._log, self._pods_of = load, client, journal, pods
         self._library = library
         self._settings = load()
-        self._counters: tuple[Counter, ...] = counter_file.read(self._settings.collectors)
+        self._counters = self._read_counters(self._settings)
         self._pods = pods(self._settings)
         self._guard: WebGuard | None = None
         if self._settings.web_config:
@@ -265,7 +265,7 @@ class Exporter:
         """Read settings and counter file again; those before stay if they are wrong."""
         try:
             settings = self._load()
-            counters = counter_file.read(settings.collectors)
+            counters = self._read_counters(settings)
         except NvctError as error:
             self._log.error(f"{error.message}: the former counters stay in force")
             return
@@ -273,6 +273,10 @@ class Exporter:
         self._settings, self._pods = settings, self._pods_of(settings)
         self._counters = counters
         self._log.info("read the counter file again")
+
+    def _read_counters(self, settings: Settings) -> tuple[Counter, ...]:
+        """Return the counters of the file, after warnings are logged."""
+        return self._log.warned(counter_file.read(settings.collectors))
 
     def _write_text(self) -> list[str]:
         """Write all metrics into the file that is wanted, if any; return why that fails."""

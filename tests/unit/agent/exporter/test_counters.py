@@ -23,11 +23,54 @@ def test_lines_are_read_as_nvidias_exporter_reads_them(tmp_path: Path) -> None:
         'dcgm_gpu_temp, gauge,"Help, quoted"\nDCGM_FI_DRIVER_VERSION, label, Driver\n'
     )
 
-    first, second, third = counters.read(str(path))
+    (first, second, third), warnings = counters.read(str(path))
 
     assert (first.name, first.kind) == ("DCGM_FI_DEV_DEC_UTIL", "gauge")
     assert (second.field, second.name) == ("DCGM_FI_DEV_GPU_TEMP", "dcgm_gpu_temp")
     assert third.kind == "label"
+    assert warnings == []
+
+
+@pytest.mark.parametrize(
+    ("line", "warning"),
+    [
+        ("DCGM_FI_DEV_FB_HEAT, gauge, Heat", "nvct does not read it"),
+        ("dcgm_heat, gauge, Heat", "nvct knows no such field"),
+        ("DCGM_FI_DEV_BRAND, label, Brand", "nvct does not read it"),
+        ("DCGM_FI_PROF_NVDEC1_ACTIVE, gauge, V", "it needs DCGM's profiling module"),
+        ("DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT, gauge, T", "nvct reads no NVSwitches"),
+        ("DCGM_FI_DEV_CPU_UTIL_TOTAL, gauge, U", "nvct reads GPUs only"),
+        ("DCGM_FI_DEV_SM_CLOCK, label, C", "it is a number, which nvct writes into no label"),
+        ("DCGM_FI_DRIVER_VERSION, gauge, V", "it is a text: its type is label"),
+    ],
+)
+def test_a_field_that_nvct_does_not_read_is_a_warning(
+    line: str, warning: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "counters.csv"
+    path.write_text(f"DCGM_FI_DEV_GPU_TEMP, gauge, T\n{line}\n")
+
+    (_, odd), warnings = counters.read(str(path))
+
+    name = line.partition(",")[0]
+    assert (odd.name, odd.reason) == (name, warning)
+    assert warnings == [f"line 2 of {path}: {name} has no series: {warning}"]
+
+
+def test_the_first_line_of_a_metric_counts(tmp_path: Path) -> None:
+    """NVIDIA's file of names of version 1 has dcgm_fi_prof_pcie_tx_bytes twice."""
+    path = tmp_path / "counters.csv"
+    path.write_text("DCGM_FI_DEV_GPU_TEMP, gauge, A\n  # more\nDCGM_FI_DEV_GPU_TEMP, gauge, B\n")
+
+    (only,), warnings = counters.read(str(path))
+
+    assert only.help == "A"
+    before = "has no effect: DCGM_FI_DEV_GPU_TEMP has a line before it"
+    assert warnings == [f"line 3 of {path} {before}"]
+
+
+def test_the_default_file_has_no_warnings() -> None:
+    assert counters.read(str(counters.DEFAULT))[1] == []
 
 
 @pytest.mark.parametrize(
@@ -35,11 +78,10 @@ def test_lines_are_read_as_nvidias_exporter_reads_them(tmp_path: Path) -> None:
     [
         ("DCGM_FI_DEV_GPU_TEMP, gauge", "line 1 of {path} has 2 parts, not 3"),
         ("DCGM_FI_DEV_GPU_TEMP, gauge, a, b", "line 1 of {path} has 4 parts, not 3"),
-        ("DCGM_FI_DEV_HEAT, gauge, Heat", "line 1 of {path}: unknown field 'DCGM_FI_DEV_HEAT'"),
+        ("DCGM FIELD, gauge, Heat", "line 1 of {path}: 'DCGM FIELD' is no name of a field"),
+        ("DCGM_FI_X, gauge, H\n\n, gauge, H", "line 3 of {path}: '' is no name of a field"),
+        ("DCGM_FI_DEV_HEAT, heat, Heat", "line 1 of {path}: unknown type 'heat'"),
         ("DCGM_FI_DEV_GPU_TEMP, gouge, Heat", "line 1 of {path}: unknown type 'gouge'"),
-        ("DCGM_FI_DEV_GPU_TEMP, label, Heat", "DCGM_FI_DEV_GPU_TEMP is a number and no label"),
-        ("DCGM_FI_DRIVER_VERSION, gauge, V", "DCGM_FI_DRIVER_VERSION is a text"),
-        ("DCGM_FI_DEV_GPU_TEMP, gauge, H\nDCGM_FI_DEV_GPU_TEMP, gauge, H", "TEMP twice"),
         ("# nothing", "has no counters"),
         ("\xff", "cannot read the counter file {path}: it is not UTF-8"),
     ],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-DEFAULT = counters.read(str(counters.DEFAULT))
+DEFAULT, _ = counters.read(str(counters.DEFAULT))
 UUID = "GPU-818582cb-4611-5e40-88a8-507864c634eb"
 MIG_UUID = "MIG-11111111-4611-5e40-88a8-507864c634eb"
 NOW = 1_800_000_000.0
@@ -253,7 +253,33 @@ def test_clock_events_are_counted_in_a_window() -> None:
 
 def test_every_field_is_a_value_of_a_sample() -> None:
     assert {field.value for field in fields.FIELDS.values()} <= {*VALUES, "nvlink_total"}
-    assert all(fields.canonical(name) for name in fields.VERSION_1)
+    assert not any(fields.reason(name, is_label=False) for name in fields.VERSION_1.values())
+
+
+def test_a_field_that_nvct_does_not_read_is_counted_with_its_reason() -> None:
+    unread = (
+        counters.Counter("DCGM_FI_DEV_HEAT", "gauge", "H.", "DCGM_FI_DEV_HEAT", "not read"),
+        counters.Counter("DCGM_FI_DEV_MOOD", "label", "M.", "DCGM_FI_DEV_MOOD", "not read"),
+    )
+    families = read(text(gpu(), gpu(1), counters=(*DEFAULT, *unread)))
+
+    rows = families["nvct_metric_unavailable"].samples
+    counts = {
+        row.labels["metric"]: row.value for row in rows if row.labels["reason"] == "not read"
+    }
+    assert counts == {"DCGM_FI_DEV_HEAT": 2, "DCGM_FI_DEV_MOOD": 2}
+    assert "DCGM_FI_DEV_HEAT" not in families
+
+
+def test_labels_of_a_counter_file_are_written_as_nvidias_exporter_writes_them() -> None:
+    names = ("DCGM_FI_DEV_NAME", "DCGM_FI_DEV_MINOR_NUMBER", "DCGM_FI_DEV_PCI_BUSID")
+    labels = tuple(counters.Counter(name, "label", "L.", name) for name in names)
+    plain = gpu(3, minor=4)
+
+    families = read(text(plain, counters=(*DEFAULT, *labels)))
+
+    found = families["DCGM_FI_DEV_SM_CLOCK"].samples[0].labels
+    assert [found[name] for name in names] == [plain.name, "4", plain.bus_id]
 
 
 def test_the_number_of_labels_is_bounded() -> None:

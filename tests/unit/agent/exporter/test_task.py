@@ -153,7 +153,7 @@ def test_a_changed_counter_file_is_read_and_a_wrong_one_is_not(
 
     async def check(exporter: Exporter) -> None:
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
-        path.write_text("DCGM_FI_DEV_SM_CLOCK, gauge, C\n")
+        path.write_text("DCGM_FI_DEV_SM_CLOCK, gauge, C\nDCGM_FI_DEV_HEAT, gauge, H\n")
         exporter.reload.set()
         await until(lambda: len(values(exporter, "DCGM_FI_DEV_SM_CLOCK")) == 8)
         path.write_text("nonsense\n")
@@ -163,6 +163,7 @@ def test_a_changed_counter_file_is_read_and_a_wrong_one_is_not(
 
     log = serve(node, check, "-f", str(path))
 
+    assert f"line 2 of {path}: DCGM_FI_DEV_HEAT has no series: nvct does not read it" in log
     assert "has 1 parts, not 3: the former counters stay in force" in log
 
 
