@@ -8,6 +8,7 @@ import contextlib
 import socket
 from dataclasses import replace
 
+from nvct.agent import mig_verbs
 from nvct.agent.nvml_supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
 from nvct.agent.waiting import within
 from nvct.errors import NvmlError
@@ -40,12 +41,12 @@ START_S = 60
 """Eight GPUs that nothing else uses take some twenty seconds to start."""
 CALL_S = 5
 """Of a worker that has answered before: a longer wait is a hang."""
-LIMITS_S = {"topology": 30, "mig": 30}
+LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300}
 """Of verbs that may take longer: the NVLinks of a pair of GPUs took 0.6 s on a machine of 8
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
 CHANGE_S = 60
 """Of one change of MIG."""
-WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS})
+WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES})
 """Verbs that do not use NVML: their failure says nothing about it."""
 SLACK_S = 10
 """More than a call's limit: until a worker in another container has killed its process."""
@@ -281,8 +282,8 @@ class NvmlClient:
     async def _exchange(self, verb: str, call: Mapping[str, Json] | None = None) -> Json:
         async with self._lock:
             is_change = call and verb not in WITHOUT_NVML
-            usual_s = CHANGE_S if is_change else LIMITS_S.get(verb, CALL_S)
-            limit_s = usual_s if self._has_answered else START_S
+            usual_s = LIMITS_S.get(verb, CHANGE_S if is_change else CALL_S)
+            limit_s = usual_s if self._has_answered else max(START_S, usual_s)
             self.busy_s = limit_s
             try:
                 return await self._request(verb, call or {}, limit_s)
@@ -302,7 +303,7 @@ class NvmlClient:
                 return messages.value_of(message, self._requests)
             self._has_answered = False
             value = messages.value_of(message, self._requests)
-            self._has_answered = verb != CLOSE
+            self._has_answered = verb not in (CLOSE, mig_verbs.RESET)
             return value
         except (OSError, EOFError, messages.MalformedMessageError) as error:
             raise self._failure(str(error) or "no answer") from error

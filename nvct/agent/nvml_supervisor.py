@@ -9,7 +9,8 @@ The protocol is that of `nvct.host.nvml.messages`; the arguments of a request ar
     request  {"id": 1, "verb": "report", "arguments": {"library": "/usr/lib/...", "limit_s": 60}}
 
 A request that changes MIG has one more argument, `call`: the arguments of its verb. A supervisor
-that chooses the library itself, which serves another container, answers none of these.
+that serves another container chooses the library itself, checks each `call`, and has the verbs of
+`nvct.agent.mig_verbs` for what that container has no right to do.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import os
 import signal
 
 from nvct import errors
+from nvct.agent import mig_verbs
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import WorkerProcess
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nvct.agent.mps.keeper import KeeperProcess
+    from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
 
 CLOSE = "close"
@@ -85,6 +88,7 @@ class Supervisor:
         self,
         find_library: Callable[[], str] | None = None,
         ask_engine: Callable[[], Json] = dict,
+        find_roots: Callable[[], Roots] | None = None,
     ) -> None:
         """Start nothing.
 
@@ -92,9 +96,11 @@ class Supervisor:
             find_library: returns the path of the library, or raises DriverNotFoundError; None
                 takes the one that a request names.
             ask_engine: returns what the container engine says.
+            find_roots: returns this machine's, if requests come from another container.
         """
         self._ask_engine = ask_engine
         self._find_library = find_library
+        self._find_roots = find_roots
         self._session: NvmlSession | None = None
         self._keeper: KeeperProcess | None = None
 
@@ -125,19 +131,21 @@ class Supervisor:
     def _call(self, verb: str, arguments: dict[str, Json]) -> Json:
         library, limit_s = arguments.get("library"), arguments.get("limit_s")
         call = arguments.get("call", {})
-        if not isinstance(library, str) or type(limit_s) is not int or not 0 < limit_s <= LIMIT_S:
+        if not isinstance(library, str) or type(limit_s) is not int or not _allows(verb, limit_s):
             raise NvmlError("a request to NVML's supervisor has malformed arguments")
         if verb == MPS:
             return self._mps(call)
-        if not isinstance(call, dict) or (call and self._find_library is not None):
-            raise NvmlError(
-                f"NVML's worker in another container does not answer {verb!r}",
-                hint="run a program that changes MIG with NVML in its own container",
-            )
+        if not isinstance(call, dict):
+            raise NvmlError("a request to NVML's supervisor has malformed arguments")
+        if self._find_roots is not None:
+            mig_verbs.check(verb, call)
         if verb == HOST_DRIVERS:
             return _host_drivers()
         if verb == ENGINE:
             return self._ask_engine()
+        if verb == mig_verbs.NODES:
+            mig_verbs.make_nodes(self._roots(verb))
+            return None
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, library))
@@ -145,7 +153,22 @@ class Supervisor:
         if verb == CLOSE:
             session.close()
             return None
+        if verb == mig_verbs.HOLDERS:
+            return mig_verbs.holders(session, self._roots(verb), call)
+        if verb == mig_verbs.RESET:
+            mig_verbs.reset(session, self._roots(verb), call)
+            return None
         return session.call(verb, call)
+
+    def _roots(self, verb: str) -> Roots:
+        """Return this machine's roots.
+
+        Raises:
+            NvmlError: the agent itself has the right to do what a verb asks for.
+        """
+        if self._find_roots is None:
+            raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
+        return self._find_roots()
 
     def _mps(self, wanted: Json) -> Json:
         if self._keeper is None:
@@ -178,6 +201,11 @@ class Supervisor:
             self._session = None
         self._session = self._session or NvmlSession(library)
         return self._session
+
+
+def _allows(verb: str, limit_s: int) -> bool:
+    """Return whether a request of a verb may have a deadline."""
+    return 0 < limit_s <= (mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S)
 
 
 def _host_drivers() -> Json:

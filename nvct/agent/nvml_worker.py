@@ -2,9 +2,9 @@
 """`nvct agent worker`: NVML for an agent in another container, over a Unix socket.
 
 The agent's container then needs no device and no privilege; this one needs no token and no
-network, and leaves its network namespace. It knows the verbs of `nvct.host.nvml.worker` and the
-one that ends NVML's process, and it chooses the library itself: nothing that the agent sends
-names a file. The protocol is that of `nvct.agent.nvml_supervisor`.
+network, and leaves its network namespace. It knows the verbs of `nvct.host.nvml.worker`, the
+one that ends NVML's process, and those of `nvct.agent.mig_verbs`. It chooses the library itself:
+nothing that the agent sends names a file. The protocol is that of `nvct.agent.nvml_supervisor`.
 
 A process with one thread, as it forks NVML's process. Only root is served.
 """
@@ -20,7 +20,7 @@ import struct
 import sys
 import time
 
-from nvct.agent import logs, program
+from nvct.agent import driver_root, logs, program
 from nvct.agent.nvml_supervisor import Supervisor, engine_asker
 from nvct.agent.variables import WORKER_ENV
 from nvct.errors import NvctError, line
@@ -138,7 +138,9 @@ def _run(env: Mapping[str, str]) -> None:
     listener = listen(path)
     _leave_network(journal)
     journal.info(f"NVML's worker listens on {path}")
-    supervisor = Supervisor(lambda: _library(env), engine_asker(env))
+    supervisor = Supervisor(
+        lambda: _library(env), engine_asker(env), lambda: driver_root.machine_roots(env)
+    )
     Worker(listener, supervisor, journal).serve()
 
 
@@ -159,12 +161,9 @@ def _library(env: Mapping[str, str]) -> str:
     Raises:
         DriverNotFoundError: there is none.
     """
-    from nvct.agent.driver_root import with_driver_roots
     from nvct.host.nvml.library import nvml_library
-    from nvct.host.roots import Roots
 
-    root = with_driver_roots(env)["DRIVER_ROOT_CTR_PATH"]
-    return nvml_library(Roots(driver_root=root if os.path.isdir(root) else "/"))
+    return nvml_library(driver_root.machine_roots(env))
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ from nvct.mig.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from contextlib import AbstractContextManager
-    from typing import TypeVar
+    from typing import TypeAlias, TypeVar
 
     from nvct.host.nvml.mig_model import MigGpu, MigState
     from nvct.host.roots import Roots
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
+    Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"
 
 
 class Resolve(Protocol):
@@ -75,9 +76,6 @@ AGENT = "nvct-nvml"
 """NVML's process of an agent, which closes its handles when a change is announced."""
 
 
-RESET_S = 300.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Machine:
     """What a change works on.
@@ -91,6 +89,7 @@ class Machine:
         pause: keeps devices from being given to containers while a change lasts.
         skip_reset: leave a mode pending that needs a reset.
         may_be_held: do not look for processes that hold what changes; NVML may still refuse.
+        find_holders: as `nvct.mig.holders.holders`, of roots that this process cannot read itself.
     """
 
     session: Session
@@ -101,6 +100,14 @@ class Machine:
     pause: Callable[[Paused], AbstractContextManager[None]] = lambda _: contextlib.nullcontext()
     skip_reset: bool = False
     may_be_held: bool = False
+    find_holders: Callable[[Sequence[MigGpu], Instances], list[Holder]] | None = None
+
+    def holders(self, gpus: Sequence[MigGpu], instances: Instances = None) -> list[Holder]:
+        """Return the processes that have GPUs open, or only these MIG devices; not this one."""
+        if self.find_holders is not None:
+            return self.find_holders(gpus, instances)
+        ignored = {*own_processes(self.roots), self.session.pid or 0}
+        return holders(self.roots, gpus, instances, ignored)
 
 
 def apply(machine: Machine, resolve: Resolve) -> bool:
@@ -139,40 +146,6 @@ def recover(machine: Machine) -> bool:
         _go_back(machine, before)
     machine.journal.close()
     return True
-
-
-def reset(
-    bus_ids: Sequence[str],
-    program: str = "nvidia-smi",
-    env: Mapping[str, str] | None = None,
-    limit_s: float = RESET_S,
-) -> None:
-    """Reset GPUs with nvidia-smi.
-
-    Args:
-        bus_ids: their PCI addresses.
-        program: nvidia-smi.
-        env: its environment; None is this process's own.
-        limit_s: how long it may take.
-
-    Raises:
-        HostError: it fails.
-    """
-    import subprocess
-
-    command = [program, "-r", "-i", ",".join(bus_ids)]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit_s, check=False, env=env
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise HostError(f"{' '.join(command)} failed: {error}") from error
-    if done.returncode:
-        reason = " ".join((done.stdout + done.stderr).split())
-        raise HostError(
-            f"{' '.join(command)} failed: {reason}",
-            hint="end the processes that use the GPUs (nvct mig holders), or reboot",
-        )
 
 
 def _apply(machine: Machine, resolve: Resolve) -> bool:
@@ -326,7 +299,7 @@ def _go_back(machine: Machine, before: Plan) -> None:
 
 
 def _failed(machine: Machine, changed: Sequence[MigGpu], error: NvctError) -> HostError:
-    found = _all_holders(machine, changed)
+    found = machine.holders(changed)
     reason = f"{error.message}; the former layout is restored"
     if found:
         return HostError(reason, hint="; ".join(map(str, found[:4])))
@@ -356,7 +329,7 @@ def in_the_way(machine: Machine, changed: Sequence[MigGpu], after: Plan) -> list
         if gpu.enabled == after.layouts[gpu.uuid].enabled:
             pairs = {(gi.id, ci.id) for gi in gpu.instances for ci in gi.compute}
             instances = {(gpu.uuid, gi, ci) for gi, ci in pairs - stays[gpu.uuid]}
-        found += holders(machine.roots, [gpu], instances, _own_processes(machine))
+        found += machine.holders([gpu], instances)
     return [holder for holder in found if holder.command not in HARMLESS]
 
 
@@ -379,16 +352,8 @@ def _refuse_if_held(
 
 def held(machine: Machine, state: MigState) -> set[tuple[str, int, int]]:
     """Return the MIG devices that processes have open."""
-    found = holders(machine.roots, state.gpus, None, _own_processes(machine))
+    found = machine.holders(state.gpus)
     return {holder.instance for holder in found if holder.instance}
-
-
-def _all_holders(machine: Machine, changed: Sequence[MigGpu]) -> list[Holder]:
-    return holders(machine.roots, changed, None, _own_processes(machine))
-
-
-def _own_processes(machine: Machine) -> set[int]:
-    return {*own_processes(machine.roots), machine.session.pid or 0}
 
 
 def _last_hook(machine: Machine) -> None:

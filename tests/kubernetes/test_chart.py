@@ -64,6 +64,8 @@ GPUS = 8
 READY_ROW = rf"(?m)^{NODE}  nvidia.com/gpu={GPUS}  [\d.]+ +\S+ +Ready  True$"
 """Of nvct cluster status."""
 TIMEOUT_S = 90.0
+AGENTS_MIB = 80
+"""Proportional set sizes of the agent and of NVML's processes, with all tasks of the chart."""
 FROM_NOTHING_S = 60.0
 """From helm install to the output of nvidia-smi in a pod."""
 LIST = "nvidia-smi -L"
@@ -141,7 +143,9 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         assert len(re.findall(rf'(?m)^DCGM_FI_DEV_GPU_TEMP.*hostname="{NODE}"', metrics)) == GPUS
         assert "nvct_agent_nvml_up 1" in _served(node, "agent", "metrics")
         assert _served(node, "agent", "readyz") == "ok\n"
-        print(f"memory of the agent: {_memory_mib(node)} MiB")
+        memory = _memory_mib(node)
+        print(f"memory of the agent: {memory} MiB")
+        assert sum(memory) < AGENTS_MIB, memory
         node.helm("test", "nvct", *IN_NAMESPACE, "--timeout=120s")
     print("\n".join(said))
     assert f"{NODE}: removed {TOOLKIT}" in said, said
@@ -405,7 +409,7 @@ def test_another_device_plugin_is_named_and_not_displaced(node: Cluster) -> None
 @ON_ONE
 def test_a_label_makes_mig_devices(node: Cluster) -> None:
     name = "nvidia.com/mig-7g.80gb"
-    with installed(node, "--set=mig.strategy=mixed", "--set=migManager.enabled=true"):
+    with installed(node, "--set=mig.strategy=mixed"):
         _show_tree(node)
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node)
         try:

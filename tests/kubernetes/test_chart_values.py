@@ -55,6 +55,7 @@ PLUGIN: dict[str, Any] = {
 }
 """Values of the device plugin's chart, 0.9 and 0.20."""
 PLUGIN_CONFIG: dict[str, Any] = {"config": {"name": "plugin"}}
+NO_MIG: Mapping[str, Any] = {"migManager": {"enabled": False}}
 TAINT: dict[str, Any] = {"devicePlugin": {"startupTaint": "example.com/starting"}}
 MATRIX: dict[str, Mapping[str, Any]] = {
     "defaults": {},
@@ -286,8 +287,9 @@ def test_the_agent_has_no_privileges_and_nvmls_worker_no_token() -> None:
     assert leaves["securityContext"] == context
 
 
-def test_an_agent_with_its_own_nvml_is_privileged_and_alone() -> None:
-    (agent,) = pod_of(rendered(MATRIX["privileged"]))["containers"]
+@pytest.mark.parametrize("name", ["privileged", "mig"])
+def test_an_agent_with_its_own_nvml_is_privileged_and_alone(name: str) -> None:
+    (agent,) = pod_of(rendered(MATRIX[name]))["containers"]
     assert agent["securityContext"]["privileged"] is True
     assert "/dev" in {mount["mountPath"] for mount in agent["volumeMounts"]}
     assert agent["command"] == ["/usr/bin/nvct", "agent"]
@@ -386,7 +388,7 @@ def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None
         if any(mount["name"] == "token" for mount in container["volumeMounts"])
     ]
     assert holders == ["agent"]
-    without = rendered({"gfd": {"enabled": False}, "condition": {"enabled": False}})
+    without = rendered({task: {"enabled": False} for task in ("gfd", "condition", "migManager")})
     assert not [kind for kind, _ in without if kind.startswith(("ClusterRole", "Validating"))]
     assert "token" not in [volume["name"] for volume in pod_of(without)["volumes"]]
 
@@ -394,12 +396,12 @@ def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None
 @pytest.mark.parametrize(
     ("values", "verbs"),
     [
-        ({"migManager": {"enabled": True}}, ["get", "patch", "watch"]),
-        ({}, ["get", "patch"]),
-        (MATRIX["config"], ["get", "patch", "watch"]),
-        (MATRIX["config-alone"], ["get", "watch"]),
-        ({"gfd": {"enabled": False}}, ["get"]),
-        ({"gfd": {"enabled": False}, **TAINT}, ["get", "patch"]),
+        ({}, ["get", "patch", "watch"]),
+        (NO_MIG, ["get", "patch"]),
+        ({**NO_MIG, **MATRIX["config"]}, ["get", "patch", "watch"]),
+        ({**NO_MIG, **MATRIX["config-alone"]}, ["get", "watch"]),
+        ({**NO_MIG, "gfd": {"enabled": False}}, ["get"]),
+        ({**NO_MIG, "gfd": {"enabled": False}, **TAINT}, ["get", "patch"]),
     ],
 )
 def test_the_account_has_the_rights_of_the_tasks(
@@ -484,7 +486,7 @@ def test_the_page_has_the_rights_of_all_tasks() -> None:
     granted = {
         right
         for values in ({**MATRIX["config"], "devicePlugin": {"startupTaint": "a", **PLUGIN_CONFIG}},
-                       {"migManager": {"enabled": True, "evictPods": True}}, MATRIX["dra"],
+                       {"migManager": {"evictPods": True}}, MATRIX["dra"],
                        MATRIX["pod-labels"])
         for right in audit.granted(manifest(values))
     }  # fmt: skip

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MIG by a label of the Node, on a real API server and kubelet; the agent runs on the node."""
+"""MIG by a label of the Node, on a real API server and kubelet; the agent runs on the node.
+
+As in the chart, the agent has no capability: NVML is in a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,16 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
 ]
-LOG = "agent.log"
+LOG, WORKER_LOG = "agent.log", "worker.log"
 PID = "/run/agent.pid"
+WORKER, WORKER_PID = "/run/nvct-nvml/nvml.sock", "/run/worker.pid"
+NO_RIGHTS = (
+    "setpriv",
+    "--bounding-set=-all",
+    "--inh-caps=-all",
+    "--ambient-caps=-all",
+    "--no-new-privs",
+)
 CONFIGS = f"{FOLDER}/mig-configs.yaml"
 TASKS = "device-plugin,exporter,labels,mig-manager"
 METRICS = "127.0.0.1:9401"
@@ -93,18 +104,27 @@ def running(cluster: Cluster, account: str) -> Iterator[None]:
         "NVIDIA_CDI_HOOK_PATH": f"{PROGRAMS}/nvidia-cdi-hook", "NVCT_MIG_CONFIG_FILE": CONFIGS,
         "DCGM_EXPORTER_LISTEN": METRICS, "DCGM_EXPORTER_INTERVAL": "1000",
     }  # fmt: skip
-    words = [f"{key}={value}" for key, value in settings.items()]
-    keep = ["sh", "-c", f'echo $$ > {PID}; exec "$@"', "sh", "env", *words]
-    process = cluster.box.start([*keep, f"{PROGRAMS}/nvct", "agent", "--tasks", TASKS], LOG)
+    words = ["env", *(f"{key}={value}" for key, value in settings.items())]
+    nvct = f"{PROGRAMS}/nvct"
+    worker = [*keeps(WORKER_PID), *words, nvct, "agent", "worker", f"--socket={WORKER}"]
+    agent = [*keeps(PID), *NO_RIGHTS, *words, nvct, "agent", "--tasks", TASKS, "--worker", WORKER]
+    processes = [cluster.box.start(worker, WORKER_LOG), cluster.box.start(agent, LOG)]
     try:
         yield
     finally:
         end(cluster, "TERM")
-        process.wait(TIMEOUT_S)
+        end(cluster, "TERM", WORKER_PID)
+        for process in processes:
+            process.wait(TIMEOUT_S)
 
 
-def end(cluster: Cluster, signal: str) -> None:
-    cluster.box.call("sh", "-c", f"kill -{signal} $(cat {PID})")
+def keeps(path: str) -> list[str]:
+    """Return words that start a program and keep its process id in a file."""
+    return ["sh", "-c", f'echo $$ > {path}; exec "$@"', "sh"]
+
+
+def end(cluster: Cluster, signal: str, path: str = PID) -> None:
+    cluster.box.call("sh", "-c", f"kill -{signal} $(cat {path})")
 
 
 def log(cluster: Cluster) -> str:

@@ -6,9 +6,11 @@ A MIG device is known by its place on its GPU, because its ids and its UUID diff
 
 from __future__ import annotations
 
+import asyncio
+
+from nvct.agent import mig_verbs
 from nvct.agent.dra.mig_devices import instance_at
 from nvct.errors import HostError
-from nvct.host.model import Findings
 from nvct.host.nvml import answers, mig_answers
 
 TYPE_CHECKING = False
@@ -108,13 +110,13 @@ class Instances:
         return next((one for one in (await self._nvml.mig()).gpus if one.uuid == gpu), None)
 
 
-def make_nodes(roots: Roots) -> None:
-    """Make the device nodes of MIG devices that lack one: no setuid program does it here.
+async def make_nodes(nvml: NvmlClient, roots: Roots) -> None:
+    """Make the device nodes of MIG devices that lack one, here or in the container with NVML.
 
     Raises:
-        HostError: they cannot be made.
+        NvctError: they cannot be made.
     """
-    from nvct.host.device_nodes import create
-    from nvct.kernel.calls import KERNEL
-
-    create.make_nodes(create.plan_nodes(roots, ["cap"], Findings()), KERNEL)
+    if nvml.chooses_library:
+        await asyncio.to_thread(mig_verbs.make_nodes, roots)
+    else:
+        await nvml.change_mig(mig_verbs.NODES, answers.nothing, {})

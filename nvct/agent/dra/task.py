@@ -96,8 +96,7 @@ class DraDriver:
         self._specs = Specs(settings.cdi_root)
         self._journal = Journal(f"{settings.plugins}/{DRIVER}")
         self._preparer = Preparer(settings.node, self._journal, self._specs, self._find, log)
-        if discovery.nvml.chooses_library:  # else it is in a container that cannot change MIG
-            self._preparer.instances = Instances(discovery.nvml, self._look_at_mig, log)
+        self._preparer.instances = Instances(discovery.nvml, self._look_at_mig, log)
         self._endpoint = Endpoint(self, settings.registry, settings.plugins, settings.pod_uid)
         self._classic = Classic(settings.pod_resources)
         self._preparer.holders = self._classic.holders
@@ -298,7 +297,7 @@ class DraDriver:
 
     async def _look_at_mig(self) -> dict[tuple[str, int], str]:
         """Make missing device nodes, and return the UUIDs of MIG devices by GPU and instance."""
-        await asyncio.to_thread(make_nodes, self._discovery.roots)
+        await make_nodes(self._discovery.nvml, self._discovery.roots)
         await self._read_machine()
         inventory = await self._discovery.inventory()
         return {(gpu.uuid, mig.gi): mig.uuid for gpu in inventory.gpus for mig in gpu.mig}

@@ -55,24 +55,24 @@ def make(
     """Return the task.
 
     Raises:
-        UsageError: a setting is wrong, or NVML is in another container.
+        UsageError: a setting is wrong, or cannot be honored with NVML in another container.
         ClusterError: there is no access to the cluster.
     """
-    from nvct.agent import cluster
+    from nvct.agent import cluster, mig_verbs
     from nvct.agent.instance import FOLDER
     from nvct.agent.mig_manager import options
     from nvct.agent.mig_manager.host_services import HostServices
     from nvct.agent.mig_manager.pods import Pods
     from nvct.agent.mig_manager.session import AgentSession
     from nvct.agent.mig_manager.task import MigManager
-    from nvct.agent.mig_manager.work import Work, make_nodes
+    from nvct.agent.mig_manager.work import Work
     from nvct.errors import UsageError
 
     settings = options.resolve(words, env)
     settings = replace(settings, node_name=settings.node_name or os.uname().nodename)
-    if not client.chooses_library:
+    if not client.chooses_library and (settings.reboots or settings.stops_clients):
         raise UsageError(
-            "MIG cannot be changed with NVML in another container",
+            "with NVML in another container, the host is not rebooted, nor its services stopped",
             hint="run nvidia-mig-manager in a container of its own, or the agent without --worker",
         )
     machine = _machine(client, settings.driver_root, FOLDER)
@@ -85,7 +85,9 @@ def make(
             machine=machine,
             config_file=settings.config_file,
             state_file=f"{settings.host_root}{settings.state_file}",
-            make_nodes=partial(make_nodes, machine),
+            make_nodes=partial(mig_verbs.make_nodes, machine.roots)
+            if client.chooses_library
+            else machine.session.make_nodes,
         ),
         session=machine.session,
         services=HostServices(settings.host_root, settings.clients_file, FOLDER),
@@ -95,17 +97,13 @@ def make(
 
 
 def _machine(client: NvmlClient, driver_root: str, folder: str) -> Machine:
+    from nvct.agent.driver_root import ROOT_ENV, machine_roots
     from nvct.agent.mig_manager.session import AgentSession
-    from nvct.host.roots import Roots
     from nvct.mig import pause
     from nvct.mig.apply import Machine
     from nvct.mig.journal import Journal
 
-    roots = Roots(
-        driver_root=driver_root if os.path.isdir(driver_root) else "/",
-        # Of the host, as /dev of this container: the driver's root may be mounted read-only.
-        dev_root="/" if os.path.exists("/dev/nvidiactl") else None,
-    )
+    roots = machine_roots({ROOT_ENV: driver_root})
     session = AgentSession(client, roots)
     return Machine(
         session=session,
@@ -113,6 +111,7 @@ def _machine(client: NvmlClient, driver_root: str, folder: str) -> Machine:
         journal=Journal(folder),
         reset=session.reset,
         pause=partial(pause.announce, folder, wait_s=pause.PAUSE_S),
+        find_holders=None if client.chooses_library else session.holders,
     )
 
 

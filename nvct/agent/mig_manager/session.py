@@ -7,28 +7,26 @@ So there is one session with NVML, and calls follow one another.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from functools import partial
 
+from nvct.agent import mig_verbs
 from nvct.errors import HostError
+from nvct.host.nvml.answers import nothing
 from nvct.host.nvml.library import nvml_library
-from nvct.mig import apply
+from nvct.mig import smi
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
     from typing import TypeVar
 
     from nvct.agent.nvml_client import NvmlClient
-    from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.mig_model import MigGpu, MigState
     from nvct.host.roots import Roots
+    from nvct.mig.holders import Holder
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
-
-SMI = ("usr/bin/nvidia-smi", "bin/nvidia-smi", "opt/bin/nvidia-smi", "usr/local/bin/nvidia-smi")
-"""Below the driver's root."""
 
 
 class AgentSession:
@@ -84,24 +82,38 @@ class AgentSession:
         Raises:
             HostError: it fails.
         """
-        limit_s = min(apply.RESET_S, max(1.0, self._until - time.monotonic()))
-        program, env = _smi(self._roots.driver_root, self._client.library)
-        work = partial(apply.reset, bus_ids, program, env, limit_s)
+        if not self._client.chooses_library:
+            self._wait(self._client.change_mig(mig_verbs.RESET, nothing, {"gpus": list(bus_ids)}))
+            return
+        limit_s = min(smi.RESET_S, max(1.0, self._until - time.monotonic()))
+        program = smi.find(self._roots.driver_root, self._client.library)
 
         async def run() -> None:
-            async with self._client.released(int(apply.RESET_S)):
-                await asyncio.to_thread(work)
+            async with self._client.released(int(smi.RESET_S)):
+                await asyncio.to_thread(smi.reset, bus_ids, program, limit_s)
 
         self._wait(run())
+
+    def holders(
+        self, gpus: Sequence[MigGpu], instances: Collection[tuple[str, int, int]] | None
+    ) -> list[Holder]:
+        """Return the processes that have GPUs open, as the container with NVML sees them.
+
+        Raises:
+            NvmlError: NVML does not work.
+        """
+        arguments = mig_verbs.request_holders(gpus, instances)
+        answer = self._client.change_mig(mig_verbs.HOLDERS, mig_verbs.parse_holders, arguments)
+        return self._wait(answer)
+
+    def make_nodes(self) -> None:
+        """Have the container with NVML make the device nodes of MIG devices that lack one.
+
+        Raises:
+            NvctError: they cannot be made.
+        """
+        self._wait(self._client.change_mig(mig_verbs.NODES, nothing, {}))
 
     def _wait(self, work: Coroutine[object, object, T]) -> T:
         assert self._loop is not None  # noqa: S101 - begin comes first
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-
-def _smi(root: str, library: str) -> tuple[str, dict[str, str] | None]:
-    """Return nvidia-smi of the driver and its environment."""
-    for path in (f"{root.rstrip('/')}/{name}" for name in SMI):
-        if os.access(path, os.X_OK):
-            return path, {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(library)}
-    return "nvidia-smi", None

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nvct.errors import UsageError
-from nvct.host.device_nodes import create
-from nvct.host.model import Findings
 from nvct.linux import files
 from nvct.mig import apply, layers, plan
 
@@ -144,15 +142,3 @@ class Work:
                 hint="nvct mig configs prints the names",
             )
         return found
-
-
-def make_nodes(machine: Machine) -> None:
-    """Make the device nodes of MIG devices that lack one: no setuid program does it here.
-
-    Raises:
-        HostError: they cannot be made.
-    """
-    from nvct.kernel.calls import KERNEL
-
-    planned = create.plan_nodes(machine.roots, ["cap"], Findings())
-    create.make_nodes(planned, KERNEL)

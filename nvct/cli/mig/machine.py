@@ -12,9 +12,10 @@ from nvct.agent.instance import FOLDER, SOCKET
 from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
 from nvct.linux import files
 from nvct.mig import hooks, pause
-from nvct.mig.apply import Machine, reset
+from nvct.mig.apply import Machine
 from nvct.mig.journal import Journal
 from nvct.mig.pause import PAUSE_S
+from nvct.mig.smi import reset
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -89,10 +89,16 @@ seLinuxOptions: # sockets and files of the host; without SELinux it has no effec
   type: spc_t
 {{- end }}
 
-{{/* Not empty if NVML is in the agent's own container, which then is privileged: to change MIG devices, it resets GPUs
-and looks for processes that use them. */}}
+{{/* Not empty if NVML is in the agent's own container, which then is privileged: to reboot the host, or to stop its
+services, before MIG changes. */}}
 {{- define "nvct.ownNvml" -}}
-{{- if or .Values.agent.privileged (include "nvct.changesMig" .) }}true{{ end -}}
+{{- $needs := .Values.agent.privileged -}}
+{{- if include "nvct.changesMig" . -}}
+{{- range concat .Values.agent.env .Values.migManager.env -}}
+{{- if has .name (list "WITH_REBOOT" "WITH_SHUTDOWN_HOST_GPU_CLIENTS") }}{{ $needs = or $needs (eq (.value | toString) "true") }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if $needs }}true{{ end -}}
 {{- end }}
 
 {{/* Variables of the agent and of its NVML worker. */}}

@@ -5,16 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.logs import Log
-from nvct.agent.mig_manager import main, options
+from nvct.agent.mig_manager import options
 from nvct.agent.mig_manager.options import Settings
-from nvct.agent.nvml_client import NvmlWorkerClient
-from nvct.agent.nvml_supervisor import Supervisor
 from nvct.errors import UsageError
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 INCUMBENTS = (
     ("kubeconfig", "", "KUBECONFIG"),
@@ -64,13 +59,3 @@ def test_settings_of_nvct_itself() -> None:
 def test_a_malformed_value_is_refused() -> None:
     with pytest.raises(UsageError, match="WITH_REBOOT must be true or false, not 'maybe'"):
         options.resolve([], {"WITH_REBOOT": "maybe"})
-
-
-def test_nvml_in_another_container_changes_nothing() -> None:
-    with pytest.raises(UsageError, match="MIG cannot be changed with NVML in another container"):
-        main.make_in_agent({}, NvmlWorkerClient("/nowhere"), Log())
-    supervisor = Supervisor(lambda: "/nowhere/libnvidia-ml.so.1")
-    call: Json = {"uuid": "GPU-1", "enabled": True}
-    arguments: Json = {"library": "", "limit_s": 5, "call": call}
-    answer = supervisor.answer({"id": 1, "verb": "mig_set_mode", "arguments": arguments})
-    assert "does not answer 'mig_set_mode'" in str(answer)

@@ -23,7 +23,7 @@ from nvct.agent.mig_manager.session import AgentSession
 from nvct.agent.mig_manager.work import Work
 from nvct.agent.nvml_client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError
-from nvct.mig import checkpoint, pause, plan
+from nvct.mig import checkpoint, pause, plan, smi
 from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
@@ -370,14 +370,15 @@ def test_a_mode_that_needs_a_reset_gets_it_while_nvml_is_closed(
     node_changes.set_gpu(lab.tree, 0, migreset="1")
     called: list[str] = []
 
-    def reset(bus_ids: list[str], program: str, env: dict[str, str], limit_s: float) -> None:
-        assert os.access(program, os.X_OK)
-        assert os.path.isdir(env["LD_LIBRARY_PATH"])
+    def reset(bus_ids: list[str], program: smi.Smi, limit_s: float) -> None:
+        assert program.env is not None
+        assert os.access(program.command[0], os.X_OK)
+        assert os.path.isdir(program.env["LD_LIBRARY_PATH"])
         assert 0 < limit_s <= 300
         called.extend(bus_ids)
         node_changes.reset_gpu(lab.tree, 0)
 
-    monkeypatch.setattr("nvct.mig.apply.reset", reset)
+    monkeypatch.setattr(smi, "reset", reset)
 
     async def body() -> None:
         lab.cluster.label(config="all-7g.80gb")

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Resets GPUs with nvidia-smi: of this system, or of the driver's root beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+RESET_S = 300.0
+PROGRAMS = ("/usr/bin/nvidia-smi", "/bin/nvidia-smi", "/opt/bin/nvidia-smi",
+            "/usr/local/bin/nvidia-smi")  # fmt: skip
+"""Below the driver's root."""
+LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Smi:
+    """How nvidia-smi is started.
+
+    Attributes:
+        command: its first words.
+        env: its environment; None is this process's own.
+    """
+
+    command: Sequence[str] = ("nvidia-smi",)
+    env: Mapping[str, str] | None = None
+
+
+def find(root: str, library: str) -> Smi:
+    """Return nvidia-smi of a driver's root.
+
+    A root that is a whole system runs it with its own C library, which may be another one than
+    that of this container.
+
+    Args:
+        root: of the driver.
+        library: the path of NVML.
+    """
+    root = root.rstrip("/")
+    for path in PROGRAMS:
+        if not os.access(f"{root}{path}", os.X_OK):
+            continue
+        if root and any(os.path.exists(f"{root}{loader}") for loader in LOADERS):
+            return Smi(("chroot", root, path))
+        return Smi((f"{root}{path}",), {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(library)})
+    return Smi()
+
+
+def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET_S) -> None:
+    """Reset GPUs.
+
+    Args:
+        bus_ids: their PCI addresses.
+        smi: nvidia-smi; None is that of this system.
+        limit_s: how long it may take.
+
+    Raises:
+        HostError: it fails.
+    """
+    import subprocess
+
+    smi = smi or Smi()
+    command = [*smi.command, "-r", "-i", ",".join(bus_ids)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit_s, check=False, env=smi.env
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError(f"{' '.join(command)} failed: {error}") from error
+    if done.returncode:
+        reason = " ".join((done.stdout + done.stderr).split())
+        raise HostError(
+            f"{' '.join(command)} failed: {reason}",
+            hint="end the processes that use the GPUs (nvct mig holders), or reboot",
+        )
