@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from nvct.errors import HostError
+from nvct.errors import HostError, UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.mig import config, export, tables
 from nvct.mig.names import natural
@@ -58,17 +58,20 @@ def configs(state: MigState, text: str = "") -> dict[str, Named]:
     return {name: found[name] for name in sorted(found, key=natural)}
 
 
-def find(state: MigState, text: str, name: str) -> Sequence[Spec] | None:
-    """Return the configuration of a name, None if there is none; the arguments as in `configs`.
+def find(state: MigState, text: str, name: str) -> Sequence[Spec]:
+    """Return the configuration of a name; the arguments as in `configs`.
 
     Raises:
+        UsageError: there is none.
         DocumentError: the file is malformed.
     """
     for layer in LAYERS:  # most names need no look at the tables
         parsed = _layer(layer, state, text)
         if name in parsed:
             return parsed[name]
-    return None
+    raise UsageError(
+        f"there is no MIG configuration {name!r}", hint="nvct mig configs prints the names"
+    )
 
 
 def _layer(layer: Layer, state: MigState, text: str) -> Configs:

@@ -135,10 +135,4 @@ class Work:
                 text = files.read_bytes(self.config_file).decode()
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(f"{self.config_file} cannot be read: {error}") from error
-        found = layers.find(state, text, name)
-        if found is None:
-            raise UsageError(
-                f"there is no MIG configuration {name!r}",
-                hint="nvct mig configs prints the names",
-            )
-        return found
+        return layers.find(state, text, name)

@@ -13,12 +13,12 @@ from nvct.cli.options import GoStyle
 from nvct.errors import HostError, NvctError
 from nvct.mig import apply as carry_out
 from nvct.mig import checkpoint as checkpoints
-from nvct.mig import config, export, plan
+from nvct.mig import config, export, layers, plan
 from nvct.mig.layout import Layout, layout_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, TypeAlias
 
     from nvct.host.nvml.mig_model import MigState
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     Command: TypeAlias = Callable[..., Any]
 
+PARTED = "nvidia-mig-parted"
 FORMATS = ("yaml", "json")
 NOT_APPLIED = "assertion failure: selected configuration not currently applied"
 
@@ -47,11 +48,13 @@ def switch(name: str, short: str, env: str, text: str) -> Callable[..., Any]:
 
 
 config_file = option(
-    "config-file", "f", "CONFIG_FILE", "The configuration file; - is standard input."
-)
+    "config-file", "f", "CONFIG_FILE",
+    "The configuration file; - is standard input. Without it, nvct mig takes the configurations "
+    "that nvct mig configs prints.",
+)  # fmt: skip
 selected_config = option(
     "selected-config", "c", "SELECTED_CONFIG",
-    "The configuration in that file. Optional if the file has only one.",
+    "The name of the configuration. Optional if a file has only one.",
 )  # fmt: skip
 hooks_file = option(
     "hooks-file", "k", "HOOKS_FILE", "The file of commands to run before and after."
@@ -88,12 +91,12 @@ def apply(
     mode_only: bool,
     ignore_holders: bool,
 ) -> None:
-    """Give the GPUs a configuration of a file, if they do not have it.
+    """Give the GPUs a configuration, if they do not have it.
 
     Every GPU's layout is computed before any GPU is touched. MIG devices that stay are not
     destroyed. After a failure the former layout is restored.
     """
-    specs = selected(config_file, selected_config)
+    specs = selected(lambda: _state(given), config_file, selected_config)
     hook = Hooks(
         hooks_file,
         {
@@ -121,8 +124,8 @@ def apply(
 def assert_(
     given: object, *, config_file: str, selected_config: str, mode_only: bool, valid_config: bool
 ) -> None:
-    """Exit with 0 if the GPUs have a configuration of a file, with 1 otherwise."""
-    specs = selected(config_file, selected_config)
+    """Exit with 0 if the GPUs have a configuration, with 1 otherwise."""
+    specs = selected(lambda: _state(given), config_file, selected_config)
     if valid_config:
         click.echo("Selected MIG configuration is valid")
         return
@@ -223,12 +226,22 @@ def _apply(
     carry_out.apply(machine, resolve)
 
 
-def selected(config_file: str, selected_config: str) -> tuple[Spec, ...]:
-    """Return a configuration of a file.
+def selected(
+    find_state: Callable[[], MigState], config_file: str, selected_config: str
+) -> Sequence[Spec]:
+    """Return a configuration: of a file, or without one of the tables and the hardware.
+
+    Args:
+        find_state: returns the GPUs that are the hardware.
+        config_file: "" is none, which NVIDIA's program does not allow.
+        selected_config: its name.
 
     Raises:
         UsageError, HostError: there is no such file or configuration, or the file is malformed.
     """
+    if not config_file and click.get_current_context().find_root().info_name != PARTED:
+        require(selected_config=selected_config)
+        return layers.find(find_state(), "", selected_config)
     require(config_file=config_file)
     with failing("error parsing config file"):
         text = read(config_file)

@@ -38,8 +38,8 @@ SHARED = "nvct.cli.mig.commands"
 mig = LazyGroup(
     "mig",
     {
-        "apply": (SHARED, "apply", "Give the GPUs a configuration of a file."),
-        "assert": (SHARED, "assert_", "Check that the GPUs have a configuration of a file."),
+        "apply": (SHARED, "apply", "Give the GPUs a configuration."),
+        "assert": (SHARED, "assert_", "Check that the GPUs have a configuration."),
         "checkpoint": (SHARED, "checkpoint", "Write every instance, with its place, to a file."),
         "configs": (OWN, "configs", "Print the names of all configurations of this machine."),
         "export": (SHARED, "export_", "Print the configuration that the GPUs have."),
@@ -77,10 +77,10 @@ def plan(
 
     A place is a memory slice. Nothing is changed.
 
-    Example: nvct mig plan -f config.yaml -c all-balanced --gpu H100-80GB
+    Example: nvct mig plan -c all-balanced --gpu H100-80GB
     """
-    specs = selected(config_file, selected_config)
     state = _tabled(gpu_model, count) if gpu_model else machine_of(given).session.mig()
+    specs = selected(lambda: state, config_file, selected_config)
     made = plans.make(state, specs, mode_only=mode_only)
     from nvct.cli.mig import picture
 

@@ -10,6 +10,7 @@ import time
 import click
 
 from nvct.cli.mig.commands import COMMANDS
+from nvct.cli.mig.commands import PARTED as PROGRAM
 from nvct.errors import NvctError, unexpected
 from nvct.version import __version__
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-PROGRAM = "nvidia-mig-parted"
 INCUMBENT = "0.15.0"
 """The version of NVIDIA's program whose options this one takes."""
 

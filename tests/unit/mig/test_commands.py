@@ -72,6 +72,29 @@ def test_a_configuration_is_planned_applied_and_asserted(machine: Machine, confi
     assert invoke(machine, "plan", *options).count("stays as it is") == 8
 
 
+def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: Machine) -> None:
+    for words, message in (
+        (["-c", "all-9g.99gb"], "there is no MIG configuration 'all-9g.99gb'"),
+        ([], "missing required flags 'selected-config'"),
+    ):
+        for command in ("plan", "apply", "assert"):
+            with pytest.raises(UsageError, match=message):
+                invoke(machine, command, *words)
+    assert invoke(machine, "plan", "-c", "all-balanced").count("create  3g.40gb at slice 4") == 8
+    invoke(machine, "apply", "-c", "all-balanced")
+    assert exported(machine)[0]["mig-devices"] == BALANCED
+    assert "currently applied" in invoke(machine, "assert", "-c", "all-balanced")
+    planned = invoke(None, "plan", "-c", "all-3g.40gb", "--gpu", "H100-80GB", "--count", "2")
+    assert planned.count("create  3g.40gb") == 4
+
+
+def test_nvidias_program_needs_a_file(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert parted.run(["apply", "-c", "all-balanced"], machine) == 1
+    assert "issing required flags 'config-file'" in capsys.readouterr().err
+
+
 def test_a_plan_shows_what_stays(machine: Machine, configs: str) -> None:
     apply(machine, resolve(spec({"1g.10gb": 7})))
     planned = invoke(machine, "plan", "-f", configs, "-c", "balanced")
