@@ -10,7 +10,8 @@ import sys
 import click
 
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, flat, settings_in_force, words
+from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
+from nvct.cli.screen import MARKS, colored, columns, wrapped
 from nvct.errors import HostError, NvctError, UsageError, printable
 
 TYPE_CHECKING = False
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvct.doctor.checks import Check, Node
-    from nvct.doctor.model import Finding, Part
+    from nvct.doctor.model import Part
 
-MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
+UNSEEN = "?"
+"""The mark of a check that could not see everything, and found no fault."""
+COLORS = {"ok": "green", "LOOK": "red", UNSEEN: "yellow"}
 
 
 @click.command(cls=GoStyle)
@@ -29,9 +32,18 @@ MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
 @click.option("--security", is_flag=True, help="Only what protects this host from others.")
 @click.option("--fix", is_flag=True, help="Run the commands of nvct that mend what was found.")
 @click.option("--dry-run", is_flag=True, help="With --fix: print the commands; change nothing.")
+@click.option(
+    "--bundle", metavar="FILE", help="Write an archive for a bug report, without secrets."
+)
 @format_option("text")
 def doctor(
-    *, only: tuple[tuple[str, ...], ...], security: bool, fix: bool, dry_run: bool, form: str
+    *,
+    only: tuple[tuple[str, ...], ...],
+    security: bool,
+    fix: bool,
+    dry_run: bool,
+    bundle: str | None,
+    form: str,
 ) -> None:
     """Find out why containers of this host get no GPU; exit with 1 if something is wrong.
 
@@ -45,18 +57,20 @@ def doctor(
     if dry_run and not fix:
         raise UsageError("--dry-run goes with --fix", hint="nvct doctor --fix --dry-run")
     chosen = _chosen(flat(only), security=security)
-    node = _node()
+    node = node_of_host()
     done = [(check, check.look(node)) for check in chosen]
     if fix and _mend([part for _, part in done], dry_run=dry_run):
         from nvct.host.nvml import shared
 
         shared.close()  # NVML lists the GPUs that it found when it was loaded
-        node = _node()
+        node = node_of_host()
         done = [(check, check.look(node)) for check in chosen]
+    if bundle:
+        _save(bundle, node, done)
     if form == "json":
         click.echo(json.dumps([_to_dict(check, part) for check, part in done], indent=2))
     else:
-        click.echo("\n".join(text(done, is_root=checks.sees_everything())))
+        click.echo("\n".join(text(done, is_root=checks.sees_everything(), width=columns())))
     sys.exit(1 if any(part.health == "attention" for _, part in done) else 0)
 
 
@@ -76,7 +90,8 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
     return [check for check in found if check.is_security or not security]
 
 
-def _node() -> Node:
+def node_of_host(*, with_agent: bool = True) -> Node:
+    """Return this host for the checks; a config.toml that cannot be read is for them to tell."""
     from nvct.cli.runtime import engine
     from nvct.cli.runtime.explain import environ_of_user
     from nvct.config.model import Config
@@ -91,7 +106,7 @@ def _node() -> Node:
         settings=settings,
         env=environ_of_user(os.environ),
         engines=engine.engines(),
-        agent=_agent(),
+        agent=_agent() if with_agent else None,
         trouble=trouble,
     )
 
@@ -105,6 +120,28 @@ def _agent() -> Mapping[str, Any] | None:
     except (HostError, ImportError, ValueError):
         return None
     return document
+
+
+def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
+    """Write the archive of --bundle.
+
+    Raises:
+        NvctError: it cannot be made or written.
+    """
+    from nvct.cli.runtime.status import document
+    from nvct.doctor import bundle
+    from nvct.doctor.reasons import Reason
+
+    documents: dict[str, Any] = {
+        "doctor.json": [_to_dict(check, part) for check, part in done],
+        "engines.json": [document(status) for status in node.statuses],
+        "agent.json": node.agent,
+    }
+    found = (finding.reason for _, part in done for finding in part.findings)
+    bundle.save(
+        bundle.Bundle(node=node, documents=documents, hangs=Reason.NvmlHung in found), path
+    )
+    say(f"wrote {path}: read it before you send it; `nvct sim replay` works on it")
 
 
 def _mend(parts: Sequence[Part], *, dry_run: bool) -> bool:
@@ -126,28 +163,52 @@ def _mend(parts: Sequence[Part], *, dry_run: bool) -> bool:
     return bool(planned) and not dry_run
 
 
-def text(done: Sequence[tuple[Check, Part]], *, is_root: bool) -> Iterator[str]:
+def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> Iterator[str]:
     """Yield the lines: one for each check, more for what is wrong, and the sum."""
     from nvct.doctor.model import count
 
-    width = max((len(check.name) for check, _ in done), default=0)
+    name_width = max((len(check.name) for check, _ in done), default=0)
+    indent = " " * (5 + name_width + 2)
     for check, part in done:
-        lines = [printable(line) for line in part.lines]
-        yield f"{MARKS[part.health]:<5}{check.name:<{width}}  {lines[0]}".rstrip()
-        indent = " " * (5 + width + 2)
-        yield from (f"{indent}{line}" for line in lines[1:])
-        yield from (f"{indent}do: {printable(line)}" for line in _remedies(part.findings))
+        mark = _mark(part)
+        head = f"{mark:<5}{check.name:<{name_width}}  "
+        first, *rest = (printable(line) for line in _lines(part))
+        start, *more = wrapped(head, first, width)
+        yield colored(mark, COLORS.get(mark), bold=mark == MARKS["attention"]) + start[len(mark) :]
+        yield from more
+        for line in rest:
+            yield from wrapped(indent, line, width, len(indent) + 2)
     wrong = sum(part.health == "attention" for _, part in done)
+    dim = sum(_mark(part) == UNSEEN for _, part in done)
+    unseen = f", {dim} not seen in full" if dim else ""
     yield ""
-    yield f"{count(len(done), 'check')}, {wrong or 'none'} with something to mend"
+    yield f"{count(len(done), 'check')}, {wrong or 'none'} with something to mend{unseen}"
     if not is_root:
         yield "Only root sees everything: run it with sudo."
 
 
-def _remedies(findings: Sequence[Finding]) -> list[str]:
-    """Return what to do about the faults among some findings, each sentence once."""
-    found = (finding.to_dict()["remedy"] for finding in findings if finding.is_fault)
-    return [remedy for remedy in dict.fromkeys(found) if remedy]
+def _mark(part: Part) -> str:
+    is_dim = part.health != "attention" and any(
+        finding.severity == "unknown" for finding in part.findings
+    )
+    return UNSEEN if is_dim else MARKS[part.health]
+
+
+def _lines(part: Part) -> Iterator[str]:
+    """Yield a part's lines, and what to do: after the last of the lines that need the same."""
+    remedies = {one.evidence: one.to_dict()["remedy"] for one in part.findings if one.is_fault}
+    told: list[str] = []
+    waiting = ""
+    for line in part.lines:
+        remedy = remedies.pop(line, "")
+        if waiting and waiting != remedy:
+            yield f"do: {waiting}"
+            told.append(waiting)
+        waiting = remedy if remedy not in line else ""
+        yield line
+    for remedy in dict.fromkeys((waiting, *remedies.values())):
+        if remedy and remedy not in told and not any(remedy in line for line in part.lines):
+            yield f"do: {remedy}"
 
 
 def _to_dict(check: Check, part: Part) -> dict[str, object]:

@@ -13,6 +13,7 @@ from nvct import paths
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import say
 from nvct.errors import NvctError
+from nvct.host.nvml.kernel_xids import KMSG_ENV
 from nvct.sim import attach, container_support, node_changes, process, profile, run_folder, tree
 
 EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
@@ -124,13 +125,17 @@ def execute(base: Path, name: str, argv: tuple[str, ...], driver_root: str) -> N
     command = argv[1:] if argv[0] == "--" else argv  # click keeps a leading "--" here
     if not command:
         raise click.UsageError("Missing argument 'COMMAND...'.")
-    sys.exit(attach.exec_in(node, command, _environment(), driver_root=driver_root))
+    sys.exit(attach.exec_in(node, command, _environment(node), driver_root=driver_root))
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment of a command on a node; the node's runc is first on PATH."""
+def _environment(node: tree.Node) -> dict[str, str]:
+    """Return the environment of a command on a node.
+
+    The node's runc is first on PATH, and its messages of the kernel are read.
+    """
     path = os.environ.get("PATH", ":".join(paths.DEFAULT_PATH_DIRS))
-    return {**os.environ, "PATH": f"{run_folder.PROGRAMS}:{path}"}
+    own = {"PATH": f"{run_folder.PROGRAMS}:{path}", KMSG_ENV: str(node.tree / tree.KMSG)}
+    return {**os.environ, **own}
 
 
 @sim.command()
@@ -141,7 +146,7 @@ def shell(base: Path, name: str, driver_root: str) -> None:
     """Start a shell on a node; what it changes in /etc, /run and /dev is gone afterwards."""
     node = tree.find(base, name)
     program = os.environ.get("SHELL", "/bin/sh")
-    sys.exit(attach.exec_in(node, [program], _environment(), driver_root=driver_root))
+    sys.exit(attach.exec_in(node, [program], _environment(node), driver_root=driver_root))
 
 
 @sim.command("replay", context_settings={"allow_interspersed_args": False})

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 import click
 
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, settings_in_force
+from nvct.cli.options import GoStyle
+from nvct.cli.screen import MARKS, columns, wrapped
 from nvct.errors import printable
 
 TYPE_CHECKING = False
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nvct.doctor.model import Part
-
-MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
 
 
 @click.command(cls=GoStyle)
@@ -37,21 +35,21 @@ def status(*, form: str) -> None:
     if form == "json":
         click.echo(json.dumps([part.to_dict() for part in parts], indent=2))
     else:
-        click.echo("\n".join(text(parts)))
+        click.echo("\n".join(text(parts, columns())))
     sys.exit(1 if any(part.health == "attention" for part in parts) else 0)
 
 
-def text(parts: Sequence[Part]) -> Iterator[str]:
-    """Yield the lines of a table."""
+def text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
+    """Yield the lines of a table; `width` is that of a terminal, 0 for no limit."""
     for part in parts:
         for number, line in enumerate(part.lines):
-            head = f"{part.name:<8} {MARKS[part.health]:<5}" if number == 0 else " " * 14
-            yield f"{head} {printable(line)}".rstrip()
+            head = f"{part.name:<8} {MARKS[part.health]:<5} " if number == 0 else " " * 15
+            yield from wrapped(head, printable(line), width)
 
 
 def _parts() -> list[Part]:
-    from nvct.cli.runtime import engine
+    from nvct.cli.doctor import node_of_host
     from nvct.doctor import checks
 
-    node = checks.Node(settings=settings_in_force(), env=os.environ, engines=engine.engines())
+    node = node_of_host(with_agent=False)
     return [check.look(node) for check in checks.named(checks.STATUS)]

@@ -22,6 +22,13 @@ MANY = {
     "node-gone": "device nodes are gone",
     "node-missing": "device nodes are missing",
 }
+NODES = "run nvidia-ctk system create-device-nodes --all"
+BY_HAND = {
+    "unreadable": "correct or remove",
+    "conflict": "remove either the other file or",
+    "shadowed": "remove",
+}
+"""Kinds that no command mends, and what to do with the files."""
 UNLISTED = ("gpu-missing", "mig-missing")
 GPU_NODE = re.compile(r"/nvidia\d+$")
 NAMED = 3
@@ -30,6 +37,25 @@ NAMED = 3
 
 def lines(drifts: Sequence[Drift]) -> list[str]:
     """Return a line for each cause, in the order of the differences."""
+    return [_line(group, members) for group, members in _groups(drifts)]
+
+
+def advice(drifts: Sequence[Drift], command: str) -> str:
+    """Return what removes the differences; `command` writes NVIDIA's specification."""
+    groups = _groups(drifts)
+    kinds = [members[0].kind for _, members in groups]
+    steps = [NODES] if "node-gone" in kinds else []
+    if any(kind not in (*BY_HAND, "node-gone") for kind in kinds):
+        steps.append(f"run {command} to update NVIDIA's")
+    for kind, verb in BY_HAND.items():
+        sources = dict.fromkeys(drift.source for drift in drifts if drift.kind == kind)
+        if sources:
+            steps.append(f"{verb} {' and '.join(sources)}")
+    return ", ".join(steps)
+
+
+def _groups(drifts: Sequence[Drift]) -> list[tuple[str, list[Drift]]]:
+    """Return the differences by cause: a name of the cause, and its differences."""
     groups: dict[tuple[str, str], list[Drift]] = {}
     versions = {drift.source for drift in drifts if drift.kind == VERSION}
     without_gpu = {drift.source for drift in drifts if drift.kind == "gpu-gone"}
@@ -46,14 +72,12 @@ def lines(drifts: Sequence[Drift]) -> list[str]:
         elif drift.kind in MANY and drift.path:
             group = drift.kind
         groups.setdefault((drift.source, group), []).append(drift)
-    return [_line(group, drifts) for (_, group), drifts in groups.items()]
+    return [(group, _cause_first(group, members)) for (_, group), members in groups.items()]
 
 
-def advice(drifts: Sequence[Drift], command: str) -> str:
-    """Return the advice about differences; `command` writes NVIDIA's specification."""
-    if all(drift.kind == "shadowed" for drift in drifts):
-        return f"remove {' and '.join(dict.fromkeys(drift.source for drift in drifts))}"
-    return f"run {command} to update NVIDIA's"
+def _cause_first(group: str, drifts: list[Drift]) -> list[Drift]:
+    cause = {VERSION: VERSION, "gpu": "gpu-gone"}.get(group, drifts[0].kind)
+    return sorted(drifts, key=lambda drift: drift.kind != cause)
 
 
 def _is_lost_gpu(drift: Drift) -> bool:
@@ -67,9 +91,7 @@ def _line(group: str, drifts: Sequence[Drift]) -> str:
     if not more:
         return first.text
     if group in (VERSION, "gpu"):
-        kind = VERSION if group == VERSION else "gpu-gone"
-        cause = next(drift for drift in drifts if drift.kind == kind)
-        return f"{cause.text}; {more} more difference{'s' if more > 1 else ''} with it"
+        return f"{first.text}; {more} more difference{'s' if more > 1 else ''} with it"
     if group in UNLISTED:
         names = [drift.sentence.removeprefix(NOT_GIVEN) for drift in drifts]
         return f"{NOT_GIVEN}{len(names)} devices of this host: {_shortened(names)}"

@@ -28,6 +28,7 @@ from nvct.doctor import (
     parts,
     reload,
     security,
+    specifications,
 )
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
+    from nvct.spec.drift import Report
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 AGENT_TASKS = ("device-plugin",)
@@ -100,7 +102,11 @@ class Node:
 
     @cached_property
     def nvml(self) -> tuple[Part, MigState | None]:
-        """What NVML answers."""
+        """What NVML answers. If it hung for discovery, nobody waits for it again."""
+        found = self.driver[0].findings if "driver" in self.__dict__ else ()
+        hung = [finding for finding in found if finding.reason is Reason.NvmlHung]
+        if hung:
+            return part_of("nvml", [hung[0].evidence], hung), None
         return hardware.nvml(self.session)
 
     @cached_property
@@ -112,6 +118,11 @@ class Node:
     def statuses(self) -> list[Status]:
         """The configuration and state of the engines."""
         return [engine_status.of(engine, Files()) for engine in self.engines]
+
+    @cached_property
+    def report(self) -> Report:
+        """The differences between the CDI specifications and this host."""
+        return specifications.compare(self.settings, self.driver[1])
 
     @cached_property
     def registry(self) -> Registry:
@@ -154,7 +165,7 @@ def _health(node: Node) -> Part:
 
 
 def _specs(node: Node) -> Part:
-    return parts.specs(node.settings, node.driver[1])
+    return parts.specs(node.settings, node.report)
 
 
 def _reload(node: Node) -> Part:
@@ -181,7 +192,9 @@ def _docker(node: Node) -> Part:
     found = [one for one in docker.why_docker_cannot(host) if one.severity != "ok"]
     cause = docker.the_cause(found)
     if cause is None:
-        return part_of("docker", ["nothing is in the way of docker run --gpus"], found)
+        unknown = any(finding.severity == "unknown" for finding in found)
+        seen = " that can be seen" if unknown else ""
+        return part_of("docker", [f"nothing is in the way of docker run --gpus{seen}"], found)
     if cause.reason is Reason.GpuNotFound:  # as the check of the GPUs says
         return part_of("docker", [cause.evidence], health="absent")
     lines = [f"{docker.command_of(cause)} fails: {cause.evidence}"]
@@ -215,6 +228,12 @@ CHECKS = (
         lambda node: hardware.character_links(node.roots, booted=node.booted),
     ),
     Check("specs", "Do the CDI specifications describe this host?", _specs),
+    Check(
+        "hooks",
+        "Are the hooks of the CDI specifications safe?",
+        lambda node: parts.hooks(node.report),
+        is_security=True,
+    ),
     Check(
         "versions",
         "Can the engines read the CDI specifications?",
@@ -270,7 +289,7 @@ CHECKS = (
     ),
     Check("images", "Does no image get all GPUs by itself?", _images, is_security=True),
 )
-STATUS = ("config", "driver", "specs", "plans", "farm", "engines", "units")
+STATUS = ("config", "driver", "specs", "hooks", "plans", "farm", "engines", "units")
 """The checks that `nvct status` shows."""
 
 

@@ -161,4 +161,4 @@ REMEDIES = {
 
 
 def _ago(seconds: float) -> str:
-    return f"{max(0, int(seconds)) // 60} min ago"
+    return f"{int(seconds) // 60} min ago" if seconds >= 60 else "just now"

@@ -6,14 +6,13 @@ from __future__ import annotations
 import os
 
 from nvct.doctor.model import Part, count
-from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.parts import findings_of, part_of, refused
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvmlError
 from nvct.host import procfs
 from nvct.host.device_nodes import dev_char
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
-from nvct.host.nvml import session as sessions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,10 +53,7 @@ def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
     try:
         state = session.mig()
     except NvmlError as error:
-        hung = sessions.is_hang(error.message)
-        reason = Reason.NvmlHung if hung else Reason.DriverNotWorking
-        text = error.message
-        return part_of("nvml", [text], findings_of(reason, "error", [text])), None
+        return refused("nvml", error), None
     return part_of("nvml", [f"answers about {count(len(state.gpus), 'GPU')}"]), state
 
 

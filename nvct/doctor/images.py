@@ -12,7 +12,7 @@ import glob
 import json
 
 from nvct.doctor.model import Finding, count
-from nvct.doctor.parts import part_of
+from nvct.doctor.parts import part_of, unseen
 from nvct.doctor.reasons import Reason
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 DOCKER = "var/lib/docker/image/*"
 STORAGE = "var/lib/containers/storage/*-images"
+STATES = ("var/lib/docker/image", "var/lib/containers/storage")
 ASKS = "NVIDIA_VISIBLE_DEVICES=all"
 LIMIT = 1 << 20
 FILES = 2000
@@ -44,6 +45,9 @@ def check(settings: Config, *, is_default: bool, host: str = "/") -> Part:
     root = host.rstrip("/")
     names = sorted({*_docker(root), *_storage(root)})
     if not names:
+        for path in STATES:
+            if part := unseen("images", Reason.ImagesAskForAll, f"{root}/{path}"):
+                return part
         text = "no image of Docker, Podman or CRI-O sets it; those of containerd are not searched"
         return part_of("images", [text], health="absent")
     rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""

@@ -8,6 +8,7 @@ import os
 import re
 
 from nvct.container.request.model import VISIBLE_DEVICES
+from nvct.doctor.model import count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
@@ -23,6 +24,7 @@ MARKS = (".dockerenv", "run/.containerenv")
 OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
 VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
 """Of a pod, and of containers by the Container Interface of systemd."""
+NAMED = 4
 NONE = ("", "void", "none")
 GPU_NODE = re.compile(r"nvidia\d+")
 LIBRARY = "libcuda.so.1"
@@ -59,7 +61,6 @@ def check(env: Mapping[str, str], root: str = "/") -> Part:
         text = f"this container asks for no GPU: {VISIBLE_DEVICES} is {asked or 'not set'}"
         found = findings_of(Reason.GpuNotRequested, "note", [text])
         return part_of("container", [text], found, health="absent")
-    lines = [f"/dev/{name}" for name in nodes]
     wrong = []
     if not nodes:
         text = f"{VISIBLE_DEVICES} is {asked}, and /dev has no GPU: no runtime of NVIDIA's made it"
@@ -71,8 +72,9 @@ def check(env: Mapping[str, str], root: str = "/") -> Part:
     if nodes and not _has_library(base):
         text = f"the GPU is here and {LIBRARY} is not: the capability compute was not asked for"
         wrong += findings_of(Reason.ContainerWithoutDriver, "warning", [text])
-    lines = [finding.evidence for finding in wrong] or [f"it has {', '.join(lines)}"]
-    return part_of("container", lines, wrong)
+    has = f"it has {count(len(nodes), 'GPU')}: {', '.join(nodes[:NAMED])}"
+    has += ", ..." if len(nodes) > NAMED else ""
+    return part_of("container", [finding.evidence for finding in wrong] or [has], wrong)
 
 
 def _is_denied(path: str) -> bool:

@@ -13,7 +13,7 @@ import socket
 import stat
 
 from nvct.doctor.model import Finding, count
-from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.parts import findings_of, part_of, unseen
 from nvct.doctor.reasons import Reason
 from nvct.errors import DocumentError
 from nvct.host import procfs
@@ -48,7 +48,10 @@ def check(proc: str, gpus: int, statuses: Sequence[Status], host: str = "/") -> 
         host: the folder with var and run.
     """
     root = host.rstrip("/")
-    if not os.path.isdir(f"{root}/{FOLDER}/device-plugins"):
+    folder = f"{root}/{FOLDER}/device-plugins"
+    if part := unseen("kubelet", Reason.ResourceNotListed, folder):
+        return part
+    if not os.path.isdir(folder):
         text = f"no kubelet: /{FOLDER}/device-plugins does not exist"
         return part_of("kubelet", [text], health="absent")
     if not _runs(proc):

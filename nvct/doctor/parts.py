@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
+from dataclasses import replace
 
 from nvct import paths
 from nvct.compile import live_host
@@ -35,7 +38,10 @@ if TYPE_CHECKING:
     from nvct.doctor.model import Health, Severity
     from nvct.engine.control.status import Status
     from nvct.host.model import Inventory
+    from nvct.spec.drift import Report
 
+LOST = ("NVML refuses GPU", "is not among NVML's")
+"""Words of discovery about a GPU that NVML does not give."""
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 LINES = 8
 SYSTEMCTL_TIMEOUT_S = 5
@@ -113,22 +119,40 @@ def _of_warning(text: str) -> Finding:
     """Return the finding of a warning of discovery."""
     if NO_NODE in text:
         return Finding(reason=Reason.DeviceNodesMissing, severity="error", evidence=text)
+    if any(words in text for words in LOST):
+        return Finding(reason=Reason.DeviceUnhealthy, severity="warning", evidence=text)
     return Finding(reason=Reason.DriverIncomplete, severity="warning", evidence=text)
 
 
-def specs(settings: Config, inventory: Inventory | None) -> Part:
-    """Compare the CDI specs in force with the host."""
-    report = specifications.compare(settings, inventory)
-    if not report.specs:
+def specs(settings: Config, report: Report) -> Part:
+    """Compare the CDI specs in force with the host; their hooks are another part."""
+    if not report.specs and all(drift.kind != "unreadable" for drift in report.drift):
         text = f"none in {' and '.join(settings.spec_dirs)}; nvct publish writes one"
         missing = findings_of(Reason.SpecificationMissing, "note", [text])
         return part_of("specs", [text], missing, health="absent")
+    report = _only(report, hooks=False)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if not report.drift:
         return part_of("specs", [f"{things}, no difference from the host"])
     number = count(len(report.drift), "difference")
     lines = [f"{things}, {number} from the host; {causes.advice(report.drift, 'nvct publish')}"]
     return part_of("specs", [*lines, *causes.lines(report.drift)], specifications.findings(report))
+
+
+def hooks(report: Report) -> Part:
+    """Check the hooks of the CDI specs in force: their programs and their environment."""
+    if not report.specs:
+        return part_of("hooks", ["no specification"], health="absent")
+    found = _only(report, hooks=True)
+    if not found.drift:
+        text = "each hook has its program and an environment of its own"
+        return part_of("hooks", [text])
+    return part_of("hooks", causes.lines(found.drift), specifications.findings(found))
+
+
+def _only(report: Report, *, hooks: bool) -> Report:
+    drift = tuple(one for one in report.drift if one.kind.startswith("hook-") == hooks)
+    return replace(report, drift=drift)
 
 
 def plans(run_dir: str) -> Part:
@@ -264,6 +288,26 @@ def findings_of(reason: Reason, severity: Severity, texts: Sequence[str]) -> lis
 
 def _evidence(findings: Sequence[Finding]) -> list[str]:
     return [finding.evidence for finding in findings]
+
+
+def unseen(name: str, reason: Reason, path: str) -> Part | None:
+    """Return the part that this user may not look at; None if a path may be read, or is not there.
+
+    Args:
+        name: of the part.
+        reason: what could not be found out.
+        path: of a file or folder.
+    """
+    try:
+        os.stat(path)
+        if os.access(path, os.R_OK, effective_ids=True):
+            return None
+    except PermissionError:
+        pass
+    except OSError:
+        return None
+    text = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
+    return part_of(name, [text], findings_of(reason, "unknown", [text]), health="absent")
 
 
 def refused(name: str, error: NvctError) -> Part:

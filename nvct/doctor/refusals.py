@@ -9,6 +9,7 @@ from nvct.doctor.messages import Message
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.errors import DriverNotFoundError, HostError
+from nvct.host.nvml import session as sessions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ CODE = re.compile(r"\[([a-z-]+)\]\s*$")
 
 def of_error(error: NvctError, otherwise: Reason) -> Finding:
     """Return the finding of an error; `otherwise` is the reason of what no code stands for."""
+    is_hang = error.code == "nvml" and sessions.is_hang(error.message)
     return Finding(
-        reason=REASONS.get(error.code, otherwise),
+        reason=Reason.NvmlHung if is_hang else REASONS.get(error.code, otherwise),
         severity="error",
         evidence=error.message,
         remedy=error.hint,

@@ -14,7 +14,7 @@ import os
 import re
 
 from nvct.doctor.model import Finding, count
-from nvct.doctor.parts import part_of
+from nvct.doctor.parts import part_of, unseen
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
 
@@ -48,6 +48,8 @@ def check(roots: Roots, containers: Containers) -> Part:
     if not scopes:
         text = "no container's cgroup is a unit of systemd"
         return part_of("reload", [text], health="absent")
+    if part := unseen("reload", Reason.GpuLostAtReload, f"{roots.proc}/1/root"):
+        return part
     lost = sorted(
         name
         for id_, name in _with_gpu(roots, containers)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from nvct.errors import UsageError
 from nvct.kernel.kmsg import RECORD_LIMIT
 from nvct.sim import state
+from nvct.sim.tree import KMSG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     Fields: TypeAlias = "dict[str, str]"
 
-KMSG = "kmsg"
 XID_EVENT = 8
 """nvml.h: nvmlEventTypeXidCriticalError."""
 EVENT_FIELDS = ("gi", "ci")

@@ -8,7 +8,7 @@
     <tree>/proc, sys, dev    files of the kernel (nvct.sim.kernelfs, nvct.sim.sysfs)
     <tree>/etc        files that this node adds to the host's /etc
     <tree>/mnt        empty; mount point of the private file systems of nvct.sim.attach
-    <tree>/kmsg       messages of the kernel about XIDs (nvct.sim.rehearsal), once there is one
+    <tree>/kmsg       messages of the kernel about XIDs (nvct.sim.rehearsal)
     <tree>/state      the state (nvct.sim.state), hard link of a file in the driver root
     <tree>/node.json  description of the node; a folder with this file is a node
 
@@ -46,6 +46,7 @@ VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}")
 ROOT_BASE = Path("/var/lib/nvct-sim")
 NODE_FILE = "node.json"
 VERSIONS = "versions"
+KMSG = "kmsg"
 FORMAT = 1
 
 Nodes: TypeAlias = 'Literal["auto", "device", "plain"]'
@@ -273,6 +274,7 @@ def _fill(node: Node, first: state.State, built: dict[str, Path] | None) -> None
     package.skeleton(node.driver_root)
     (node.etc / "cdi").mkdir(parents=True)
     (node.tree / "mnt").mkdir()
+    (node.tree / KMSG).touch()
     state.create(node.state_file, first, machine=node.machine)
     package.install(
         node.driver_root, node.installed, machine=node.machine, state=node.state_file, native=built

@@ -31,11 +31,12 @@ from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
 from nvct.errors import DocumentError, HostError
+from nvct.host.snapshot.redaction import Uuids, cleaned
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 FORMAT = 1
@@ -45,8 +46,6 @@ PARTS = ("driver", "proc", "sys", "dev", "etc", "run")
 TEXT_LIMIT = 1 << 20
 ENTRY_LIMIT = 100_000
 TOTAL_LIMIT = 256 << 20
-HEX = "[0-9a-fA-F]"
-UUID = re.compile(rf"\b{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}\b")
 VERSION = "proc/driver/nvidia/version"
 BUILDER = re.compile(r"\([^()\s@]+@[^()\s]+\)")
 
@@ -76,36 +75,29 @@ class Snapshot:
 TABLES = tuple(f.name for f in fields(Snapshot) if f.name != "texts")
 
 
-def redacted(snapshot: Snapshot, *, hostname: str = "", keep_uuids: bool = False) -> Snapshot:
-    """Return a snapshot without UUIDs, and without the builder and build host of the module."""
-    replacements: dict[str, str] = {}
+def redacted(
+    snapshot: Snapshot,
+    *,
+    hostname: str = "",
+    keep_uuids: bool = False,
+    uuids: Uuids | None = None,
+) -> Snapshot:
+    """Return a snapshot without UUIDs, and without the builder and build host of the module.
 
-    def invented(match: re.Match[str]) -> str:
-        # Counted, not hashed: a hash would confirm a known UUID.
-        return replacements.setdefault(
-            match[0].lower(), f"{len(replacements) + 1:08x}-0000-4000-8000-{0:012x}"
-        )
-
-    def clean(text: str) -> str:
-        return text if keep_uuids else UUID.sub(invented, text)
-
-    tables = {name: _cleaned(getattr(snapshot, name), clean) for name in TABLES}
+    Args:
+        snapshot: as it was recorded.
+        hostname: of the host.
+        keep_uuids: leave them.
+        uuids: those that were replaced elsewhere.
+    """
+    clean = str if keep_uuids else uuids or Uuids()
+    tables = {name: cleaned(getattr(snapshot, name), clean) for name in TABLES}
     texts = {clean(path): clean(text) for path, text in sorted(snapshot.texts.items())}
     if VERSION in texts:  # the only text with a hostname, for modules built on that host
         texts[VERSION] = BUILDER.sub("(builder@host)", texts[VERSION])
         if hostname:
             texts[VERSION] = texts[VERSION].replace(hostname, "host")
     return Snapshot(texts=texts, **tables)
-
-
-def _cleaned(value: Any, clean: Callable[[str], str]) -> Any:  # noqa: ANN401 - any JSON
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, dict):
-        return {clean(key): _cleaned(value[key], clean) for key in sorted(value)}
-    if isinstance(value, (list, tuple)):
-        return [_cleaned(item, clean) for item in value]
-    return value
 
 
 def entries(snapshot: Snapshot) -> Iterator[tuple[str, bytes]]:
@@ -153,9 +145,18 @@ def save(snapshot: Snapshot, path: str) -> None:
 
 def packed(snapshot: Snapshot) -> bytes:
     """Return a snapshot as a gzipped tar file; equal snapshots give equal bytes."""
+    return archived(entries(snapshot))
+
+
+def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """Return files as a gzipped tar file without times and owners.
+
+    Args:
+        files: paths and contents.
+    """
     archive_file = io.BytesIO()
     with tarfile.open(fileobj=archive_file, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name, data in entries(snapshot):
+        for name, data in files:
             member = tarfile.TarInfo(name)
             member.size = len(data)
             archive.addfile(member, io.BytesIO(data))

@@ -32,7 +32,7 @@ FIRST_S, LIMIT_S = 0.3, 20.0
 
 @contextlib.contextmanager
 def client_of(node: tree.Node) -> Iterator[NvmlClient]:
-    supervisor = Supervisor(NVCT_SIM_DEV=str(node.dev), NVCT_KMSG=str(node.tree / rehearsal.KMSG))
+    supervisor = Supervisor(NVCT_SIM_DEV=str(node.dev), NVCT_KMSG=str(node.tree / tree.KMSG))
     client = NvmlClient(
         supervisor.connection, str(node.library_dir / f"libnvidia-ml.so.{node.installed}")
     )
@@ -117,7 +117,7 @@ def test_an_older_gpu_has_fewer_values_and_no_fault(tmp_path: Path) -> None:
 
 def test_an_xid_counts_once_whichever_source_has_it(node: tree.Node) -> None:
     """NVML and the kernel report 48; the kernel alone 62 of an instance."""
-    (node.tree / rehearsal.KMSG).touch()
+    (node.tree / tree.KMSG).touch()
     uuid, bus = tree.gpu_uuid(node.name, 1), node.state().gpu(1).fields["bus"]
 
     async def course(client: NvmlClient) -> tuple[list[XidEvent], list[tuple[int, int]]]:

@@ -47,9 +47,11 @@ def settings(lab: Lab) -> Config:
 def node(lab: Lab) -> Findings:
     """Return what the checks of the node's parts find, apart from engines and units."""
     part, inventory = parts.driver(settings(lab))
+    report = specifications.compare(settings(lab), inventory)
     folder = str(lab.run_dir)
     checked = (
-        parts.configuration(settings(lab)), part, parts.specs(settings(lab), inventory),
+        parts.configuration(settings(lab)), part, parts.specs(settings(lab), report),
+        parts.hooks(report),
         parts.plans(folder), parts.farm(settings(lab), folder),
     )  # fmt: skip
     return shown(*(finding for part in checked for finding in part.findings))

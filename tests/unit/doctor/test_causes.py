@@ -62,4 +62,30 @@ def test_a_file_that_another_shadows_is_to_be_removed() -> None:
     shadowed = [drift("shadowed"), drift("shadowed", source="/etc/cdi/b.yaml")]
 
     assert causes.advice(shadowed, "x") == "remove /etc/cdi/a.yaml and /etc/cdi/b.yaml"
-    assert causes.advice([*shadowed, drift("gpu-gone")], "x") == "run x to update NVIDIA's"
+    assert causes.advice([*shadowed, drift("gpu-gone")], "x") == (
+        "run x to update NVIDIA's, remove /etc/cdi/a.yaml and /etc/cdi/b.yaml"
+    )
+
+
+def test_a_node_that_is_gone_is_made_again_and_the_specification_stays() -> None:
+    gone = [drift("node-gone", "/dev/nvidia-uvm"), drift("node-gone", "/dev/nvidiactl")]
+
+    assert causes.advice(gone, "x") == causes.NODES
+    assert causes.advice([*gone, drift("file-gone", "/a")], "x") == (
+        f"{causes.NODES}, run x to update NVIDIA's"
+    )
+
+
+def test_nodes_that_go_with_a_gpu_or_a_driver_are_not_made_again() -> None:
+    lost = [drift("node-gone", "/dev/nvidia1"), drift("gpu-gone")]
+    replaced = [drift("node-gone", "/dev/nvidia1"), drift("driver-version")]
+
+    assert causes.advice(lost, "x") == "run x to update NVIDIA's"
+    assert causes.advice(replaced, "x") == "run x to update NVIDIA's"
+
+
+def test_files_that_only_their_owner_can_mend_are_named() -> None:
+    assert causes.advice([drift("unreadable")], "x") == "correct or remove /etc/cdi/a.yaml"
+    assert causes.advice([drift("conflict")], "x") == (
+        "remove either the other file or /etc/cdi/a.yaml"
+    )

@@ -3,24 +3,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from nvct.cli.doctor import text
 from nvct.cli.main import program
 from nvct.config import load
-from nvct.doctor import checks, mends
+from nvct.doctor import checks, hardware, mends, parts
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
 from nvct.engine.detected_engine import Engine
+from nvct.errors import NvmlError
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
 
 PAGE = Path(__file__).parents[3] / "docs/doctor.md"
@@ -95,6 +99,7 @@ def test_security_looks_only_at_what_protects_the_host(lab: Lab) -> None:
     _, said = doctor(lab, "--security", "--json")
 
     assert [one["name"] for one in json.loads(said)] == [
+        "hooks",
         "folders",
         "toolkit",
         "management",
@@ -219,6 +224,94 @@ def test_an_engine_without_a_low_level_runtime_is_a_fault(lab: Lab) -> None:
     assert without.health == "ok"
     assert [one.reason for one in part.findings] == [Reason.RuntimeProgramMissing]
     assert "none of the low-level runtimes /no/such/runc is installed" in part.lines[1]
+
+
+def lines_of(part: Part, width: int = 0) -> list[str]:
+    check = checks.named([part.name])[0]
+    return [*text([(check, part)], is_root=True, width=width)]
+
+
+def test_what_to_do_follows_the_lines_that_need_it() -> None:
+    reset, reboot = "Reset it with `nvidia-smi --gpu-reset`.", "Reboot."
+    found = tuple(
+        Finding(reason=Reason.DeviceUnhealthy, severity="error", evidence=name, remedy=remedy)
+        for name, remedy in (("a", reset), ("b", reset), ("c", reboot))
+    )
+    part = Part(name="health", health="attention", lines=("a", "b", "c"), findings=found)
+
+    assert lines_of(part)[:5] == [
+        "LOOK health  a",
+        "             b",
+        f"             do: {reset}",
+        "             c",
+        "             do: Reboot.",
+    ]
+    assert f"               {reset[12:]}" not in lines_of(part, 60)
+
+
+def test_a_line_that_says_what_to_do_is_not_said_twice() -> None:
+    remedy = "reboot, or reload the nvidia modules"
+    finding = Finding(
+        reason=Reason.DriverNotFound, severity="error", evidence="another", remedy=remedy
+    )
+    part = Part(
+        name="driver", health="attention", lines=(f"another; {remedy}",), findings=(finding,)
+    )
+
+    assert lines_of(part)[1:] == ["", "1 check, 1 with something to mend"]
+
+
+def test_what_may_not_be_seen_has_a_mark_and_is_counted() -> None:
+    finding = Finding(reason=Reason.GpuLostAtReload, severity="unknown", evidence="x")
+    part = Part(name="reload", health="absent", lines=("x",), findings=(finding,))
+
+    assert lines_of(part) == [
+        "?    reload  x", "", "1 check, none with something to mend, 1 not seen in full"
+    ]  # fmt: skip
+
+
+def test_nobody_waits_twice_for_a_driver_that_hangs(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = NvmlError("NVML hangs: process 7 waits in the driver", hint="reboot")
+    monkeypatch.setattr(parts, "driver", lambda _: (parts.refused("driver", error), None))
+    monkeypatch.setattr(hardware, "nvml", lambda _: pytest.fail("asked again"))
+    host = node(lab)
+
+    driver, nvml = (check.look(host) for check in checks.named(["driver", "nvml"]))
+
+    assert [one.reason for one in driver.findings] == [Reason.NvmlHung]
+    assert nvml.findings == driver.findings
+
+
+def test_a_folder_that_may_not_be_read_is_said_to_be_unseen(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o000)
+
+    with as_user():
+        part = parts.unseen("images", Reason.ImagesAskForAll, str(folder))
+        below = parts.unseen("images", Reason.ImagesAskForAll, str(folder / "below"))
+        there = parts.unseen("images", Reason.ImagesAskForAll, "/etc")
+        missing = parts.unseen("images", Reason.ImagesAskForAll, "/no/such/folder")
+
+    assert part is not None
+    assert part.lines == (f"{folder} cannot be read: Permission denied",)
+    assert [one.severity for one in part.findings] == ["unknown"]
+    assert below is not None
+    assert there is missing is None
+
+
+@contextlib.contextmanager
+def as_user() -> Iterator[None]:
+    """Act as another user than root, who may read everything."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 def test_a_mend_is_run_by_the_interpreter_that_has_nvct(monkeypatch: pytest.MonkeyPatch) -> None:

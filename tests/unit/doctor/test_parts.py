@@ -12,7 +12,7 @@ from nvct.compile import refresh
 from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.plan.store import Store
-from nvct.doctor import parts
+from nvct.doctor import parts, specifications
 from nvct.engine.control.status import Status
 from nvct.engine.detected_engine import Engine
 from tests.support.shim_lab import Lab
@@ -21,6 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
+
+    from nvct.doctor.model import Part
+    from nvct.host.model import Inventory
 
 
 @pytest.fixture
@@ -94,15 +97,37 @@ def test_a_gpu_without_a_node_is_a_fault_of_its_own(lab: Lab) -> None:
     assert finding.evidence.endswith("dev/nvidia1 is no device node: GPU 1 is left out")
 
 
+def specs(lab: Lab, inventory: Inventory | None = None) -> Part:
+    return parts.specs(settings(lab), specifications.compare(settings(lab), inventory))
+
+
+def test_a_damaged_spec_alone_is_to_be_looked_at(lab: Lab) -> None:
+    (lab.home / "cdi/x.json").write_text("{", encoding="utf-8")
+
+    assert specs(lab).health == "attention"
+
+
+def test_hooks_are_a_part_of_their_own(lab: Lab) -> None:
+    assert parts.hooks(specifications.compare(settings(lab), None)).health == "absent"
+    hook = {"hookName": "createContainer", "path": str(lab.hook)}
+    lab.spec(kind="acme.com/card", devices={"x": {"hooks": [hook]}})
+
+    part = parts.hooks(specifications.compare(settings(lab), None))
+
+    assert [one.reason.name for one in part.findings] == ["HookWithoutEnvironment"]
+    assert "has no env, so an image could run code in it" in part.lines[0]
+    assert specs(lab).health == "ok"
+
+
 def test_specs_absent_right_and_drifted(lab: Lab) -> None:
     _, inventory = parts.driver(settings(lab))
-    assert parts.specs(settings(lab), inventory).health == "absent"
+    assert specs(lab, inventory).health == "absent"
     lab.spec(kind="acme.com/card")
-    assert parts.specs(settings(lab), None).health == "ok"
+    assert specs(lab).health == "ok"
     lab.spec(name="gone.json", kind="acme.com/other", devices={
         "x": {"mounts": [{"hostPath": "/no/such/file", "containerPath": "/x"}]}
     })  # fmt: skip
-    part = parts.specs(settings(lab), None)
+    part = specs(lab)
     assert part.health == "attention"
     assert any("/no/such/file" in line for line in part.lines)
 

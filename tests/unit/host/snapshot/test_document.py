@@ -13,7 +13,7 @@ import pytest
 
 from nvct.errors import DocumentError, HostError
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.snapshot import document, record
+from nvct.host.snapshot import document, record, redaction
 from nvct.host.snapshot.document import Snapshot
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
 
@@ -42,7 +42,7 @@ def test_uuids_are_replaced_by_the_same_ones_everywhere(tmp_path: Path) -> None:
     tree = host(tmp_path).gpu(1)
     gpus = (nvml_gpu(0, instances=((1, 0),)), nvml_gpu(1))
     raw = recorded(tree, FakeNvml(gpus=gpus))
-    real = set(document.UUID.findall(everything(raw)))
+    real = set(redaction.UUID.findall(everything(raw)))
 
     clean = document.redacted(raw)
 

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text for a terminal: lines of its width, and colors where it shows them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+
+import click
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMAND = re.compile(r"`[^`]*`")
+GLUE = "\0"
+"""For a space where no line may end."""
+MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
+"""Of the health of a part of a node."""
+NARROW = 40
+"""Columns; a narrower terminal breaks lines itself."""
+
+
+def columns() -> int:
+    """Return the width of the terminal, 0 if the output is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+
+def wrapped(head: str, text: str, width: int, indent: int | None = None) -> Iterator[str]:
+    """Yield the lines of a text after a head; the others are indented by the head's length.
+
+    A command in backquotes stays in one line, so that it can be copied.
+
+    Args:
+        head: the start of the first line.
+        text: one line, of printable characters.
+        width: of a line; 0 for no limit.
+        indent: of the other lines, instead of the head's length.
+    """
+    if width < NARROW:
+        yield f"{head}{text}".rstrip()
+        return
+    glued = COMMAND.sub(lambda match: match[0].replace(" ", GLUE), text)
+    margin = " " * (len(head) if indent is None else indent)
+    lines = textwrap.wrap(
+        glued, width, initial_indent=head, subsequent_indent=margin,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    yield from (line.replace(GLUE, " ") for line in lines or [head.rstrip()])
+
+
+def colored(text: str, color: str | None, *, bold: bool = False) -> str:
+    """Return a text in a color, if there is one and the output shows it (no-color.org)."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    if not color or is_plain or not sys.stdout.isatty():
+        return text
+    return click.style(text, fg=color, bold=bold or None)

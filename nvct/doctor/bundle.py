@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The archive of `nvct doctor --bundle`: what was found, and what it was found in. Cold.
+
+::
+
+    doctor.json       the checks, as `nvct doctor --json` prints them
+    about.json        releases of nvct, the kernel and the distribution
+    engines.json      the engines, as `nvct runtime status --format json` prints them
+    agent.json        /status of the node's agent, if there is one
+    config.toml       the file in force, if there is one
+    decisions.jsonl   the last records of `nvct log`
+    kernel.txt        messages of the kernel about NVIDIA's driver
+    snapshot/         as `nvct snapshot` records it: `nvct sim replay` works on the archive
+
+Contract: everything in it went through `nvct.host.snapshot.redaction`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+
+from nvct.compile import live_host
+from nvct.container.plan.store import run_dir
+from nvct.doctor import decisions
+from nvct.doctor.decisions import Filter
+from nvct.errors import DocumentError, HostError
+from nvct.host import procfs
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.snapshot import document, record
+from nvct.host.snapshot.redaction import Redactor, Uuids
+from nvct.linux.files import read_bytes, write_atomic
+from nvct.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from nvct.doctor.checks import Node
+
+RECORDS = 200
+DRIVER_WORDS = ("NVRM", "nvidia", "nouveau", "Xid", "module with", "unsigned module")
+"""Words of the messages of the kernel that concern the driver."""
+SNAPSHOT = "snapshot"
+USER_VARIABLES = ("SUDO_USER", "USER", "LOGNAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """What goes into an archive.
+
+    Attributes:
+        node: the host.
+        documents: name of a JSON file -> its content.
+        hangs: whether NVML hangs, and is not asked.
+    """
+
+    node: Node
+    documents: Mapping[str, Any] = field(default_factory=dict)
+    hangs: bool = False
+
+    def packed(self) -> bytes:
+        """Return the archive.
+
+        Raises:
+            HostError: the driver root does not exist.
+        """
+        uuids = Uuids()
+        redactor = Redactor(_names(self.node.env), uuids)
+        files = {
+            name: json.dumps(redactor.value(value), indent=1).encode() + b"\n"
+            for name, value in {"about.json": _about(), **self.documents}.items()
+        }
+        files |= {name: redactor.text(text).encode() for name, text in self._texts()}
+        taken = document.redacted(self._snapshot(), hostname=platform.node(), uuids=uuids)
+        for path, data in document.entries(taken):
+            files[f"{SNAPSHOT}/{path}"] = data
+        return document.archived(sorted(files.items()))
+
+    def _snapshot(self) -> document.Snapshot:
+        settings = self.node.settings
+        options = DiscoveryOptions(stat_node=live_host.stat_node(settings))
+        return record.record(self.node.roots, options, ask_nvml=not self.hangs)
+
+    def _texts(self) -> Iterator[tuple[str, str]]:
+        lines = [
+            message.text
+            for message in self.node.log.messages
+            if any(word in message.text for word in DRIVER_WORDS)
+        ]
+        yield "kernel.txt", "".join(f"{line}\n" for line in lines) or f"{self.node.log.problem}\n"
+        try:
+            found = decisions.read(run_dir(self.node.env), Filter())[-RECORDS:]
+            yield "decisions.jsonl", "".join(f"{json.dumps(record)}\n" for record in found)
+        except HostError as error:
+            yield "decisions.jsonl", f"{error.message}\n"
+        if self.node.settings.path:
+            yield "config.toml", _text(self.node.settings.path)
+
+
+def save(bundle: Bundle, path: str) -> None:
+    """Write an archive that only its owner can read.
+
+    Raises:
+        HostError: it cannot be made or written.
+    """
+    data = bundle.packed()
+    try:
+        write_atomic(path, data, mode=0o600)
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _about() -> dict[str, str]:
+    release = procfs.read_text("/etc/os-release") or ""
+    named = [line for line in release.splitlines() if line.startswith("PRETTY_NAME=")]
+    return {
+        "nvct": __version__,
+        "python": platform.python_version(),
+        "kernel": f"{os.uname().release} {os.uname().machine}",
+        "os": named[0].partition("=")[2].strip('"') if named else "",
+        "user": "root" if os.geteuid() == 0 else "another user",
+    }
+
+
+def _names(env: Mapping[str, str]) -> list[str]:
+    """Return the names of this host, with and without its domain, and of its user."""
+    host = platform.node()
+    return [host, host.partition(".")[0], *(env.get(name, "") for name in USER_VARIABLES)]
+
+
+def _text(path: str) -> str:
+    try:
+        return read_bytes(path, 1 << 20).decode("utf-8", "replace")
+    except (OSError, DocumentError) as error:
+        return f"# {error}\n" if isinstance(error, OSError) else f"# {error.message}\n"

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes out of text what is nobody else's business: UUIDs, names, addresses, secrets.
+
+Each thing is replaced by the same invented word in every place, so that a reader still sees which
+are equal. Contract: what is found by its form is replaced; a secret that looks like a plain word
+is not found, so a record holds no more than it needs.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+HEX = "[0-9a-fA-F]"
+UUID = re.compile(rf"\b{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}\b")
+REMOVED = "(removed)"
+NAMES = r"token|secret|passw|credential|(?:api|access|private)[-_]?key|auth(?!or)"
+"""In the name of a variable or key whose value is a secret."""
+ASSIGNED = re.compile(
+    rf"""(?ix)( ["']? [\w.-]* (?:{NAMES}) [\w.-]* ["']? \s* [=:] \s* )
+    ( (?:bearer|basic)\s+\S+ | "[^"]*" | '[^']*' | [^\s,;"'}}\]]+ )"""
+)
+"""NAME=VALUE and "name": "value", where the name is that of a secret."""
+BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
+KEYS = re.compile(
+    r"\beyJ[\w-]{8,}\.[\w-]+\.?[\w-]*"  # JSON Web Token, RFC 7519
+    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bgh[a-z]_\w{20,}|\bglpat-[\w-]{16,}|\bnvapi-[\w-]{16,}"
+    r"|\bxox[a-z]-[\w-]{10,}|\bhf_\w{20,}|\bsk-[\w-]{20,}"
+)
+"""Of AWS, GitHub, GitLab, NGC, Slack, Hugging Face, OpenAI."""
+PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
+URL_USER = re.compile(r"(?<=://)[^\s/@:]+(?::[^\s/@]*)?@")
+MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+HOME = re.compile(r"(?<=/home/)[^/\s\"':]+")
+MAC = re.compile(rf"\b(?:{HEX}{{2}}:){{5}}{HEX}{{2}}\b")
+IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)")
+IPV6 = re.compile(rf"(?<![\w.:])(?:{HEX}{{0,4}}:){{2,7}}{HEX}{{0,4}}(?![\w:])")
+KEPT = ("127.0.0.1", "0.0.0.0", "::1", "::")  # noqa: S104 - no socket is bound
+
+
+class Uuids:
+    """Replaces each UUID by an invented one."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._known: dict[str, str] = {}
+
+    def __call__(self, text: str) -> str:
+        """Return a text with invented UUIDs."""
+        return UUID.sub(self._invented, text)
+
+    def _invented(self, match: re.Match[str]) -> str:
+        # Counted, not hashed: a hash would confirm a known UUID.
+        return self._known.setdefault(
+            match[0].lower(), f"{len(self._known) + 1:08x}-0000-4000-8000-{0:012x}"
+        )
+
+
+class Redactor:
+    """Replaces UUIDs, names of host and users, addresses and secrets."""
+
+    def __init__(self, names: Sequence[str] = (), uuids: Uuids | None = None) -> None:
+        """Keep what is known of this host.
+
+        Args:
+            names: of the host and of its user.
+            uuids: those that were replaced elsewhere.
+        """
+        # "localhost" and "root" say nothing, and are parts of paths.
+        private = {name for name in names if len(name) > 1 and name not in ("localhost", "root")}
+        longest_first = sorted(private, key=len, reverse=True)
+        words = "|".join(map(re.escape, longest_first))
+        self._own = re.compile(rf"(?<![\w]){'(?:' + words + ')'}(?![\w])") if words else None
+        self._uuids = uuids or Uuids()
+        self._known: dict[str, str] = {}
+
+    def text(self, text: str) -> str:
+        """Return a text without them."""
+        text = PEM.sub(REMOVED, text)
+        text = ASSIGNED.sub(lambda match: f"{match[1]}{REMOVED}", text)
+        text = BEARER.sub(lambda match: f"{match[1]} {REMOVED}", text)
+        text = KEYS.sub(REMOVED, text)
+        text = URL_USER.sub(f"{REMOVED}@", text)
+        text = MAIL.sub("(mail)", text)
+        text = HOME.sub("user", text)
+        text = self._uuids(text)
+        for form in (MAC, IPV4, IPV6):
+            text = form.sub(self._address, text)
+        return self._own.sub("(name)", text) if self._own else text
+
+    def value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON
+        """Return JSON data without them; the value of a secret's key is removed as a whole."""
+        return cleaned(value, self.text, is_secret=_is_secret)
+
+    def _address(self, match: re.Match[str]) -> str:
+        if match[0] in KEPT or not _is_address(match[0]):
+            return match[0]
+        return self._known.setdefault(match[0].lower(), f"(address {len(self._known) + 1})")
+
+
+def cleaned(
+    value: Any,  # noqa: ANN401 - any JSON
+    clean: Callable[[str], str],
+    is_secret: Callable[[str], bool] = lambda _: False,
+) -> Any:  # noqa: ANN401
+    """Return JSON data with its texts cleaned, and its keys in order."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {
+            clean(key): REMOVED
+            if is_secret(key) and value[key]
+            else cleaned(value[key], clean, is_secret)
+            for key in sorted(value)
+        }
+    if isinstance(value, (list, tuple)):
+        return [cleaned(item, clean, is_secret) for item in value]
+    return value
+
+
+def _is_secret(key: str) -> bool:
+    return bool(re.search(NAMES, key, re.IGNORECASE))
+
+
+def _is_address(text: str) -> bool:
+    if MAC.fullmatch(text):
+        return True
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
