@@ -19,7 +19,7 @@ from nvct.host.nvml import mig_answers
 from nvct.host.nvml.answers import nothing
 from nvct.mig import steps as changes
 from nvct.mig.holders import Holder, holders, own_processes
-from nvct.mig.layout import COMPUTE_SLICES, layout_of
+from nvct.mig.layout import COMPUTE_SLICES, Layout, layout_of, part_of
 from nvct.mig.plan import Plan
 
 TYPE_CHECKING = False
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
     Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"
+
+
+class HeldError(HostError):
+    """A process has a device open that would change; nothing was changed."""
 
 
 class Resolve(Protocol):
@@ -131,6 +135,29 @@ def apply(machine: Machine, resolve: Resolve) -> bool:
         return changed
 
 
+def renew(machine: Machine, uuid: str, gi: int) -> bool:
+    """Destroy a GPU instance and make it again at its place; return whether it was there.
+
+    Raises:
+        HostError: as `apply`; also if neither the old nor the new instance is there.
+    """
+    with machine.journal.lock():
+        recover(machine)
+        state = machine.session.mig()
+        gpu = next((gpu for gpu in state.gpus if gpu.uuid == uuid), None)
+        is_there = gpu and any(instance.id == gi for instance in gpu.instances)
+        if gpu is None or not is_there or gpu.pending != gpu.enabled:
+            return False
+        others = tuple(part_of(instance) for instance in gpu.instances if instance.id != gi)
+        without = Plan(layouts={uuid: Layout(enabled=gpu.enabled, parts=others)})
+        whole = Plan(layouts={uuid: layout_of(gpu)})
+        _refuse_if_held(machine, [gpu], without, harmless=AGENT)
+        with machine.pause(staying([gpu], without)):
+            _refuse_if_held(machine, [gpu], without)
+            _change(machine, state, [gpu], without, whole)
+        return True
+
+
 def recover(machine: Machine) -> bool:
     """End an interrupted change with the former or the new layout; return whether there was one.
 
@@ -166,13 +193,14 @@ def _apply(machine: Machine, resolve: Resolve) -> bool:
     return True
 
 
-def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], after: Plan) -> None:
-    """Make the changes, or restore the former layout."""
+def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], *plans: Plan) -> None:
+    """Carry out plans, one after another, or restore the former layout."""
     before = Plan(layouts={gpu.uuid: layout_of(gpu) for gpu in changed})
-    machine.journal.open(before, after)
+    machine.journal.open(before, plans[-1])
     try:
-        _carry_out(machine, state, after, changes.steps)
-        _verify(machine, after)
+        for plan in plans:
+            _carry_out(machine, state, plan, changes.steps)
+            state = _verify(machine, plan)
     except BaseException as error:
         _go_back(machine, before)
         machine.journal.close()
@@ -258,8 +286,8 @@ class _Naming:
             ) from error
 
 
-def _verify(machine: Machine, plan: Plan) -> None:
-    """Compare what NVML reports with the plan.
+def _verify(machine: Machine, plan: Plan) -> MigState:
+    """Compare what NVML reports with the plan, and return it.
 
     Raises:
         HostError: they differ.
@@ -274,6 +302,7 @@ def _verify(machine: Machine, plan: Plan) -> None:
     if wrong or gone:
         names = ", ".join([*(f"GPU {gpu.index}" for gpu in wrong), *sorted(gone)])
         raise HostError(f"NVML accepts the changes but reports another layout: {names}")
+    return state
 
 
 def _go_back(machine: Machine, before: Plan) -> None:
@@ -339,12 +368,12 @@ def _refuse_if_held(
     """Refuse a change of a device that a process uses, but for one command.
 
     Raises:
-        HostError: there is such a process.
+        HeldError: there is such a process.
     """
     found = [] if machine.may_be_held else in_the_way(machine, changed, after)
     found = [holder for holder in found if holder.command != harmless]
     if found:
-        raise HostError(
+        raise HeldError(
             "; ".join(map(str, found[:4])) + (" and others" if len(found) > 4 else ""),
             hint="end these processes, then apply again; nothing was changed",
         )

@@ -14,12 +14,14 @@ import pytest
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.mig_manager.node_labels import CONFIG, REASON, STATE
+from nvct.sim import node_changes, tree
+from nvct.sim.mig import mig_uuid
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import FOLDER, NODE, Cluster
-from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, asks, state
+from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, asks, simulated, state
 from tests.kubernetes.device_plugin import log as log_of
 from tests.kubernetes.listed import kubelet
 from tests.kubernetes.pods import run_all
@@ -51,6 +53,14 @@ MIG_UUID = re.compile(r"UUID: (MIG-[0-9a-f-]+)")
 STAYS = "nvidia-smi -L; sleep 600"
 SOON_S = 5.0
 """From the label to the kubelet's list. The change itself waits 1 s for the plugin."""
+AWAY_S = 60.0
+CHANGE, JOURNAL = "/run/nvct-agent/mig-change.json", "/run/nvct-agent/mig-journal.json"
+MOMENTS = {
+    "before": f"until [ -e {CHANGE} ]; do :; done",
+    "in the middle": f"until [ -e {JOURNAL} ]; do :; done",
+    "after": f"until [ -e {JOURNAL} ]; do :; done; while [ -e {JOURNAL} ]; do :; done",
+}
+"""Waits of the shell for a moment of a change: devices paused, being changed, changed."""
 TEXT = """
 version: v1
 mig-configs:
@@ -224,31 +234,77 @@ def test_what_pods_have_stays_and_a_busy_gpu_is_named(node: Cluster, account: st
         until_shown(node, "success")
 
 
-def test_a_killed_agent_and_an_api_server_that_is_away_leave_nothing_paused(
-    node: Cluster, account: str
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_an_agent_that_is_killed_leaves_nothing_paused(
+    node: Cluster, account: str, moment: str
 ) -> None:
     label(node, "all-disabled", f"{PLUGIN}=true")
     with running(node, account):
         listed(node, GPU, GPUS)
         until_shown(node, "success")
+        kill = f"{MOMENTS[moment]}; kill -KILL $(cat {PID})"
+        killer = node.box.start(["timeout", f"{TIMEOUT_S:g}", "sh", "-c", kill], "killer.log")
         label(node, "mixed")
-        until_shown(node, "pending")
-        end(node, "KILL")
-        assert labels(node)[PLUGIN] == "paused-for-mig-change"
+        assert killer.wait(TIMEOUT_S) == 0, log(node)
+        if moment != "after":  # else it may have written the state
+            assert shown(node)[0] == "pending", log(node)
+            assert labels(node)[PLUGIN] == "paused-for-mig-change"
     with agent(node, account, wanted="mixed"):
         listed(node, LARGE, 1)
         assert labels(node)[PLUGIN] == "true"
 
+
+def test_a_minute_without_an_api_server_ends_no_change_and_leaves_nothing_paused(
+    node: Cluster, account: str
+) -> None:
+    """It takes that minute: more than each limit of a request and of a watch's answer."""
+    with agent(node, account):
+        label(node, "mixed", f"{PLUGIN}=true")
+        until_shown(node, "success")
+        listed(node, LARGE, 1)
         label(node, "small")
         until_shown(node, "pending")
         node.box.call("pkill", "-STOP", "-x", "kube-apiserver")
+        began = time.monotonic()
         try:
             listed(node, SMALL, 3)  # the kubelet's own list
-            time.sleep(2)
+            listed(node, LARGE, 0)
+            time.sleep(AWAY_S - (time.monotonic() - began))
         finally:
             node.box.call("pkill", "-CONT", "-x", "kube-apiserver")
+        began = time.monotonic()
         until_shown(node, "success")
+        print(f"the state is right {time.monotonic() - began:.1f} s after the API server is back")
         assert labels(node)[PLUGIN] == "true"
+        label(node, "all-disabled")  # the watch goes on, too
+        listed(node, GPU, GPUS)
+
+
+def test_a_device_that_fails_is_made_again_when_its_pod_has_ended(
+    node: Cluster, account: str
+) -> None:
+    """It takes up to half a minute: the manager looks every 30 s."""
+    with agent(node, account):
+        label(node, "small")
+        listed(node, SMALL, 3)
+        until_shown(node, "success")
+        node.api.create(PODS, asks(1, STAYS, SMALL).manifest("train"))
+        try:
+            assert wait(lambda: "MIG-" in log_of(node, "train"), TIMEOUT_S), state(node, "train")
+            (uuid,) = MIG_UUID.findall(log_of(node, "train"))
+            gpu = tree.gpu_uuid(simulated(node).name, 0)
+            found = simulated(node).state().find("gi", gpu=0)
+            ids = [int(entry.fields["id"]) for entry in found]
+            (failed,) = [gi for gi in ids if mig_uuid(gpu, gi, 0) == uuid]
+            node_changes.apply(simulated(node), "xid", ["0", "48", f"gi={failed}", "ci=0"])
+            listed(node, SMALL, 2)
+        finally:
+            deleted(node, "train")
+        listed(node, SMALL, 3)
+        assert "it was destroyed and made again" in log(node)
+        assert shown(node) == ("success", "")
+        results = run_all(node.api, {"again": asks(3, name=SMALL)})
+        assert len(set(MIG_UUID.findall(results["again"].log))) == 3
 
 
 def test_a_pod_in_the_middle_gets_a_device_that_is_there_or_none(

@@ -119,6 +119,20 @@ class Board:
         """Consider every device healthy."""
         return self._step(list(self.states), Forget(), now)
 
+    def broken_instances(self) -> set[tuple[str, int]]:
+        """Return the GPU instances with an error that ends with them: GPU's UUID, id."""
+        return {
+            (key.gpu, key.gi)
+            for key, health in self.states.items()
+            if key.gi != WHOLE
+            and (health.state, health.action) == ("unhealthy", "reset")
+            and self.states.get(Key(key.gpu), Health()).is_offered
+        }
+
+    def forget_instance(self, gpu: str, gi: int, now: float) -> list[Change]:
+        """Consider a GPU instance healthy: it is another one with the same id."""
+        return self._step([key for key in self._instances(gpu) if key.gi == gi], Forget(), now)
+
     def to_dict(self) -> dict[str, Json]:
         """Return the states as JSON data."""
         return {

@@ -185,6 +185,14 @@ class HealthEngine:
         """Consider every device healthy; an error that is still there is found again."""
         self._note(self._board.forget(time.monotonic()))
 
+    def broken_instances(self) -> set[tuple[str, int]]:
+        """Return the GPU instances to be destroyed and made again: GPU's UUID, id."""
+        return self._board.broken_instances() if self._settings.recovers else set()
+
+    def note_renewed(self, gpu: str, gi: int) -> None:
+        """Note that a GPU instance was destroyed and made again."""
+        self._note(self._board.forget_instance(gpu, gi, time.monotonic()))
+
     def set_nvml_problem(self, source: str, problem: str) -> None:
         """Make all devices unhealthy while NVML does not answer one who asks it.
 

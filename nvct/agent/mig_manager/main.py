@@ -59,6 +59,7 @@ def make(
         ClusterError: there is no access to the cluster.
     """
     from nvct.agent import cluster, mig_verbs
+    from nvct.agent.health import shared
     from nvct.agent.instance import FOLDER
     from nvct.agent.mig_manager import options
     from nvct.agent.mig_manager.host_services import HostServices
@@ -93,6 +94,7 @@ def make(
         services=HostServices(settings.host_root, settings.clients_file, FOLDER),
         pods=Pods(client, connected),
         log=journal,
+        health=partial(shared.existing, client),
     )
 
 

@@ -18,6 +18,7 @@ from nvct.agent.condition.condition import Condition
 from nvct.agent.condition.task import event
 from nvct.agent.mig_manager import node_labels
 from nvct.agent.mig_manager.pods import sentence
+from nvct.agent.mig_manager.renewal import Renewals
 from nvct.agent.nvml_client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.cluster import Cluster, Object
     from nvct.agent.exposition import Family
+    from nvct.agent.health.engine import HealthEngine
     from nvct.agent.logs import Log
     from nvct.agent.mig_manager.host_services import HostServices
     from nvct.agent.mig_manager.node_labels import State
@@ -76,6 +78,7 @@ class MigManager:
         services: HostServices,
         pods: Pods,
         log: Log,
+        health: Callable[[], HealthEngine | None] = lambda: None,
     ) -> None:
         """Do nothing yet; the node's name is known."""
         self.reload = asyncio.Event()
@@ -86,6 +89,7 @@ class MigManager:
         self._services = services
         self._pods = pods
         self._log = log
+        self._renewals = Renewals(health, work, pods, log)
         self._node: Object | None = None
         self._seen: str | None = None
         self._name = ""
@@ -145,7 +149,18 @@ class MigManager:
                     self._complain(error)
                     delay_s = _about(DELAYS_S[min(failures, len(DELAYS_S) - 1)])
                     failures += 1
+            await self._renew()
             await waiting.until_set(self.reload, delay_s)
+
+    async def _renew(self) -> None:
+        """Make MIG devices again that have failed, if nothing uses them."""
+        self._session.begin(DEADLINE_S)
+        try:
+            await self._renewals.run(self._run)
+        except SupervisorEndedError:
+            raise
+        except NvctError as error:
+            self._complain(error)
 
     def _see(self, node: Object | None) -> None:
         if node is None:

@@ -103,6 +103,15 @@ class Work:
         apply.apply(self.machine, resolve)
         self.make_nodes()
 
+    def renew(self, gpu: str, gi: int) -> None:
+        """Destroy a GPU instance and make it again.
+
+        Raises:
+            NvctError: as `apply`.
+        """
+        apply.renew(self.machine, gpu, gi)
+        self.make_nodes()
+
     def set_modes(self, name: str) -> None:
         """Set the MIG modes of a configuration; they may stay pending until a reboot.
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvct.agent.cluster import Kind, Object
+    from nvct.agent.health.engine import HealthEngine
     from nvct.host.nvml.mig_model import MigState
     from nvct.sim import tree
 
@@ -155,6 +156,7 @@ class Lab:
         self.config = ""
         self.log = io.StringIO()
         self.paused: list[object] = []
+        self.health: HealthEngine | None = None
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[task.MigManager]:
@@ -174,7 +176,9 @@ class Lab:
             services=HostServices("/", "", self.folder),
             pods=self.pods,  # type: ignore[arg-type]
             log=Log(target=self.log),
+            health=lambda: self.health,
         )
+        self.client = client
         runs = asyncio.create_task(work.run())
         self.machine, self.session, self.supervisor = machine, session, supervisor
         try:
