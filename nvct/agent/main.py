@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,7 +21,7 @@ from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.program import ENDING
 from nvct.agent.status import Status
-from nvct.agent.task_table import NOT_BOTH, OFFERING, TASKS
+from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.tasks import Task
 from nvct.agent.variables import LISTEN_ENV, SOCKET_ENV
 from nvct.agent.waiting import unless, within
@@ -43,6 +44,8 @@ CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
 HARDWARE_S = 5.0
 """How often a node without a GPU is looked at."""
+CONFIG_S, LOOK_S = 5.0, 0.05
+"""How long a task waits for the config file at the start of config-manager; between two looks."""
 
 
 @dataclass
@@ -155,6 +158,8 @@ class Agent:
             await server.close()
 
     async def _run_task(self, name: str) -> None:
+        if CONFIG_MANAGER in self.names and name != CONFIG_MANAGER:
+            await _appears(self.env.get("CONFIG_FILE", ""))
         env = with_driver_roots(self.env)
         work = self.running[name] = TASKS[name](env, self.client, self.journal)
         try:
@@ -203,6 +208,14 @@ def run(
     listen = env.get(LISTEN_ENV, "")
     agent = Agent(names, env, client, journal, has_gpu, http.address(listen) if listen else None)
     asyncio.run(_serve(agent, Instance(folder)))
+
+
+async def _appears(path: str) -> None:
+    """Wait a moment for a file; a task that needs it says then that it is missing."""
+    until = time.monotonic() + CONFIG_S
+    there = partial(os.path.exists, path)
+    while path and not there() and time.monotonic() < until:  # noqa: ASYNC110 - a file tells nothing
+        await asyncio.sleep(LOOK_S)
 
 
 async def _serve(agent: Agent, instance: Instance) -> None:

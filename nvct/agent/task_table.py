@@ -67,9 +67,11 @@ OFFERING = ("device-plugin", "dra")
 """The tasks that offer devices; if an agent has both, a label of the Node chooses."""
 NOT_BOTH = ("dra", "mig-manager")
 """A configuration by a label knows nothing of the MIG devices that claims have."""
+CONFIG_MANAGER = "config-manager"
+"""It writes the file that the others read."""
 TASKS: Mapping[str, Factory] = {
     "condition": _condition,
-    "config-manager": _config_manager,
+    CONFIG_MANAGER: _config_manager,
     "device-plugin": _device_plugin,
     "dra": _dra,
     "exporter": _exporter,

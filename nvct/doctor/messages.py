@@ -218,7 +218,7 @@ MESSAGES = (
         "plugin-endpoint", "kubelet",
         r"[Nn]o device plugin registered|endpoint \S+ has been stopped",
         "The device plugin of this resource does not run.",
-        "See `nvct agent --status` on the node.", Reason.ResourceNotListed,
+        "See `nvct agent --status`, in the agent's pod or on the node.", Reason.ResourceNotListed,
     ),
     Message(
         "plugin-strategy", "nvidia-device-plugin",

@@ -110,12 +110,12 @@ class Reason(Enum):
     AgentTaskFailed = (
         "Do the tasks of the node's agent run?",
         "the tasks in the agent's /status",
-        "Correct what the evidence names; `nvct agent --status` shows when it runs again.",
+        "Correct what the evidence names; `nvct agent --status`, in its pod, shows when it runs.",
     )
     ResourceNotListed = (
         "Has the kubelet read the list of devices?",
         "the resources in the agent's /status, and the kubelet's checkpoint of its devices",
-        "Read the reason in `nvct agent --status`, and the log of the kubelet.",
+        "Read `nvct agent --status`, in the agent's pod or on the node, and the kubelet's log.",
     )
     DevicePluginNotAlone = (
         "Is nvct's device plugin the only one for its resources?",

@@ -6,7 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.engines import configured, crash, releases
+from tests.engines.checks import UUID
 from tests.engines.daemons import Docker
+from tests.engines.engines import CONFIG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,3 +104,33 @@ def test_a_file_that_is_broken_already_is_refused_at_once(bare: Docker) -> None:
 @pytest.mark.parametrize("docker", [releases.of_release("trixie")], indirect=True)
 def test_a_kill_at_any_point_leaves_a_docker_that_starts(bare: Docker) -> None:
     crash.leaves_an_engine_that_starts(bare, "--set-as-default", "--cdi.enabled")
+
+
+NO_IMAGES = """
+[[nvct.policy.rules]]
+name = "images do not ask for GPUs in pods"
+kubernetes = true
+by = ["image-env"]
+then = "ignore"
+"""
+
+
+def test_pods_of_cri_dockerd_get_what_the_device_plugin_answers(bare: Docker) -> None:
+    """cri-dockerd hands on the answer's variables, and the kubelet's cgroup, but no CDI device."""
+    config = bare.box.read(CONFIG)
+    in_a_pod = f"--cgroup-parent=/{bare.box.cgroup}/kubepods/besteffort/pod1"
+    bare.configure("--set-as-default")
+    bare.box.write(CONFIG, config + NO_IMAGES)
+    try:
+        bare.restart()
+        _, second = UUID.findall(
+            bare.run("nvidia-smi -L", "--env=NVIDIA_VISIBLE_DEVICES=0,1").stdout
+        )
+        answer = f"--env=NVIDIA_VISIBLE_DEVICES={second}"
+        completed = bare.run("nvidia-smi -L", in_a_pod, answer)
+        assert UUID.findall(completed.stdout) == [second], completed
+        of_image = "--env=NVIDIA_VISIBLE_DEVICES=all"
+        configured.has_no_gpu(bare.run(configured.NODES, in_a_pod, of_image))
+        assert bare.run("nvidia-smi -L", of_image).stdout.count("UUID") > 1, "no pod"
+    finally:
+        bare.box.write(CONFIG, config)

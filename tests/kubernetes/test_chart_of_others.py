@@ -117,7 +117,8 @@ class SilentHandler(SimpleHTTPRequestHandler):
         ((), {}),
         (("--set", "compatWithCPUManager=true", "--set", "resources.requests.cpu=100m",
           "--set", "resources.limits.memory=512Mi"), {"PASS_DEVICE_SPECS": "true"}),
-        (("--set", "migStrategy=mixed"), {"MIG_STRATEGY": "mixed"}),
+        (("--set", "compatWithCPUManager=true", "--set", "migStrategy=mixed"),
+         {"PASS_DEVICE_SPECS": "true", "MIG_STRATEGY": "mixed"}),
         (("--set", "deviceListStrategy=volume-mounts", "--set", "deviceIDStrategy=index"),
          {"DEVICE_LIST_STRATEGY": "volume-mounts", "DEVICE_ID_STRATEGY": "index"}),
         (("--set", "legacyDaemonsetAPI=true", "--set", "nvidiaDriverRoot=/"), {}),
@@ -143,7 +144,7 @@ def test_the_helm_commands_of_guide_e(
     (daemon_set,) = (each for each in objects if each["kind"] == "DaemonSet")
     agent = agent_of(daemon_set["spec"]["template"]["spec"])
     assert expected.items() <= env_of(agent).items()
-    if "PASS_DEVICE_SPECS" in expected:
+    if "resources.requests.cpu=100m" in words:
         assert agent["resources"] == {"requests": {"cpu": "100m"}, "limits": {"memory": "512Mi"}}
     has_line = "- legacyDaemonsetAPI: " in release["info"]["notes"]
     assert has_line == ("legacyDaemonsetAPI=true" in words)

@@ -60,9 +60,9 @@ class DeviceEvents:
         """Make the Events of the notices in /status that are new."""
         if time.monotonic() < self._retry_at:
             return
-        if "health" not in document:
+        notices = (document.get("health") or {}).get("notices")
+        if notices is None:  # no task watches the health yet
             return
-        notices = document["health"]["notices"]
         if self._told is None:  # later, numbers alone decide: the clock may be set back
             old = [notice["number"] for notice in notices if notice["at"] < self._since]
             self._told = max(old, default=0)

@@ -250,7 +250,7 @@ class Preparer:
         if device is None:
             raise HostError(
                 f"Node {self._node} has no device {allocated.device} now",
-                hint="see `nvct agent --status` on the node",
+                hint="see `nvct agent --status`, in the agent's pod or on the node",
             )
         return Entry(
             device=device.name, uuid=device.uuid, gpu=device.gpu,

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
     from nvct.agent.mps.place import Place
     from nvct.oci.jsontext import Json
 
-PERIOD_S = 2.0
-"""How often the daemons are looked at."""
+PERIOD_S, SOON_S = 2.0, 0.5
+"""How often the daemons are looked at; and when one has just ended."""
 DELAYS_S = (0.0, 2.0, 5.0, 10.0, 30.0)
 """Until the next start, by the failures before it."""
 HANGS = 5
 """Looks without an answer after which a daemon that lives is killed."""
 NOT_YET = "the MPS control daemon has not been started yet"
+ENDED = "the MPS control daemon has ended"
 NO_DAEMON = "no MPS control daemon answers; mps-control-daemon has to run on this node"
 
 
@@ -112,6 +113,9 @@ class Kept:
                     self._silent += 1
                     self.problem = "the MPS control daemon does not answer"
                     return
+                if not self.problem:  # told before it is started again: its clients have ended
+                    self.problem = ENDED
+                    return
                 if not self._start():
                     return
             self._silent = 0
@@ -125,7 +129,6 @@ class Kept:
         Raises:
             HostError: it does not start.
         """
-        self.problem = self.problem or "the MPS control daemon has ended"
         if time.monotonic() < self._next_start:
             return False
         delay_s = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)]
@@ -163,7 +166,8 @@ def serve(connection: socket) -> None:
             if state != sent:
                 messages.send(connection, {**state})
                 sent = state
-            readable, _, _ = select.select([connection], [], [], PERIOD_S if sent else None)
+            pause_s = SOON_S if ENDED in state.values() else PERIOD_S
+            readable, _, _ = select.select([connection], [], [], pause_s if sent else None)
             if readable:
                 _take(keeper, messages.receive(connection))
                 sent = None

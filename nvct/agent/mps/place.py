@@ -2,18 +2,20 @@
 """Where MPS runs: its folders, its programs, and the shared memory of clients and servers.
 
 NVIDIA's programs are in this container if the driver was injected into it. Else they are in the
-driver's root, and start there by chroot(2). Clients in pods see MPS_FOLDER/shm as /dev/shm, so it
+driver's root, and start there by chroot(2), or below the host's root if the driver's has no C
+library, as on GKE. Clients in pods see MPS_FOLDER/shm as /dev/shm, so it
 has to be that of the daemon as well: the daemon gets it in a mount namespace of its own.
 """
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import sys
 from dataclasses import dataclass
 
-from nvct.agent.driver_root import with_driver_roots
+from nvct.agent.driver_root import DEV_ROOT_ENV, with_driver_roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +28,13 @@ SHM = "shm"
 INSIDE = "/tmp"  # noqa: S108 - a folder of every root, on which the folder of MPS is mounted
 PROGRAM = "nvidia-cuda-mps-control"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROGRAMS = ("/usr/bin", "/bin")
+LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/lib64", "/usr/lib",
+)  # fmt: skip
+"""Folders of a driver's root."""
+LOADERS = ("lib*/ld-linux*", "lib*/ld-musl*", "usr/lib*/ld-linux*", "lib*/*/ld-linux*")
+"""Programs start only where one of these is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +43,15 @@ class Place:
 
     Attributes:
         folder: of MPS, with a folder for each resource.
-        root: the driver's root, "/" for this container's own.
+        root: the root of the programs, "/" for this container's own.
+        driver: the driver's root below that one, "" if it is the same.
         is_private: whether they run in a mount namespace of their own.
     """
 
     folder: str
     root: str = "/"
     is_private: bool = True
+    driver: str = ""
 
     def folders(self, resource: str) -> tuple[str, str]:
         """Return the folders of a resource's pipes and logs, for this process."""
@@ -51,9 +62,17 @@ class Place:
         is_own = self.root == "/"
         folder = self.folder if is_own else INSIDE
         return {
-            **(os.environ if is_own else {"PATH": PATH}),
+            **(os.environ if is_own else self._paths()),
             "CUDA_MPS_PIPE_DIRECTORY": f"{folder}/{resource}/pipe",
             "CUDA_MPS_LOG_DIRECTORY": f"{folder}/{resource}/log",
+        }
+
+    def _paths(self) -> dict[str, str]:
+        if not self.driver:
+            return {"PATH": PATH}
+        return {
+            "PATH": ":".join([*(f"{self.driver}{folder}" for folder in PROGRAMS), PATH]),
+            "LD_LIBRARY_PATH": ":".join(f"{self.driver}{folder}" for folder in LIBRARIES),
         }
 
     def command(self, program: str, *words: str) -> list[str]:
@@ -69,11 +88,18 @@ def of_environment(env: Mapping[str, str]) -> Place:
     folder = CONTAINER_FOLDER
     if not os.path.isdir(folder):
         folder = env.get("MPS_ROOT") or DEFAULT_ROOT
-    root = "/"
+    root, driver = "/", ""
     if shutil.which(PROGRAM) is None:
         driver_root = with_driver_roots(env).get("DRIVER_ROOT_CTR_PATH", "/driver-root")
         root = driver_root if os.path.isdir(driver_root) else "/"
-    return Place(folder, root, is_private=not has_shm(folder) or root != "/")
+        host = env.get(DEV_ROOT_ENV, "").rstrip("/")
+        if host and root.startswith(f"{host}/") and not _starts_programs(root):
+            root, driver = host, root.removeprefix(host).rstrip("/")
+    return Place(folder, root, is_private=not has_shm(folder) or root != "/", driver=driver)
+
+
+def _starts_programs(root: str) -> bool:
+    return any(glob.glob(f"{glob.escape(root)}/{pattern}") for pattern in LOADERS)
 
 
 def has_shm(folder: str) -> bool:

@@ -7,15 +7,17 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
 import tempfile
+from typing import Any, cast
 
 import pytest
 from prometheus_client import parser
 
-from nvct.agent import http, logs, status, tasks
+from nvct.agent import http, logs, main, status, tasks
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.http import Request
@@ -32,6 +34,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
+
+    from nvct.agent.tasks import Runs
 
 
 @pytest.fixture
@@ -74,6 +78,37 @@ async def serving(made: Agent, folder: str) -> AsyncIterator[None]:
     finally:
         stopped.set()
         await runs
+
+
+@pytest.mark.parametrize("limit_s", [60.0, 0.0], ids=["it-comes", "it-does-not"])
+def test_a_task_waits_a_moment_for_the_file_of_config_manager(
+    limit_s: float, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both start at once; without the wait, each start of the agent would log failures."""
+    path, began = f"{folder}/config.yaml", list[str]()
+    monkeypatch.setattr(main, "CONFIG_S", limit_s)
+
+    def factory(name: str) -> Callable[..., Runs]:
+        class Work:
+            async def run(self) -> None:
+                began.append(name)
+                await forever()
+
+        return lambda *_: cast("Runs", Work())
+
+    names = ("config-manager", "labels")
+    monkeypatch.setattr(main, "TASKS", {name: factory(name) for name in names})
+    log = Log(target=io.StringIO())
+    made = Agent(names[::-1], {"CONFIG_FILE": path}, cast("Any", Unused()), log, lambda: True)
+
+    async def test() -> None:
+        async with serving(made, folder):
+            if limit_s:
+                await until(lambda: began == ["config-manager"])
+                os.close(os.open(path, os.O_CREAT))
+            await until(lambda: sorted(began) == sorted(names))
+
+    asyncio.run(test())
 
 
 def probe(made: Agent, path: str) -> tuple[int, str]:

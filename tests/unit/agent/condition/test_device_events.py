@@ -181,6 +181,8 @@ def test_events_wait_for_an_api_server_that_does_not_answer(
     assert lab.tell() == ["node-1", "train"]
 
 
-def test_an_agent_without_health_has_no_events(lab: Lab) -> None:
-    asyncio.run(lab.events.tell(cast("Cluster", lab.cluster), {}))
+@pytest.mark.parametrize("document", [{}, {"health": {}}, {"health": None}])
+def test_an_agent_without_health_has_no_events(document: dict[str, Any], lab: Lab) -> None:
+    """Such as one whose device plugin has not started yet."""
+    asyncio.run(lab.events.tell(cast("Cluster", lab.cluster), document))
     assert lab.cluster.events == []

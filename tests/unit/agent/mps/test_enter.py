@@ -83,3 +83,30 @@ def test_the_drivers_root_is_used_if_this_container_lacks_the_program(
     (folder / "mps").mkdir()
     assert place.of_environment(env).folder == str(folder / "mps")
     assert Place("/mps").command("x")[0] == sys.executable
+
+
+@pytest.mark.parametrize("has_loader", [False, True], ids=["of-gke", "with-a-c-library"])
+def test_a_drivers_root_without_a_c_library_is_used_from_the_hosts(
+    *, has_loader: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setattr(place, "CONTAINER_FOLDER", str(folder / "mps"))
+    host = folder / "host"
+    driver = host / "home/kubernetes/bin/nvidia"
+    (driver / "lib64").mkdir(parents=True)
+    if has_loader:
+        (driver / "lib64/ld-linux-x86-64.so.2").touch()
+    env = {
+        "MPS_ROOT": str(folder), "DRIVER_ROOT_CTR_PATH": str(driver),
+        "DEV_ROOT_CTR_PATH": str(host),
+    }  # fmt: skip
+
+    where = place.of_environment(env)
+
+    if has_loader:
+        assert where == Place(str(folder), str(driver))
+        return
+    assert where == Place(str(folder), str(host), driver="/home/kubernetes/bin/nvidia")
+    variables = where.environment(RESOURCE)
+    assert variables["PATH"].startswith("/home/kubernetes/bin/nvidia/usr/bin:/home/kubernetes/bin")
+    assert "/home/kubernetes/bin/nvidia/lib64" in variables["LD_LIBRARY_PATH"].split(":")
