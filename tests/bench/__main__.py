@@ -15,7 +15,7 @@ from pathlib import Path
 from nvct.errors import NvctError, line
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct.sim import attach, container_support, tree
-from tests.bench import dra, generation, scrape
+from tests.bench import dra, fragmentation, generation, scrape
 
 AGENTS = {"h100": "device plugin, 8 GPUs", "a100-16": "device plugin, 16 GPUs"}
 """Profiles of nodes and the titles of their tables."""
@@ -23,7 +23,11 @@ AGENTS = {"h100": "device plugin, 8 GPUs", "a100-16": "device plugin, 16 GPUs"}
 
 def main() -> int:
     """Build simulated nodes and measure inside each; return the exit status."""
-    measure = {"scrape": scrape.measure, "dra": dra.measure}.get("".join(sys.argv[1:]))
+    measure = {
+        "scrape": scrape.measure,
+        "dra": dra.measure,
+        "fragmentation": fragmentation.measure,
+    }.get("".join(sys.argv[1:]))
     if measure is not None:  # the parts that need no containers
         with tempfile.TemporaryDirectory(prefix="nvct-bench-") as folder:
             return measure(Path(folder))

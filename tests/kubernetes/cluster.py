@@ -18,7 +18,7 @@ from tests.kubernetes.api import Api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from tests.engines.box import Box
     from tests.engines.supervised import Supervised
@@ -28,6 +28,7 @@ ADDRESS = "10.0.0.1"
 FOLDER = "/run/kubernetes"
 """Files of the cluster, in the machine's private /run: they vanish with the machine."""
 KUBECONFIG = f"{FOLDER}/kubeconfig"
+OTHER_PORT = 444
 READY_TIMEOUT_S = 60.0
 SYSCTL = {
     "vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10",
@@ -104,14 +105,22 @@ class Cluster:
         audit_log: what the API server records; see `tests.kubernetes.audit`.
     """
 
-    def __init__(self, box: Box, engine: Supervised) -> None:
+    def __init__(
+        self, box: Box, engine: Supervised, gates: Mapping[str, bool] | None = None
+    ) -> None:
         """Start it in a machine with a running, configured engine, and wait until it is ready.
+
+        Args:
+            box: the machine.
+            engine: in it.
+            gates: feature gates of all daemons that are not as by default.
 
         Raises:
             ContainerNotPossibleError: it does not start, or its programs cannot be built here.
         """
         self.box = box
         self.engine = engine
+        self._gates = gates or {}
         self.audit_log = box.work / "audit.log"
         self.audit_log.unlink(missing_ok=True)
         for folder in programs.folders():
@@ -175,7 +184,8 @@ class Cluster:
         for name, token in zip(("kubeconfig", "node.kubeconfig"), tokens.values(), strict=True):
             self._write(name, json.dumps(_kubeconfig(token)))
         self._write("audit.yaml", json.dumps(AUDIT))
-        self._write("kubelet.yaml", json.dumps(_kubelet(self.box.cgroup, self.engine.socket)))
+        kubelet = _kubelet(self.box.cgroup, self.engine.socket, self._gates)
+        self._write("kubelet.yaml", json.dumps(kubelet))
 
     def _write(self, name: str, text: str, folder: str = FOLDER) -> None:
         self.box.write(f"{folder}/{name}", text)
@@ -188,7 +198,43 @@ class Cluster:
             "--listen-peer-urls=http://127.0.0.1:2380",
         )  # fmt: skip
         self._keep(
-            "kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", "--secure-port=443",
+            "kube-apiserver", *self._api_server_flags(), "--secure-port=443",
+            f"--audit-policy-file={FOLDER}/audit.yaml", f"--audit-log-path={self.audit_log}",
+        )  # fmt: skip
+        socket = self.box.work / "api.sock"
+        socket.unlink(missing_ok=True)
+        self._keep("kubectl", f"--kubeconfig={KUBECONFIG}", "proxy", f"--unix-socket={socket}")
+        self.api = Api(socket)
+        self._until(self.api.is_ready, "kube-apiserver")
+
+    def start_other_api_server(self, runtime_config: str) -> str:
+        """Start another API server of the same cluster, and return its address.
+
+        Args:
+            runtime_config: the versions of APIs that it has, or has not.
+        """
+        address = f"https://127.0.0.1:{OTHER_PORT}"
+        log = "other-apiserver.log"
+        script = KEEP.format(prepare="", command=" ".join([
+            "kube-apiserver", *self._api_server_flags(), f"--secure-port={OTHER_PORT}",
+            f"--runtime-config={runtime_config}", "--endpoint-reconciler-type=none",
+        ]))  # fmt: skip
+        self.box.start(["sh", "-c", script], log)
+        ready = (
+            "kubectl",
+            f"--kubeconfig={KUBECONFIG}",
+            f"--server={address}",
+            "get",
+            "--raw=/readyz",
+        )
+        self.box.until(
+            lambda: self.box.call(*ready).stdout == "ok", log, timeout_s=READY_TIMEOUT_S
+        )
+        return address
+
+    def _api_server_flags(self) -> list[str]:
+        return [
+            "--etcd-servers=http://127.0.0.1:2379",
             f"--advertise-address={ADDRESS}", "--service-cluster-ip-range=10.0.0.0/24",
             "--allow-privileged", "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction", f"--token-auth-file={FOLDER}/tokens.csv",
@@ -199,16 +245,14 @@ class Cluster:
             "--service-account-issuer=https://kubernetes.default.svc",
             "--kubelet-preferred-address-types=InternalIP",
             "--enable-priority-and-fairness=false", "--profiling=false",
-            f"--audit-policy-file={FOLDER}/audit.yaml", f"--audit-log-path={self.audit_log}",
-        )  # fmt: skip
-        socket = self.box.work / "api.sock"
-        socket.unlink(missing_ok=True)
-        self._keep("kubectl", f"--kubeconfig={KUBECONFIG}", "proxy", f"--unix-socket={socket}")
-        self.api = Api(socket)
-        self._until(self.api.is_ready, "kube-apiserver")
+            *self._gate_flags,
+        ]  # fmt: skip
 
     def _start_node(self) -> None:
-        common = (f"--kubeconfig={KUBECONFIG}", "--leader-elect=false", "--profiling=false")
+        common = (
+            f"--kubeconfig={KUBECONFIG}", "--leader-elect=false", "--profiling=false",
+            *self._gate_flags,
+        )  # fmt: skip
         self._keep(
             "kubelet", f"--config={FOLDER}/kubelet.yaml", f"--hostname-override={NODE}",
             f"--kubeconfig={FOLDER}/node.kubeconfig", f"--node-ip={ADDRESS}",
@@ -222,6 +266,10 @@ class Cluster:
         self._until(self._node_is_ready, "kubelet")
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         self._until(lambda: self.api.find(account) is not None, "kube-controller-manager")
+
+    @property
+    def _gate_flags(self) -> list[str]:
+        return [f"--feature-gates={name}={is_on}" for name, is_on in self._gates.items()]
 
     def _keep(self, name: str, *flags: str, prepare: str = "") -> None:
         words = " ".join(f"'{word}'" for word in (name, *flags))
@@ -249,7 +297,7 @@ def _kubeconfig(token: str) -> dict[str, object]:
     }
 
 
-def _kubelet(group: str, socket: str) -> dict[str, object]:
+def _kubelet(group: str, socket: str, gates: Mapping[str, bool]) -> dict[str, object]:
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -273,5 +321,6 @@ def _kubelet(group: str, socket: str) -> dict[str, object]:
         "staticPodPath": f"{FOLDER}/manifests",
         "nodeStatusUpdateFrequency": "2s",
         "syncFrequency": "10s",
-        "featureGates": {"KubeletInUserNamespace": True},  # ignores limits it may not set
+        # The first one ignores limits that the kubelet may not set.
+        "featureGates": {"KubeletInUserNamespace": True, **gates},
     }  # fmt: skip

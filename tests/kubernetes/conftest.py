@@ -28,6 +28,16 @@ CASES: Mapping[str, tuple[str, Callable[[Box], Supervised]]] = {
 }
 """Releases and engines: containerd 1.7 and 2.1 with the versions of their config.toml; CRI-O with
 runc 1.1, and with a runc that supports user namespaces."""
+OLDER = dict.fromkeys(
+    (
+        "DRAPartitionableDevices", "DRADeviceTaints", "DRAExtendedResource",
+        "DRAConsumableCapacity", "DRADeviceBindingConditions",
+    ),
+    False,
+)  # fmt: skip
+"""Feature gates that Kubernetes 1.34 and 1.35 do not have on by default."""
+GATES: Mapping[str, Mapping[str, bool]] = {"trixie-older-dra": OLDER}
+"""Clusters that are not as by default: `trixie` with these feature gates."""
 CONTAINERD = [of_release(release) for release in ("trixie", "forky")]
 CRIO = ["trixie-crio", "forky-crio"]
 """Not required in CI: `make crio` builds CRI-O on demand."""
@@ -38,14 +48,15 @@ def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """Yield a ready cluster without nvct's changes; skip if it can't run."""
-    release, engine_of = CASES[request.param]
+    gates = GATES.get(request.param)
+    release, engine_of = CASES["trixie" if gates else request.param]
     programs, node, work = engines.prepare(release, tmp_path_factory)
     box = None
     try:
         box = Box(programs, node, work, DRIVER_ROOT)
         engine = engine_of(box)
         engine.start()
-        yield Cluster(box, engine)
+        yield Cluster(box, engine, gates)
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
     finally:

@@ -57,21 +57,48 @@ HUGE = MEMORY.format("200Gi")
 
 
 class Driver:
-    """The driver's process on the node."""
+    """The driver's process on the node.
 
-    def __init__(self, cluster: Cluster, kubeconfig: str) -> None:
+    Attributes:
+        plugins: folder of its journal.
+    """
+
+    def __init__(
+        self, cluster: Cluster, kubeconfig: str, name: str = NODE, folder: str = "", *flags: str
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            cluster: of the node.
+            kubeconfig: of the driver's account.
+            name: of the Node, whose kubelet is a test's unless it is the cluster's own.
+            folder: of that kubelet; "" for the own one.
+            flags: of the driver.
+        """
         self._cluster = cluster
+        self._name = name
+        self._log = f"dra-{name}.log"
+        self.plugins = f"{folder}/plugins" if folder else PLUGINS
         self._words = [
             f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.dra.main",
             f"--container-driver-root={DRIVER_ROOT}", f"--nvidia-driver-root={DRIVER_ROOT}",
-            f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={NODE}",
-            f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand",
+            f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={name}",
+            f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand", *flags,
         ]  # fmt: skip
+        if folder:
+            self._words += [
+                f"--cdi-root={folder}/cdi", f"--kubelet-plugins-directory-path={self.plugins}",
+                f"--kubelet-registrar-directory-path={folder}/registry",
+            ]  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
+
+    def launch(self) -> None:
+        """Start the process."""
+        self._process = self._cluster.box.start(self._words, self._log)
 
     def start(self) -> None:
         before = self.log().count("Registered DRA driver")
-        self._process = self._cluster.box.start(self._words, "dra.log")
+        self.launch()
         assert wait(lambda: self.log().count("Registered DRA driver") > before, TIMEOUT_S), (
             self.log()
         )
@@ -79,17 +106,26 @@ class Driver:
 
     def kill(self) -> None:
         assert self._process is not None
-        self._cluster.box.call("pkill", "-KILL", "-f", "nvct.agent.dra.main")
+        pattern = f"nvct.agent.dra.main .*--node-name={self._name} "
+        self._cluster.box.call("pkill", "-KILL", "-f", pattern)
         self._process.wait(TIMEOUT_S)
 
     def log(self) -> str:
         with contextlib.suppress(FileNotFoundError):
-            return (Path(self._cluster.box.work) / "dra.log").read_text(errors="replace")
+            return (Path(self._cluster.box.work) / self._log).read_text(errors="replace")
         return ""
 
     def journal(self) -> list[str]:
-        document = json.loads(self._cluster.box.read(f"{PLUGINS}/gpu.nvidia.com/{FILE}"))
-        return sorted(claim["name"] for claim in document["claims"])
+        return sorted(claim["name"] for claim in self.claims())
+
+    def claims(self) -> list[dict[str, Any]]:
+        """Return the claims in the journal."""
+        try:
+            text = self._cluster.box.read(f"{self.plugins}/gpu.nvidia.com/{FILE}")
+        except FileNotFoundError:
+            return []
+        found: list[dict[str, Any]] = json.loads(text)["claims"]
+        return found
 
 
 def make_classes(cluster: Cluster, extended: str = GPU) -> None:
@@ -103,8 +139,13 @@ def make_classes(cluster: Cluster, extended: str = GPU) -> None:
         cluster.api.create(f"{API}/deviceclasses", manifest)
 
 
-def account(cluster: Cluster) -> str:
-    """Return the kubeconfig of an account with the rights that the documentation lists."""
+def account(cluster: Cluster, server: str = "") -> str:
+    """Return the kubeconfig of an account with the rights that the documentation lists.
+
+    Args:
+        cluster: gets the account.
+        server: another address of the API server than the usual one.
+    """
     cluster.kubectl("create", "serviceaccount", "dra")
     role = f"{FOLDER}/dra-role.yaml"
     kind = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: dra}"
@@ -116,22 +157,32 @@ def account(cluster: Cluster) -> str:
     config = json.loads(cluster.box.read(KUBECONFIG))
     token = cluster.kubectl("create", "token", "dra").strip()
     config["users"][0]["user"] = {"token": token}
+    if server:
+        config["clusters"][0]["cluster"]["server"] = server
     path = f"{FOLDER}/dra.kubeconfig"
     cluster.box.write(path, json.dumps(config))
     return path
 
 
-def make_far_node(cluster: Cluster) -> None:
-    resources = {"cpu": "4", "memory": "8Gi", "pods": "10"}
-    cluster.api.create(
-        "/api/v1/nodes",
-        {
-            "metadata": {"name": FAR},
-            "status": {"capacity": resources, "allocatable": resources},
-        },
-    )
-    found = cluster.api.find(f"/api/v1/nodes/{FAR}")
+def make_node(cluster: Cluster, name: str) -> dict[str, Any]:
+    """Create a Node without a kubelet, and return it."""
+    resources = {"cpu": "4", "memory": "8Gi", "pods": "100"}
+    status = {"capacity": resources, "allocatable": resources}
+    cluster.api.create("/api/v1/nodes", {"metadata": {"name": name}, "status": status})
+    found = cluster.api.find(f"/api/v1/nodes/{name}")
     assert found is not None
+    return found
+
+
+def make_slices(cluster: Cluster, node: dict[str, Any], *offered: Device) -> None:
+    """Create the slices of devices, as the driver would write them."""
+    contents = slices.contents(Offer(devices=offered), "v1")
+    for manifest in slices.changes([], contents, node).apply:
+        cluster.api.create(f"{API}/resourceslices", manifest)
+
+
+def make_far_node(cluster: Cluster) -> None:
+    found = make_node(cluster, FAR)
     tesla = Device(
         name="gpu-0", uuid="GPU-far", gpu="GPU-far", capacity={"memory": 15360 * MIB},
         attributes={
@@ -139,15 +190,12 @@ def make_far_node(cluster: Cluster) -> None:
             "cudaComputeCapability": Version("7.5.0"), "architecture": "Turing",
         },
     )  # fmt: skip
-    for manifest in slices.changes(
-        [], slices.contents(Offer(devices=(tesla,)), "v1"), found
-    ).apply:
-        cluster.api.create(f"{API}/resourceslices", manifest)
+    make_slices(cluster, found, tesla)
 
 
-def devices(cluster: Cluster) -> dict[str, str]:
-    """Return the UUIDs of the node's devices by name."""
-    found = cluster.api.find(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{NODE}")
+def devices(cluster: Cluster, node: str = NODE) -> dict[str, str]:
+    """Return the UUIDs of a node's devices by name."""
+    found = cluster.api.find(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{node}")
     assert found is not None
     return {
         device["name"]: device["attributes"].get("uuid", {}).get("string", "")

@@ -166,10 +166,11 @@ class DraDriver:
     def _state(self) -> str:
         if self._rejected:
             return "absent"
-        if not (self._is_registered and self._publisher and self._publisher.is_current):
+        mode = self._mode.mode if self._mode else resources_mode.DRA
+        is_current = self._publisher is not None and self._publisher.is_current
+        if not (mode and is_current and self._is_registered):
             return "registering"
-        is_classic = self._mode is not None and self._mode.mode == resources_mode.CLASSIC
-        return "withdrawn" if is_classic else "listed"
+        return "withdrawn" if mode == resources_mode.CLASSIC else "listed"
 
     @property
     def _offered(self) -> Offer:

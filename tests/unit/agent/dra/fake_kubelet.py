@@ -34,9 +34,11 @@ class FakeKubelet:
         version: of the driver's service that it knows.
     """
 
-    def __init__(self, registry: str, version: str = "v1") -> None:
+    def __init__(self, registry: str, version: str = "v1", root: str = "") -> None:
+        """Look for sockets in a folder; `root` is that of the machine with the driver."""
         self.version = version
-        self._registry = registry
+        self._registry = f"{root}{registry}"
+        self._root = root
 
     def sockets(self) -> list[str]:
         """Return the sockets that a kubelet sees: no name with a dot at its start."""
@@ -50,14 +52,15 @@ class FakeKubelet:
             registration.PluginInfo,
         )  # fmt: skip
         assert info.type == "DRAPlugin"
-        assert info.endpoint in glob.glob(glob.escape(info.endpoint))
+        endpoint = f"{self._root}{info.endpoint}"
+        assert endpoint in glob.glob(glob.escape(endpoint))
         assert f"{self.version}.DRAPlugin" in info.supported_versions
         await _call(
             socket, f"/{dra_service.REGISTRATION}/NotifyRegistrationStatus",
             registration.RegistrationStatus(plugin_registered=not error, error=error),
             registration.RegistrationStatusResponse,
         )  # fmt: skip
-        self._endpoint = info.endpoint
+        self._endpoint = endpoint
         return info
 
     async def prepare(self, ref: ClaimRef) -> list[PreparedDevice]:
