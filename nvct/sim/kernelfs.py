@@ -238,6 +238,11 @@ def write_proc(proc: Path, state: State, *, machine: str, host_devices: str) -> 
     minors = [int(gpu.fields["minor"]) for gpu in state.find("gpu")]
     put(proc / "driver/nvidia-caps/mig-minors", mig_minors(max([MAX_GPUS - 1, *minors]) + 1))
     put(proc / "driver/nvidia-caps/sys-minors", "fabric-imex-mgmt 0\n")
+    for switch in state.find("switch"):
+        folder = proc / "driver/nvidia-nvswitch/devices" / proc_bus(switch.fields["bus"])
+        put(folder / "information", "BIOS Version: 96.10.6d.00.01\n")
+    if state.find("switch"):
+        put(proc / "driver/nvidia-nvswitch/permissions", "DeviceFileMode: 438\n")
     write_capabilities(proc, state)
 
 

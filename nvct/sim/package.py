@@ -115,6 +115,12 @@ LOADERS = (
     Library("libGLESv2.so", ".2", "2.1.0", needed=("libGLdispatch.so.0",)),
     Library("libOpenCL.so", ".1", "1.0.0"),
 )
+WAIT_FOR_SIGNAL = """\
+exec </dev/null >/dev/null 2>&1
+trap 'kill $!; exit' INT TERM
+while :; do sleep 3600 & wait; done
+"""
+"""A daemon that does nothing, under its script's name."""
 # From the packages nvidia-fabricmanager and libnvidia-nscq.
 SWITCH_LIBRARIES = (
     Library("libnvfm.so", ".1", "1"),
@@ -273,7 +279,7 @@ def install_extras(root: Path, version: str, extras: Mapping[str, int], *, machi
         folder = root / library_dir(machine)
         for library in SWITCH_LIBRARIES:
             _install_library(folder, library, version, machine)
-        script = f"#!/bin/sh\necho 'nv-fabricmanager: part of a simulated driver {version}'\n"
+        script = f"#!/bin/sh\n# Part of a simulated driver {version}.\n{WAIT_FOR_SIGNAL}"
         _write(root / "usr/bin/nv-fabricmanager", script.encode(), 0o755)
         _make_socket(root / "run/nvidia-fabricmanager/socket")
         write_cache(root, machine)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 
 import pytest
 
@@ -149,3 +150,26 @@ def test_devices_other_than_gpus_are_visible_on_the_node(tmp_path: Path) -> None
     done = attach.run_in(node, ["/bin/sh", "-c", script], dict(os.environ), driver_root="/")
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_the_fabric_manager_of_a_node_with_switches_is_missed_and_found(tmp_path: Path) -> None:
+    if reason := container_support.can_run_containers():
+        pytest.skip(reason)
+    node = tree.create("hgx", "hgx-h100", tmp_path, native=False)
+    check = (
+        "from nvct.doctor.hardware import fabric; from nvct.host.roots import Roots;"
+        "print(*fabric(Roots()).lines)"
+    )
+    look = f"'{sys.executable}' -I -c '{check}'"
+    script = (
+        f"{look}; nv-fabricmanager & until grep -qs nv-fabric /proc/$!/comm; do sleep 0.05; done;"
+        f"{look}; kill $!"
+    )
+
+    done = attach.run_in(node, ["/bin/sh", "-c", script], dict(os.environ), driver_root="/")
+
+    assert done.stdout.splitlines() == [
+        "4 NVSwitches, and no process nv-fabricmanage",
+        "4 NVSwitches, and the fabric manager runs",
+    ], done.stderr

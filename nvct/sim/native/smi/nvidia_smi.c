@@ -85,6 +85,7 @@ static int usage(void)
          "    topo -m                      how GPUs are joined\n"
          "    -mig, --multi-instance-gpu=MODE   0 or 1\n"
          "    -c, --compute-mode=MODE      0 DEFAULT, 2 PROHIBITED or 3 EXCLUSIVE_PROCESS\n"
+         "    -r, --gpu-reset              reset the GPUs, which no process may use\n"
          "    mig -lgip | -lgi | -lci      MIG profiles, GPU instances, compute instances\n"
          "    mig -cgi PROFILE,... [-C]    create GPU instances (with compute instances)\n"
          "    mig -cci [-gi ID] | -dci [-gi ID] [-ci ID] | -dgi [-gi ID]");
@@ -104,7 +105,7 @@ static const char *value_of(int argc, char **argv, int *i, const char *brief, co
 
 struct options {
     const char *id, *query, *processes, *format, *mig_mode, *compute_mode, *groups;
-    bool list, version, help, report, xml;
+    bool list, version, help, report, xml, reset;
 };
 
 static int parse(int argc, char **argv, struct options *o)
@@ -121,6 +122,8 @@ static int parse(int argc, char **argv, struct options *o)
             o->report = true;
         else if (!strcmp(argv[i], "-x") || !strcmp(argv[i], "--xml-format"))
             o->xml = true;
+        else if (!strcmp(argv[i], "-r") || !strcmp(argv[i], "--gpu-reset"))
+            o->reset = true;
         else if ((value = value_of(argc, argv, &i, "-d", "--display")))
             o->groups = value;
         else if ((value = value_of(argc, argv, &i, "--query-compute-apps",
@@ -165,6 +168,8 @@ static int run(const struct gpu_list *list, const struct options *o)
         return set_mig_mode(list, o->id, o->mig_mode);
     if (o->compute_mode)
         return set_compute_mode(list, o->id, o->compute_mode);
+    if (o->reset)
+        return reset_gpus(list, o->id);
     if (o->list)
         return print_list(list, o->id);
     if (!list->count) {

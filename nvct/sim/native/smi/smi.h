@@ -113,7 +113,8 @@ enum { MAX_DEVICES = 64, GPU_PROFILES = 0x12, COMPUTE_PROFILES = 9, MAX_INSTANCE
     X(nvmlGpuInstanceCreateComputeInstance,                                                        \
       (nvmlGpuInstance_t, unsigned, nvmlComputeInstance_t *))                                      \
     X(nvmlComputeInstanceGetInfo_v2, (nvmlComputeInstance_t, nvmlComputeInstanceInfo_t *))         \
-    X(nvmlComputeInstanceDestroy, (nvmlComputeInstance_t))
+    X(nvmlComputeInstanceDestroy, (nvmlComputeInstance_t))                                         \
+    X(nvctDeviceReset, (nvmlDevice_t)) /* of the simulated NVML only */
 
 struct nvml {
 #define X(name, arguments) nvmlReturn_t(*name) arguments;
@@ -179,6 +180,9 @@ int print_report(const struct gpu_list *list, const char *ids, const char *group
 
 /* compute_mode.c */
 int set_compute_mode(const struct gpu_list *list, const char *ids, const char *mode);
+
+/* reset.c */
+int reset_gpus(const struct gpu_list *list, const char *ids);
 
 /* topology.c */
 int run_topology(const struct gpu_list *list, int argc, char **argv);

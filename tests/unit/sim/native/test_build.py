@@ -111,7 +111,7 @@ def test_they_need_the_c_library_and_nothing_else(built: Built) -> None:
     }  # fmt: skip
 
 
-def test_only_nvml_functions_are_exported(built: Built) -> None:
+def test_only_nvml_functions_and_the_reset_are_exported(built: Built) -> None:
     nm = shutil.which("nm")
     if not nm:
         pytest.skip("needs nm (binutils)")
@@ -122,7 +122,7 @@ def test_only_nvml_functions_are_exported(built: Built) -> None:
     names = [line.split()[-1] for line in text.splitlines()]
 
     assert len(names) > 400
-    assert [name for name in names if not name.startswith("nvml")] == []
+    assert [name for name in names if not name.startswith("nvml")] == ["nvctDeviceReset"]
 
 
 def test_built_files_are_not_built_again(built: Built) -> None:

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from nvct.sim import gpu_fields
 from tests.support.nvml_node import NvmlNode, gpu_record, gpu_uuid
 
 TYPE_CHECKING = False
@@ -326,3 +327,42 @@ def test_the_compute_mode_of_one_gpu_is_set_and_shown(node: NvmlNode) -> None:
 @pytest.mark.parametrize("mode", ["EXCLUSIVE", "4", "EXCLUSIVE_THREAD", ""])
 def test_another_compute_mode_is_refused(node: NvmlNode, mode: str) -> None:
     assert node.smi("-c", mode).returncode == 2
+
+
+def fields_of(node: NvmlNode, index: int) -> dict[str, str]:
+    (line,) = (x for x in node.lines() if x.startswith(f"gpu\tindex={index}\t"))
+    return dict(word.split("=", 1) for word in line.split("\t")[1:])
+
+
+def spoil(node: NvmlNode, index: int, **fields: object) -> None:
+    """Set fields of one GPU, also those that it did not have."""
+    start = f"gpu\tindex={index}\t"
+    words = "".join(f"\t{name}={value}" for name, value in fields.items())
+    node.write([line + words if line.startswith(start) else line for line in node.lines()])
+
+
+def test_a_reset_ends_what_the_command_of_the_simulation_ends(node: NvmlNode) -> None:
+    ended = dict.fromkeys((*gpu_fields.ENDED_BY_RESET, "energy"), 1)
+    spoil(node, 1, **ended, ecc_uncorrected_total=3, migflip=1)
+
+    done = node.smi("--gpu-reset", "-i", "1")
+
+    bus = "00000000:28:00.0"
+    assert (done.returncode, done.stdout) == (
+        0, f"GPU {bus} was successfully reset.\nAll done.\n"
+    )  # fmt: skip
+    after = fields_of(node, 1)
+    assert {after[name] for name in ended} == {"0"}
+    assert (after["ecc_uncorrected_total"], after["migflip"], after["mig"]) == ("3", "0", "1")
+
+
+def test_a_gpu_in_use_is_not_reset(node: NvmlNode) -> None:
+    spoil(node, 1, ecc_uncorrected=2)
+    node.add("process\tgpu=1\tpid=77")
+
+    done = node.smi("-r", "-i", "1")
+
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[0]) == (19, "The following GPUs could not be reset:")
+    assert "In use by another client" in lines[1]
+    assert fields_of(node, 1)["ecc_uncorrected"] == "2"
