@@ -57,6 +57,7 @@ PLUGIN: dict[str, Any] = {
 PLUGIN_CONFIG: dict[str, Any] = {"config": {"name": "plugin"}}
 NO_MIG: Mapping[str, Any] = {"migManager": {"enabled": False}}
 TAINT: dict[str, Any] = {"devicePlugin": {"startupTaint": "example.com/starting"}}
+ENABLE_POD = "DCGM_EXPORTER_KUBERNETES_ENABLE_POD"
 MATRIX: dict[str, Mapping[str, Any]] = {
     "defaults": {},
     "plugin-0.9": chart_values.PLUGIN_0_9,
@@ -479,6 +480,26 @@ def test_events_of_pods_need_the_right_to_get_pods() -> None:
     assert may_get_pods({"podEvents": True})
     assert not may_get_pods({})
     assert not may_get_pods({"podEvents": True, "enabled": False})
+
+
+@pytest.mark.parametrize(
+    ("values", "may"),
+    [
+        ({}, False),
+        ({"podLabels": True}, True),
+        ({"podLabels": True, "enabled": False}, False),
+        ({"env": [{"name": f"{ENABLE_POD}_LABELS", "value": "true"}]}, True),
+        ({"env": [{"name": f"{ENABLE_POD}_UID", "value": "1"}]}, True),
+        ({"env": [{"name": f"{ENABLE_POD}_UID", "value": "false"}]}, False),
+        ({"env": [{"name": "DCGM_EXPORTER_INTERVAL", "value": "1"}]}, False),
+    ],
+)
+def test_only_labels_and_uids_of_pods_need_the_right_to_list_pods(
+    values: Mapping[str, object], *, may: bool
+) -> None:
+    objects = manifest({"dcgmExporter": values})
+
+    assert (("nvct", "list", "pods") in audit.granted(objects)) is may
 
 
 def test_the_page_has_the_rights_of_all_tasks() -> None:

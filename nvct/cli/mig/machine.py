@@ -15,7 +15,7 @@ from nvct.mig import hooks, pause
 from nvct.mig.apply import Machine
 from nvct.mig.journal import Journal
 from nvct.mig.pause import PAUSE_S
-from nvct.mig.smi import reset
+from nvct.mig.smi import find, reset
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def machine_of(given: object) -> Machine:
         session=shared.session(library),
         roots=roots,
         journal=Journal(FOLDER),
-        reset=reset,
+        reset=partial(reset, smi=find(roots.driver_root, library)),
         pause=partial(pause.announce, FOLDER, wait_s=PAUSE_S if serves_a_node() else 0),
     )
 

@@ -176,9 +176,15 @@ resource.k8s.io/v1beta1
 {{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) (include "nvct.listsPods" .) }}true{{ end -}}
 {{- end }}
 
-{{/* Not empty if the exporter asks for the labels of pods. */}}
+{{/* Not empty if the exporter asks for labels or UIDs of pods: by a value of the chart, or by a variable. */}}
 {{- define "nvct.listsPods" -}}
-{{- if and .Values.dcgmExporter.enabled .Values.dcgmExporter.podLabels }}true{{ end -}}
+{{- if .Values.dcgmExporter.enabled }}
+{{- if .Values.dcgmExporter.podLabels }}true{{ end -}}
+{{- $names := list "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS" "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID" }}
+{{- range .Values.dcgmExporter.env }}
+{{- if and (has .name $names) (has (lower (toString .value)) (list "true" "t" "1")) }}true{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Not empty if the agent changes its Node. */}}
