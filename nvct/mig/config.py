@@ -72,7 +72,7 @@ def parse(text: str) -> Configs:
         return _configs(_mapping(document or {}, "the file"))
     except DocumentError as error:
         reason = f"error unmarshaling JSON: while decoding JSON: {error.message}"
-        raise DocumentError(reason) from error
+        raise DocumentError(reason, hint=error.hint) from error
 
 
 def select(configs: Configs, name: str) -> tuple[Spec, ...]:
@@ -113,7 +113,10 @@ def device_id(text: str) -> DeviceId:
 def _configs(document: Mapping[str, Any]) -> Configs:
     if "version" not in document:
         if document:
-            raise DocumentError("unable to parse with missing 'version' field")
+            is_object = {"apiVersion", "kind"} <= document.keys()
+            hint = "it is a Kubernetes object; take the text of its key config.yaml"
+            message = "unable to parse with missing 'version' field"
+            raise DocumentError(message, hint=hint if is_object else "")
         raise DocumentError("unknown version: ")
     if document["version"] != "v1":
         raise DocumentError(f"unknown version: {document['version']}")
@@ -133,7 +136,14 @@ def _config(name: str, value: object) -> tuple[Spec, ...]:
         raise DocumentError(f"'{name}' is not a list")
     if not value:
         raise DocumentError(f"at least one entry in '{name}' is required")
-    return tuple(_spec(_mapping(item, f"an entry of '{name}'")) for item in value)
+    specs = []
+    for number, item in enumerate(value, 1):
+        try:
+            specs.append(_spec(_mapping(item, f"an entry of '{name}'")))
+        except DocumentError as error:
+            hint = f"see entry {number} of '{name}'"
+            raise DocumentError(error.message, hint=hint) from error
+    return tuple(specs)
 
 
 def _spec(fields: Mapping[str, Any]) -> Spec:

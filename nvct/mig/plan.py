@@ -68,8 +68,10 @@ def make(
     layouts = {}
     pairs = list(assigned(state, specs))
     if not pairs:
+        ids = ", ".join(dict.fromkeys(f"0x{gpu.device:08X}" for gpu in state.gpus))
         raise UsageError(
-            "no GPU of this machine is in the configuration", hint="nothing was changed"
+            "no GPU of this machine is in the configuration",
+            hint=f"nothing was changed; as a device-filter, its GPUs are {ids or 'none'}",
         )
     for gpu, spec in pairs:
         if gpu.capable:
@@ -111,6 +113,17 @@ def is_applied(state: MigState, specs: Sequence[Spec], *, mode_only: bool = Fals
         return False
     fitting = [_is_as(gpu, spec, mode_only=mode_only) for gpu, spec in pairs]
     return all(fitting) and (mode_only or len(pairs) == len(state.gpus))
+
+
+def differing(state: MigState, specs: Sequence[Spec], *, mode_only: bool = False) -> str:
+    """Return which GPUs keep a configuration from being applied, for a sentence."""
+    pairs = list(assigned(state, specs))
+    differ = [str(gpu.index) for gpu, spec in pairs if not _is_as(gpu, spec, mode_only=mode_only)]
+    if differ:
+        return f"GPU {', '.join(differ)} has another layout"
+    named = {gpu.uuid for gpu, _ in pairs}
+    left = [str(gpu.index) for gpu in state.gpus if gpu.uuid not in named]
+    return f"no entry of the configuration is for GPU {', '.join(left)}" if left else ""
 
 
 def _is_as(gpu: MigGpu, spec: Spec, *, mode_only: bool) -> bool:

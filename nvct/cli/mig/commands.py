@@ -130,11 +130,13 @@ def assert_(
         click.echo("Selected MIG configuration is valid")
         return
     try:
-        is_applied = plan.is_applied(_state(given), specs, mode_only=mode_only)
+        state = _state(given)
+        is_applied = plan.is_applied(state, specs, mode_only=mode_only)
     except NvctError as error:
         raise HostError(NOT_APPLIED, hint=error.message) from error
     if not is_applied:
-        raise HostError(NOT_APPLIED)
+        reason = "" if _is_parted() else plan.differing(state, specs, mode_only=mode_only)
+        raise HostError(NOT_APPLIED, hint=reason)
     what = "mode settings from configuration" if mode_only else "configuration"
     click.echo(f"Selected MIG {what} currently applied")
 
@@ -239,7 +241,7 @@ def selected(
     Raises:
         UsageError, HostError: there is no such file or configuration, or the file is malformed.
     """
-    if not config_file and click.get_current_context().find_root().info_name != PARTED:
+    if not config_file and not _is_parted():
         require(selected_config=selected_config)
         return layers.find(find_state(), "", selected_config)
     require(config_file=config_file)
@@ -249,6 +251,11 @@ def selected(
             configs = config.parse(text)
     with failing("error selecting MIG config"):
         return config.select(configs, selected_config)
+
+
+def _is_parted() -> bool:
+    """Return whether the command is one of NVIDIA's program, whose messages are known."""
+    return click.get_current_context().find_root().info_name == PARTED
 
 
 def _state(given: object) -> MigState:

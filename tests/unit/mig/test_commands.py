@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 OWN = "ignore_holders"
 """The only option that NVIDIA's program does not have."""
+ONE = "version: v1\nmig-configs:\n  "
 CONFIGS = """
 version: v1
 mig-configs:
@@ -86,6 +87,42 @@ def test_without_a_file_names_are_those_of_the_hardware_and_the_tables(machine: 
     assert "currently applied" in invoke(machine, "assert", "-c", "all-balanced")
     planned = invoke(None, "plan", "-c", "all-3g.40gb", "--gpu", "H100-80GB", "--count", "2")
     assert planned.count("create  3g.40gb") == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "hint"),
+    [
+        ("apiVersion: v1\nkind: ConfigMap\ndata: {config.yaml: x}\n", "missing 'version'",
+         "take the text of its key config.yaml"),
+        ("version: v1\nflags: {}\nmig-configs: {}\n", "unexpected field: flags", ""),
+        (f"{ONE}all: [{{devices: all, mig-enabled: false}}, {{devices: all, migenabled: true}}]",
+         "missing required field: mig-enabled", "see entry 2 of 'all'"),
+        (f"{ONE}all: [{{device-filter: ['1-3'], devices: all, mig-enabled: false}}]",
+         "unable to create DeviceID from string '1-3'", "see entry 1 of 'all'"),
+        (f"{ONE}all: [{{device-filter: ['0x12345678'], devices: all, mig-enabled: false}}]",
+         "no GPU of this machine is in the configuration", "its GPUs are 0x20B210DE"),
+    ],
+)  # fmt: skip
+def test_what_people_write_by_mistake_is_named(
+    machine: Machine, tmp_path: Path, text: str, message: str, hint: str
+) -> None:
+    path = tmp_path / "configs.yaml"
+    path.write_text(text)
+    with pytest.raises((HostError, UsageError), match=message) as caught:
+        invoke(machine, "plan", "-f", str(path), "-c", "all")
+    assert hint in caught.value.hint
+
+
+def test_assert_tells_which_gpus_differ(machine: Machine, tmp_path: Path) -> None:
+    path = tmp_path / "configs.yaml"
+    path.write_text(
+        f"{ONE}one: [{{devices: [0], mig-enabled: true, mig-devices: {{7g.80gb: 1}}}}]"
+    )
+    for hint in ("GPU 0 has another layout", "no entry of the configuration is for GPU 1, 2, 3, "):
+        with pytest.raises(HostError, match="not currently applied") as caught:
+            invoke(machine, "assert", "-f", str(path))
+        assert hint in caught.value.hint
+        invoke(machine, "apply", "-f", str(path))
 
 
 def test_nvidias_program_needs_a_file(
