@@ -62,6 +62,9 @@ nvct config default >"$dest/etc/nvidia-container-runtime/config.toml"
 chmod 0644 "$dest/etc/nvidia-container-runtime/config.toml"
 install -D -m 0644 "$here/hooks/oci-nvidia-hook.json" "$dest/usr/share/nvct/hooks/oci-nvidia-hook.json"
 
+for page in "$here"/docs/*.md; do
+	install -D -m 0644 "$page" "$dest/usr/share/doc/nvct-base/docs/${page##*/}"
+done
 man=$dest/usr/share/man
 for page in "$here"/packaging/man/*.[158]; do
 	install -D -m 0644 "$page" "$man/man${page##*.}/${page##*/}"

@@ -47,8 +47,9 @@ def doctor(
 ) -> None:
     """Find out why containers of this host get no GPU; exit with 1 if something is wrong.
 
-    Each check asks one question about this host. What is wrong has a reason of docs/reasons.md,
-    what was seen, and what to do. A user other than root does not see everything.
+    Each check asks one question about this host. What is wrong is shown with what was seen and
+    what to do; --json adds the reason. A user other than root does not see everything. More is in
+    docs/doctor.md and docs/reasons.md, which packages have in /usr/share/doc/nvct-base.
 
     Example: sudo nvct doctor
     """

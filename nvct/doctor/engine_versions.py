@@ -55,7 +55,7 @@ def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding
                 yield Finding(
                     reason=Reason.SpecificationTooNew,
                     # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
-                    severity="note" if status.registered else "error",
+                    severity="note" if status.registered else "warning",
                     evidence=f"{file.path}: {text}",
                     remedy=_remedy(file, engine, status.engine.version),
                 )

@@ -221,7 +221,7 @@ class Reason(Enum):
     ConfigurationKeyIgnored = (
         "Does every key of config.toml have an effect?",
         "config.toml",
-        "Remove the key; docs/config.md says what takes its place.",
+        "Remove the key; the evidence says why it has no effect.",
     )
     PlanStale = (
         "Is the compiled plan that of this host?",
@@ -349,7 +349,7 @@ class Reason(Enum):
     )
     CreateFailed = (
         "Does the create succeed?",
-        "the error of the create; docs/errors.md explains its code",
+        "the error of the create; `nvct explain` and docs/errors.md explain it",
         "Do what the error's hint says; `NVCT_DEBUG=1` shows more.",
     )
     ContainerWithoutDriver = (

@@ -7,15 +7,20 @@ import json
 import os
 import subprocess
 
+from nvct.cdi import load
+from tests.integration import inside
 from tests.integration.inside import configure
+from tests.support.cpu import at_most
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
-CHECKED = "gpus,driver,nvml,mig,specs,plans,folders"
+CHECKED = "gpus,module,driver,nvml,health,mig,specs,hooks,plans,folders,management"
 """What a simulated node has of its own; its engines and units are those of the test's host."""
 UVM = "/dev/nvidia-uvm"
+SPEC = "/var/run/cdi/nvidia.yaml"
 
 
 def doctor(*words: str) -> tuple[int, dict[str, list[str]]]:
@@ -36,6 +41,8 @@ def doctor(*words: str) -> tuple[int, dict[str, list[str]]]:
 
 def heals_what_it_found(work: Path) -> None:
     configure(work)
+    with at_most(2.0):
+        subprocess.run(["nvct", "doctor"], check=False, capture_output=True)
     assert doctor() == (0, {})
     subprocess.run(["nvct", "publish"], check=True, capture_output=True)
     assert doctor() == (0, {})
@@ -56,17 +63,79 @@ def heals_what_it_found(work: Path) -> None:
 
 def publishes_again(work: Path) -> None:
     configure(work)
-    path = "/var/run/cdi/nvidia.yaml"
-    subprocess.run(["nvct", "publish"], check=True, capture_output=True)
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text.replace("580.159.04", "570.1.1"))
+    text = published()
+    write(text.replace("580.159.04", "570.1.1"))
 
     status, faults = doctor()
     assert status == 1
     assert "SpecificationStale" in faults["specs"]
 
     assert doctor("--fix") == (0, {})
-    with open(path, encoding="utf-8") as file:
+    with open(SPEC, encoding="utf-8") as file:
         assert file.read() == text
+    container_has_gpus(work, 7 + 7)
+
+
+def gives_hooks_an_environment(work: Path) -> None:
+    configure(work)
+    published()
+    spec: dict[str, Any] = dict(load.load_file(SPEC))
+    hooks = [*spec["containerEdits"]["hooks"]]
+    for hook in hooks:
+        hook.pop("env", None)
+    write(json.dumps(spec))
+
+    status, faults = doctor()
+    assert (status, faults) == (1, {"hooks": ["HookWithoutEnvironment"] * len(hooks)})
+    assert doctor("--security")[1] == faults
+
+    assert doctor("--fix") == (0, {})
+    container_has_gpus(work, 7 + 7)
+
+
+def gives_each_gpu(work: Path) -> None:
+    configure(work)
+    published()
+    spec: dict[str, Any] = dict(load.load_file(SPEC))
+    spec["devices"] = [one for one in spec["devices"] if one["name"] == "1"]
+    write(json.dumps(spec))
+
+    assert "SpecificationIncomplete" in doctor()[1]["specs"]
+
+    assert doctor("--fix") == (0, {})
+    container_has_gpus(work, 7 + 7)
+
+
+def tells_of_gpus_that_fail(work: Path) -> None:
+    configure(work)
+    done = subprocess.run(
+        ["nvct", "doctor", "--only", "health", "--json"],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    (told,) = json.loads(done.stdout)
+    seen = {one["evidence"].rpartition(",")[0]: one["severity"] for one in told["findings"]}
+    assert done.returncode == 1
+    assert seen["GPU 0000:18:00: XID 79 (GPU has fallen off the bus)"] == "warning"
+    assert seen["GPU 0000:2a:00: XID 31 (GPU memory page fault)"] == "note"
+    evidence = [one["evidence"] for one in told["findings"]]
+    assert "GPU 0000:5d:00.0 is the driver's, and NVML does not list it" in evidence
+
+
+def published() -> str:
+    """Publish a specification; return its text."""
+    subprocess.run(["nvct", "publish"], check=True, capture_output=True)
+    with open(SPEC, encoding="utf-8") as file:
+        return file.read()
+
+
+def write(text: str) -> None:
+    with open(SPEC, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def container_has_gpus(work: Path, number: int) -> None:
+    """Run a container by the CDI devices of the specification that was mended."""
+    asks = ["NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=all"]
+    done = inside.run(work, inside.make(work, "mended", "nvidia-smi -L", env=asks))
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) >= number, done.stdout
