@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from nvct.spec.drift import Report
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
+AGENT_FOLDER = "/run/nvct-agent"
+"""Of the agent's socket, as `nvct.agent.instance` has it, which is above this package."""
 AGENT_TASKS = ("device-plugin",)
 """Tasks of the agent that pods need to get GPUs."""
 
@@ -203,6 +205,8 @@ def _docker(node: Node) -> Part:
 
 def _agent(node: Node) -> Part:
     if node.agent is None:
+        if part := parts.unseen("agent", Reason.ResourceNotListed, AGENT_FOLDER):
+            return part
         return part_of("agent", ["no agent serves this node"], health="absent")
     found: list[Finding] = list(agent_status.findings(node.agent, AGENT_TASKS))
     return part_of("agent", [one.evidence for one in found], found)

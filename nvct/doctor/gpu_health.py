@@ -15,6 +15,7 @@ from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import NvmlError
 from nvct.host import procfs
+from nvct.host.gpu import pci
 from nvct.host.health import faults, xid_table
 from nvct.host.health.faults import SEVERE
 from nvct.host.health.xid_table import XidTable
@@ -76,14 +77,16 @@ def check(roots: Roots, state: MigState | None, reported: NvmlConditions | None,
         reported: NVML's values of them, None if it does not answer.
         log: the kernel's messages.
     """
+    number = len(reported.gpus) if reported else 0
+    if not number and not pci.count(roots):
+        return part_of("health", ["no GPU that NVML reports"], health="absent")
     found = [*_unlisted(roots, state), *_values(state, reported), *_messages(log)]
     lines = [finding.evidence for finding in found]
     if log.problem:
         found += findings_of(Reason.DeviceUnhealthy, "unknown", [f"XIDs: {log.problem}"])
         lines.append(found[-1].evidence)
-    number = len(reported.gpus) if reported else 0
     if not number and not found:
-        return part_of("health", ["no GPU that NVML reports"], health="absent")
+        return part_of("health", ["NVML reports no GPU"], health="absent")
     if not any(finding.is_fault for finding in found) and number:
         lines.insert(0, f"{count(number, 'GPU')}, none with an error that asks for something")
     return part_of("health", lines, found)

@@ -136,3 +136,11 @@ def test_a_dra_driver_needs_no_extended_resource(tmp_path: Path) -> None:
     server.close()
 
     assert not any(one.is_fault for one in part.findings)
+
+
+def test_a_host_without_a_gpu_lacks_nothing_in_the_kernels_messages(tmp_path: Path) -> None:
+    log = Log(problem="/dev/kmsg cannot be read: Operation not permitted")
+
+    part = gpu_health.check(hosts.roots_of(tmp_path), None, None, log)
+
+    assert (part.health, part.findings) == ("absent", ())

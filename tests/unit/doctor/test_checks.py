@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from nvct.agent import instance
 from nvct.cli.doctor import text
 from nvct.cli.main import program
 from nvct.config import load
@@ -312,6 +313,23 @@ def as_user() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+def test_an_agent_that_may_not_be_asked_is_not_said_to_be_missing(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checks.AGENT_FOLDER == instance.FOLDER
+    folder = tmp_path / "agent"
+    folder.mkdir(mode=0o000)
+    monkeypatch.setattr(checks, "AGENT_FOLDER", str(folder))
+    (agent,) = checks.named(["agent"])
+    host = node(lab)
+
+    with as_user():
+        part = agent.look(host)
+
+    assert part.lines == (f"{folder} cannot be read: Permission denied",)
+    assert part.health == "absent"
 
 
 def test_a_mend_is_run_by_the_interpreter_that_has_nvct(monkeypatch: pytest.MonkeyPatch) -> None:
