@@ -17,8 +17,10 @@ from nvct.agent.instance import FOLDER, LOCK, Instance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
+DENIED = (403, 422)
+"""By the rights of the account, and by an admission policy: of a task that was switched off."""
 CDI_FOLDER = "/run/cdi"
 """/var/run/cdi by a name without a link, because a link would lead into this container."""
 
@@ -57,32 +59,43 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
 
 
 async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
-    """Remove what tasks wrote to a Node; return what was removed."""
+    """Remove what tasks wrote to a Node; return what was removed, and what may not be."""
     from nvct.agent import cluster
     from nvct.agent.condition import condition
     from nvct.agent.labels import outputs
     from nvct.agent.mig_manager import node_labels
 
     connected = cluster.connect("", env)
+    sentences: list[str] = []
+
+    async def remove(what: str, change: Awaitable[object]) -> None:
+        try:
+            await change
+        except cluster.ClusterError as error:
+            if error.status not in DENIED:
+                raise
+            sentences.append(f"{what} of Node {name} cannot be removed: {error.message}")
+        else:
+            sentences.append(f"removed {what} of Node {name}")
+
     try:
         node = await connected.find(cluster.NODE, name)
         if node is None:
             return []
         metadata = {"name": name, "uid": node["metadata"]["uid"]}
         managers = {entry.get("manager") for entry in node["metadata"].get("managedFields", ())}
-        removed = []
         if outputs.MANAGER in managers:
-            await connected.apply(cluster.NODE, {"metadata": metadata}, outputs.MANAGER)
-            removed.append(f"removed the labels of Node {name}")
+            change = connected.apply(cluster.NODE, {"metadata": metadata}, outputs.MANAGER)
+            await remove("the labels", change)
         if condition.find(node):
             status = {"metadata": metadata, "status": {"conditions": []}}
-            await connected.apply(cluster.NODE, status, condition.MANAGER, part="status")
-            removed.append(f"removed the condition of Node {name}")
-        if node_labels.MANAGER in managers and (metadata := node_labels.leaving(node)):
-            await connected.merge(
-                cluster.NODE, {"metadata": {"name": name, **metadata}}, node_labels.MANAGER
+            change = connected.apply(cluster.NODE, status, condition.MANAGER, part="status")
+            await remove("the condition", change)
+        if node_labels.MANAGER in managers and (labels := node_labels.leaving(node)):
+            patch = {"metadata": {"name": name, **labels}}
+            await remove(
+                "the state of MIG", connected.merge(cluster.NODE, patch, node_labels.MANAGER)
             )
-            removed.append(f"removed the state of MIG of Node {name}")
-        return removed
+        return sentences
     finally:
         await connected.close()

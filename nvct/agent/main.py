@@ -16,14 +16,23 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from nvct.agent import http, logs, mig_release, resources_mode, service_manager, status
+from nvct.agent import (
+    http,
+    logs,
+    mig_release,
+    resources_mode,
+    service_manager,
+    status,
+    successor,
+    task_table,
+)
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.program import ENDING
 from nvct.agent.status import Status
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.tasks import Task
-from nvct.agent.variables import LISTEN_ENV, SOCKET_ENV
+from nvct.agent.variables import GRACE_S, LISTEN_ENV, SOCKET_ENV, grace_s
 from nvct.agent.waiting import unless, within
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
@@ -42,6 +51,8 @@ if TYPE_CHECKING:
 HTTP = "http"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
+NVML_S = 30.0
+"""How long NVML is waited for before an older instance is asked to yield."""
 HARDWARE_S = 5.0
 """How often a node without a GPU is looked at."""
 CONFIG_S, LOOK_S = 5.0, 0.05
@@ -60,6 +71,7 @@ class Agent:
         has_gpu: whether this node has a GPU.
         listen: host and port for everybody's requests, None to have no port.
         running: what does a task's work while it runs, by the task's name.
+        grace_s: how long this process may take to end.
     """
 
     names: Sequence[str]
@@ -70,6 +82,8 @@ class Agent:
     listen: tuple[str, int] | None = None
     running: dict[str, Runs] = field(default_factory=dict)
     tasks: list[Task] = field(default_factory=list)
+    grace_s: int = GRACE_S
+    _is_ending: bool = False
 
     def __post_init__(self) -> None:
         """Make the tasks; none is started."""
@@ -99,10 +113,12 @@ class Agent:
         """
         port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
+            if self.has_gpu():
+                await unless(stopped, self._warm_up())
             await unless(stopped, instance.take())
             while not stopped.is_set():
                 await self._serve_node(instance, stopped)
-                if stopped.is_set():
+                if stopped.is_set() or self._is_ending:
                     break
                 self.status.part = "standby"
                 self.journal.info("another agent serves this node now; this one stands by")
@@ -112,6 +128,25 @@ class Agent:
             if port is not None:
                 port.cancel()
                 await asyncio.gather(port, return_exceptions=True)
+
+    async def _warm_up(self) -> None:
+        """Do what takes long before an older instance yields: then the pause is short.
+
+        NVML of another container starts, which on a machine of 8 GPUs can take twenty seconds.
+        """
+        task_table.load(self.names)
+        if not self.client.chooses_library:
+            with contextlib.suppress(NvmlError, asyncio.TimeoutError):  # a task tells
+                await within(NVML_S, self.client.report())
+
+    async def end(self, stopped: asyncio.Event) -> None:
+        """End, but while a newer pod starts, which has no agent yet, serve until it takes over."""
+        is_second_signal, self._is_ending = self._is_ending, True
+        serves = self.status.part == "serving" and not is_second_signal
+        if serves and await successor.is_coming(self.env, os.uname().nodename):
+            self.journal.info("a newer pod starts: this agent serves until that one takes over")
+            await asyncio.sleep(self.grace_s - successor.MARGIN_S)
+        stopped.set()
 
     async def _serve_node(self, instance: Instance, stopped: asyncio.Event) -> None:
         """Serve until it is stopped, or another instance asks for the lock."""
@@ -206,7 +241,8 @@ def run(
         )
     journal = logs.from_environment(env)
     listen = env.get(LISTEN_ENV, "")
-    agent = Agent(names, env, client, journal, has_gpu, http.address(listen) if listen else None)
+    address = http.address(listen) if listen else None
+    agent = Agent(names, env, client, journal, has_gpu, address, grace_s=grace_s(env))
     asyncio.run(_serve(agent, Instance(folder)))
 
 
@@ -223,8 +259,9 @@ async def _serve(agent: Agent, instance: Instance) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGHUP, agent.reload)
+    ends: set[asyncio.Task[None]] = set()
     for number in ENDING:
-        loop.add_signal_handler(number, stopped.set)
+        loop.add_signal_handler(number, lambda: ends.add(asyncio.create_task(agent.end(stopped))))
     try:
         await agent.serve(instance, stopped)
         service_manager.notify(agent.env, service_manager.STOPPING)

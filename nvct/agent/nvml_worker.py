@@ -22,7 +22,7 @@ import time
 
 from nvct.agent import driver_root, logs, program
 from nvct.agent.nvml_supervisor import Supervisor, engine_asker
-from nvct.agent.variables import WORKER_ENV
+from nvct.agent.variables import GRACE_S, WORKER_ENV, grace_s
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
 
@@ -36,6 +36,9 @@ CONNECTIONS = 8
 """Open at once; one more ends the oldest. An agent has one."""
 MESSAGE_S = 1.0
 """How long a client may take to send a request that it has begun, or to take its answer."""
+MARGIN_S = 3
+"""How much earlier than its pod must have ended the worker ends: later than an agent that serves
+on, see `nvct.agent.successor`."""
 PEER = struct.Struct("3i")
 """pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)."""
 
@@ -43,15 +46,33 @@ PEER = struct.Struct("3i")
 class Worker:
     """Serves the agent's requests, one after another."""
 
-    def __init__(self, listener: socket.socket, supervisor: Supervisor, log: Log) -> None:
-        """Keep the arguments; the listener is listening."""
+    def __init__(
+        self, listener: socket.socket, supervisor: Supervisor, log: Log, grace_s: int = GRACE_S
+    ) -> None:
+        """Keep the arguments; the listener is listening, and the pod may take `grace_s` to end."""
+        self._end_s = max(1, grace_s - MARGIN_S)
         self._listener, self._supervisor, self._log = listener, supervisor, log
         self._clients: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
+        self._is_ending = False
+
+    def end(self) -> None:
+        """Raise SystemExit here, or in `serve` when no agent is connected any more.
+
+        Both containers of a pod get a signal at once, and an agent may serve on for a while.
+        """
+        self._is_ending = True
+        signal.alarm(self._end_s)
+        if not self._clients:
+            sys.exit(0)
 
     def serve(self) -> None:
-        """Serve until a signal's handler raises."""
+        """Serve until it is ended, or a signal's handler raises.
+
+        Raises:
+            SystemExit: by `end`.
+        """
         try:
             while True:
                 for key, _ in self._selector.select():
@@ -96,6 +117,8 @@ class Worker:
         client.close()
         if not self._clients:
             self._supervisor.close()
+            if self._is_ending:
+                sys.exit(0)
 
 
 def listen(path: str) -> socket.socket:
@@ -141,7 +164,10 @@ def _run(env: Mapping[str, str]) -> None:
     supervisor = Supervisor(
         lambda: _library(env), engine_asker(env), lambda: driver_root.machine_roots(env)
     )
-    Worker(listener, supervisor, journal).serve()
+    worker = Worker(listener, supervisor, journal, grace_s(env))
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: worker.end())
+    worker.serve()
 
 
 def _leave_network(journal: Log) -> None:

@@ -7,11 +7,13 @@ modules are imported when it starts.
 
 from __future__ import annotations
 
+import importlib
+
 from nvct.agent.variables import SOCKET_ENV
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias
 
     from nvct.agent.logs import Log
@@ -80,3 +82,21 @@ TASKS: Mapping[str, Factory] = {
 }
 DEFAULT = ("device-plugin",)
 """What runs if --tasks names none."""
+
+_MODULES: Mapping[str, tuple[str, ...]] = {
+    "condition": ("condition.task", "cluster"),
+    "config-manager": ("config_manager.task", "cluster"),
+    "device-plugin": ("device_plugin.task", "device_plugin.registration"),
+    "dra": ("dra.task", "kubelet.dra_service", "cluster"),
+    "exporter": ("exporter.task",),
+    "labels": ("labels.task", "cluster"),
+    "mig-manager": ("mig_manager.task", "cluster"),
+}
+"""What a task imports when it starts, below nvct.agent."""
+
+
+def load(names: Iterable[str]) -> None:
+    """Import what tasks import when they start."""
+    for name in names:
+        for module in _MODULES[name]:
+            importlib.import_module(f"nvct.agent.{module}")

@@ -11,7 +11,7 @@ from typing import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
     from typing import TypeAlias
 
@@ -46,8 +46,22 @@ class Api:
         """Use the proxy at a socket, which may not exist yet."""
         self._path = path
 
-    def request(self, method: str, path: str, body: Object | None = None, kind: str = "") -> str:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Object | None = None,
+        kind: str = "",
+        headers: Mapping[str, str] | None = None,
+    ) -> str:
         """Return the answer to a request.
+
+        Args:
+            method: HTTP's.
+            path: with its query.
+            body: JSON data.
+            kind: of the body, a media type; "" is JSON.
+            headers: more of them.
 
         Raises:
             ApiError: the server refuses it.
@@ -55,9 +69,9 @@ class Api:
         """
         connection = _UnixConnection(str(self._path))
         try:
-            headers = {"Content-Type": kind or "application/json"}
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, headers)
+            types = {"Content-Type": kind or "application/json"}
+            connection.request(method, path, data, {**types, **(headers or {})})
             answer = connection.getresponse()
             text = answer.read().decode()
         finally:

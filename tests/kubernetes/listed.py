@@ -144,6 +144,13 @@ class Watch:
         print(f"{event}: the kubelet's list is right after {listed:.2f} s, the Node {shown:.2f} s")
         return listed
 
+    def wrong_s(self, count: int, since: float) -> float:
+        """Return for how many seconds since then the kubelet's list had another count."""
+        looks = itertools.pairwise(self._history.kubelet)
+        return sum(
+            after - at for (at, found), (after, _) in looks if at >= since and found != count
+        )
+
     def least(self, since: float) -> int:
         """Return the smallest count that the kubelet said since then."""
         return min(

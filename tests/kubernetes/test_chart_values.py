@@ -503,7 +503,7 @@ def test_only_labels_and_uids_of_pods_need_the_right_to_list_pods(
 
 
 def test_the_page_has_the_rights_of_all_tasks() -> None:
-    """A test of test_chart.py compares them with the requests of the device plugin's agent."""
+    """A test of chart/test_rights.py compares them with the requests of the device plugin's agent."""
     granted = {
         right
         for values in ({**MATRIX["config"], "devicePlugin": {"startupTaint": "a", **PLUGIN_CONFIG}},

@@ -73,21 +73,16 @@ class PodResources:
         Raises:
             HostError: the kubelet does not answer.
         """
-        for version in self._versions:
-            try:
-                answer: api.ListPodResourcesResponse = await self._ask(
-                    f"/{version}.PodResourcesLister/List",
-                    api.ListPodResourcesRequest(),
-                    api.ListPodResourcesResponse,
-                )
-            except grpc.aio.AioRpcError as error:
-                if error.code() == grpc.StatusCode.UNIMPLEMENTED and version != VERSIONS[-1]:
-                    continue
-                self._versions = VERSIONS  # the next kubelet may be another one
-                raise self._failure(error) from error
-            self._versions = (version,)
-            return (*_holdings(answer), *(_claimed(answer) if with_claims else ()))
-        raise HostError(f"the kubelet on {self._socket} has no service for pods' resources")
+        answer = await self._list()
+        return (*_holdings(answer), *(_claimed(answer) if with_claims else ()))
+
+    async def pods(self) -> frozenset[str]:
+        """Return the names of all pods of this node.
+
+        Raises:
+            HostError: the kubelet does not answer.
+        """
+        return frozenset(pod.name for pod in (await self._list()).pod_resources)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
         """Return the ids of the healthy devices that the kubelet has, by resource.
@@ -108,6 +103,23 @@ class PodResources:
             name = entry.resource_name
             found[name] = found.get(name, frozenset()) | set(entry.device_ids)
         return found
+
+    async def _list(self) -> api.ListPodResourcesResponse:
+        for version in self._versions:
+            try:
+                answer: api.ListPodResourcesResponse = await self._ask(
+                    f"/{version}.PodResourcesLister/List",
+                    api.ListPodResourcesRequest(),
+                    api.ListPodResourcesResponse,
+                )
+            except grpc.aio.AioRpcError as error:
+                if error.code() == grpc.StatusCode.UNIMPLEMENTED and version != VERSIONS[-1]:
+                    continue
+                self._versions = VERSIONS  # the next kubelet may be another one
+                raise self._failure(error) from error
+            self._versions = (version,)
+            return answer
+        raise HostError(f"the kubelet on {self._socket} has no service for pods' resources")
 
     async def _ask(self, method: str, request: Message, answer: Any) -> Any:  # noqa: ANN401 - gRPC's
         if self._channel is None:

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client import parser
 
-from nvct.agent import http, logs, main, status, tasks
+from nvct.agent import http, logs, main, status, task_table, tasks
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.exposition import Family, Sample
 from nvct.agent.http import Request
@@ -26,7 +26,7 @@ from nvct.agent.logs import Log, from_environment
 from nvct.agent.main import Agent, run
 from nvct.agent.status import Status
 from nvct.agent.tasks import Task
-from nvct.errors import HostError, UsageError
+from nvct.errors import HostError, NvmlError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
 
@@ -52,7 +52,13 @@ class Unused:
     """NVML that no task asks for anything."""
 
     closed = 0
+    asked = 0
     problem = None
+    chooses_library = True
+
+    async def report(self) -> None:
+        self.asked += 1
+        raise NvmlError("it does not answer")
 
     async def close(self) -> None:
         self.closed += 1
@@ -176,6 +182,31 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
             assert (older.status.part, newer.tasks[0].state) == ("serving", "stopped")
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize("part", ["serving", "waiting"])
+def test_nvml_of_another_container_starts_before_the_older_agent_yields(
+    part: str, folder: str
+) -> None:
+    """A node without a GPU has no use for it."""
+
+    async def test() -> None:
+        made, older = agent(forever, has_gpu=part == "serving"), Instance(folder)
+        made.client.chooses_library = False
+        await older.take()
+        serves = asyncio.create_task(made.serve(Instance(folder), asyncio.Event()))
+        await until(lambda: made.client.asked == (part == "serving"))  # type: ignore[attr-defined]
+        assert made.tasks[0].state == "waiting"
+        older.release()
+        await until(lambda: made.status.part == part)
+        serves.cancel()
+        await asyncio.gather(serves, return_exceptions=True)
+
+    asyncio.run(test())
+
+
+def test_the_modules_of_all_tasks_are_there() -> None:
+    task_table.load(task_table.TASKS)
 
 
 def test_an_agent_that_does_not_yield_is_named(

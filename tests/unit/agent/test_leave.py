@@ -9,13 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent import instance, leave
+from nvct.agent import cluster, instance, leave
+from nvct.agent.cluster import ClusterError
+from nvct.agent.condition import condition
 from nvct.agent.instance import FOLDER, Instance
+from nvct.agent.labels import outputs
 from nvct.agent.status import Status, with_yield
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 
 @pytest.fixture
@@ -80,3 +84,52 @@ def test_a_folder_that_is_not_the_agents_stays(root: Path) -> None:
 
     assert leave.leave(str(root), {}) == ["the agent no longer serves this node"]
     assert [path.name for path in folder.iterdir()] == ["kept"]
+
+
+class Server:
+    """An API server with one labelled Node, which answers a change of its labels with a status."""
+
+    def __init__(self, status: int) -> None:
+        self.status = status
+
+    async def find(self, *_: object) -> dict[str, Any]:
+        managed = [{"manager": outputs.MANAGER}]
+        conditions = [{"type": condition.TYPE, "status": "True"}]
+        metadata = {"uid": "1", "managedFields": managed}
+        return {"metadata": metadata, "status": {"conditions": conditions}}
+
+    async def apply(self, _kind: object, _new: object, manager: str, **_: object) -> None:
+        if manager == outputs.MANAGER and self.status:
+            raise ClusterError("it may not patch nodes", status=self.status)
+
+    async def close(self) -> None:
+        """Do nothing."""
+
+
+def leave_node(status: int, monkeypatch: pytest.MonkeyPatch, root: Path) -> list[str]:
+    monkeypatch.setattr(cluster, "connect", lambda *_: Server(status))
+    return leave.leave(str(root), {"NODE_NAME": "n1"})
+
+
+def test_labels_and_condition_of_the_node_are_removed(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    said = leave_node(0, monkeypatch, root)
+    assert said == [f"removed {what} of Node n1" for what in ("the labels", "the condition")]
+
+
+@pytest.mark.parametrize("status", [403, 422])
+def test_what_the_account_may_not_remove_is_named_and_stays(
+    status: int, monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    """Labels of the task labels, which was switched off: the chart's account has no right to them."""
+    labels, removed = leave_node(status, monkeypatch, root)
+    assert labels == "the labels of Node n1 cannot be removed: it may not patch nodes"
+    assert removed == "removed the condition of Node n1"
+
+
+def test_an_api_server_that_fails_ends_the_removal(
+    monkeypatch: pytest.MonkeyPatch, root: Path
+) -> None:
+    with pytest.raises(ClusterError, match="it may not patch nodes"):
+        leave_node(500, monkeypatch, root)

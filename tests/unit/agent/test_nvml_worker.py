@@ -166,6 +166,16 @@ def test_both_sides_survive_the_end_of_the_other(worker: Worker) -> None:
     assert worker.process.wait(TIMEOUT_S) == 0
 
 
+def test_it_serves_a_connected_agent_until_that_one_ends(worker: Worker) -> None:
+    """A signal to both containers of a pod, while the agent serves until a newer one takes over."""
+    with worker.connect() as connection:
+        ask(connection, "events")
+        worker.process.send_signal(signal.SIGTERM)
+        ask(connection, "events")
+        assert worker.process.poll() is None
+    assert worker.process.wait(TIMEOUT_S) == 0
+
+
 @pytest.mark.parametrize("fault", ["hang", "crash"])
 def test_a_fault_is_the_answer_until_it_is_over(
     worker: Worker, fault: str, monkeypatch: pytest.MonkeyPatch

@@ -68,6 +68,31 @@ def test_every_image_is_one_that_is_built(path: Path) -> None:
         assert {container["image"] for container in containers} <= names
 
 
+SERVING = ("agent", "device-plugin")
+"""Programs that serve the kubelet, by the tags of their images."""
+
+
+@pytest.mark.parametrize(
+    "name", ["device-plugin.yaml", "agent.yaml", "agent-worker.yaml", "nvct.yaml"]
+)
+def test_what_serves_the_kubelet_can_write_what_it_keeps(name: str) -> None:
+    (spec,) = (
+        document["spec"]["template"]["spec"]
+        for document in documents(PACKAGING / "kubernetes" / name)
+        if document["kind"] == "DaemonSet"
+    )
+    serving = spec["containers"][-1 if name == "nvct.yaml" else 0]
+    assert serving["image"].removeprefix(f"{build.NAME}:") in SERVING
+    mounts = {
+        mount["mountPath"]: mount.get("readOnly", False) for mount in serving["volumeMounts"]
+    }
+    assert {
+        "/var/lib/kubelet/device-plugins": False,
+        "/var/lib/kubelet/pod-resources": True,
+        "/run/nvct-agent": False,
+    }.items() <= mounts.items()
+
+
 def test_every_variable_is_one_that_the_installer_reads(pod: dict[str, Any]) -> None:
     named = {entry["name"] for entry in pod["containers"][0]["env"]}
     assert named <= variables(install)

@@ -36,7 +36,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{- define "nvct.image" -}}
 {{- with .Values.image -}}
-{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag }}{{ end }}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default "agent" }}{{ end }}
 {{- end -}}
 {{- end }}
 
@@ -94,11 +94,16 @@ services, before MIG changes. */}}
 {{- define "nvct.ownNvml" -}}
 {{- $needs := .Values.agent.privileged -}}
 {{- if include "nvct.changesMig" . -}}
-{{- range concat .Values.agent.env .Values.migManager.env -}}
+{{- range concat (.Values.agent.env | default list) (.Values.migManager.env | default list) -}}
 {{- if has .name (list "WITH_REBOOT" "WITH_SHUTDOWN_HOST_GPU_CLIENTS") }}{{ $needs = or $needs (eq (.value | toString) "true") }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- if $needs }}true{{ end -}}
+{{- end }}
+
+{{/* How long an agent may serve on while a newer pod starts and its image is pulled; without one it ends at once. */}}
+{{- define "nvct.graceSeconds" -}}
+300
 {{- end }}
 
 {{/* Variables of the agent and of its NVML worker. */}}
@@ -107,6 +112,8 @@ services, before MIG changes. */}}
   value: {{ .Values.logLevel }}
 - name: NVCT_LOG_FORMAT
   value: {{ .Values.logFormat }}
+- name: NVCT_AGENT_GRACE_S # as terminationGracePeriodSeconds
+  value: {{ include "nvct.graceSeconds" . | quote }}
 - name: NVCT_DRIVER_READY_FILE # where the installer found the driver; else it is the host's
   value: /run/nvct-agent/driver-ready
 - name: DRIVER_ROOT_CTR_PATH
@@ -179,7 +186,7 @@ resource.k8s.io/v1beta1
 {{/* Not empty if the exporter asks for labels or UIDs of pods: by a value of the chart, or by a variable. */}}
 {{- define "nvct.listsPods" -}}
 {{- if .Values.dcgmExporter.enabled }}
-{{- if .Values.dcgmExporter.podLabels }}true{{ end -}}
+{{- with .Values.dcgmExporter }}{{ if or .podLabels .enablePodLabels .enablePodUID }}true{{ end }}{{ end -}}
 {{- $names := list "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS" "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID" }}
 {{- range .Values.dcgmExporter.env }}
 {{- if and (has .name $names) (has (lower (toString .value)) (list "true" "t" "1")) }}true{{ end -}}
@@ -190,6 +197,11 @@ resource.k8s.io/v1beta1
 {{/* Not empty if the agent changes its Node. */}}
 {{- define "nvct.changesNode" -}}
 {{- if or .Values.condition.enabled .Values.gfd.enabled .Values.devicePlugin.startupTaint (include "nvct.changesMig" .) }}true{{ end -}}
+{{- end }}
+
+{{/* Not empty if the agent writes Events. */}}
+{{- define "nvct.writesEvents" -}}
+{{- if or .Values.condition.enabled (include "nvct.changesMig" .) }}true{{ end -}}
 {{- end }}
 
 {{/* What the agent may do with Nodes: docs/kubernetes.md says which task needs what. */}}
@@ -233,35 +245,6 @@ resource.k8s.io/v1beta1
             - path: namespace
               fieldRef:
                 fieldPath: metadata.namespace
-{{- end }}
-
-{{/* Variables of the installer, which undoes what it did with the same ones. */}}
-{{- define "nvct.installerEnv" -}}
-- name: NVIDIA_VISIBLE_DEVICES # of this container
-  value: void
-- name: RUNTIME
-  value: {{ .Values.toolkit.runtime }}
-- name: TOOLKIT_INSTALL_DIR
-  value: {{ .Values.toolkit.installDir }}
-- name: TOOLKIT_PID_FILE
-  value: /run/nvct-agent/toolkit.pid
-- name: RUNTIME_ENABLE_CDI
-  value: {{ .Values.cdi.enabled | quote }}
-- name: NVCT_PUBLISH
-  value: {{ .Values.cdi.enabled | quote }}
-- name: NVIDIA_RUNTIME_SET_AS_DEFAULT
-  value: {{ .Values.toolkit.setAsDefault | quote }}
-- name: DRIVER_ROOT
-  value: {{ .Values.hostPaths.driverInstallDir }}
-- name: NVCT_DRIVER_READY_FILE
-  value: /run/nvct-agent/driver-ready
-{{- with .Values.toolkit.policy }}
-- name: NVCT_POLICY_FILE
-  value: /policy/policy.toml
-{{- end }}
-{{- with .Values.toolkit.env }}
-{{ toYaml . }}
-{{- end }}
 {{- end }}
 
 {{/* Mounts of the installer. The host is writable: it changes the engine's files, wherever they are. */}}

@@ -11,9 +11,19 @@ ignored, or refused. docs/kubernetes.md has them as tables.
 {{- join " " $names -}}
 {{- end }}
 
+{{- define "nvct.mpsRoot" -}}
+{{- dig "mps" "root" .Values.mps.root .Values.devicePlugin -}}
+{{- end }}
+
+{{- define "nvct.kubelet" -}}
+{{- .Values.hostPaths.kubeletRootDir | default .Values.hostPaths.kubelet -}}
+{{- end }}
+
 {{/* The ConfigMap of MIG configurations. The operator's own has what nvct has built in. */}}
 {{- define "nvct.migConfig" -}}
-{{- if ne .Values.migManager.config.name "default-mig-parted-config" }}{{ .Values.migManager.config.name }}{{ end -}}
+{{- if and .Values.migManager.config.create .Values.migManager.config.data -}}
+{{- .Values.migManager.config.name | default (printf "%s-mig-configs" (include "nvct.fullname" .)) -}}
+{{- else if ne .Values.migManager.config.name "default-mig-parted-config" }}{{ .Values.migManager.config.name }}{{ end -}}
 {{- end }}
 
 {{- define "nvct.migStrategy" -}}
@@ -29,7 +39,9 @@ ignored, or refused. docs/kubernetes.md has them as tables.
 {{- define "nvct.configMap" -}}
 {{- $config := .Values.config | default dict -}}
 {{- if and $config.map (or $config.name .Values.devicePlugin.config.name) }}{{ fail "config.map and the name of a ConfigMap are both given: nvct takes one of them." }}{{ end -}}
-{{- if $config.map }}{{ include "nvct.fullname" . }}-configs{{ else }}{{ .Values.devicePlugin.config.name | default $config.name | default "" }}{{ end -}}
+{{- $plugin := .Values.devicePlugin.config -}}
+{{- if and $plugin.create (not $plugin.data) }}{{ fail "devicePlugin.config.create=true needs config files in devicePlugin.config.data." }}{{ end -}}
+{{- if or $config.map (and $plugin.create (not $plugin.name)) }}{{ include "nvct.fullname" . }}-configs{{ else }}{{ .Values.devicePlugin.config.name | default $config.name | default "" }}{{ end -}}
 {{- end }}
 
 {{- define "nvct.configDefault" -}}
@@ -56,6 +68,9 @@ ignored, or refused. docs/kubernetes.md has them as tables.
 
 {{/* Refuse what would leave a cluster without what its values promise. */}}
 {{- define "nvct.refuse" -}}
+{{- if regexMatch "^nvcr[.]io/nvidia/|/(k8s-device-plugin|gpu-feature-discovery|gpu-operator)$" .Values.image.repository }}
+{{- fail (printf "image.repository=%s is an image of NVIDIA's and has no nvct. Give that of nvct's image, and its image.tag." .Values.image.repository) }}
+{{- end }}
 {{- range $section, $instead := fromYaml (include "nvct.refused" .) }}
 {{- if (index $.Values $section | default dict).enabled }}
 {{- fail (printf "%s.enabled=true: %s. Set %s.enabled=false." $section $instead $section) }}
@@ -71,6 +86,7 @@ sandboxWorkloads: nvct prepares no GPUs for virtual machines
 
 {{/* Whole sections that have no effect, and why. */}}
 {{- define "nvct.withoutEffect" -}}
+clusterPolicy: nvct has no custom resource
 ccManager: nvct does not change the confidential computing mode
 dcgm: nvct needs no DCGM
 dcgmPodExporter: the exporter's metrics name the pods
@@ -95,12 +111,12 @@ vgpuDeviceManager: nvct prepares no GPUs for virtual machines
 {{- define "nvct.known" -}}
 cdi: [enabled]
 daemonsets: [labels, annotations, priorityClassName, tolerations]
-dcgmExporter: [enabled, port, env, podLabels, config, service, serviceMonitor, podMonitor]
-devicePlugin: [enabled, env, config, startupTaint]
+dcgmExporter: [enabled, port, env, podLabels, enablePodLabels, enablePodUID, podLabelAllowlistRegex, config, service, serviceMonitor, podMonitor]
+devicePlugin: [enabled, env, config, mps, startupTaint]
 driver: [enabled]
-gfd: [enabled, env, noTimestamp, sleepInterval]
+gfd: [enabled, env, allowedLabels, noTimestamp, sleepInterval]
 config: [name, map, default, fallbackStrategies]
-hostPaths: [driverInstallDir, kubelet]
+hostPaths: [driverInstallDir, kubelet, kubeletRootDir]
 mig: [strategy]
 migManager: [enabled, env, config, gpuClientsConfig, evictPods]
 mps: [root]

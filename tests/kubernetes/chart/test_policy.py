@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What somebody can do who has the agent's token: what nvct's tasks do, and nothing else.
+
+Requests are dry runs on a real API server. That tasks can do their work, the other modules show:
+`installed` looks for refusals in the audit log.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.agent.condition.condition import TYPE
+from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
+from tests.kubernetes.api import wait
+from tests.kubernetes.chart.lab import ON_ONE, answer, installed
+from tests.kubernetes.cluster import NODE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.kubernetes.api import Object
+    from tests.kubernetes.cluster import Cluster
+
+pytestmark = [pytest.mark.slow, ON_ONE]
+OTHER = "other-node"
+TAINT = "example.com/a"
+WORDS = (
+    "--set=nodeSelector.kubernetes\\.io/hostname=none",  # no agent runs
+    f"--set=devicePlugin.startupTaint={TAINT}",
+    "--set=migManager.enabled=true",
+    "--set=gfd.env[0].name=GFD_EXTRA_LABELS",
+    "--set=gfd.env[0].value=ecc\\,pci",
+    "--set=gfd.allowedLabels[0]=example.com/pool",
+)
+COUNT = "nvidia.com/gpu.count"
+ONLY_OWN = "may change only the Node that it runs on"
+NO_LABEL = "may change no label but those of its tasks; this request changes "
+NO_STATUS = "may change no part of a Node's status but one condition"
+NO_SPEC = "may change no part of a Node's spec but one taint"
+NO_METADATA = "may change nothing but labels and annotations"
+
+
+@pytest.fixture(scope="module")
+def guarded(node: Cluster) -> Iterator[Cluster]:
+    """Yield a cluster with the chart's policies in force, which takes a moment, and two Nodes."""
+    spec = {"taints": [{"key": key, "effect": "NoSchedule"} for key in (TAINT, "example.com/b")]}
+    labels = {CONFIG: "all-disabled"}
+    metadata = {"name": OTHER, "labels": labels, "annotations": {"example.com/note": "x"}}
+    node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": metadata, "spec": spec})
+    try:
+        with installed(node, *WORDS):
+            assert wait(lambda: ONLY_OWN in change(node, {}, at=NODE))
+            yield node
+    finally:
+        node.api.delete(f"/api/v1/nodes/{OTHER}")
+
+
+def change(node: Cluster, patch: Object, part: str = "", at: str = OTHER) -> str:
+    """Change the Node without a kubelet, as the agent that runs there; return the refusal."""
+    return answer(node, "PATCH", f"/api/v1/nodes/{OTHER}{part}", patch, at)
+
+
+def labels(*keys: str, value: str | None = "x") -> Object:
+    return {"metadata": {"labels": dict.fromkeys(keys, value)}}
+
+
+def condition(kind: str) -> Object:
+    return {"status": {"conditions": [{"type": kind, "status": "False"}]}}
+
+
+@pytest.mark.parametrize("name", ["nvct-agent", "nvct-agent-events"])
+def test_the_api_server_warns_of_no_expression(name: str, guarded: Cluster) -> None:
+    path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}"
+    assert wait(lambda: "observedGeneration" in checked(guarded, path))
+    assert not checked(guarded, path).get("typeChecking", {}).get("expressionWarnings")
+
+
+def checked(node: Cluster, path: str) -> Object:
+    """Return the status of a policy."""
+    found = node.api.find(path)
+    assert found is not None
+    status: Object = found.get("status", {})
+    return status
+
+
+@pytest.mark.parametrize(
+    ("patch", "part"),
+    [
+        ({}, ""),
+        (labels(COUNT, "nvidia.com/cuda.driver.major", "nvidia.com/mig-1g.10gb.count"), ""),
+        (labels("nvidia.com/mig.strategy", "feature.node.kubernetes.io/pci-10de.present"), ""),
+        (labels("example.com/pool", STATE, *DEPLOY), ""),
+        ({"metadata": {"annotations": {REASON: "busy"}}}, ""),
+        ({"spec": {"taints": [{"key": "example.com/b", "effect": "NoSchedule"}]}}, ""),
+        (condition(TYPE), "/status"),
+    ],
+)
+def test_what_tasks_do_is_allowed(patch: Object, part: str, guarded: Cluster) -> None:
+    assert change(guarded, patch, part) == ""
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "node-role.kubernetes.io/control-plane", "node-restriction.kubernetes.io/secret",
+        "kubernetes.io/hostname", "topology.kubernetes.io/zone", "example.com/other",
+        "feature.node.kubernetes.io/cpu-model.id", "pool", "cloud.google.com/gke-nodepool",
+        "nvidia.com/gpu.deploy.driver", "nvidia.com/gpu.workload.config", "nvidia.com/gpu",
+        "nvidia.com/device-plugin.config", "nvidia.com/vgpu.config", CONFIG, "nvct.dev/resources",
+        "example.com/pool.x", "xnvidia.com/gpu.count",
+    ],
+)  # fmt: skip
+def test_no_other_label_can_be_changed(key: str, guarded: Cluster) -> None:
+    assert f"{NO_LABEL}{key}; see the value gfd.allowedLabels" in change(guarded, labels(key))
+    assert f"{NO_LABEL}{key};" in change(guarded, labels(key, value=""))
+    hidden = {**labels(key), **condition(TYPE)}
+    assert NO_LABEL in change(guarded, hidden, "/status")
+
+
+def test_no_other_label_can_be_removed(guarded: Cluster) -> None:
+    assert f"{NO_LABEL}{CONFIG};" in change(guarded, labels(CONFIG, value=None))
+
+
+@pytest.mark.parametrize(
+    ("patch", "sentence"),
+    [
+        ({"capacity": {"cpu": "1"}}, NO_STATUS),
+        ({"allocatable": {"nvidia.com/gpu": "8"}}, NO_STATUS),
+        ({"phase": "Terminated"}, NO_STATUS),
+        ({"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}, NO_STATUS),
+        ({"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}, NO_STATUS),
+        ({"nodeInfo": {"kubeletVersion": "v1.0.0"}}, NO_STATUS),
+        ({"images": [{"names": ["a"], "sizeBytes": 1}]}, NO_STATUS),
+        ({"volumesInUse": ["kubernetes.io/csi/a"]}, NO_STATUS),
+        ({"volumesAttached": [{"name": "a", "devicePath": "/dev/a"}]}, NO_STATUS),
+        ({"runtimeHandlers": [{"name": "a"}]}, NO_STATUS),
+        ({"features": {"supplementalGroupsPolicy": True}}, NO_STATUS),
+        *(
+            ({"conditions": [{"type": kind, "status": "False"}]}, "change no condition but")
+            for kind in ("Ready", "MemoryPressure", "example.com/Own", "nvct.dev/Other")
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_no_other_part_of_the_status_can_be_changed(
+    patch: Object, sentence: str, guarded: Cluster
+) -> None:
+    assert sentence in change(guarded, {"status": patch}, "/status")
+
+
+@pytest.mark.parametrize(
+    ("patch", "sentence"),
+    [
+        ({"spec": {"unschedulable": True}}, NO_SPEC),
+        ({"spec": {"providerID": "other"}}, NO_SPEC),
+        ({"spec": {"podCIDR": "10.9.0.0/24", "podCIDRs": ["10.9.0.0/24"]}}, NO_SPEC),
+        ({"spec": {"taints": []}}, f"may remove no taint but {TAINT}"),
+        (
+            {"spec": {"taints": [{"key": TAINT, "effect": "NoExecute"}]}},
+            f"may remove no taint but {TAINT}",
+        ),
+        (
+            {"metadata": {"annotations": {"example.com/note": None}}},
+            "may change no annotation but",
+        ),
+        (
+            {"metadata": {"annotations": {"projectcalico.org/IPv4Address": "10.0.0.1"}}},
+            "may change no annotation but",
+        ),
+        ({"metadata": {"finalizers": ["example.com/stay"]}}, NO_METADATA),
+        (
+            {
+                "metadata": {
+                    "ownerReferences": [
+                        {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "b"}
+                    ]
+                }
+            },
+            NO_METADATA,
+        ),
+    ],
+)
+def test_nothing_else_of_a_node_can_be_changed(
+    patch: Object, sentence: str, guarded: Cluster
+) -> None:
+    assert sentence in change(guarded, patch)
+
+
+@pytest.mark.parametrize("at", [NODE, "", "other"])
+def test_no_other_node_can_be_changed(at: str, guarded: Cluster) -> None:
+    assert ONLY_OWN in change(guarded, labels(COUNT), at=at)
+    assert ONLY_OWN in change(guarded, condition(TYPE), "/status", at=at)
+
+
+def event(**changes: Object) -> Object:
+    reference = {"kind": "Node", "name": OTHER, "uid": OTHER}
+    base: Object = {
+        "metadata": {"name": "x.1", "namespace": "default"}, "involvedObject": reference,
+        "reason": "GPUsReady", "message": "x", "type": "Normal",
+        "source": {"component": "nvct", "host": OTHER},
+    }  # fmt: skip
+    return {**base, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({}, ""),
+        ({"source": {"component": "kubelet", "host": OTHER}}, "only Events that name it"),
+        ({"source": {"component": "nvct", "host": NODE}}, "only Events that name it"),
+        ({"source": {}}, "only Events that name it"),
+        ({"involvedObject": {"kind": "Node", "name": NODE}}, "only Events of the Node"),
+        (
+            {"involvedObject": {"kind": "Pod", "name": OTHER, "namespace": "default"}},
+            "only Events of the Node",
+        ),
+    ],
+)
+def test_events_are_of_its_own_node(
+    changes: dict[str, Object], sentence: str, guarded: Cluster
+) -> None:
+    path = "/api/v1/namespaces/default/events"
+    refusal = answer(guarded, "POST", path, event(**changes), at=OTHER)
+    assert sentence in refusal
+    assert bool(refusal) == bool(sentence)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("DELETE", f"/api/v1/nodes/{OTHER}"), ("POST", "/api/v1/nodes"), ("GET", "/api/v1/nodes"),
+        ("GET", "/api/v1/pods"), ("GET", "/api/v1/namespaces/nvct/secrets"),
+        ("GET", "/api/v1/namespaces/nvct/configmaps"), ("GET", f"/api/v1/nodes/{OTHER}/proxy/pods"),
+        ("POST", "/api/v1/namespaces/nvct/pods"),
+        ("POST", "/api/v1/namespaces/nvct/serviceaccounts/nvct/token"),
+        ("PUT", f"/api/v1/nodes/{OTHER}"), ("DELETE", "/api/v1/namespaces/default/events/x"),
+    ],
+)  # fmt: skip
+def test_it_has_no_other_right(method: str, path: str, guarded: Cluster) -> None:
+    body = {"metadata": {"name": OTHER}} if method in ("POST", "PUT") else None
+    assert "cannot" in answer(guarded, method, path, body, at=OTHER)

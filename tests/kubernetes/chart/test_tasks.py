@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks of the agent that the chart switches on: MIG devices by a label, claims."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.mig_manager.node_labels import CONFIG, STATE
+from tests.kubernetes.api import wait
+from tests.kubernetes.chart.lab import (
+    GPUS,
+    IN_NAMESPACE,
+    LIST,
+    ON_ONE,
+    TIMEOUT_S,
+    allocatable,
+    answer,
+    asks,
+    condition_of,
+    gpus_of,
+    installed,
+    nvidia_labels,
+    state_of,
+)
+from tests.kubernetes.cluster import NODE
+from tests.kubernetes.device_plugin import simulated
+from tests.kubernetes.pods import Pod, run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.kubernetes.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+
+
+@ON_ONE
+def test_a_label_makes_mig_devices(node: Cluster) -> None:
+    name = "nvidia.com/mig-7g.80gb"
+    with installed(node, "--set=mig.strategy=mixed"):
+        _show_tree(node)
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+        try:
+            for config, resource in (("all-7g.80gb", name), ("all-disabled", GPU)):
+                node.kubectl("label", "--overwrite", "node", NODE, f"{CONFIG}={config}")
+                assert wait(lambda: allocatable(node, resource) == GPUS, TIMEOUT_S), state_of(node)  # noqa: B023
+                done = wait(lambda: nvidia_labels(node).get(STATE) == "success", TIMEOUT_S)
+                assert done, state_of(node)
+                if resource == name:
+                    asked = {"limits": {name: "1"}}
+                    pod = Pod(script=LIST, container={"resources": asked})
+                    result = run(node.api, "on-mig", pod)
+                    assert len(re.findall(r"UUID: MIG-", result.log)) == 1, result
+        finally:
+            node.kubectl("label", "node", NODE, f"{CONFIG}-")
+
+
+def _show_tree(node: Cluster) -> None:
+    """Mount the simulated node into the agent's container: there, MIG changes write files."""
+    tree = str(simulated(node).tree)
+    volume = {"name": "tree", "hostPath": {"path": tree}}
+    mount = {"name": "tree", "mountPath": tree}
+    pod = "/spec/template/spec"
+    patch = [
+        {"op": "add", "path": f"{pod}/volumes/-", "value": volume},
+        {"op": "add", "path": f"{pod}/containers/0/volumeMounts/-", "value": mount},
+    ]
+    name = ("daemonset", "nvct", *IN_NAMESPACE)
+    node.kubectl("patch", *name, "--type=json", f"--patch={json.dumps(patch)}")
+    node.kubectl("rollout", "status", *name, "--timeout=90s")
+
+
+@ON_ONE
+def test_with_dra_a_plain_request_gets_a_gpu_by_a_claim(node: Cluster) -> None:
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+    with installed(node, "--set=dra.enabled=true"):
+        first = run(node.api, "first", asks(""))
+        assert gpus_of(first) == 1, first
+        assert allocatable(node) == 0
+        assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
+        found = node.api.find(slices)
+        assert found is not None
+        (written,) = found["items"]
+        assert len(written["spec"]["devices"]) == GPUS
+        assert written["metadata"]["managedFields"][0]["manager"] == "nvct-dra"
+        name = written["metadata"]["name"]
+        path = f"{slices}/{name}"
+        assert "may change only the ResourceSlices" in answer(node, "DELETE", path, at="other")
+        spec = {"spec": {**written["spec"], "pool": {**written["spec"]["pool"], "name": "other"}}}
+        foreign = {**written, "metadata": {"name": "foreign"}, **spec}
+        assert "may change only the ResourceSlices" in answer(node, "POST", slices, foreign)
+        assert answer(node, "DELETE", path) == ""

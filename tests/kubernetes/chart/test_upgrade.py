@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""packaging/helm/nvct on a real cluster: upgraded and rolled back while pods run."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from nvct.version import __version__
+from tests.engines.checks import UUID
+from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.chart.lab import (
+    CHART,
+    GPUS,
+    IN_NAMESPACE,
+    LIST,
+    NAMESPACE,
+    ON_ONE,
+    TIMEOUT_S,
+    TOOLKIT,
+    allocatable,
+    asks,
+    condition_of,
+    gpus_of,
+    installed,
+    log_of,
+    nvidia_labels,
+    state_of,
+)
+from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.listed import Watch
+from tests.kubernetes.pods import run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.kubernetes.cluster import Cluster
+
+pytestmark = pytest.mark.slow
+SOON_S = 10.0
+"""Between two agents: 0.9 s at load 5, 2.2 s at load 21."""
+IMAGE = "docker.io/library/nvct:agent"
+
+
+@ON_ONE
+def test_pods_keep_their_gpus_while_it_is_upgraded_rolled_back_and_removed(
+    node: Cluster, tmp_path: Path
+) -> None:
+    """The newer version is the same chart with another version, image and label."""
+    newer = tmp_path / "newer"
+    shutil.copytree(CHART, newer)
+    text = (newer / "Chart.yaml").read_text()
+    (newer / "Chart.yaml").write_text(text.replace(f"ersion: {__version__}", "ersion: 99.0.0"))
+    assert isinstance(node.engine, SupervisedContainerd)
+    done = node.engine.ctr("image", "tag", "--force", IMAGE, IMAGE.replace(":agent", ":newer"))
+    assert done.returncode == 0, done
+    path, said = f"{PODS}/stays", list[str]()
+    with installed(node, said=said):
+        node.api.create(PODS, asks("nvidia", f"while {LIST}; do sleep 1; done").manifest("stays"))
+        try:
+            assert wait(lambda: UUID.findall(log_of(node, "stays")), TIMEOUT_S)
+            assert wait(lambda: condition_of(node) == "True", TIMEOUT_S), state_of(node)
+            containerd = node.box.call("pgrep", "-x", "containerd").stdout
+            words = ("--set=image.tag=newer", "--set=daemonsets.labels.changed=yes")
+            watched = Watched(node)
+            with watched.running():
+                node.helm("upgrade", "nvct", str(newer), *IN_NAMESPACE, *words, "--wait",
+                          "--reset-then-reuse-values", "--timeout=120s")  # fmt: skip
+            assert (watched.conditions, None in watched.labels) == ({"True"}, False)
+            assert watched.gpus.count(GPUS) >= 0.9 * len(watched.gpus), state_of(node)
+            pods = node.api.find(f"/api/v1/namespaces/{NAMESPACE}/pods")
+            assert pods is not None
+            images = {pod["spec"]["containers"][0]["image"] for pod in pods["items"]}
+            assert "nvct:newer" in images
+            assert gpus_of(run(node.api, "after-upgrade", asks("", count=GPUS - 1))) == GPUS - 1
+            node.helm("rollback", "nvct", *IN_NAMESPACE, "--wait", "--timeout=120s")
+            assert gpus_of(run(node.api, "after-rollback", asks("", count=GPUS - 1))) == GPUS - 1
+            assert node.box.call("pgrep", "-x", "containerd").stdout == containerd, "not restarted"
+        finally:
+            stays = node.api.find(path)
+            print(state_of(node))
+    assert stays is not None
+    after = node.api.find(path)
+    assert after is not None
+    try:
+        for each in (stays, after):
+            (status,) = each["status"]["containerStatuses"]
+            assert (status["ready"], status["restartCount"]) == (True, 0)
+        lines = len(log_of(node, "stays").splitlines())
+        assert wait(lambda: len(log_of(node, "stays").splitlines()) > lines, TIMEOUT_S)
+        assert len(set(log_of(node, "stays").splitlines())) == 1, "always the same GPU"
+        assert any(line.startswith(f"{NODE}: {TOOLKIT} stays: container ") for line in said), said
+        program = f"{TOOLKIT}/nvidia-container-runtime"
+        assert node.box.call("test", "-x", program).returncode == 0, "the pod was started by it"
+    finally:
+        node.api.delete(path)
+        assert wait(lambda: node.api.find(path) is None, TIMEOUT_S)
+        node.box.call("rm", "-rf", TOOLKIT)
+
+
+@ON_ONE
+def test_an_old_pod_that_is_not_ready_serves_until_the_new_one_does(node: Cluster) -> None:
+    """Kubernetes deletes it as soon as the new one exists. Its exporter fails: it is not Ready."""
+    counters = "--set=dcgmExporter.config"
+    with installed(node, f"{counters}.create=true", f"{counters}.data=nonsense"):
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+        words = ("get", "pods", *IN_NAMESPACE, "--output=jsonpath={.items[*].metadata.name}")
+        (old,) = node.kubectl(*words).split()
+        follow = ("kubectl", f"--kubeconfig={KUBECONFIG}", "logs", "--follow", *IN_NAMESPACE)
+        node.box.start([*follow, "--container=agent", old], "old.log")
+        with Watch(node) as watch:
+            watch.until(GPUS, "the old agent serves", time.time())
+            began = time.time()
+            node.helm("upgrade", "nvct", str(CHART), *IN_NAMESPACE, f"{counters}.create=false",
+                      "--wait", "--reset-then-reuse-values", "--timeout=120s")  # fmt: skip
+            assert old not in node.kubectl(*words).split()
+            watch.until(GPUS, "the old pod is gone", time.time())
+            print(f"the kubelet had another list for {watch.wrong_s(GPUS, began):.2f} s")
+            assert "serves until that one takes over" in (node.box.work / "old.log").read_text()
+            assert watch.wrong_s(GPUS, began) < SOON_S, state_of(node)
+
+
+class Watched:
+    """What a Node showed while something happened: nothing of it may vanish."""
+
+    def __init__(self, node: Cluster) -> None:
+        """Look at a cluster's node."""
+        self._node = node
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self.gpus: list[int] = []
+        self.conditions: set[str] = set()
+        self.labels: set[str | None] = set()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Look several times a second."""
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            self._thread.join()
+        print(f"allocatable GPUs of the Node in {len(self.gpus)} looks: {Counter(self.gpus)}")
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.2):
+            self.gpus.append(allocatable(self._node))
+            self.conditions.add(condition_of(self._node))
+            self.labels.add(nvidia_labels(self._node).get("nvidia.com/gpu.product"))
