@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, replace
 
 from nvct.agent.inventory import Inventory
@@ -30,6 +31,9 @@ MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""
 HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
 """Device numbers of a node that this container cannot see; the agent does not use them."""
+SAME_S = 0.1
+"""How long a signature counts for other tasks: they wake together (`waiting.tick`)."""
+_signatures: dict[Roots, tuple[float, Signature]] = {}
 
 
 @dataclass(frozen=True)
@@ -71,8 +75,15 @@ class Discovery:
     def signature(self) -> Signature:
         """Return a value that changes when the driver or its GPUs and MIG instances change.
 
-        No GPU is woken, and no library is loaded.
+        No GPU is woken, and no library is loaded. Tasks that look at the same moment share it.
         """
+        at, found = _signatures.get(self.roots, (0.0, ()))
+        if time.monotonic() - at > SAME_S:
+            found = self._signature()
+            _signatures[self.roots] = time.monotonic(), found
+        return found
+
+    def _signature(self) -> Signature:
         roots = self.roots
         names = procfs.list_directory(f"{roots.proc}/driver/nvidia/capabilities")
         minors = [int(n[3:]) for n in names if n.startswith("gpu") and n[3:].isdigit()]

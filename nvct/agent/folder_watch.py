@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 
-from nvct.agent.waiting import until_set
+from nvct.agent.waiting import tick, until_set
 from nvct.kernel import inotify
 from nvct.kernel.inotify import Inotify
 
@@ -57,7 +57,7 @@ class FolderWatch:
         sees = [self._sees(folder) for folder in folders]
         if None in sees:
             return
-        await until_set(self._changed, LOOK_S if all(sees) else blind_s)
+        await until_set(self._changed, tick(LOOK_S) if all(sees) else blind_s)
         self._changed.clear()
 
     def _sees(self, folder: str) -> bool | None:

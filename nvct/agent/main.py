@@ -196,7 +196,9 @@ class Agent:
         if CONFIG_MANAGER in self.names and name != CONFIG_MANAGER:
             await _appears(self.env.get("CONFIG_FILE", ""))
         env = with_driver_roots(self.env)
-        work = self.running[name] = TASKS[name](env, self.client, self.journal)
+        work = self.running[name] = TASKS[name](
+            env, self.client, self.journal, self.status.document
+        )
         try:
             await work.run()
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from nvct.agent.folder_watch import FolderWatch
 from nvct.agent.instance import FOLDER
 from nvct.errors import NvmlError
 from nvct.mig import pause
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from nvct.agent.nvml_client import NvmlClient
 
 LOOK_S = 0.2
-"""How often the announcement is looked at."""
+"""How often the announcement is looked at while there is one, or where nothing tells of one."""
 RETRY_S = 5.0
 LIMIT_S = 300
 """How long a change may keep others waiting; the reset of a GPU takes most of it."""
@@ -27,18 +28,23 @@ LIMIT_S = 300
 
 async def follow(client: NvmlClient, journal: Log, folder: str = FOLDER) -> None:
     """Release NVML for changes of others until canceled."""
-    while True:
-        await asyncio.sleep(LOOK_S)
-        if not _wants_gpu(folder):
-            continue
-        try:
-            async with client.released(LIMIT_S):
-                journal.info("NVML is closed while another program changes MIG")
-                while _wants_gpu(folder):  # noqa: ASYNC110 - nothing tells of a file lock
-                    await asyncio.sleep(LOOK_S)
-        except NvmlError as error:
-            journal.warning(f"NVML stays open while another program changes MIG: {error.message}")
-            await asyncio.sleep(RETRY_S)
+    with FolderWatch() as changes:
+        while True:
+            if _wants_gpu(folder):
+                await _release(client, journal, folder)
+            await changes.wait([folder], LOOK_S)
+
+
+async def _release(client: NvmlClient, journal: Log, folder: str) -> None:
+    """Release NVML for the change that is announced."""
+    try:
+        async with client.released(LIMIT_S):
+            journal.info("NVML is closed while another program changes MIG")
+            while _wants_gpu(folder):  # noqa: ASYNC110 - nothing tells of a file lock
+                await asyncio.sleep(LOOK_S)
+    except NvmlError as error:
+        journal.warning(f"NVML stays open while another program changes MIG: {error.message}")
+        await asyncio.sleep(RETRY_S)
 
 
 def _wants_gpu(folder: str) -> bool:

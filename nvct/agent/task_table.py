@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import importlib
 
-from nvct.agent.variables import SOCKET_ENV
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -18,48 +16,56 @@ if TYPE_CHECKING:
 
     from nvct.agent.logs import Log
     from nvct.agent.nvml_client import NvmlClient
-    from nvct.agent.tasks import Runs
+    from nvct.agent.tasks import Document, Runs
 
-    Factory: TypeAlias = Callable[[Mapping[str, str], NvmlClient, Log], Runs]
+    Factory: TypeAlias = Callable[[Mapping[str, str], NvmlClient, Log, Document], Runs]
 
 
-def _device_plugin(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+def _device_plugin(
+    env: Mapping[str, str], client: NvmlClient, journal: Log, _status: Document
+) -> Runs:
     from nvct.agent.device_plugin import main
 
     return main.make((), env, client, journal, in_agent=True)
 
 
-def _labels(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+def _labels(env: Mapping[str, str], client: NvmlClient, journal: Log, _status: Document) -> Runs:
     from nvct.agent.labels import main
 
     return main.make((), env, client, journal, in_agent=True)
 
 
-def _config_manager(env: Mapping[str, str], _client: NvmlClient, journal: Log) -> Runs:
+def _config_manager(
+    env: Mapping[str, str], _client: NvmlClient, journal: Log, _status: Document
+) -> Runs:
     from nvct.agent.config_manager import main
 
     return main.make_in_agent(env, journal)
 
 
-def _condition(env: Mapping[str, str], _client: NvmlClient, journal: Log) -> Runs:
+def _condition(
+    env: Mapping[str, str], _client: NvmlClient, journal: Log, status: Document
+) -> Runs:
     from nvct.agent.condition import main
 
-    return main.make(env, env[SOCKET_ENV], journal, OFFERING)
+    return main.make(env, journal, status, OFFERING)
 
 
-def _dra(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+def _dra(env: Mapping[str, str], client: NvmlClient, journal: Log, _status: Document) -> Runs:
     from nvct.agent.dra import main
 
     return main.make((), env, client, journal)
 
 
-def _exporter(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+def _exporter(env: Mapping[str, str], client: NvmlClient, journal: Log, _status: Document) -> Runs:
     from nvct.agent.exporter import main
 
     return main.make((), env, client, journal)
 
 
-def _mig_manager(env: Mapping[str, str], client: NvmlClient, journal: Log) -> Runs:
+def _mig_manager(
+    env: Mapping[str, str], client: NvmlClient, journal: Log, _status: Document
+) -> Runs:
     from nvct.agent.mig_manager import main
 
     return main.make_in_agent(env, client, journal)

@@ -15,11 +15,13 @@ from nvct.errors import NvctError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
-    from typing import Protocol, TypeAlias
+    from typing import Any, Protocol, TypeAlias
 
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
 
+    # Returns what /status shows.
+    Document: TypeAlias = Callable[[], dict[str, Any]]
     State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
 
     class Runs(Protocol):

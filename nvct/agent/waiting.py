@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TypeVar
 
 TYPE_CHECKING = False
@@ -19,12 +20,18 @@ T = TypeVar("T")
 
 async def until_set(event: asyncio.Event, limit_s: float | None = None) -> bool:
     """Wait for an event; return whether it is set, which it is not if the limit has passed."""
-    waiter = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait([waiter], timeout=limit_s)
-    finally:
-        waiter.cancel()
+    with contextlib.suppress(asyncio.TimeoutError):
+        async with asyncio.timeout(limit_s):  # type: ignore[attr-defined]  # of Python 3.11
+            await event.wait()
     return event.is_set()
+
+
+def tick(period_s: float) -> float:
+    """Return the seconds until the next multiple of a period by the loop's clock.
+
+    Loops that sleep so long wake together: what one of them costs is mostly the waking.
+    """
+    return period_s - asyncio.get_running_loop().time() % period_s
 
 
 async def within(limit_s: float, work: Awaitable[T]) -> T:

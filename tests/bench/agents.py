@@ -2,8 +2,8 @@
 """The device plugin beside the incumbent's, on simulated nodes, with a kubelet of the tests.
 
 Times are medians of the rounds; memory is the proportional set size of each process of the last
-round. The whole agent is measured, too, with all tasks that run beside each other; there is no API
-server, so its clients are loaded and try again. Only the agent's memory has a limit.
+round. The whole agent is measured, too, with all tasks that run beside each other, and an API
+server of the tests. Its memory has a limit, and its CPU while nothing happens.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.kernel.calls import KERNEL
+from tests.bench import one_node
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
 
 TYPE_CHECKING = False
@@ -50,14 +51,8 @@ TASKS = "condition,config-manager,device-plugin,exporter,labels,mig-manager"
 IDLE_ROW = "idle CPU, % of a core"
 BUDGET_MIB = 80.0
 """Of all processes of the agent on a node of 8 GPUs."""
-NO_SERVER = """
-apiVersion: v1
-kind: Config
-clusters: [{name: a, cluster: {server: "http://127.0.0.1:9"}}]
-users: [{name: a, user: {}}]
-contexts: [{name: a, context: {cluster: a, user: a}}]
-current-context: a
-"""
+BUDGET_CPU = 1.0
+"""Percent of a core that they may take while nothing happens."""
 
 
 @dataclass
@@ -93,21 +88,24 @@ def main() -> None:
     for number in range(ROUNDS):
         for subject in subjects:
             asyncio.run(_round(subject, work, is_last=number == ROUNDS - 1))
-    agent = asyncio.run(_agent(work))
+    with one_node.serving() as kubeconfig:
+        agent = asyncio.run(_agent(work, kubeconfig))
     _print(title, subjects)
     _print_agent(agent, subjects)
     if (_memory_mib(agent) or 0.0) > BUDGET_MIB:
         raise SystemExit(f"the agent's processes have more than {BUDGET_MIB:g} MiB")
+    if (_median(IDLE_ROW, agent) or 0.0) > BUDGET_CPU:
+        raise SystemExit(f"the agent takes more than {BUDGET_CPU:g} % of a core while idle")
 
 
-async def _agent(work: Path) -> Subject:
+async def _agent(work: Path, kubeconfig: str) -> Subject:
     """Measure `nvct agent` with all tasks that run beside each other."""
     config = work / "kubeconfig"
-    config.write_text(NO_SERVER)
+    config.write_text(kubeconfig)
     command = [str(Path(sys.executable).with_name("nvct")), "agent", "--tasks", TASKS]
     subject = Subject("agent", command)
     env = {
-        "KUBECONFIG": str(config), "NODE_NAME": "node", "DRIVER_ROOT_CTR_PATH": "/",
+        "KUBECONFIG": str(config), "NODE_NAME": one_node.NAME, "DRIVER_ROOT_CTR_PATH": "/",
         "CONFIG_FILE_DST": str(work / "config.yaml"), "CONFIG_FILE_SRCDIR": str(work),
         "DCGM_EXPORTER_LISTEN": "127.0.0.1:0",
     }  # fmt: skip
@@ -254,7 +252,7 @@ def _print_agent(agent: Subject, subjects: list[Subject]) -> None:
     sizes = (f"{name} {kib / 1024:.1f}" for name, kib in agent.processes)
     print(f"  the whole agent ({TASKS}):")
     print(f"    PSS {memory:.1f} of {BUDGET_MIB:g} MiB: {', '.join(sizes)}")
-    print(f"    idle CPU, % of a core: {cpu:.2f}")
+    print(f"    idle CPU {cpu:.2f} of {BUDGET_CPU:g} % of a core")
     for subject in subjects:
         plugin, ticks = _memory_mib(subject), _median(IDLE_ROW, subject)
         if plugin and ticks:

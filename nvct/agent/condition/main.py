@@ -11,18 +11,21 @@ if TYPE_CHECKING:
 
     from nvct.agent.condition.task import NodeCondition
     from nvct.agent.logs import Log
+    from nvct.agent.tasks import Document
 
 KUBECONFIG, NODE_NAME = "KUBECONFIG", "NODE_NAME"
 
 
-def make(env: Mapping[str, str], socket: str, journal: Log, tasks: Sequence[str]) -> NodeCondition:
+def make(
+    env: Mapping[str, str], journal: Log, status: Document, tasks: Sequence[str]
+) -> NodeCondition:
     """Return the task.
 
     Args:
         env: KUBECONFIG, without which it is the pod's service account; NODE_NAME, without which
             it is this host's name.
-        socket: of the agent.
         journal: the agent's log.
+        status: returns what the agent's /status shows.
         tasks: names of the tasks that pods need to get GPUs.
     """
     from nvct.agent import cluster  # lightkube, 12 MB
@@ -32,4 +35,4 @@ def make(env: Mapping[str, str], socket: str, journal: Log, tasks: Sequence[str]
         return cluster.connect(env.get(KUBECONFIG, ""), env)
 
     node = env.get(NODE_NAME) or os.uname().nodename
-    return NodeCondition(connect, node, socket, journal, tasks)
+    return NodeCondition(connect, node, status, journal, tasks)

@@ -9,14 +9,13 @@ health (`device_events`).
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
 
-from nvct.agent import http
 from nvct.agent.cluster import EVENT, NODE, NOT_FOUND, ClusterError
 from nvct.agent.condition import condition, device_events
 from nvct.agent.condition.device_events import DeviceEvents
+from nvct.agent.waiting import tick
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from nvct.agent.condition.condition import Condition
     from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
+    from nvct.agent.tasks import Document
 
 LOOK_S = 1.0
 """How often /status is read."""
@@ -48,7 +48,7 @@ class NodeCondition:
         self,
         connect: Callable[[], Cluster],
         node: str,
-        socket: str,
+        status: Document,
         log: Log,
         tasks: Sequence[str],
         *,
@@ -59,7 +59,7 @@ class NodeCondition:
         Args:
             connect: returns the cluster.
             node: name of the Node.
-            socket: of the agent, for its /status.
+            status: returns what the agent's /status shows.
             log: for what happens.
             tasks: names of the tasks that pods need to get GPUs.
             pod_resources: socket of the kubelet's service for pods' resources.
@@ -67,7 +67,7 @@ class NodeCondition:
         self.reload = asyncio.Event()
         self._connect = connect
         self._node = node
-        self._socket = socket
+        self._status = status
         self._log = log
         self._tasks = tasks
         self._written: Condition | None = None
@@ -102,13 +102,12 @@ class NodeCondition:
         cluster = self._connect()
         try:
             while True:
-                _, body = await http.ask(self._socket, "GET", "/status")
-                document = json.loads(body)
+                document = self._status()
                 current = self._settled(condition.of(document, self._tasks))
                 if self._is_due(current):
                     await self._try_write(cluster, current)
                 await self._events.tell(cluster, document)
-                await asyncio.sleep(LOOK_S)
+                await asyncio.sleep(tick(LOOK_S))
         finally:
             await self._events.close()
             await cluster.close()

@@ -14,7 +14,7 @@ from nvct.agent import node_watch
 from nvct.agent.cluster import NODE, ClusterError
 from nvct.agent.config_manager import choice
 from nvct.agent.device_plugin import config_file
-from nvct.agent.waiting import until_set
+from nvct.agent.waiting import tick, until_set
 from nvct.errors import HostError, NvctError
 from nvct.linux.files import write_atomic
 
@@ -61,6 +61,7 @@ class ConfigManager:
         self._notify = notify
         self._log = log
         self._labels: Labels | None = None
+        self._checked: tuple[str, bytes] = "", b""
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the config file, as JSON data."""
@@ -108,7 +109,7 @@ class ConfigManager:
                     self.problem = ""
                 except NvctError as error:
                     self._complain(error)
-            await until_set(self.reload, FILES_S)
+            await until_set(self.reload, tick(FILES_S))
 
     def _see(self, node: Object | None) -> None:
         if node is None:
@@ -128,7 +129,7 @@ class ConfigManager:
         settings = self._settings
         label = (self._labels or {}).get(settings.node_label)
         name = choice.choose(settings, label, choice.names(settings.source))
-        data = _checked(f"{settings.source}/{name}") if name else b""
+        data = self._content(f"{settings.source}/{name}") if name else b""
         if data == _read(settings.target):
             self.name = name
             return
@@ -141,6 +142,16 @@ class ConfigManager:
         self.name = name
         count = self._notify() if settings.send_signal and not settings.oneshot else 0
         self._log.info(f"config file {name or '(empty)'} is in force; programs notified: {count}")
+
+    def _content(self, path: str) -> bytes:
+        """Return the content of a config file that the programs accept.
+
+        Raises:
+            NvctError: they do not accept it, or it cannot be read.
+        """
+        if self._checked != (path, _read(path)):
+            self._checked = path, _checked(path)
+        return self._checked[1]
 
     def _complain(self, error: NvctError) -> None:
         text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"

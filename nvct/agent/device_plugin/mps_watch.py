@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from nvct.agent import waiting
 from nvct.agent.mps import daemons
 from nvct.errors import NvctError
 
@@ -49,6 +50,7 @@ class MpsWatch:
         self._changed = changed
         self._starts = starts
         self._wanted: dict[str, Daemon] = {}
+        self._wants = asyncio.Event()
         self.problems: dict[str, str] = {}
 
     async def want(self, resources: Iterable[Resource], nvml: NvmlClient) -> None:
@@ -64,6 +66,8 @@ class MpsWatch:
         changed = {name for name in wanted if wanted[name] != self._wanted.get(name)}
         self.has_run = frozenset((self.has_run & wanted.keys()) - changed)
         self._wanted = wanted
+        if wanted:
+            self._wants.set()
         self.problems = {name: self.problems.get(name, STARTING) for name in wanted}
         for name in changed:
             self.problems[name] = STARTING
@@ -88,10 +92,12 @@ class MpsWatch:
         is_kept = False
         try:
             while True:
-                await asyncio.sleep(LOOK_S)
-                if self._wanted or is_kept:
-                    is_kept = bool(self._wanted)
-                    await self._look(nvml())
+                await self._wants.wait()
+                is_kept = bool(self._wanted)
+                if not is_kept:
+                    self._wants.clear()
+                await self._look(nvml())
+                await asyncio.sleep(waiting.tick(LOOK_S))
         finally:
             if is_kept and self._starts:
                 await asyncio.shield(asyncio.wait_for(_stop(nvml()), STOP_S))

@@ -216,7 +216,7 @@ class DevicePlugin:
                     delay_s = self._fail(error)
                 retry_at = time.monotonic() + delay_s
                 is_first = False
-            await waiting.until_set(self.reload, MACHINE_S)
+            await waiting.until_set(self.reload, waiting.tick(MACHINE_S))
 
     async def _chosen(self, settings: Settings) -> tuple[Settings, list_strategy.Choice]:
         """Return the settings with the device list strategies that are in force."""

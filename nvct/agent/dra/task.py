@@ -26,7 +26,7 @@ from nvct.agent.dra.publisher import Publisher
 from nvct.agent.dra.settings import ON_DEMAND
 from nvct.agent.dra.specs import Specs
 from nvct.agent.nvml_client import SupervisorEndedError
-from nvct.agent.waiting import until_set
+from nvct.agent.waiting import tick, until_set
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 
 TYPE_CHECKING = False
@@ -235,7 +235,7 @@ class DraDriver:
             await self._serve()
             self._offer()
             self._tell_mode()
-            await until_set(self.reload, MACHINE_S)
+            await until_set(self.reload, tick(MACHINE_S))
 
     async def _look(self) -> bool:
         """Look at the machine; return whether its driver answers."""

@@ -23,13 +23,14 @@ from nvct.agent.health.board import WHOLE, Board
 from nvct.agent.health.machine import STATES
 from nvct.agent.health.notices import Notices
 from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.waiting import tick
 from nvct.errors import DocumentError, NvmlError
 from nvct.host.health import faults
 from nvct.host.health.faults import SEVERE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator
     from typing import TypeAlias, TypeVar
 
     from nvct.agent.health.board import Change, Instance, Key
@@ -226,7 +227,7 @@ class HealthEngine:
 
     async def _run(self) -> None:
         while True:
-            await asyncio.sleep(EVENTS_S)
+            await asyncio.sleep(tick(EVENTS_S))
             client = next((client for user in self._users if (client := user.nvml())), None)
             if client is None:
                 continue
@@ -241,22 +242,27 @@ class HealthEngine:
             else:
                 self.set_nvml_problem("watch", "")
 
-    async def _ask(self, client: NvmlClient, answer: Coroutine[object, object, T]) -> T:
+    async def _ask(self, client: NvmlClient, answer: Awaitable[T]) -> T:
         """Return an answer; the devices are unhealthy while it takes too long.
 
         A call that is in progress has a limit of its own, which may be longer.
         """
         limit_s = client.busy_s + SUSPECT_S
-        question = asyncio.ensure_future(answer)
-        try:
-            for _ in range(TICKS):
-                if not question.done():
-                    await asyncio.wait([question], timeout=limit_s / TICKS)
-            if not question.done():
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle
+
+        def wait(ticks: int) -> None:
+            nonlocal timer
+            if ticks:
+                timer = loop.call_later(limit_s / TICKS, wait, ticks - 1)
+            else:
                 self.set_nvml_problem("watch", f"NVML does not answer within {limit_s:g} s")
-            return await question
+
+        timer = loop.call_later(limit_s / TICKS, wait, TICKS - 1)
+        try:
+            return await answer
         finally:
-            question.cancel()
+            timer.cancel()
 
     async def _look(self, client: NvmlClient) -> None:
         """Ask for NVML's values, and note what they say."""

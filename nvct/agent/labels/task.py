@@ -15,7 +15,7 @@ import time
 from nvct.agent.labels import compute, custom, duration, gather
 from nvct.agent.labels.settings import VFIO
 from nvct.agent.nvml_client import SupervisorEndedError
-from nvct.agent.waiting import until_set
+from nvct.agent.waiting import tick, until_set
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.gpu import pci
 
@@ -138,7 +138,7 @@ class NodeLabels:
                     self._complain(error)
                     delay_s = SETTLE_S if is_change else RETRY_S
                 due = time.monotonic() + delay_s
-            await until_set(self.reload, MACHINE_S)
+            await until_set(self.reload, tick(MACHINE_S))
         self._read_settings()
 
     def _may_wait(self, error: NvctError) -> bool:

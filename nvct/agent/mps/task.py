@@ -15,7 +15,7 @@ import time
 from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.nvml_client import SupervisorEndedError
-from nvct.agent.waiting import until_set
+from nvct.agent.waiting import tick, until_set
 from nvct.errors import HostError, NvctError
 
 TYPE_CHECKING = False
@@ -99,7 +99,7 @@ class MpsDaemons:
             if current != signature or time.monotonic() > due:
                 signature = current
                 due = time.monotonic() + (PERIOD_S if await self._want() else RETRY_S)
-            await until_set(self.reload, LOOK_S)
+            await until_set(self.reload, tick(LOOK_S))
 
     async def _want(self) -> bool:
         """Want the daemons of the resources that there are; return whether they are known."""

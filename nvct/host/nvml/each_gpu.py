@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import threading
 import time
+from _thread import start_new_thread
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -61,8 +62,10 @@ _asked: dict[int, float] = {}
 """GPUs whose threads have not ended: since when, by `time.monotonic`."""
 _known: set[int] = set()
 """GPUs that have answered a question in this process."""
-_changed = threading.Condition()
-"""Guards both, and tells of each answer."""
+_lock = threading.Lock()
+"""Guards both, and the answers of each inquiry."""
+_changed = threading.Condition(_lock)
+"""Tells those of each answer that wait for a GPU."""
 
 
 def ask(
@@ -144,10 +147,11 @@ class _Inquiry(Generic[T]):
         self._nvml, self._question = nvml, question
         self._answers: Answers[T] = Answers()
         self._defects: list[Exception] = []
+        self._come = threading.Condition(_lock)  # a thread has asked all of its GPUs
 
     def start(self, queue: deque[int]) -> None:
         """Start a thread that asks the GPUs of a queue, one after another."""
-        threading.Thread(target=self._run, args=(queue,), daemon=True).start()
+        start_new_thread(self._run, (queue,))  # Thread.start() would wait for it, twice a second
 
     def wait(self, count: int, limit_s: float, *, for_one: bool = False) -> None:
         """Wait until so many GPUs have answered, or none more has for some time.
@@ -158,14 +162,15 @@ class _Inquiry(Generic[T]):
             for_one: wait for the first answer without a limit.
         """
         parts = 0
-        with _changed:
+        with self._come:
             while (come := self._count()) < count:
                 if parts >= PARTS and (come or not for_one):
                     return
                 left_s = self._nvml.until - MARGIN_S - time.monotonic()
                 if come and left_s <= 0:
                     return
-                told = _changed.wait(min(limit_s / PARTS, left_s) if come else limit_s / PARTS)
+                part_s = limit_s / PARTS
+                told = self._come.wait(min(part_s, left_s) if come else part_s)
                 parts = 0 if self._count() > come else parts + (not told)
 
     def answers(self, indices: Sequence[int], late: str) -> Answers[T]:
@@ -208,3 +213,5 @@ class _Inquiry(Generic[T]):
                 del _asked[index]
                 _known.add(index)
                 _changed.notify_all()
+                if not queue:
+                    self._come.notify_all()

@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Event sets. Events are records of the state with rising sequence numbers. A set delivers each
- * event after its registration once. A wait reads the state every few milliseconds, so that no
- * process has to send the events.
+ * event after its registration once. A wait sleeps until the state changes, or, in a container that
+ * does not see the node's tree, reads the state every few milliseconds. No process has to send the
+ * events.
  */
+#include <poll.h>
 #include <stdlib.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "simulation.h"
 
 enum {
     POLL_MS = 10,
+    WATCH_MS = 1000, /* at most between two looks at the state though nothing tells of a change */
     EVENT_XID = 0x8,
     SUPPORTED_EVENTS = 0x1 | 0x2 | 0x8 | 0x10 | 0x100, /* ECC, XID, clock, MIG configuration */
     ALL_EVENTS = 0xFF9F,
@@ -147,23 +151,47 @@ static nvmlReturn_t poll_set(nvmlEventSet_t set, nvmlEventData_t *data, bool wit
     return finish(set_handle(&data->device, GPU_HANDLE, event->gpu, 0, 0));
 }
 
+/* Return a descriptor that is readable when the state has changed, -1 if there is none. */
+static int open_watch(void)
+{
+    struct snapshot *s;
+    nvmlReturn_t result = begin(&s);
+    if (result)
+        return -1;
+    int fd = state_watch(s->tree);
+    finish(NVML_SUCCESS);
+    return fd;
+}
+
+/* Wait until the state has changed, or for some time. */
+static void await_change(int watch, long long limit_ms)
+{
+    char changes[4096];
+    struct pollfd ready = {.fd = watch, .events = POLLIN};
+    long long most_ms = watch < 0 ? POLL_MS : WATCH_MS;
+    if (poll(&ready, 1, (int)(limit_ms < most_ms ? limit_ms : most_ms)) == 1)
+        while (read(watch, changes, sizeof(changes)) > 0)
+            ;
+}
+
 static nvmlReturn_t wait_for_event(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms,
                              bool with_instance)
 {
     struct timespec start, now;
     clock_gettime(CLOCK_MONOTONIC, &start);
-    for (;;) {
-        nvmlReturn_t result = poll_set(set, data, with_instance);
-        if (result != NVML_ERROR_TIMEOUT)
-            return result;
+    int watch = timeout_ms ? open_watch() : -1;
+    nvmlReturn_t result;
+    while ((result = poll_set(set, data, with_instance)) == NVML_ERROR_TIMEOUT) {
         clock_gettime(CLOCK_MONOTONIC, &now);
         long long elapsed_ms = ((long long)(now.tv_sec - start.tv_sec) * 1000000000LL +
                             (now.tv_nsec - start.tv_nsec)) / 1000000;
         if (elapsed_ms >= timeout_ms)
-            return NVML_ERROR_TIMEOUT;
-        long long left_ms = timeout_ms - elapsed_ms;
-        wait_ms(left_ms < POLL_MS ? (unsigned)left_ms : POLL_MS);
+            break;
+        await_change(watch, timeout_ms - elapsed_ms);
     }
+    if (watch >= 0)
+        close(watch);
+    return result;
 }
 
 API nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t set, nvmlEventData_t *data, unsigned timeout_ms)

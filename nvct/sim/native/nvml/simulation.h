@@ -220,6 +220,7 @@ nvmlReturn_t state_open(const char *path);
 void state_close(void);
 nvmlReturn_t state_refresh(struct snapshot *snapshot);
 int state_descriptor(void);
+int state_watch(const char *tree); /* non-blocking inotify; -1 if the tree cannot be seen */
 nvmlReturn_t state_edit(nvmlReturn_t (*edit)(struct snapshot *now, struct text *text, void *arg),
                         void *arg);
 

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <unistd.h>
 
 #include "simulation.h"
@@ -73,6 +74,19 @@ void state_close(void)
 int state_descriptor(void)
 {
     return state_fd;
+}
+
+/* The file in the node's tree: that in an overlay or a container tells of no change. */
+int state_watch(const char *tree)
+{
+    char path[PATH_MAX + 16];
+    snprintf(path, sizeof(path), "%s/state", tree);
+    int fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (fd >= 0 && inotify_add_watch(fd, path, IN_MODIFY) < 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
 }
 
 /* Read the generation in the first line; false if that fails. */

@@ -6,12 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import json
-import tempfile
 
 import pytest
 
-from nvct.agent import http
 from nvct.agent.cluster import EVENT, NODE, ClusterError
 from nvct.agent.condition import condition, task
 from nvct.agent.logs import Log
@@ -20,7 +17,7 @@ from tests.unit.doctor.test_agent_status import PLUGIN, document, resource
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
     from nvct.agent.cluster import Kind, Object
 
@@ -76,20 +73,17 @@ class FakeCluster:
 class Lab:
     """An agent's /status, a cluster, and the task between them."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self) -> None:
         self.status = document(resource())
         self.cluster = FakeCluster()
         self.log = io.StringIO()
-        self.socket = f"{folder}/agent.sock"
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[task.NodeCondition]:
-        server = http.Server(lambda _: http.Answer(200, json.dumps(self.status)))
-        await server.listen_unix(self.socket)
         log = Log(target=self.log)
         work = task.NodeCondition(
             lambda: self.cluster,  # type: ignore[arg-type,return-value]
-            "node-1", self.socket, log, [PLUGIN],
+            "node-1", lambda: self.status, log, [PLUGIN],
         )  # fmt: skip
         runs = asyncio.create_task(work.run())
         try:
@@ -98,16 +92,14 @@ class Lab:
             runs.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await runs
-            await server.close()
 
 
 @pytest.fixture
-def lab(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(task, "LOOK_S", 0.02)
     monkeypatch.setattr(task, "SETTLE_S", 0.2)
     monkeypatch.setattr(task, "DELAYS_S", (0.02, 0.1))
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
-        yield Lab(folder)
+    return Lab()
 
 
 LOST = document(resource("lost", reason="the kubelet was restarted"))

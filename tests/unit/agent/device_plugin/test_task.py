@@ -259,7 +259,7 @@ def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: Lab) ->
             report = await lab.discovery.nvml.report()
             path = publish(lab.specs, report.driver_version)
             await until(lambda: mounts() == 2)
-            assert f"by one view, as in {path}" in lab.log.getvalue()
+            await until(lambda: f"by one view, as in {path}" in lab.log.getvalue())
             path.unlink()
             await until(lambda: mounts() > 5)
 
