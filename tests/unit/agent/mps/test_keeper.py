@@ -201,8 +201,8 @@ def test_the_process_answers_at_once_and_stops_its_daemons(
     process = keeper.KeeperProcess()
     assert process.exchange({"daemons": [], "starts": True}) == {}
     wanted: Json = {"daemons": [DAEMON.to_json()], "starts": True}
-    # The keeper may have answered already.
-    assert process.exchange(wanted) in ({GPU: keeper.NOT_YET}, {GPU: ""})
+    # The keeper may not have read the request yet, or have done what it says already.
+    assert process.exchange(wanted) in ({}, {GPU: keeper.NOT_YET}, {GPU: ""})
     assert _settles(process, wanted, {GPU: ""})
     assert (lab.folder / "shm").stat().st_mode & 0o7777 == 0o1777
     nothing: Json = {"daemons": [], "starts": True}
