@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GPUs shared by the chart's config files: by MPS, with its control daemon, and by time-slicing."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from nvct.agent.device_plugin.resources import GPU
+from tests.engines.releases import of_release
+from tests.kubernetes.api import wait
+from tests.kubernetes.chart.lab import FARM, IN_NAMESPACE, installed
+from tests.kubernetes.cluster import NODE
+from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, asks, smi
+from tests.kubernetes.pods import run
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tests.kubernetes.cluster import Cluster
+    from tests.kubernetes.pods import Result
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
+]
+LABEL = "nvidia.com/device-plugin.config"
+CONFIGS = {
+    "whole": "version: v1",
+    "mps": f"sharing: {{mps: {{resources: [{{name: {GPU}, replicas: 4}}]}}}}",
+    "sliced": f"sharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: 2}}]}}}}",
+}
+MPS_ROOT = "/run/nvidia/mps"
+CONTROL = "nvidia-cuda-mps-control"
+ASKS = f"""
+echo pipe=$CUDA_MPS_PIPE_DIRECTORY
+[ -z "$CUDA_MPS_PIPE_DIRECTORY" ] || {{
+  echo get_default_active_thread_percentage | {CONTROL}
+  echo get_default_device_pinned_mem_limit 0 | {CONTROL}
+  touch /dev/shm/of-a-pod
+}}
+"""
+WITH_LIMITS = [f"pipe=/mps/{GPU}/pipe", "25.0", "19G"]
+"""Of a quarter of 81559 MiB, in whole units as the daemon shows them."""
+
+
+def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
+    """The daemon, limits, pods; a daemon that ends; another way of sharing, and back. It takes 90 s."""
+    values = node.box.work / "sharing.yaml"
+    values.write_text(json.dumps({"config": {"map": CONFIGS, "default": "whole"}}))
+    with installed(node, *FARM, f"--values={values}"):
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
+        choose(node, "mps", 4 * GPUS)
+        assert modes(node) == {"Exclusive_Process"}
+        assert labels(node)["nvidia.com/mps.capable"] == "true"
+        assert asked(node, "by-mps").lines == WITH_LIMITS
+        assert node.box.call("test", "-e", f"{MPS_ROOT}/shm/of-a-pod").returncode == 0
+        two = run(node.api, "two-by-mps", asks(2, runtime_class=""))
+        assert "maximum request size for shared resources is 1; found 2" in two.log, two
+
+        before = daemon(node)
+        assert node.box.call("kill", "-KILL", before).returncode == 0
+        began = time.monotonic()
+        assert wait(lambda: daemon(node) not in ("", before), TIMEOUT_S), log(node)
+        assert wait(lambda: log(node).count("control daemon is ready") == 2, TIMEOUT_S), log(node)
+        print(f"the daemon is ready {time.monotonic() - began:.1f} s after SIGKILL")
+        assert wait(lambda: allocatable(node) == 4 * GPUS, TIMEOUT_S), log(node)
+        assert asked(node, "after-kill").lines == WITH_LIMITS
+
+        choose(node, "sliced", 2 * GPUS)
+        assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), log(node)
+        assert wait(lambda: daemon(node) == "", TIMEOUT_S), log(node)
+        assert asked(node, "sliced").lines == ["pipe="]
+
+        choose(node, "mps", 4 * GPUS)
+        assert asked(node, "by-mps-again").lines == WITH_LIMITS
+        node.kubectl("label", "node", NODE, f"{LABEL}-")
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), log(node)
+        assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), log(node)
+        assert daemon(node) == ""
+
+
+def choose(node: Cluster, name: str, count: int) -> None:
+    """Choose a config file by the Node's label; wait until the Node shows its replicas."""
+    began = time.monotonic()
+    node.kubectl("label", "--overwrite", "node", NODE, f"{LABEL}={name}")
+    assert wait(lambda: allocatable(node) == count, TIMEOUT_S), log(node)
+    print(f"{count} replicas {time.monotonic() - began:.1f} s after the label {name}")
+
+
+def asked(node: Cluster, name: str) -> Result:
+    """Return the result of a pod that has one replica, and asks the daemon for its limits."""
+    return run(node.api, name, asks(1, ASKS, runtime_class=""))
+
+
+def daemon(node: Cluster) -> str:
+    """Return the number of the control daemon's process, "" if there is none."""
+    return node.box.call("pgrep", "-f", f"^{CONTROL} -f").stdout.strip()
+
+
+def modes(node: Cluster) -> set[str]:
+    """Return the compute modes of the GPUs."""
+    return set(smi(node, "--query-gpu=compute_mode", "--format=csv,noheader").split())
+
+
+def labels(node: Cluster) -> dict[str, str]:
+    """Return the Node's labels."""
+    found = node.api.find(f"/api/v1/nodes/{NODE}")
+    assert found is not None
+    return dict(found["metadata"]["labels"])
+
+
+def log(node: Cluster) -> str:
+    """Return the log of the agent's pod."""
+    words = ("logs", *IN_NAMESPACE, "--all-containers", "--prefix", "daemonset/nvct", "--tail=-1")
+    return node.kubectl(*words)
