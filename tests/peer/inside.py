@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from nvct.kernel.calls import KERNEL
-from tests.peer import cases, gfd, mig, plugin
+from tests.peer import cases, gfd, mig, plugin, shipped
 from tests.peer.kubelet import FOLDER
 
 
@@ -30,6 +30,8 @@ def main(programs: Path, name: str, target: Path, work: Path) -> None:
     plugin.record(programs, name, target / "device-plugin", work)
     if not wanted:  # it changes the node, from the same initial instances
         mig.record(programs, target / "mig-parted", work)
+    if name == shipped.NODE:
+        shipped.record(programs, target / "mig-parted", work)
 
 
 if __name__ == "__main__":

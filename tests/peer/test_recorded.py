@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from nvct.sim import profile, tree
-from tests.peer import cases, mig
+from tests.peer import cases, mig, shipped
 from tests.peer.__main__ import RECORDED, VERSIONS
 
 TYPE_CHECKING = False
@@ -53,6 +53,7 @@ def test_every_case_of_a_node_is_recorded(node: str) -> None:
     configs = yaml.safe_load(mig.CONFIGS.read_text(encoding="utf-8"))["mig-configs"]
     transcripts = RECORDED / node / "mig-parted"
     wanted = set() if cases.NODES[node].mig else {"state", "restore", *configs}
+    wanted |= {"shipped"} if node == shipped.NODE else set()
     assert (names(transcripts) if transcripts.is_dir() else set()) == wanted
 
 
