@@ -42,7 +42,7 @@ def wait(*, daemonset: str, namespace: str, timeout_s: float, kubeconfig: str) -
     from nvct.agent import rollout
 
     async def run() -> None:
-        connected = _connect(kubeconfig)
+        connected = connect(kubeconfig)
         try:
             await rollout.wait(connected, daemonset, namespace, timeout_s, say)
         finally:
@@ -66,7 +66,7 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
     from nvct.agent import fleet
 
     async def run() -> list[fleet.GpuNode]:
-        connected = _connect(kubeconfig)
+        connected = connect(kubeconfig)
         try:
             return await fleet.nodes(connected, namespace)
         finally:
@@ -86,7 +86,12 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def _connect(kubeconfig: str) -> Cluster:
+def connect(kubeconfig: str) -> Cluster:
+    """Return the cluster of a kubeconfig, the default being that of kubectl.
+
+    Raises:
+        ClusterError: there is none, or it is malformed.
+    """
     from nvct.agent import cluster as clusters
 
     usual = os.path.expanduser("~/.kube/config")

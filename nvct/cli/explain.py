@@ -10,26 +10,22 @@ import sys
 import click
 
 from nvct import paths
+from nvct.cli import screen
+from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.formats import format_option
 from nvct.cli.options import settings_in_force
 from nvct.errors import UsageError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
+    from nvct.doctor.messages import Found
     from nvct.oci.bundle import Bundle
 
-HEADLINES = {
-    "GPU": "The container would start with what it asks for.",
-    "untouched": "The container would start as it is, without a GPU.",
-    "refused": "The create would fail.",
-}
 LIMIT = 64 << 20
 
 
 @click.command()
-@click.argument("config_json", required=False, metavar="[CONFIG_JSON | CONTAINER | MESSAGE]")
+@click.argument("config_json", required=False, metavar="[CONFIG_JSON | CONTAINER | POD | MESSAGE]")
 @click.option("--bundle", help="Folder of an OCI bundle, instead of its CONFIG_JSON.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE",
               help="Explain this request, without a container.")  # fmt: skip
@@ -41,6 +37,8 @@ LIMIT = 64 << 20
 @click.option("--program", type=click.Choice(paths.SHIM_PROGRAMS), default=paths.SHIM_PROGRAM,
               show_default=True, help="The runtime that the engine calls.")  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="List all that would be injected.")
+@click.option("--namespace", "-n", default="", help="The pod's, in the cluster of --kubeconfig.")
+@KUBECONFIG
 @format_option("text")
 def explain(
     *,
@@ -52,6 +50,8 @@ def explain(
     privileged: bool,
     program: str,
     everything: bool,
+    namespace: str,
+    kubeconfig: str,
     form: str,
 ) -> None:
     """Print what a container would get, and why; change nothing.
@@ -60,23 +60,35 @@ def explain(
     container could not be created. Run it as the user of the engine: it reads the config.toml and
     the plans of the user who runs it, and policy rules test the uid.
 
-    CONTAINER is the name, id or process of a running container, or a pod's name: which GPUs it
-    has, and what was decided when it was created.
+    CONTAINER is the name, id or process of a running container of this host: which GPUs it has,
+    and what was decided when it was created.
 
-    MESSAGE is what a program printed, in quotes: its cause, and what to do. Known are messages of
-    nvct, Docker, containerd, CRI-O, runc, crun, the kubelet, NVIDIA's programs, NVML and CUDA.
+    POD is NAMESPACE/NAME, or a name with --namespace. The API server is asked which devices it
+    has, by which expression, or why it waits for some.
+
+    MESSAGE is what a program printed, in quotes, or a whole log on stdin with -: the cause of each
+    known message in it, and what to do. Known are messages of nvct, Docker, containerd, CRI-O,
+    runc, crun, the kubelet, NVIDIA's driver and programs, NVML, CUDA, PyTorch and NCCL.
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
+    from nvct.cli import explain_text
     from nvct.doctor import explanation
 
-    if config_json and config_json != "-" and not os.path.lexists(config_json):
-        if " " in config_json:
-            _explain_message(config_json, form)
-            return
-        if "/" not in config_json and not config_json.endswith(".json"):
-            _explain_container(config_json, form)
-            return
+    standard_input = _standard_input() if config_json == "-" else ""
+    kind = "pod" if namespace else _kind(config_json, standard_input)
+    if config_json and kind == "message":
+        _explain_message(standard_input or config_json, form)
+        return
+    if config_json and kind == "pod":
+        from nvct.cli.explain_pod import explain_pod
+
+        owner, _, name = config_json.rpartition("/")
+        explain_pod(namespace or owner, name, kubeconfig, form)
+        return
+    if config_json and kind == "container":
+        _explain_container(config_json, form)
+        return
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
     if words:
@@ -84,14 +96,16 @@ def explain(
             list(env), _pairs(annotations), list(mounts), privileged=privileged
         )
     else:
-        found = _read(config_json, bundle)
+        found = _read(config_json, bundle, standard_input)
     surroundings = dict(os.environ)
     named = click.get_current_context().meta.get("nvct.config")
     if named:
         surroundings[paths.CONFIG_ENV] = os.path.abspath(named)
     told = explanation.explain(found, program, surroundings)
     click.echo(
-        json.dumps(told, indent=2) if form == "json" else _text(told, everything=everything)
+        json.dumps(told, indent=2)
+        if form == "json"
+        else explain_text.text(told, everything=everything)
     )
     if told["error"]:
         sys.exit(1)
@@ -140,26 +154,49 @@ def _explain_container(word: str, form: str) -> None:
 
 
 def _explain_message(text: str, form: str) -> None:
-    """Print the cause of a message, and what to do.
+    """Print the cause of each known message in a text, and what to do.
 
     Raises:
-        UsageError: the message is not known.
+        UsageError: the text has none.
     """
     from nvct.doctor import messages, refusals
 
-    found = messages.explained(text) or refusals.message_of(text)
-    if found is None:
+    found = messages.explained(text)
+    own = None if found else refusals.message_of(text)
+    found = [messages.Found(own, 1, 1)] if own else found
+    if not found:
         raise UsageError(
             "this is no known message about GPUs", hint="`sudo nvct doctor` looks at the host"
         )
-    reason = found.reason.name if found.reason else ""
     if form == "json":
-        told = {"message": found.name, "source": found.source, "cause": found.cause}
-        click.echo(json.dumps({**told, "remedy": found.remedy, "reason": reason}, indent=2))
+        click.echo(json.dumps({"messages": [_message_to_dict(one) for one in found]}, indent=2))
         return
-    click.echo(f"{found.source}: {found.cause}\n  do: {found.remedy}")
-    if reason:
-        click.echo(f"  reason: {reason}")
+    click.echo("\n\n".join(_message_text(one, is_log="\n" in text.strip()) for one in found))
+
+
+def _message_to_dict(found: Found) -> dict[str, object]:
+    message = found.message
+    return {
+        "message": message.name,
+        "source": message.source,
+        "cause": message.cause,
+        "remedy": message.remedy,
+        "reason": message.reason.name if message.reason else "",
+        "line": found.line,
+        "times": found.times,
+    }
+
+
+def _message_text(found: Found, *, is_log: bool) -> str:
+    message = found.message
+    times = f", {found.times} times" if found.times > 1 else ""
+    lines = [f"line {found.line}{times}"] if is_log else []
+    width = screen.columns()
+    lines += screen.wrapped("", printable(f"{message.source}: {message.cause}"), width)
+    lines += screen.wrapped("  do: ", printable(message.remedy), width)
+    if message.reason:
+        lines.append(f"  reason: {message.reason.name}")
+    return "\n".join(lines)
 
 
 def _refuse_mixture(
@@ -185,7 +222,37 @@ def _pairs(annotations: tuple[str, ...]) -> dict[str, str]:
     return {one.partition("=")[0]: one.partition("=")[2] for one in annotations}
 
 
-def _read(config_json: str | None, bundle: str | None) -> Bundle:
+def _kind(word: str | None, standard_input: str) -> str:
+    """Return what a word is about: a bundle, a message, a pod, or a container."""
+    from nvct.doctor import messages
+
+    if not word or os.path.lexists(word):
+        return "bundle"
+    if word == "-":
+        return "message" if _is_log(standard_input) else "bundle"
+    if any(map(str.isspace, word)) or messages.explained(word):
+        return "message"
+    if word.endswith(".json") or word.startswith(("/", ".")):
+        return "bundle"
+    return "pod" if word.count("/") == 1 and all(word.split("/")) else "container"
+
+
+def _is_log(text: str) -> bool:
+    """Return whether a text is what programs print, and no config.json; a log may be JSON too."""
+    from nvct.doctor import messages
+
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return '"ociVersion"' not in text and bool(messages.explained(text))
+
+
+def _standard_input() -> str:
+    return sys.stdin.buffer.read(LIMIT).decode("utf-8", "surrogateescape")
+
+
+def _read(config_json: str | None, bundle: str | None, standard_input: str) -> Bundle:
     """Read a bundle's config.json.
 
     Raises:
@@ -194,88 +261,5 @@ def _read(config_json: str | None, bundle: str | None) -> Bundle:
     from nvct.oci import bundle as bundles
 
     if config_json == "-":
-        text = sys.stdin.buffer.read(LIMIT).decode("utf-8", "surrogateescape")
-        return bundles.Bundle("standard input", text)
+        return bundles.Bundle("standard input", standard_input)
     return bundles.load(config_json or bundles.config_path(bundle or ""))
-
-
-def _text(told: dict[str, Any], *, everything: bool) -> str:
-    rows = [("", HEADLINES[told["outcome"]])]
-    if told["error"]:
-        rows.append(("error", told["error"]["line"]))
-    rows += _config_rows(told["config"])
-    rows += [("asked", one) for one in told["asked"]] or [("asked", "nothing")]
-    if told["privileged"]:
-        rows.append(("asked", "it has CAP_SYS_ADMIN"))
-    for step in told["policy"]:
-        verdict = "decides" if step["holds"] else "does not hold"
-        rows.append(("policy", f"{step['rule']!r} ({step['then']}) {verdict}: {step['why']}"))
-    if told["request"]:
-        rows += _request_rows(told)
-    rows += [("note", one) for one in told["notes"]]
-    rows += _injected_rows(told.get("inject", {}), everything=everything)
-    lines = []
-    before = ""
-    for name, text in rows:
-        lines.append(f"{'' if name == before else name:13}{printable(text)}" if name else text)
-        before = name
-    return "\n".join(lines)
-
-
-def _config_rows(config: dict[str, Any]) -> list[tuple[str, str]]:
-    where = config["path"] if config["read"] else f"defaults: {config['path']} is not in force"
-    rules = f"; {config['rules']} policy rules" if config["rules"] else ""
-    text = f"{where}; mode {config['mode']}; layout {config['layout']}{rules}"
-    return [("config", text), *(("config", one) for one in config["warnings"])]
-
-
-def _request_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
-    request = told["request"]
-    ids = ", ".join(request["ids"]) or "the driver without a GPU"
-    rows = [("request", f"{request['source']} asks for {ids}; mode {request['mode']}")]
-    if request["besides"]:
-        rows.append(("request", f"besides: {', '.join(request['besides'])}"))
-    rows += [
-        ("device", f"{one['name']}" + (f" of {one['spec']}" if one["spec"] else ""))
-        for one in told["devices"]
-    ]
-    capabilities = request["capabilities"]
-    words = "all but compat32" if capabilities is None else ", ".join(capabilities) or "none"
-    rows.append(("capabilities", words))
-    for one in told["requirements"]:
-        host = "; ".join(
-            ", ".join(f"{name} {value}" for name, value in facts.items() if value)
-            for facts in one["host"]
-        )
-        verdict = {True: "holds", False: "does not hold", None: "is malformed"}[one["holds"]]
-        rows.append(
-            ("requirement", f"{one['variable']}={one['expression']} {verdict}; host: {host}")
-        )
-    return rows
-
-
-def _injected_rows(inject: dict[str, Any], *, everything: bool) -> list[tuple[str, str]]:
-    counts = [
-        f"{len(inject[key])} {name}{'s' if len(inject[key]) > 1 else ''}"
-        for key, name in (
-            ("nodes", "device node"), ("mounts", "mount"), ("env", "variable"),
-            ("hooks", "hook"), ("gids", "group"),
-        )
-        if inject.get(key)
-    ]  # fmt: skip
-    if inject.get("removed hooks"):
-        counts.append(f"without {len(inject['removed hooks'])} prestart hooks of the incumbent")
-    rows = [("injected", ", ".join(counts) or "nothing")] if inject else []
-    if everything:
-        rows += [("env", one) for one in inject.get("env", ())]
-        rows += [("node", str(one.get("path"))) for one in inject.get("nodes", ())]
-        rows += [
-            ("mount", f"{one.get('source')} -> {one.get('destination')}")
-            for one in inject.get("mounts", ())
-        ]
-        rows += [
-            ("hook", f"{one['point']}: {' '.join(map(str, one.get('args', ())))}")
-            for one in inject.get("hooks", ())
-        ]
-        rows += [("group", str(one)) for one in inject.get("gids", ())]
-    return rows

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -54,6 +55,7 @@ DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
 OWN_RUN = ("nvct", "cdi", "nvidia", run_folder.NAME)
 """Entries of the host's /run that are hidden: they belong to another node."""
 CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 OVERLAID_SYS = ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module")
 
 
@@ -311,13 +313,38 @@ def exec_in(
 ) -> int:
     """Run a program on a node and return its exit status, or 128 + N if signal N ends it.
 
+    The program gets the signals that ask this process to end.
+
     Raises:
         HostError: the node cannot be attached on this machine.
         UsageError: the program does not exist or cannot be executed.
     """
-    process = spawn(
-        argv, lambda: enter(node, driver_root=driver_root, host_run=host_run), env=env, cwd=cwd
-    )
+    started: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        if started:
+            started[0].send_signal(number)
+        else:
+            early.append(number)
+
+    before = {number: signal.signal(number, pass_on) for number in PASSED_ON}
+    try:
+        started.append(
+            spawn(
+                argv, lambda: enter(node, driver_root=driver_root, host_run=host_run),
+                env=env, cwd=cwd,
+            )
+        )  # fmt: skip
+        for number in early:
+            started[0].send_signal(number)
+        return _wait(started[0])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
     while True:
         try:
             status = process.wait()

@@ -37,5 +37,6 @@ def nvml_library(roots: Roots) -> str:
             return path
     raise DriverNotFoundError(
         f"no {NVML} in {roots.driver_root} or /",
-        hint="install NVIDIA's driver, or mount its root and name it: --driver-root-ctr-path",
+        hint="install NVIDIA's driver, or name its root: `root` of [nvidia-container-cli] in "
+        "config.toml, DRIVER_ROOT_CTR_PATH for the agent",
     )

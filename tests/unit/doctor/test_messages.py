@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import json
+import re
+import textwrap
+import time
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from click.testing import CliRunner
@@ -11,37 +16,138 @@ from click.testing import CliRunner
 from nvct.cli.main import program
 from nvct.doctor import messages
 from nvct.errors import UsageError
-
-LINES = Path(__file__).with_name("wordings.txt").read_text(encoding="utf-8").splitlines()
-WORDINGS = [line.split("\t") for line in LINES if not line.startswith("#")]
+from nvct.host.health import xid_table
 
 
-@pytest.mark.parametrize(("name", "text"), WORDINGS, ids=[name for name, _ in WORDINGS])
-def test_a_real_wording_is_explained_by_its_entry(name: str, text: str) -> None:
-    found = messages.explained(text)
+class Wording(NamedTuple):
+    """A line of wordings.txt."""
 
-    assert found is not None
-    assert found.name == name
-    assert found.cause.endswith(".")
-    assert found.remedy.endswith(".")
+    name: str
+    source: str
+    text: str
+
+
+def wordings() -> list[Wording]:
+    lines = Path(__file__).with_name("wordings.txt").read_text(encoding="utf-8").splitlines()
+    rows = (line.split("\t") for line in lines if not line.startswith("#"))
+    return [Wording(name, source, text.replace("\\n", "\n")) for name, source, text in rows]
+
+
+WORDINGS = wordings()
+each_wording = pytest.mark.parametrize("one", WORDINGS, ids=[one.name for one in WORDINGS])
+
+
+def names(text: str) -> list[str]:
+    return [found.message.name for found in messages.explained(text)]
+
+
+@each_wording
+def test_a_real_wording_is_explained_by_its_entry(one: Wording) -> None:
+    found = messages.explained(one.text)
+
+    assert [each.message.name for each in found] == [one.name]
+    assert found[0].message.cause.endswith(".")
+    assert found[0].message.remedy.endswith(".")
+
+
+@each_wording
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_a_terminal_may_have_broken_the_lines(one: Wording, width: int) -> None:
+    text = " ".join(one.text.split())
+
+    hard = "\n".join(text[at : at + width] for at in range(0, len(text), width))
+
+    assert one.name in names(hard)
+    assert one.name in names("\n".join(textwrap.wrap(text, width, break_on_hyphens=False)))
+
+
+@each_wording
+def test_it_may_be_colored_prefixed_and_quoted(one: Wording) -> None:
+    colored = f"\x1b[1;31mERROR\x1b[0m[0000] \x1b[33m{one.text}\x1b[0m"
+    compose = "\n".join(f"gpu-app-1  | {line}" for line in one.text.split("\n"))
+    quoted = json.dumps({"level": "error", "msg": one.text, "time": "2026-11-24T00:00:00Z"})
+
+    assert one.name in names(colored)
+    assert one.name in names(json.dumps({"log": quoted}))
+    if "\n" not in one.text:
+        assert one.name in names(compose)
 
 
 def test_every_entry_has_a_real_wording_and_a_name_of_its_own() -> None:
-    names = [one.name for one in messages.MESSAGES]
+    known = [one.name for one in messages.catalogue()]
 
-    assert len(set(names)) == len(names)
-    assert {name for name, _ in WORDINGS} == set(names)
+    assert len(set(known)) == len(known)
+    assert {one.name for one in WORDINGS if not one.name.startswith("xid-")} == set(known)
+    assert len(known) >= 80
+
+
+def test_no_repetition_is_without_a_bound() -> None:
+    for message in messages.catalogue():
+        assert not re.search(r"[^\\][*+]", message.pattern), message.name
+
+
+def test_a_pasted_log_has_several_messages_each_of_them_once() -> None:
+    log = """
+    Nov 24 00:00:01 node kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=1234, GPU has fallen off the bus.
+    Nov 24 00:00:02 node dockerd[7]: level=info msg="API listen on /run/docker.sock"
+    RuntimeError: No CUDA GPUs are available
+    RuntimeError: No CUDA GPUs are available
+    docker: Error response from daemon: could not select device driver "" with capabilities: [[gpu]].
+    """
+
+    found = messages.explained(log)
+
+    assert [(one.message.name, one.line, one.times) for one in found] == [
+        ("xid-79", 2, 1),
+        ("torch-no-gpu", 4, 2),
+        ("docker-no-gpu-driver", 6, 1),
+    ]
+
+
+def test_a_general_message_is_left_out_beside_its_cause() -> None:
+    hook = "error running hook: exit status 1, stdout: , stderr: Auto-detected mode as 'legacy'"
+    cause = "nvidia-container-cli: initialization error: nvml error: driver not loaded: unknown"
+
+    assert names(hook) == ["oci-hook-failed"]
+    assert names(f"{hook}\n{cause}") == ["driver-not-loaded"]
+
+
+@pytest.mark.parametrize(("xid", "row"), sorted(xid_table.read().items()))
+def test_an_xid_is_explained_by_its_table(xid: int, row: xid_table.Row) -> None:
+    (found,) = messages.explained(f"NVRM: Xid (PCI:0000:18:00): {xid}, pid=77, name=python")
+
+    assert found.message.name == f"xid-{xid}"
+    assert row.name in found.message.cause
+    assert found.message.step == messages.STEPS[row.action]
+
+
+def test_an_unknown_xid_is_said_to_be_unknown() -> None:
+    (found,) = messages.explained("NVRM: Xid (PCI:0000:18:00): 9999, pid=77")
+
+    assert "not in the table" in found.message.cause
+    assert "reset" in found.message.step
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no space left on device", "permission denied", "exit status 1"]
+    "text", ["", "no space left on device", "permission denied", "exit status 1", "\x1b[31m\\n\n"]
 )
 def test_what_is_not_about_gpus_is_not_explained(text: str) -> None:
-    assert messages.explained(text) is None
+    assert messages.explained(text) == []
 
 
-def explain(text: str) -> tuple[int, str]:
-    done = CliRunner().invoke(program("nvct"), ["explain", text])
+@pytest.mark.parametrize(
+    "piece", ["error mounting ", "Xid: ", "\x1b]", "\\", "stat nvidia.com/gpu=", "Xid\n"]
+)
+def test_a_hostile_text_costs_little(piece: str) -> None:
+    begun = time.process_time()
+
+    messages.explained(piece * (messages.LIMIT // len(piece) + 10))
+
+    assert time.process_time() - begun < 5
+
+
+def explain(*arguments: str, text: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(program("nvct"), ["explain", *arguments], input=text)
     return done.exit_code, done.output
 
 
@@ -52,6 +158,38 @@ def test_the_command_explains_a_message() -> None:
     assert said.startswith("Docker: The running dockerd does not know the runtime")
     assert "do: Run `nvct runtime configure --runtime=docker`." in said
     assert "reason: EngineNotReloaded" in said
+
+
+def test_the_command_explains_a_log_from_standard_input() -> None:
+    status, said = explain(
+        "-", text="a\nRuntimeError: No CUDA GPUs are available\nXid: 31, b\n" * 3
+    )
+
+    assert status == 0
+    assert said.splitlines()[0] == "line 2, 3 times"
+    assert said.count("\n\n") == 1
+    assert "XID 31" in said
+
+
+def test_a_log_may_be_json() -> None:
+    status, said = explain("-", text='{"log": "CUDA out of memory"}')
+
+    assert status == 0
+    assert said.startswith("CUDA: The memory of the GPU is full")
+
+
+def test_the_command_writes_json() -> None:
+    _, said = explain("--format", "json", "Xid (PCI:0000:18:00): 79, and\nCUDA out of memory")
+
+    told = json.loads(said)
+
+    assert [one["message"] for one in told["messages"]] == ["xid-79", "cuda-out-of-memory"]
+    assert told["messages"][0]["reason"] == "DeviceUnhealthy"
+
+
+@pytest.mark.parametrize("word", ["CUDA_ERROR_NO_DEVICE", "CUDA_ERROR_OUT_OF_MEMORY"])
+def test_a_message_may_be_one_word(word: str) -> None:
+    assert explain(word)[0] == 0
 
 
 def test_the_command_explains_an_error_of_nvct_by_its_code() -> None:

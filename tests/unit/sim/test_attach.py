@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 from pathlib import Path
 
@@ -193,6 +194,15 @@ def test_plain_nodes_become_device_nodes(tmp_path: Path, node: tree.Node) -> Non
 def test_the_exit_status_is_that_of_the_program(node: tree.Node) -> None:
     assert attach.exec_in(node, ["/bin/sh", "-c", "exit 7"]) == 7
     assert attach.exec_in(node, ["/bin/sh", "-c", "kill -TERM $$"]) == 128 + 15
+
+
+@pytest.mark.parametrize("name", ["TERM", "HUP"])
+def test_a_signal_to_end_is_passed_on_to_the_program(node: tree.Node, name: str) -> None:
+    script = f"trap 'exit 9' {name}; kill -{name} $PPID; while :; do sleep 0.05; done"
+    before = signal.getsignal(signal.SIGTERM)
+
+    assert attach.exec_in(node, ["/bin/sh", "-c", script]) == 9
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_only_the_given_environment_is_passed(node: tree.Node) -> None:

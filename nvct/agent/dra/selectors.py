@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates simple CEL selectors of DRA on a device of a ResourceSlice, for nvct explain.
+
+The scheduler evaluates CEL; this is no interpreter of it. Understood are terms that are joined by
+&&: a driver, an attribute or a capacity compared with a literal, by an operator or by compareTo
+with quantity() or semver(), membership in a list, and an attribute that is a bool. A selector with
+another term is unknown, unless one of its terms is false. Contract: pure functions.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any, TypeAlias
+
+    Object: TypeAlias = dict[str, Any]
+    Value: TypeAlias = str | int | float | bool | tuple[int, ...]
+
+LIMIT = 10 * 1024
+"""Characters of a selector (resource.k8s.io)."""
+NESTING = 16
+"""Parentheses around a term that are taken away."""
+OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
+    ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+STRING = r"""(?:'[^'\\]{0,300}'|"[^"\\]{0,300}")"""
+PLACE = (
+    rf"device\.(?P<part>attributes|capacity)\[(?P<domain>{STRING})\]"
+    rf"(?:\.(?P<name>\w{{1,64}})|\[(?P<quoted>{STRING})\])"
+)
+LITERAL = rf"(?:{STRING}|-?\d{{1,18}}|true|false)"
+OPERATOR = "(?P<operator>==|!=|>=|<=|>|<)"
+DRIVER_TERM = re.compile(rf"device\.driver ?{OPERATOR} ?(?P<literal>{STRING})")
+LITERAL_TERM = re.compile(rf"{PLACE} ?{OPERATOR} ?(?P<literal>{LITERAL})")
+COMPARED_TERM = re.compile(
+    rf"{PLACE}\.compareTo\((?:quantity|semver)\((?P<literal>{STRING})\)\) ?{OPERATOR} ?0"
+)
+LIST_TERM = re.compile(rf"{PLACE} in \[(?P<list>{STRING}(?: ?, ?{STRING}){{0,64}})\]")
+BOOL_TERM = re.compile(rf"(?P<not>!? ?){PLACE}")
+QUANTITY = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kMGTPE]i?|Ki|)")
+SEMVER = re.compile(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
+UNITS: dict[str, int] = {"": 1, "k": 10**3} | {
+    f"{letter}{binary}": (1024 if binary else 1000) ** power
+    for power, letter in enumerate("KMGTPE", 1)
+    for binary in ("", "i")
+}
+
+
+def terms(expression: str) -> list[str]:
+    """Return the terms of an expression that && joins, without needless parentheses."""
+    text = _without_parentheses(" ".join(expression[:LIMIT].split()))
+    parts = list(_split(text))
+    return parts if len(parts) == 1 else [one for part in parts for one in terms(part)]
+
+
+def holds(expression: str, driver: str, device: Object) -> bool | None:
+    """Return whether a device fits an expression; None if this is not known."""
+    results = [_holds(term, driver, device) for term in terms(expression)]
+    if False in results:
+        return False
+    return None if None in results else True
+
+
+def body(device: Object) -> Object:
+    """Return the content of a device of a slice; v1beta1 has it in a field of its own."""
+    content: Object = device.get("basic") or device
+    return content
+
+
+def quantity(text: str) -> float | None:
+    """Return the number of a quantity such as 80Gi; None if it is malformed."""
+    match = QUANTITY.fullmatch(text)
+    if match is None:
+        return None
+    unit = UNITS[match[3]]
+    return float(f"{match[1]}.{match[2]}") * unit if match[2] else int(match[1]) * unit
+
+
+def _holds(term: str, driver: str, device: Object) -> bool | None:
+    if match := DRIVER_TERM.fullmatch(term):
+        return OPERATORS[match["operator"]](driver, _text(match["literal"]))
+    if match := LITERAL_TERM.fullmatch(term):
+        return _compare(_value(match, driver, device), match["operator"], _of(match["literal"]))
+    if match := COMPARED_TERM.fullmatch(term):
+        literal = _text(match["literal"])
+        other = quantity(literal) if match["part"] == "capacity" else _semver(literal)
+        return _compare(_value(match, driver, device), match["operator"], other)
+    if match := LIST_TERM.fullmatch(term):
+        value = _value(match, driver, device)
+        words = [_text(literal) for literal in re.findall(STRING, match["list"])]
+        return None if value is None else value in words
+    if match := BOOL_TERM.fullmatch(term):
+        value = _value(match, driver, device)
+        return value is not bool(match["not"].strip()) if isinstance(value, bool) else None
+    return None
+
+
+def _compare(value: Value | None, sign: str, other: Value | None) -> bool | None:
+    if value is None or other is None:
+        return None
+    numbers = isinstance(value, int | float) and isinstance(other, int | float)
+    if type(value) is not type(other) and not numbers:
+        return None
+    return OPERATORS[sign](value, other)
+
+
+def _value(match: re.Match[str], driver: str, device: Object) -> Value | None:
+    """Return an attribute or a capacity of a device; None if it has none, which CEL refuses."""
+    domain, name = _text(match["domain"]), match["name"] or _text(match["quoted"] or "")
+    entries = body(device).get(match["part"]) or {}
+    entry = entries.get(f"{domain}/{name}") or (entries.get(name) if domain == driver else None)
+    if not isinstance(entry, dict):
+        return None
+    if match["part"] == "capacity":
+        return quantity(str(entry.get("value", "")))
+    if "version" in entry:
+        return _semver(str(entry["version"]))
+    value = next((entry[key] for key in ("bool", "int", "string") if key in entry), None)
+    return value if isinstance(value, str | int) else None
+
+
+def _semver(text: str) -> tuple[int, ...] | None:
+    match = SEMVER.fullmatch(text)
+    return tuple(map(int, match.groups())) if match else None
+
+
+def _of(literal: str) -> Value:
+    if literal in ("true", "false"):
+        return literal == "true"
+    return _text(literal) if literal[0] in "'\"" else int(literal)
+
+
+def _text(literal: str) -> str:
+    return literal[1:-1]
+
+
+def _split(text: str) -> Iterator[str]:
+    """Yield the parts between && that are in no parentheses, brackets or strings."""
+    depth, begun, quote = 0, 0, ""
+    for at, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in "([{":
+            depth += 1
+        elif letter in ")]}":
+            depth -= 1
+        elif text.startswith("&&", at) and depth == 0:
+            yield text[begun:at].strip()
+            begun = at + 2
+    yield text[begun:].strip()
+
+
+def _without_parentheses(text: str) -> str:
+    for _ in range(NESTING):
+        if not (text.startswith("(") and text.endswith(")")):
+            return text
+        depth = 0
+        for at, letter in enumerate(text):
+            depth += (letter == "(") - (letter == ")")
+            if depth == 0 and at < len(text) - 1:
+                return text
+        text = text[1:-1].strip()
+    return text

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints which GPUs a pod has or waits for, for nvct explain. Asks the API server only."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import click
+
+from nvct.cli import screen
+from nvct.errors import NvctError, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+SHOWN = 8
+"""Devices and nodes of a list; --json has all."""
+
+
+def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
+    """Print what is known about a pod.
+
+    Raises:
+        UsageError: there is no such pod.
+        NvctError: the API server refuses or does not answer, or the extra `agent` is missing.
+    """
+    told = asyncio.run(_ask(namespace, name, kubeconfig))
+    if form == "json":
+        click.echo(json.dumps(told, indent=2))
+        return
+    for line in text(told):
+        words = line.lstrip()
+        margin = line[: len(line) - len(words)]
+        for part in screen.wrapped(margin, words, screen.columns(), len(margin) + 4):
+            click.echo(part)
+
+
+async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
+    try:
+        from nvct.agent import pod_devices
+        from nvct.cli.cluster import connect
+    except ImportError as error:
+        raise NvctError(
+            f"the cluster cannot be asked: {error}", hint="install nvct with the extra `agent`"
+        ) from error
+    cluster = connect(kubeconfig)
+    try:
+        return pod_devices.explanation(await pod_devices.read(cluster, namespace, name))
+    finally:
+        await cluster.close()
+
+
+def text(told: dict[str, Any]) -> list[str]:
+    """Return the lines about a pod."""
+    from nvct.doctor import messages
+
+    where = f" on node {told['node']}" if told["node"] else ", on no node yet"
+    lines = [f"{told['pod']}: {told['phase']}{where}"]
+    lines += [f"  Kubernetes says: {why}" for why in told["why"]]
+    for found in messages.explained("\n".join(told["why"])):
+        lines.append(f"  cause: {found.message.cause}")
+        lines.append(f"  do: {found.message.remedy}")
+    for resource in told["resources"]:
+        lines += _resource(resource, is_placed=bool(told["node"]))
+    for claim in told["claims"]:
+        lines += _claim(claim)
+    if not told["resources"] and not told["claims"]:
+        lines.append("  it asks for no GPU: neither a resource of nvidia.com nor a claim")
+    lines += [f"  note: {note}" for note in told["notes"]]
+    return [printable(line) for line in lines]
+
+
+def _resource(told: dict[str, Any], *, is_placed: bool) -> Iterator[str]:
+    yield f"  asks for {told['count']} of {told['resource']}"
+    if is_placed:
+        return
+    for name in told["classes"]:
+        yield f"    devices of class {name} are given for it, too (DRA)"
+    if not told["nodes"] and not told["classes"]:
+        yield f"    no node offers {told['resource']}: its device plugin does not run"
+    for node in told["nodes"][:SHOWN]:
+        takers = ", ".join(f"{pod} ({count})" for pod, count in node["taken"].items())
+        taken = sum(node["taken"].values())
+        by = f" by {takers}" if takers else ""
+        lost = node["capacity"] - node["offered"]
+        unhealthy = f"; {lost} more are unhealthy" if lost > 0 else ""
+        few = "" if node["free"] < told["count"] else "; enough are free: other rules keep it away"
+        yield f"    node {node['node']} has {node['offered']}, {taken} taken{by}{unhealthy}{few}"
+    yield from _more(told["nodes"], "nodes")
+
+
+def _claim(told: dict[str, Any]) -> Iterator[str]:
+    if told["state"] == "missing":
+        yield f"  claim {told['missing']}: it does not exist, or may not be read"
+        return
+    yield f"  claim {told['claim']}: {told['state']}"
+    for device in told["devices"]:
+        about = f" ({device['about']})" if device["about"] else ""
+        yield f"    has {device['device']} of {device['node']}{about} for {device['request']}"
+        for expression in device["because"]:
+            yield f"      because {' '.join(expression.split())}"
+    for request in told["requests"]:
+        if "fitting" in request and told["state"] == "pending":
+            yield from _request(request)
+
+
+def _request(told: dict[str, Any]) -> Iterator[str]:
+    if not told["class exists"]:
+        yield f"    request {told['name']}: there is no DeviceClass {told['class']}"
+        return
+    fitting = told["fitting"]
+    free = [one for one in fitting if not one["taken"] and not one["tainted"]]
+    unknown = "" if all(one["certain"] for one in fitting) else " or may fit"
+    yield (
+        f"    request {told['name']} ({told['count']} of class {told['class']}): "
+        f"{len(fitting)} of {told['devices']} devices fit{unknown}, {len(free)} of them free"
+    )
+    for term in told["terms"]:
+        if term["unknown"]:
+            yield f"      ?     {term['term']}  (nvct cannot evaluate it on each device)"
+        else:
+            yield f"      {term['fits']:<5} {term['term']}"
+    for one in fitting[:SHOWN]:
+        about = f" ({one['about']})" if one["about"] else ""
+        state = f"taken by {one['taken']}" if one["taken"] else (
+            "tainted: unhealthy or withheld" if one["tainted"] else
+            "free; its node, its GPU's other MIG devices or another request of the claim may rule"
+            " it out"
+        )  # fmt: skip
+        yield f"      {one['device']} of {one['node']}{about}: {state}"
+    yield from _more(fitting, "devices")
+
+
+def _more(found: list[Any], what: str) -> Iterator[str]:
+    if len(found) > SHOWN:
+        yield f"      and {len(found) - SHOWN} more {what}; --json has all"

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints what `explanation.explain` found about a request, for nvct explain. Contract: pure."""
+
+from __future__ import annotations
+
+from nvct.errors import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+HEADLINES = {
+    "GPU": "The container would start with what it asks for.",
+    "untouched": "The container would start as it is, without a GPU.",
+    "refused": "The create would fail.",
+}
+
+
+def text(told: dict[str, Any], *, everything: bool) -> str:
+    """Return the lines about a request; `everything` lists all that would be injected."""
+    rows = [("", HEADLINES[told["outcome"]])]
+    if told["error"]:
+        rows.append(("error", told["error"]["line"]))
+    rows += _config_rows(told["config"])
+    rows += [("asked", one) for one in told["asked"]] or [("asked", "nothing")]
+    if told["privileged"]:
+        rows.append(("asked", "it has CAP_SYS_ADMIN"))
+    for step in told["policy"]:
+        verdict = "decides" if step["holds"] else "does not hold"
+        rows.append(("policy", f"{step['rule']!r} ({step['then']}) {verdict}: {step['why']}"))
+    if told["request"]:
+        rows += _request_rows(told)
+    rows += [("note", one) for one in told["notes"]]
+    rows += _injected_rows(told.get("inject", {}), everything=everything)
+    lines = []
+    before = ""
+    for name, line in rows:
+        lines.append(f"{'' if name == before else name:13}{printable(line)}" if name else line)
+        before = name
+    return "\n".join(lines)
+
+
+def _config_rows(config: dict[str, Any]) -> list[tuple[str, str]]:
+    where = config["path"] if config["read"] else f"defaults: {config['path']} is not in force"
+    rules = f"; {config['rules']} policy rules" if config["rules"] else ""
+    text = f"{where}; mode {config['mode']}; layout {config['layout']}{rules}"
+    return [("config", text), *(("config", one) for one in config["warnings"])]
+
+
+def _request_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
+    request = told["request"]
+    ids = ", ".join(request["ids"]) or "the driver without a GPU"
+    rows = [("request", f"{request['source']} asks for {ids}; mode {request['mode']}")]
+    if request["besides"]:
+        rows.append(("request", f"besides: {', '.join(request['besides'])}"))
+    rows += [
+        ("device", f"{one['name']}" + (f" of {one['spec']}" if one["spec"] else ""))
+        for one in told["devices"]
+    ]
+    capabilities = request["capabilities"]
+    words = "all but compat32" if capabilities is None else ", ".join(capabilities) or "none"
+    rows.append(("capabilities", words))
+    for one in told["requirements"]:
+        host = "; ".join(
+            ", ".join(f"{name} {value}" for name, value in facts.items() if value)
+            for facts in one["host"]
+        )
+        verdict = {True: "holds", False: "does not hold", None: "is malformed"}[one["holds"]]
+        rows.append(
+            ("requirement", f"{one['variable']}={one['expression']} {verdict}; host: {host}")
+        )
+    return rows
+
+
+def _injected_rows(inject: dict[str, Any], *, everything: bool) -> list[tuple[str, str]]:
+    counts = [
+        f"{len(inject[key])} {name}{'s' if len(inject[key]) > 1 else ''}"
+        for key, name in (
+            ("nodes", "device node"), ("mounts", "mount"), ("env", "variable"),
+            ("hooks", "hook"), ("gids", "group"),
+        )
+        if inject.get(key)
+    ]  # fmt: skip
+    if inject.get("removed hooks"):
+        counts.append(f"without {len(inject['removed hooks'])} prestart hooks of the incumbent")
+    rows = [("injected", ", ".join(counts) or "nothing")] if inject else []
+    if everything:
+        rows += [("env", one) for one in inject.get("env", ())]
+        rows += [("node", str(one.get("path"))) for one in inject.get("nodes", ())]
+        rows += [
+            ("mount", f"{one.get('source')} -> {one.get('destination')}")
+            for one in inject.get("mounts", ())
+        ]
+        rows += [
+            ("hook", f"{one['point']}: {' '.join(map(str, one.get('args', ())))}")
+            for one in inject.get("hooks", ())
+        ]
+        rows += [("group", str(one)) for one in inject.get("gids", ())]
+    return rows
