@@ -64,14 +64,26 @@ def _append(store: Store, program: str, bundle: str, fields: Mapping[str, str]) 
         fd = posix.open(NAME, FLAGS, 0o600, dir_fd=store.fd)
         try:
             posix.write(fd, line)
-            written = posix.fstat(fd)
+            if posix.fstat(fd).st_size > LIMIT:
+                _rotate(store, fd)
         finally:
             posix.close(fd)
-        # Another process may have renamed the file meanwhile.
-        if written.st_size > LIMIT and _inode(store) == written.st_ino:
-            posix.rename(NAME, OLD, src_dir_fd=store.fd, dst_dir_fd=store.fd)
     except OSError as error:
         store.reason = f"{store.path}/{NAME}: {error.strerror}"
+
+
+def _rotate(store: Store, fd: int) -> None:
+    """Make a full file the old one, unless another process does or did so.
+
+    Without the lock, one that is late would put the new file, which is almost empty, in the place
+    of the old one.
+    """
+    try:
+        posix.lockf(fd, posix.F_TLOCK, 0)
+    except BlockingIOError:
+        return
+    if _inode(store) == posix.fstat(fd).st_ino:
+        posix.rename(NAME, OLD, src_dir_fd=store.fd, dst_dir_fd=store.fd)
 
 
 def _line(fields: Mapping[str, str], limit: int) -> bytes:

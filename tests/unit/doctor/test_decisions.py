@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
 import os
 import re
 import time
@@ -170,3 +171,21 @@ def test_a_file_that_another_process_has_renamed_is_not_renamed_again(
     store.close()
 
     assert (lab.run_dir / recorder.OLD).read_text() == "history"
+
+
+def test_creates_at_the_same_time_lose_no_older_half(lab: Lab) -> None:
+    lab.run_dir.mkdir(mode=0o700, exist_ok=True)
+
+    def write() -> None:
+        store = Store(str(lab.run_dir))
+        for _ in range(500):
+            recorder.refused(store, "p", "/b", RequestError("x" * 300))
+
+    writers = [multiprocessing.get_context("fork").Process(target=write) for _ in range(6)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+    assert (lab.run_dir / recorder.OLD).stat().st_size > recorder.LIMIT
+    assert all(record["outcome"] == "refused" for record in records(lab))
