@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "smi.h"
 
@@ -70,6 +71,14 @@ int report_unavailable(const struct gpu_entry *gpu)
     return (int)gpu->status;
 }
 
+/* The domain has four or eight digits. */
+static bool is_bus_id(const char *id, const char *bus_id)
+{
+    size_t length = strlen(bus_id), n = strlen(id);
+    return strcasecmp(id, bus_id) == 0 ||
+           (n + 4 == length && strncmp(bus_id, "0000", 4) == 0 && strcasecmp(id, bus_id + 4) == 0);
+}
+
 bool is_selected(const struct gpu_entry *gpu, const char *ids)
 {
     char id[NVML_NAME_LENGTH];
@@ -77,7 +86,7 @@ bool is_selected(const struct gpu_entry *gpu, const char *ids)
         unsigned index;
         p = next_word(p, id, sizeof(id));
         if ((parse_unsigned(id, &index) && index == gpu->index) || strcmp(id, gpu->uuid) == 0 ||
-            strcmp(id, gpu->bus_id) == 0)
+            is_bus_id(id, gpu->bus_id))
             return true;
     }
     return !ids;

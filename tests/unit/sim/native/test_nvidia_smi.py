@@ -29,7 +29,7 @@ def test_the_list_is_in_the_real_format(node: NvmlNode) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["2", gpu_uuid(2), "00000000:38:00.0"])
+@pytest.mark.parametrize("name", ["2", gpu_uuid(2), "00000000:38:00.0", "0000:38:00.0"])
 def test_a_gpu_is_selected_by_index_uuid_or_bus_id(node: NvmlNode, name: str) -> None:
     assert node.smi("-L", "-i", name).stdout == (
         f"GPU 2: NVIDIA H100 80GB HBM3 (UUID: {gpu_uuid(2)})\n"
