@@ -253,3 +253,32 @@ def test_an_error_of_a_mig_instance_takes_that_one_away(lab: Lab) -> None:
     lab.until(lambda: not lab.states(MIG), "the instance is destroyed")
     smi(lab.cluster, "mig", "-i", str(MIG), "-cgi", "1g.10gb", "-C")
     lab.until(lambda: lab.listed(SMALL) == 2, "it is made again")
+
+
+def test_a_reset_by_nvct_gives_a_failed_gpu_back(lab: Lab) -> None:
+    gpus = lab.listed()
+    assert gpus is not None
+    script = "echo $NVIDIA_VISIBLE_DEVICES; sleep 600"
+    lab.cluster.api.create(PODS, asks(1, script, runtime_class="").manifest("victim"))
+    try:
+        lab.until(lambda: log(lab.cluster, "victim").startswith("GPU-"), "a pod has a GPU")
+        uuid = log(lab.cluster, "victim").strip()
+        index = [tree.gpu_uuid(lab.machine.name, number) for number in range(8)].index(uuid)
+        node_changes.set_gpu(lab.machine, index, ecc_uncorrected=1, recovery="reset")
+        node_changes.apply(lab.machine, "xid", [str(index), "48"])
+        lab.until(lambda: lab.listed() == gpus - 1, "the kubelet's list falls")
+        lab.until(lambda: "GPUUnhealthy" in lab.events("victim"), "Event of the pod")
+        assert uuid in lab.events("victim")["GPUUnhealthy"]
+    finally:
+        lab.cluster.api.delete(f"{PODS}/victim")
+    assert lab.states(index) == {index: "unhealthy reset"}
+
+    config = lab.cluster.box.work / "reset.toml"
+    config.write_text(f'[nvidia-container-cli]\nroot = "{DRIVER_ROOT}"\n')
+    words = ("--config", str(config), "reset", str(index))
+    done = lab.cluster.box.call(f"{PROGRAMS}/nvct", *words)
+
+    assert done.stdout == f"reset GPU {index}, {uuid}\n", done
+    lab.until(lambda: lab.listed() == gpus, "the kubelet's list rises")
+    lab.until(lambda: lab.states(index) == {}, "the GPU is healthy")
+    lab.until(lambda: "GPUProbation" in lab.events(NODE), "Event of the Node")
