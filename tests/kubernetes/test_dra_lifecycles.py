@@ -236,6 +236,7 @@ def lonely(node: Cluster, kubeconfig: str) -> Iterator[Lonely]:
         node.api.delete(f"/api/v1/nodes/{LONELY}")
 
 
+@pytest.mark.timeout(3600)
 def test_random_claims_leave_nothing_behind(lonely: Lonely) -> None:
     seed = random.randrange(10**6)
     dice = random.Random(seed)
@@ -259,6 +260,7 @@ def test_random_claims_leave_nothing_behind(lonely: Lonely) -> None:
     assert not failures, failures[:10]
 
 
+@pytest.mark.timeout(1200)
 def test_random_pods_leave_nothing_behind(node: Cluster, kubeconfig: str) -> None:
     """All pods are there at once; as many as there are GPUs run at a time."""
     driver = Driver(node, kubeconfig)
