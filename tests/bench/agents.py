@@ -24,6 +24,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from nvct.agent import instance
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.kubelet import deviceplugin_pb2 as api
@@ -81,6 +82,8 @@ def main() -> None:
     work, title = Path(sys.argv[1]), sys.argv[2]
     KERNEL.mount("nvct-bench", "/var/lib", "tmpfs")  # the folder's path is fixed
     Path(FOLDER).mkdir(parents=True)
+    Path(instance.FOLDER).mkdir(mode=0o700, exist_ok=True)
+    KERNEL.mount("nvct-bench", instance.FOLDER, "tmpfs")  # another agent here has its own state
     subjects = [Subject("nvct", [str(Path(sys.executable).with_name(PROGRAM)), *FLAGS])]
     peer = Path(os.environ.get("NVCT_BENCH_PEER", "/nonexistent"), PROGRAM)
     if peer.exists():
