@@ -60,7 +60,7 @@ class Box:
         self.work = work
         self.cgroup = f"{GROUP}{os.getpid()}"
         _remove_abandoned_groups()
-        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._daemons: list[Daemon] = []
         self._env = {"PATH": ":".join([str(PROGRAMS), *DEFAULT_PATH_DIRS]), "HOME": "/root"}
         code = START.format(repository=str(REPOSITORY))
         command = [
@@ -101,10 +101,10 @@ class Box:
         """Return the text of a file in it."""
         return (self.root / path.lstrip("/")).read_text(encoding="utf-8")
 
-    def start(self, arguments: list[str], log: str) -> subprocess.Popen[bytes]:
+    def start(self, arguments: list[str], log: str) -> Daemon:
         """Start a daemon in it; the output goes to a file in the work folder."""
         with (self.work / log).open("ab") as file:
-            daemon = subprocess.Popen(
+            daemon = Daemon(
                 self._into(arguments), env=self._env, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=file,
             )  # fmt: skip
@@ -158,6 +158,23 @@ class Box:
     def _into(self, arguments: list[str]) -> list[str]:
         kinds = (f"--{name}" for name in NAMESPACES)
         return [*SIGNALS, "nsenter", f"--target={self.init}", *kinds, "--", *arguments]
+
+
+class Daemon(subprocess.Popen[bytes]):
+    """A program that was started in a box."""
+
+    def send_signal(self, sig: int) -> None:
+        """Send a signal to the program: its parent, nsenter, would end without passing it on."""
+        try:
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(
+                encoding="ascii"
+            )
+        except OSError:
+            children = ""
+        if self.poll() is None and children:
+            os.kill(int(children.split()[0]), sig)
+        else:
+            super().send_signal(sig)
 
 
 def _groups(pattern: str) -> list[Path]:

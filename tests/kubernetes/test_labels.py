@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Feature labels on a real API server: Node, NodeFeature, rights; the program runs on the node."""
+"""Feature labels on a real API server: Node and rights; the programs run on the node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nvct.sim import node_changes, tree
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes.accounts import kubeconfig_of
-from tests.kubernetes.api import ApiError, wait
+from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import simulated, smi
 
@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Iterator
-    from typing import Any
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,52 +35,12 @@ GPU = "nvidia.com/gpu"
 SMALL = "nvidia.com/mig-1g.10gb"
 PRODUCT = "NVIDIA-H100-80GB-HBM3"
 NODE_PATH = f"/api/v1/nodes/{NODE}"
-FEATURES = "/apis/nfd.k8s-sigs.io/v1alpha1/namespaces/default/nodefeatures"
-FEATURE = f"{FEATURES}/nvidia-features-for-{NODE}"
 OWN = f"{FOLDER}/own-labels.yaml"
-SETTINGS = f"{FOLDER}/labels-settings.yaml"
+CONFIG = "nvidia.com/device-plugin.config"
+CONFIGS = f"{FOLDER}/labels-configs"
 SHARING = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}\n"
 DRIVER = "nvidia.com/cuda.driver-version.full"
 ROLE = "rules: [{apiGroups: [''], resources: [nodes], verbs: [get, patch]}]"
-CRD_NAME = "nodefeatures.nfd.k8s-sigs.io"
-CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": CRD_NAME},
-    "spec": {
-        "group": "nfd.k8s-sigs.io",
-        "names": {"kind": "NodeFeature", "plural": "nodefeatures"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {
-                                "type": "object",
-                                "properties": {
-                                    "labels": {
-                                        "type": "object",
-                                        "additionalProperties": {"type": "string"},
-                                    },
-                                    "features": {
-                                        "type": "object",
-                                        "x-kubernetes-preserve-unknown-fields": True,
-                                    },
-                                },
-                            }
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
-"""Of Node Feature Discovery, what matters here."""
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +74,12 @@ def labels(cluster: Cluster) -> dict[str, str]:
     return found
 
 
+def log_of(cluster: Cluster) -> Path:
+    return Path(cluster.box.work) / "labels.log"
+
+
 def log(cluster: Cluster) -> str:
-    return (Path(cluster.box.work) / "labels.log").read_text(errors="replace")
+    return log_of(cluster).read_text(errors="replace")
 
 
 def test_a_node_has_the_labels_and_those_of_others_stay(cluster: Cluster, account: str) -> None:
@@ -164,53 +127,80 @@ def test_a_mig_change_is_followed_within_seconds(cluster: Cluster, account: str)
         assert labels(cluster)[f"{GPU}.product"] == PRODUCT
 
 
-def test_labels_follow_driver_and_settings_and_never_vanish(
-    cluster: Cluster, account: str
-) -> None:
-    """A watch sees each version of the Node while both change."""
+def test_labels_follow_mig_driver_and_config_file_and_never_vanish(cluster: Cluster) -> None:
+    """A watch sees each version of the Node while the agent follows the three changes."""
     machine = simulated(cluster)
-    watch = ["kubectl", f"--kubeconfig={KUBECONFIG}", "get", "node", NODE, "--watch"]
-    cluster.box.write(SETTINGS, "version: v1\n")
-    words = ("--label-node", f"--config-file={SETTINGS}")
-    with running(cluster, account, *words):
-        assert wait(lambda: labels(cluster).get(f"{GPU}.count") == "8", TIMEOUT_S), log(cluster)
-        format_ = "-o=jsonpath={.metadata.labels}{'\\n'}"
-        watching = cluster.box.start([*watch, format_], "watch.log")
+    for name, text in {"whole": "version: v1", "shared": SHARING, "bad": "sharing: 1"}.items():
+        cluster.box.call("mkdir", "-p", CONFIGS)
+        cluster.box.write(f"{CONFIGS}/{name}", text)
+    with agent(cluster), watched(cluster):
+        smi(cluster, "-i", "0", "-mig", "1")
+        smi(cluster, "mig", "-i", "0", "-cgi", "1g.10gb,1g.10gb", "-C")
+        within_5_s(lambda: labels(cluster).get(f"{SMALL}.count") == "2", "MIG devices", cluster)
+        smi(cluster, "mig", "-i", "0", "-dci")
+        smi(cluster, "mig", "-i", "0", "-dgi")
+        smi(cluster, "-i", "0", "-mig", "0")
+        within_5_s(lambda: f"{SMALL}.count" not in labels(cluster), "MIG mode", cluster)
         try:
-            assert wait(lambda: seen(cluster), TIMEOUT_S)
-            upgraded = node_changes.upgrade(machine, "595.71.05")
-            node_changes.reload_module(upgraded)
+            node_changes.reload_module(node_changes.upgrade(machine, "595.71.05"))
             within_5_s(lambda: labels(cluster)[DRIVER] == "595.71.05", "driver", cluster)
-
-            cluster.box.write(SETTINGS, SHARING)
-            read_settings(cluster)
-            within_5_s(lambda: labels(cluster)[f"{GPU}.replicas"] == "4", "settings", cluster)
-            cluster.box.write(SETTINGS, "sharing: {timeSlicing: {}}")
-            read_settings(cluster)
-            assert wait(lambda: "the settings stay as they were" in log(cluster), SOON_S)
-            time.sleep(1)
+            cluster.kubectl("label", "--overwrite", "node", NODE, f"{CONFIG}=shared")
+            within_5_s(lambda: labels(cluster)[f"{GPU}.replicas"] == "4", "config file", cluster)
+            cluster.kubectl("label", "--overwrite", "node", NODE, f"{CONFIG}=bad")
+            assert wait(lambda: "; shared stays in force" in log(cluster), SOON_S), log(cluster)
             assert labels(cluster)[f"{GPU}.replicas"] == "4"
-            assert wait(lambda: any("-SHARED" in text for text in seen(cluster)), SOON_S)
+            cluster.kubectl("label", "node", NODE, f"{CONFIG}-")
+            within_5_s(lambda: labels(cluster)[f"{GPU}.replicas"] == "1", "label", cluster)
+            assert wait(lambda: f'"{GPU}.replicas":"1"' in seen(cluster)[-1], SOON_S)
         finally:
-            watching.terminate()
-            watching.wait(TIMEOUT_S)
             (now,) = tree.list_nodes(machine.tree.parent)
             node_changes.reload_module(node_changes.upgrade(now, machine.installed))
     versions = [json.loads(text) for text in seen(cluster)]
-    assert {version[DRIVER] for version in versions} == {machine.installed, "595.71.05"}
+    assert {version[DRIVER] for version in versions} >= {machine.installed, "595.71.05"}
     for version in versions:
-        assert version.keys() >= versions[0].keys(), version
+        assert version.keys() >= versions[0].keys() - {CONFIG}, version
 
 
-def read_settings(cluster: Cluster) -> None:
-    """Send the program, which is the oldest of its processes, SIGHUP."""
-    done = cluster.box.call("pkill", "-HUP", "-o", "-f", "nvct.agent.labels.main")
-    assert done.returncode == 0, done
+@contextlib.contextmanager
+def agent(cluster: Cluster) -> Iterator[None]:
+    """Run the agent with labels and config-manager on the node, until its labels are there."""
+    account = kubeconfig_of(cluster, "agent", may="get,list,watch,patch")
+    settings = {
+        "KUBECONFIG": account, "NODE_NAME": NODE, "DRIVER_ROOT_CTR_PATH": DRIVER_ROOT,
+        "MIG_STRATEGY": "mixed", "CONFIG_FILE": f"{FOLDER}/agent-config.yaml",
+        "CONFIG_FILE_SRCDIR": CONFIGS, "DEFAULT_CONFIG": "whole",
+    }  # fmt: skip
+    words = [f"{PROGRAMS}/python", "-I", "-m", "nvct.agent", "config-manager", "labels"]
+    env = [f"{key}={value}" for key, value in settings.items()]
+    log_of(cluster).unlink(missing_ok=True)
+    process = cluster.box.start(["env", *env, *words], "labels.log")
+    try:
+        has_all = {f"{GPU}.count": "8", "nvidia.com/mig.strategy": "mixed", f"{GPU}.replicas": "1"}
+        # An earlier test may have left labels on the Node.
+        assert wait(lambda: "labels were written" in log(cluster), TIMEOUT_S), log(cluster)
+        assert wait(lambda: has_all.items() <= labels(cluster).items(), TIMEOUT_S), log(cluster)
+        yield
+    finally:
+        process.terminate()
+        process.wait(TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def watched(cluster: Cluster) -> Iterator[None]:
+    """Watch the labels of the Node; see `seen`."""
+    words = ["kubectl", f"--kubeconfig={KUBECONFIG}", "get", "node", NODE, "--watch"]
+    watching = cluster.box.start([*words, "-o=jsonpath={.metadata.labels}{'\\n'}"], "watch.log")
+    try:
+        assert wait(lambda: seen(cluster), TIMEOUT_S)
+        yield
+    finally:
+        watching.terminate()
+        watching.wait(TIMEOUT_S)
 
 
 def within_5_s(holds: Callable[[], bool], what: str, cluster: Cluster) -> None:
     began = time.monotonic()
-    assert wait(holds, RIGHT_S), (what, labels(cluster), log(cluster))
+    assert wait(holds, RIGHT_S), f"{what}: {labels(cluster)}\n{log(cluster)}"
     print(f"labels after a change of the {what}: {time.monotonic() - began:.1f} s")
 
 
@@ -218,53 +208,6 @@ def seen(cluster: Cluster) -> list[str]:
     """Return the labels of each version of the Node that the watch has seen, as JSON."""
     text = (Path(cluster.box.work) / "watch.log").read_text()
     return [line for line in text.splitlines() if line.endswith("}")]
-
-
-def test_a_nodefeature_object_has_the_labels_and_nothing_else(cluster: Cluster) -> None:
-    oneshot = ("--oneshot", "--pod-name=nowhere")
-    done = cluster.box.call(*words_of(KUBECONFIG, *oneshot))
-    assert done.returncode == 1, done
-    assert "the cluster has no NodeFeature objects" in done.stderr, done
-    cluster.api.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", CRD)
-    cluster.kubectl("wait", "--for=condition=Established", "crd", CRD_NAME, "--timeout=60s")
-    assert wait(lambda: is_served(cluster), TIMEOUT_S)
-    old: dict[str, Any] = {
-        "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
-        "kind": "NodeFeature",
-        "metadata": {"name": f"nvidia-features-for-{NODE}"},
-        "spec": {"labels": {f"{SMALL}.count": "7"}},
-    }
-    cluster.api.create(FEATURES, old)
-
-    done = cluster.box.call(*words_of(KUBECONFIG, *oneshot))
-
-    assert done.returncode == 0, done
-    assert "there is no pod nowhere" in done.stderr, done
-    feature = cluster.api.find(FEATURE)
-    assert feature is not None
-    assert feature["metadata"]["labels"] == {"nfd.node.kubernetes.io/node-name": NODE}
-    written = feature["spec"]["labels"]
-    assert written[f"{GPU}.product"] == PRODUCT
-    assert f"{SMALL}.count" not in written
-    version = feature["metadata"]["resourceVersion"]
-    done = cluster.box.call(*words_of(KUBECONFIG, *oneshot, "--no-timestamp"))
-    assert done.returncode == 0, done
-    again = cluster.api.find(FEATURE)
-    assert again is not None
-    assert again["spec"]["labels"].keys() == written.keys() - {"nvidia.com/gfd.timestamp"}
-    cluster.box.call(*words_of(KUBECONFIG, *oneshot, "--no-timestamp"))
-    unchanged = cluster.api.find(FEATURE)
-    assert unchanged is not None
-    assert (
-        unchanged["metadata"]["resourceVersion"] == again["metadata"]["resourceVersion"] > version
-    )
-
-
-def is_served(cluster: Cluster) -> bool:
-    try:
-        return cluster.api.find(FEATURES) is not None
-    except ApiError:  # 429, as long as its storage is made
-        return False
 
 
 def test_who_may_not_is_named_with_what_is_to_be_granted(cluster: Cluster) -> None:

@@ -149,9 +149,11 @@ class NodeFeature:
         if owners:
             metadata["ownerReferences"] = owners
         features: Object = {"attributes": {}, "flags": {}, "instances": {}}
-        spec = {"features": features, "labels": labels}
+        spec: Object = {"features": features}
+        if labels:  # the server makes null of an empty object, which NFD's schema refuses
+            spec["labels"] = labels
         applied = await self._apply(kind, {"metadata": metadata, "spec": spec})
-        left = applied["spec"].get("labels", {}).keys() - labels.keys()
+        left = (applied["spec"].get("labels") or {}).keys() - labels.keys()
         if left:
             version = applied["metadata"]["resourceVersion"]
             manifest = {
