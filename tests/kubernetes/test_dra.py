@@ -13,9 +13,11 @@ import time
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU
+from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes.api import wait
+from tests.kubernetes.cluster import KUBECONFIG, NODE
 from tests.kubernetes.device_plugin import GPUS, LIST, asks, smi
 from tests.kubernetes.dra import (
     ATTRIBUTES,
@@ -67,6 +69,13 @@ def driver(node: Cluster) -> Iterator[Driver]:
         made.kill()
 
 
+def explained(cluster: Cluster, name: str) -> str:
+    words = (f"{PROGRAMS}/nvct", "explain", f"default/{name}", f"--kubeconfig={KUBECONFIG}")
+    done = cluster.box.call(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_pods_get_the_gpus_that_they_describe_and_no_others(node: Cluster, driver: Driver) -> None:
     claim(node, "large", LARGE)
     claim(node, "two", f"{ATTRIBUTES}.architecture == 'Hopper'", 2)
@@ -87,6 +96,13 @@ def test_pods_get_the_gpus_that_they_describe_and_no_others(node: Cluster, drive
         assert allocated(node, "tesla") == [f"{FAR}/gpu-0"]
         assert scheduled_to(node, "huge") == ""
         assert any("cannot allocate all claims" in text for text in node.api.events("huge"))
+        why = explained(node, "huge")
+        assert "Pending, on no node yet" in why
+        assert "No node has free devices that fit" in why
+        assert re.search(
+            r"\(1 of class gpu.nvidia.com\): 0 of \d+ devices fit, 0 of them free", why
+        )
+        assert f"has gpu-0 of {FAR} (Tesla" in explained(node, "tesla")
     seen = {name: UUID.findall(result.log) for name, result in results.items()}
     assert {name: len(uuids) for name, uuids in seen.items()} == {
         "large": 1, "two": 2, "both": 2, "plain": 1,
@@ -107,6 +123,9 @@ def test_what_a_claim_has_is_what_its_pod_sees_also_after_a_restart_of_the_kubel
         (name,) = allocated(node, "stays")
         mine = devices(node)[name.partition("/")[2]]
         assert UUID.findall(log_of(node, "stays")) == [mine]
+        why = explained(node, "stays")
+        assert f"has {name.partition('/')[2]} of {NODE}" in why
+        assert f"because device.driver == 'gpu.nvidia.com' && {ATTRIBUTES}.type == 'gpu'" in why
         with exporter(node, "--kubernetes-enable-dra"):
             assert wait(lambda: of_pod(node, "stays"), TIMEOUT_S), series(node)
             (labels,) = of_pod(node, "stays")
