@@ -34,7 +34,7 @@ from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.tasks import Task
 from nvct.agent.variables import GRACE_S, LISTEN_ENV, SOCKET_ENV, grace_s
 from nvct.agent.waiting import unless, within
-from nvct.errors import HostError, NvmlError, UsageError
+from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
 from nvct.version import __version__
 
@@ -136,7 +136,7 @@ class Agent:
         """
         task_table.load(self.names)
         if not self.client.chooses_library:
-            with contextlib.suppress(NvmlError, asyncio.TimeoutError):  # a task tells
+            with contextlib.suppress(NvctError, asyncio.TimeoutError):  # a task tells
                 await within(NVML_S, self.client.report())
 
     async def end(self, stopped: asyncio.Event) -> None:

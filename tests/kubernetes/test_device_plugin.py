@@ -141,7 +141,8 @@ def test_gpus_shared_by_mps_have_their_limits_in_pods(node: Cluster) -> None:
         two = run(node.api, "two-by-mps", asks(2))
         assert "maximum request size for shared resources is 1; found 2" in two.log, two
     assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S)
-    assert node.box.call("test", "-e", f"{folder}/control").returncode != 0
+    gone = ("test", "!", "-e", f"{folder}/control")
+    assert wait(lambda: node.box.call(*gone).returncode == 0, TIMEOUT_S)
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def test_a_label_switches_between_mps_and_time_slicing(node: Cluster) -> None:
         node.kubectl("label", "node", NODE, f"{LABEL}-")
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), log(node)
         assert wait(lambda: modes(node) == {"Default"}, TIMEOUT_S), log(node)
-        assert daemon(node) == ""
+        assert wait(lambda: daemon(node) == "", TIMEOUT_S), log(node)
 
 
 def choose(node: Cluster, name: str, count: int) -> None:
