@@ -153,6 +153,11 @@ class Board:
             raise DocumentError("no devices")
         self.states = dict(map(_loaded, devices))
 
+    def knows(self, event: XidEvent) -> bool:
+        """Return whether the device of an event is known, if it is an instance."""
+        known = self.instances.get(event.uuid, {})
+        return event.gi == WHOLE or any(gi == event.gi for gi, _ in known)
+
     def _concerned(self, event: XidEvent) -> list[Key]:
         if not event.uuid:
             return [key for key in self.states if key.gi == WHOLE]

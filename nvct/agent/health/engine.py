@@ -232,7 +232,7 @@ class HealthEngine:
             if client is None:
                 continue
             try:
-                self._note_events(await self._ask(client, client.events()))
+                await self._take(client, await self._ask(client, client.events()))
                 if time.monotonic() >= self._look_at:
                     await self._look(client)
             except SupervisorEndedError:
@@ -279,6 +279,17 @@ class HealthEngine:
         self._look_at = time.monotonic() + (LOOK_S if is_calm else LOOK_SOON_S)
         if not is_calm and self._values.keys() != self._saved:
             self._save()  # what a reset is recognized by
+
+    async def _take(self, client: NvmlClient, events: NvmlEvents) -> None:
+        """Note events; an instance that was made since the last look is looked for before.
+
+        Otherwise its error would be one of the whole GPU.
+        """
+        try:
+            if not all(self._board.knows(event) for event in events.events):
+                await self._look(client)
+        finally:
+            self._note_events(events)
 
     def _note_events(self, events: NvmlEvents) -> None:
         if events.watch != self._watch:

@@ -52,6 +52,7 @@ class Nvml:
         self.delay_s = 0.0
         self.asked = 0
         self.failure: Exception | None = None
+        self.mig: tuple[MigInstance, ...] = MIG
 
     async def events(self) -> NvmlEvents:
         self.asked += 1
@@ -65,7 +66,7 @@ class Nvml:
         whole = GpuCondition(uuid=GPU, values=dict(self.values))
         if self.lost:
             whole = GpuCondition(uuid=GPU, error="nvmlDeviceGetUUID: gpu is lost", code=15)
-        gpus = (whole, GpuCondition(uuid=SPLIT, mig=MIG))
+        gpus = (whole, GpuCondition(uuid=SPLIT, mig=self.mig))
         return NvmlConditions(gpus=tuple(gpu for gpu in gpus if gpu.uuid not in self.hanging))
 
 
@@ -166,6 +167,19 @@ def test_an_error_of_an_instance_concerns_that_instance() -> None:
 
     task = run(engine(), course)
     (change,) = task.changes
+    assert change.devices == ("MIG-a",)
+
+
+def test_an_instance_that_fails_as_soon_as_it_is_made_is_no_failure_of_its_gpu() -> None:
+    async def course(task: Task, nvml: Nvml) -> None:
+        nvml.mig = ()
+        await until(lambda: nvml.asked > 2)
+        nvml.mig = MIG
+        nvml.xids.append(XidEvent(uuid=SPLIT, xid=48, gi=7, ci=0))
+        await until(lambda: task.health.problem(SPLIT, (7, 0)) != "")
+        assert task.health.problem(SPLIT, (8, 0)) == ""
+
+    (change,) = run(engine(), course).changes
     assert change.devices == ("MIG-a",)
 
 
