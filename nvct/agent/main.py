@@ -143,10 +143,14 @@ class Agent:
         """End, but while a newer pod starts, which has no agent yet, serve until it takes over."""
         is_second_signal, self._is_ending = self._is_ending, True
         serves = self.status.part == "serving" and not is_second_signal
-        if serves and await successor.is_coming(self.env, os.uname().nodename):
-            self.journal.info("a newer pod starts: this agent serves until that one takes over")
-            await asyncio.sleep(self.grace_s - successor.MARGIN_S)
-        stopped.set()
+        try:
+            if serves and await successor.is_coming(self.env, os.uname().nodename):
+                self.journal.info(
+                    "a newer pod starts: this agent serves until that one takes over"
+                )
+                await asyncio.sleep(self.grace_s - successor.MARGIN_S)
+        finally:
+            stopped.set()
 
     async def _serve_node(self, instance: Instance, stopped: asyncio.Event) -> None:
         """Serve until it is stopped, or another instance asks for the lock."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an agent without rights may have the container with NVML do to MIG: few fixed verbs.
 
-A verb names GPUs by UUID and instances by number, never a file or a program. Each argument is
+A verb names GPUs by UUID, or to reset them by PCI address, and instances by number; never a
+file or a program. Each argument is
 checked here, because the agent reads labels and files that others write.
 """
 

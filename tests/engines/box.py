@@ -60,7 +60,7 @@ class Box:
         self.work = work
         self.cgroup = f"{GROUP}{os.getpid()}"
         _remove_abandoned_groups()
-        self._daemons: list[Daemon] = []
+        self._daemons: list[BoxedProcess] = []
         self._env = {"PATH": ":".join([str(PROGRAMS), *DEFAULT_PATH_DIRS]), "HOME": "/root"}
         code = START.format(repository=str(REPOSITORY))
         command = [
@@ -101,10 +101,10 @@ class Box:
         """Return the text of a file in it."""
         return (self.root / path.lstrip("/")).read_text(encoding="utf-8")
 
-    def start(self, arguments: list[str], log: str) -> Daemon:
+    def start(self, arguments: list[str], log: str) -> BoxedProcess:
         """Start a daemon in it; the output goes to a file in the work folder."""
         with (self.work / log).open("ab") as file:
-            daemon = Daemon(
+            daemon = BoxedProcess(
                 self._into(arguments), env=self._env, stdin=subprocess.DEVNULL, stdout=file,
                 stderr=file,
             )  # fmt: skip
@@ -160,21 +160,24 @@ class Box:
         return [*SIGNALS, "nsenter", f"--target={self.init}", *kinds, "--", *arguments]
 
 
-class Daemon(subprocess.Popen[bytes]):
-    """A program that was started in a box."""
+class BoxedProcess(subprocess.Popen[bytes]):
+    """A program that was started in a box, a child of nsenter."""
+
+    def program(self) -> int | None:
+        """Return the program's process id outside of the box; None if it has ended."""
+        try:
+            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text("ascii")
+        except OSError:
+            return None
+        return int(children.split()[0]) if children else None
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal to the program: its parent, nsenter, would end without passing it on."""
-        try:
-            children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(
-                encoding="ascii"
-            )
-        except OSError:
-            children = ""
-        if self.poll() is None and children:
-            os.kill(int(children.split()[0]), sig)
-        else:
+        """Send a signal to the program: nsenter would end without passing it on."""
+        program = self.program() if self.poll() is None else None
+        if program is None:
             super().send_signal(sig)
+        else:
+            os.kill(program, sig)
 
 
 def _groups(pattern: str) -> list[Path]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeAlias
 
-    from tests.engines.box import Box
+    from tests.engines.box import Box, BoxedProcess
 
     Done: TypeAlias = subprocess.CompletedProcess[str]
     Snapshot: TypeAlias = dict[str, tuple[str, int, int, bytes]]
@@ -67,7 +67,7 @@ class Daemon(ABC):
         completed = box.call("nvidia-ctk", "cdi", "generate", *arguments)
         assert completed.returncode == 0, completed
         assert "/.nvct/driver" in self.box.read(SPEC), "engines are to be tested with the farm"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: BoxedProcess | None = None
         box.call("rm", "-rf", self.folder)  # this host's own configuration
         self._write_config()
         self.original = self.snapshot()
@@ -115,7 +115,7 @@ class Daemon(ABC):
     def stop(self) -> None:
         """Stop it if it runs."""
         if self._process is not None:
-            self.box.call("kill", str(self._pid()))
+            self._process.terminate()
             self._process.wait(STOP_TIMEOUT_S)
             self._process = None
 
@@ -129,15 +129,6 @@ class Daemon(ABC):
         self._process = self.box.start(self._command(), log)
         self.box.until(self._answers, log)
         self._load()
-
-    def _pid(self) -> int:
-        """Return its process ID in the box, where it is a child of nsenter."""
-        assert self._process is not None
-        children = f"/proc/{self._process.pid}/task/{self._process.pid}/children"
-        with open(children, encoding="ascii") as file:
-            outside = file.read().split()[0]
-        with open(f"/proc/{outside}/status", encoding="ascii") as file:
-            return int(next(line for line in file if line.startswith("NSpid:")).split()[-1])
 
     @abstractmethod
     def _write_config(self) -> None: ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -28,6 +27,7 @@ from tests.engines.releases import in_full, of_release
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from nvct.engine.model import Change, State
     from tests.engines.box import Box
@@ -54,10 +54,9 @@ class Known(Docker):
     @property
     def pid(self) -> int:
         assert self._process is not None
-        own_pid = self._process.pid
-        return int(
-            Path(f"/proc/{own_pid}/task/{own_pid}/children").read_text(encoding="ascii").split()[0]
-        )
+        program = self._process.program()
+        assert program is not None
+        return program
 
 
 class BadContainerd:

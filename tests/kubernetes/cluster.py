@@ -28,7 +28,6 @@ ADDRESS = "10.0.0.1"
 FOLDER = "/run/kubernetes"
 """Files of the cluster, in the machine's private /run: they vanish with the machine."""
 KUBECONFIG = f"{FOLDER}/kubeconfig"
-OTHER_PORT = 444
 READY_TIMEOUT_S = 60.0
 SYSCTL = {
     "vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10",
@@ -198,42 +197,7 @@ class Cluster:
             "--listen-peer-urls=http://127.0.0.1:2380",
         )  # fmt: skip
         self._keep(
-            "kube-apiserver", *self._api_server_flags(), "--secure-port=443",
-            f"--audit-policy-file={FOLDER}/audit.yaml", f"--audit-log-path={self.audit_log}",
-        )  # fmt: skip
-        socket = self.box.work / "api.sock"
-        socket.unlink(missing_ok=True)
-        self._keep("kubectl", f"--kubeconfig={KUBECONFIG}", "proxy", f"--unix-socket={socket}")
-        self.api = Api(socket)
-        self._until(self.api.is_ready, "kube-apiserver")
-
-    def start_other_api_server(self, runtime_config: str) -> str:
-        """Start another API server of the same cluster, and return its address.
-
-        Args:
-            runtime_config: the versions of APIs that it has, or has not.
-        """
-        address = f"https://127.0.0.1:{OTHER_PORT}"
-        log = "other-apiserver.log"
-        script = KEEP.format(prepare="", command=" ".join([
-            "kube-apiserver", *self._api_server_flags(), f"--secure-port={OTHER_PORT}",
-            f"--runtime-config={runtime_config}", "--endpoint-reconciler-type=none",
-        ]))  # fmt: skip
-        self.box.start(["sh", "-c", script], log)
-        ready = (
-            "kubectl",
-            f"--kubeconfig={KUBECONFIG}",
-            f"--server={address}",
-            "get",
-            "--raw=/readyz",
-        )
-        self.box.until(
-            lambda: self.box.call(*ready).stdout == "ok", log, timeout_s=READY_TIMEOUT_S
-        )
-        return address
-
-    def _api_server_flags(self) -> list[str]:
-        return [
+            "kube-apiserver", "--secure-port=443",
             "--etcd-servers=http://127.0.0.1:2379",
             f"--advertise-address={ADDRESS}", "--service-cluster-ip-range=10.0.0.0/24",
             "--allow-privileged", "--authorization-mode=Node,RBAC",
@@ -246,7 +210,13 @@ class Cluster:
             "--kubelet-preferred-address-types=InternalIP",
             "--enable-priority-and-fairness=false", "--profiling=false",
             *self._gate_flags,
-        ]  # fmt: skip
+            f"--audit-policy-file={FOLDER}/audit.yaml", f"--audit-log-path={self.audit_log}",
+        )  # fmt: skip
+        socket = self.box.work / "api.sock"
+        socket.unlink(missing_ok=True)
+        self._keep("kubectl", f"--kubeconfig={KUBECONFIG}", "proxy", f"--unix-socket={socket}")
+        self.api = Api(socket)
+        self._until(self.api.is_ready, "kube-apiserver")
 
     def _start_node(self) -> None:
         common = (

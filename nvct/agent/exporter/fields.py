@@ -104,6 +104,7 @@ FAMILIES = {
     "DCGM_FI_DEV_CPU_": "nvct reads GPUs only",
     "DCGM_FI_DEV_VGPU_": "nvct does not read values of vGPUs on their host",
     "DCGM_FI_DEV_NVLINK_": "nvct reads the sum of all links only",
+    "DCGM_FI_PROF_NVLINK_": "nvct does not read it",
     "DCGM_FI_PROF_": "it needs DCGM's profiling module",
     "DCGM_FI_": "nvct does not read it",
 }

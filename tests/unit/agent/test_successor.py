@@ -144,6 +144,25 @@ def test_one_that_does_not_serve_ends_at_once(
     asyncio.run(test())
 
 
+def test_a_question_that_fails_does_not_keep_it_from_ending(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: object) -> bool:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(successor, "is_coming", fail)
+
+    async def test() -> None:
+        made, stopped = agent(forever), asyncio.Event()
+        serves = asyncio.create_task(made.serve(Instance(folder), stopped))
+        await until(lambda: made.tasks[0].state == "running")
+        with pytest.raises(RuntimeError, match="a defect"):
+            await made.end(stopped)
+        await serves
+
+    asyncio.run(test())
+
+
 def test_a_grace_that_is_no_number_is_refused() -> None:
     assert (grace_s({}), grace_s({GRACE_ENV: "300"})) == (GRACE_S, 300)
     for wrong in ("soon", "-1", "1.5", "²"):
