@@ -110,6 +110,12 @@ class Driver:
         self._cluster.box.call("pkill", "-KILL", "-f", pattern)
         self._process.wait(TIMEOUT_S)
 
+    def remove(self) -> None:
+        """Kill it, and delete the slices that it leaves: the scheduler would give their devices."""
+        self.kill()
+        field = f"spec.nodeName%3D{self._name}"
+        self._cluster.api.delete(f"{API}/resourceslices?fieldSelector={field}")
+
     def log(self) -> str:
         with contextlib.suppress(FileNotFoundError):
             return (Path(self._cluster.box.work) / self._log).read_text(errors="replace")

@@ -183,7 +183,7 @@ def test_pods_that_name_the_same_claim_share_its_gpu(far: Cluster) -> None:
             assert driver.journal() == ["shared"]
         assert wait(lambda: driver.journal() == [], TIMEOUT_S), driver.log()
     finally:
-        driver.kill()
+        driver.remove()
 
 
 def _product(far: Cluster) -> str:
