@@ -43,9 +43,8 @@ systemctl start nvct-agent
 until_ 'status | grep -q nvidia.com/gpu'
 status > /lab/status.json
 until_ '[ -S /var/lib/kubelet/device-plugins/nvidia-gpu.sock ]'
-main=$(systemctl show -p MainPID --value nvct-agent)
-kill -9 $main
-until_ '[ "$(systemctl is-active nvct-agent)" = active ] && [ "$(systemctl show -p MainPID --value nvct-agent)" != '$main' ]'
+kill -9 $(systemctl show -p MainPID --value nvct-agent)
+until_ '[ "$(systemctl show -p NRestarts --value nvct-agent)" = 1 ] && systemctl --quiet is-active nvct-agent'
 systemctl reload nvct-agent
 until_ 'journalctl -u nvct-agent | grep -q "reading the settings again"'
 systemctl stop nvct-agent

@@ -38,7 +38,8 @@ def test_a_resource_that_comes_back_is_offered_again(
             assert served.current == {}
             if is_over:
                 await until(lambda: not served.all)
-        assert len(kubelet.registered) == (3 if is_over else 1)
+        # Too late, the end of the older stream may make the kubelet drop the newer registration.
+        assert len(kubelet.registered) >= 3 if is_over else len(kubelet.registered) == 1
         watch.cancel()
         await served.stop()
         await kubelet.stop()

@@ -535,6 +535,14 @@ class FakeServices(HostServices):
 def test_a_mode_that_needs_a_reboot_gets_one_and_only_one(lab: Lab) -> None:
     lab.settings = Settings(node_name=NAME, reboots=True)
     node_changes.set_gpu(lab.tree, 0, migreset="1")
+    nvidia_smi = lab.tree.driver_root / "usr/bin/nvidia-smi"
+    nvidia_smi.unlink()
+    nvidia_smi.write_text(
+        "#!/bin/sh\n"
+        "echo 'GPU Reset could not be run because GPU 00000000:07:00.0 is the primary GPU.'\n"
+        "exit 1\n"
+    )
+    nvidia_smi.chmod(0o755)
 
     async def body() -> None:
         async with lab.running() as manager:
