@@ -12,7 +12,7 @@ from nvct.errors import HostError, NvctError, line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 
 def main() -> None:
@@ -33,14 +33,14 @@ def main() -> None:
 def _client(worker: str) -> NvmlClient:
     """Return the client of a worker's socket; without a socket, start NVML's process here."""
     if worker:
-        from nvct.agent.nvml_client import NvmlWorkerClient
+        from nvct.agent.nvml.client import NvmlWorkerClient
 
         return NvmlWorkerClient(worker)
-    from nvct.agent import nvml_supervisor
+    from nvct.agent.nvml import supervisor as nvml_supervisor
 
     # Before anything that starts a thread, and while this process is small.
     supervisor = nvml_supervisor.start()
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
     return NvmlClient(supervisor.connection)
 

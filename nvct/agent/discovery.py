@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.host.gpu.nodes import NodeStat, StatNode
     from nvct.host.model import Mode
     from nvct.host.nvml.model import GpuLink, NvmlReport

@@ -15,7 +15,7 @@ import fcntl
 import os
 import time
 
-from nvct.agent import http
+from nvct.agent.web import http
 from nvct.errors import HostError
 
 FOLDER = "/run/nvct-agent"

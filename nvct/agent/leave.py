@@ -60,8 +60,8 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
 
 async def _leave_node(name: str, env: Mapping[str, str]) -> list[str]:
     """Remove what tasks wrote to a Node; return what was removed, and what may not be."""
-    from nvct.agent import cluster
     from nvct.agent.condition import condition
+    from nvct.agent.kubernetes import cluster
     from nvct.agent.labels import outputs
     from nvct.agent.mig_manager import node_labels
 

@@ -16,24 +16,17 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from nvct.agent import (
-    http,
-    logs,
-    mig_release,
-    resources_mode,
-    service_manager,
-    status,
-    successor,
-    task_table,
-)
+from nvct.agent import logs, resources_mode, service_manager, status, successor, task_table
 from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
+from nvct.agent.nvml import mig_release
 from nvct.agent.program import ENDING
 from nvct.agent.status import Status
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.tasks import Task
 from nvct.agent.variables import GRACE_S, LISTEN_ENV, SOCKET_ENV, grace_s
 from nvct.agent.waiting import unless, within
+from nvct.agent.web import http
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
 from nvct.version import __version__
@@ -42,10 +35,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.agent.tasks import Runs
+    from nvct.agent.web.exposition import Family
     from nvct.oci.jsontext import Json
 
 HTTP = "http"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.agent.tasks import Runs
     from nvct.host.nvml.process import WorkerProcess
 
@@ -60,7 +60,7 @@ def main(program: Program) -> NoReturn:
 
             sys.stdout.write(program.help_text() + logs.help_text())
             sys.exit(0)
-        from nvct.agent import nvml_supervisor
+        from nvct.agent.nvml import supervisor as nvml_supervisor
 
         # Before anything that starts a thread; and while this process is small.
         supervisor = nvml_supervisor.start()
@@ -145,7 +145,7 @@ async def _serve(
 ) -> None:
     import asyncio
 
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
     journal.info(f"Starting {program.name} {__version__}")
     client = NvmlClient(supervisor.connection)

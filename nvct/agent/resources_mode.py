@@ -19,9 +19,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from nvct.agent.cluster import Cluster, Object
+    from nvct.agent.kubernetes.cluster import Cluster, Object
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 CLASSIC, DRA = "classic", "dra"
 """The device plugin's resources, such as nvidia.com/gpu; or the devices of ResourceSlices."""
@@ -85,7 +85,9 @@ class ResourcesMode:
                 self.problem = error.message
                 journal.error(error.message)
 
-        from nvct.agent import node_watch  # lightkube, which a device plugin does without
+        from nvct.agent.kubernetes import (
+            node_watch,  # lightkube, which a device plugin does without
+        )
 
         await node_watch.follow(cluster, node, see, complain)
 

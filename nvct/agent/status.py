@@ -7,9 +7,9 @@ import json
 import os
 from dataclasses import dataclass
 
-from nvct.agent import exposition, http
-from nvct.agent.exposition import Family, Sample
-from nvct.agent.http import Answer
+from nvct.agent.web import exposition, http
+from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.http import Answer
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any, Literal, TypeAlias
 
-    from nvct.agent.http import Request
     from nvct.agent.tasks import Task
+    from nvct.agent.web.http import Request
     from nvct.oci.jsontext import Json
 
     Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
@@ -53,7 +53,7 @@ class Status:
             reason = probes[request.path]()
             return Answer(503, f"failed: {reason}\n") if reason else Answer(200, "ok\n")
         if request.path in ("/status", "/") and request.accepts_html:
-            from nvct.agent import page
+            from nvct.agent.web import page
 
             title = f"nvct agent on {os.uname().nodename}"
             return Answer(200, page.page(title, self.document()), page.KIND)

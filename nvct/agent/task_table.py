@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.agent.tasks import Document, Runs
 
     Factory: TypeAlias = Callable[[Mapping[str, str], NvmlClient, Log, Document], Runs]
@@ -90,13 +90,13 @@ DEFAULT = ("device-plugin",)
 """What runs if --tasks names none."""
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
-    "condition": ("condition.task", "cluster"),
-    "config-manager": ("config_manager.task", "cluster"),
+    "condition": ("condition.task", "kubernetes.cluster"),
+    "config-manager": ("config_manager.task", "kubernetes.cluster"),
     "device-plugin": ("device_plugin.task", "device_plugin.registration"),
-    "dra": ("dra.task", "kubelet.dra_service", "cluster"),
+    "dra": ("dra.task", "kubelet.dra_service", "kubernetes.cluster"),
     "exporter": ("exporter.task",),
-    "labels": ("labels.task", "cluster"),
-    "mig-manager": ("mig_manager.task", "cluster"),
+    "labels": ("labels.task", "kubernetes.cluster"),
+    "mig-manager": ("mig_manager.task", "kubernetes.cluster"),
 }
 """What a task imports when it starts, below nvct.agent."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nvct import errors
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
     from typing import Any, Protocol, TypeAlias
 
-    from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
+    from nvct.agent.web.exposition import Family
 
     # Returns what /status shows.
     Document: TypeAlias = Callable[[], dict[str, Any]]

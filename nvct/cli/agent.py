@@ -123,7 +123,7 @@ def worker_command(*, socket: str, driver_root: str, log_level: str, log_format:
     """
     settings = {WORKER_ENV: socket, "DRIVER_ROOT_CTR_PATH": driver_root}
     log = {logs.LEVEL_ENV: log_level, logs.FORMAT_ENV: log_format}
-    _become("nvct.agent.nvml_worker", (), {**settings, **log}, needs="pynvml")
+    _become("nvct.agent.nvml.worker", (), {**settings, **log}, needs="pynvml")
 
 
 def _become(
@@ -166,7 +166,8 @@ def status_of_agent() -> str:
     """
     import asyncio
 
-    from nvct.agent import http, instance
+    from nvct.agent import instance
+    from nvct.agent.web import http
 
     path = f"{instance.FOLDER}/{instance.SOCKET}"
     try:

@@ -13,7 +13,7 @@ from nvct.cli.options import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.cluster import Cluster
+    from nvct.agent.kubernetes.cluster import Cluster
 
 KUBECONFIG = click.option(
     "--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE",
@@ -39,7 +39,7 @@ def wait(*, daemonset: str, namespace: str, timeout_s: float, kubeconfig: str) -
 
     Example: nvct cluster wait nvct-uninstall --namespace nvct
     """
-    from nvct.agent import rollout
+    from nvct.agent.kubernetes import rollout
 
     async def run() -> None:
         connected = connect(kubeconfig)
@@ -63,7 +63,7 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
 
     Example: nvct cluster status --kubeconfig ~/.kube/config
     """
-    from nvct.agent import fleet
+    from nvct.agent.kubernetes import fleet
 
     async def run() -> list[fleet.GpuNode]:
         connected = connect(kubeconfig)
@@ -92,7 +92,7 @@ def connect(kubeconfig: str) -> Cluster:
     Raises:
         ClusterError: there is none, or it is malformed.
     """
-    from nvct.agent import cluster as clusters
+    from nvct.agent.kubernetes import cluster as clusters
 
     usual = os.path.expanduser("~/.kube/config")
     if not kubeconfig and "KUBERNETES_SERVICE_HOST" not in os.environ and os.path.exists(usual):

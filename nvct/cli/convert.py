@@ -21,8 +21,8 @@ def convert(*, file: str, claims: bool) -> None:
 
     Example: nvct convert gpu-pod.yml | kubectl create -f -
     """
-    from nvct.agent import convert as manifests
-    from nvct.agent import convert_claims, manifest_file
+    from nvct.agent.manifests import convert as manifests
+    from nvct.agent.manifests import convert_claims, manifest_file
 
     documents = manifest_file.load_all("/dev/stdin" if file == "-" else file)
     templates = convert_claims.Templates(documents)

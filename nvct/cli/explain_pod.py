@@ -40,7 +40,7 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
 
 async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
     try:
-        from nvct.agent import pod_devices
+        from nvct.agent.kubernetes import pod_devices
         from nvct.cli.cluster import connect
     except ImportError as error:
         raise NvctError(

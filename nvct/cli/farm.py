@@ -126,10 +126,10 @@ def _statuses() -> list[Status]:
 
 
 def _needs(settings: Config) -> Needs:
-    from nvct.compile import farm_plan
+    from nvct.compile import farm_plan, live_host
     from nvct.container.plan.store import run_dir
 
-    return farm_plan.needs_in_force(settings, run_dir(os.environ))
+    return farm_plan.needs_in_force(settings, live_host.roots_of(settings), run_dir(os.environ))
 
 
 def _show(statuses: Sequence[Status], form: str) -> None:

@@ -76,8 +76,8 @@ def _maintain_farm(config: str, folder: str) -> None:
     settings = load(config)
     if not settings.wants_view:
         return
-    from nvct.compile import farm_plan
+    from nvct.compile import farm_plan, live_host
 
-    needed = farm_plan.needs_in_force(settings, folder)
+    needed = farm_plan.needs_in_force(settings, live_host.roots_of(settings), folder)
     for sentence in farm_plan.verify_and_collect(settings, needed):
         click.echo(f"warning: {sentence}", err=True)

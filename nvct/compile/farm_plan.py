@@ -8,7 +8,6 @@ from dataclasses import replace
 from nvct import paths
 from nvct.cdi import registry
 from nvct.compile import farm_table as table
-from nvct.compile import live_host
 from nvct.errors import HostError
 from nvct.farm import after_upgrade, build, collect
 from nvct.farm.folder import Farm
@@ -100,10 +99,10 @@ def describe_layout(settings: Config, table: Table | None) -> str:
     return f"layout {settings.layout} is farm here: the view {table['view']} is {description}"
 
 
-def needs_in_force(settings: Config, run_dir: str) -> Needs:
+def needs_in_force(settings: Config, roots: Roots, run_dir: str) -> Needs:
     """Return the users of views on this host, apart from processes."""
     return collect.read_needs(
-        procfs.driver_version(live_host.roots_of(settings)),
+        procfs.driver_version(roots),
         [f"{run_dir}/{paths.OWN_PLAN}"],
         registry.spec_paths(settings.spec_dirs),
     )

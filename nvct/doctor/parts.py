@@ -189,7 +189,7 @@ def farm(settings: Config, run_dir: str) -> Part:
     from nvct.farm import collect
 
     try:
-        need = farm_plan.needs_in_force(settings, run_dir)
+        need = farm_plan.needs_in_force(settings, live_host.roots_of(settings), run_dir)
         views = collect.statuses(farm_plan.farm_of(settings), need, strict=False)
     except (NvctError, OSError) as error:
         text = f"layout {settings.layout}: {error}"

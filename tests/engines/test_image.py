@@ -26,7 +26,7 @@ CALLS = {
     PLUGIN: f"nvct: {__version__}",
     ("gpu-feature-discovery", "gpu-feature-discovery", "--version"): f"nvct: {__version__}",
     ("gpu-kubelet-plugin", "gpu-kubelet-plugin", "--version"): f"nvct: {__version__}",
-    ("agent", "/opt/nvct/bin/nvct-python", "-I", "-c", "import nvct.agent.cluster; print('loaded')"): "loaded",
+    ("agent", "/opt/nvct/bin/nvct-python", "-I", "-c", "import nvct.agent.kubernetes.cluster; print('loaded')"): "loaded",
     ("agent", "nvct", "agent", "--help"): "Run this node's agent",
     ("toolkit", "nvidia-toolkit", "--help"): "Install",
     ("agent", "bash", "-c", "type sleep cat sh && bash -c 'exec nvct --version'"): __version__,

@@ -45,7 +45,7 @@ TASKS = ("condition", "config-manager", "device-plugin", "labels", "mig-manager"
 CONFIGS = {"default": "version: v1\n", "mixed": "version: v1\nflags: {migStrategy: mixed}\n"}
 LOG = "agent.log"
 AGENT = """
-from nvct.agent import cluster
+from nvct.agent.kubernetes import cluster
 from nvct.agent.condition import task as condition
 from nvct.agent.labels import task as labels
 from nvct.agent.__main__ import main

@@ -9,12 +9,12 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nvct.agent import convert_claims
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import MIB, Device, Offer, Version
 from nvct.agent.dra.journal import FILE
 from nvct.agent.dra.settings import PLUGINS
+from nvct.agent.manifests import convert_claims
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster

@@ -94,7 +94,7 @@ def test_pods_get_gpus_of_an_agent_without_privileges(node: Cluster) -> None:
     name = "agent-worker.yaml"
     with _applied(node, name, {}):
         _gives(node, name, 2)
-        done = node.box.call("pkill", "-9", "-o", "-f", "nvct.agent.nvml_worker")
+        done = node.box.call("pkill", "-9", "-o", "-f", "nvct.agent.nvml.worker")
         assert done.returncode == 0, done
         assert wait(lambda: _allocatable(node) == GPUS, TIMEOUT_S), _state(node, name)
         _gives(node, name, GPUS)

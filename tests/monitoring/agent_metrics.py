@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nvct.agent.exposition import Family
+    from nvct.agent.web.exposition import Family
 
 RESOURCE = "nvidia.com/gpu"
 

@@ -19,11 +19,11 @@ from typing import Any
 
 import yaml
 
-from nvct.agent import exposition, http
 from nvct.agent.exporter import counters, fields
 from nvct.agent.exporter import main as exporter
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.agent.logs import Log
+from nvct.agent.web import exposition, http
 from nvct.sim import node_changes, tree
 from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import RULES, program
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
-    from nvct.agent.http import Answer, Request
+    from nvct.agent.web.http import Answer, Request
 
 TIMEOUT_S = 60.0
 MIG, TRAIN, SHARED, LOST = 0, 1, 2, 7

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 
-from nvct.agent import exposition
 from nvct.agent.exporter import counters, fields, usage
 from nvct.agent.exporter.counters import Counter
 from nvct.agent.exporter.history import History
@@ -13,7 +12,8 @@ from nvct.agent.exporter.pods import PodDevices
 from nvct.agent.exporter.settings import Settings
 from nvct.agent.exporter.task import Exporter
 from nvct.agent.logs import Log
-from nvct.agent.nvml_client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.web import exposition
 from nvct.host.nvml.sample_model import VALUES, NvmlSamples, ProcessSample, XidCount
 from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import promtool

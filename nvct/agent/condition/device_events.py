@@ -12,7 +12,7 @@ import os
 import time
 from datetime import datetime, timezone
 
-from nvct.agent.cluster import EVENT, POD
+from nvct.agent.kubernetes.cluster import EVENT, POD
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from nvct.agent.cluster import Cluster, Object
     from nvct.agent.kubelet.pod_resources import Holding, PodResources
+    from nvct.agent.kubernetes.cluster import Cluster, Object
     from nvct.agent.logs import Log
 
 EVENTS_NAMESPACE = "default"

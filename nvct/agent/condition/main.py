@@ -28,8 +28,8 @@ def make(
         status: returns what the agent's /status shows.
         tasks: names of the tasks that pods need to get GPUs.
     """
-    from nvct.agent import cluster  # lightkube, 12 MB
     from nvct.agent.condition.task import NodeCondition
+    from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
 
     def connect() -> cluster.Cluster:
         return cluster.connect(env.get(KUBECONFIG, ""), env)

@@ -12,20 +12,20 @@ import asyncio
 import random
 import time
 
-from nvct.agent.cluster import EVENT, NODE, NOT_FOUND, ClusterError
 from nvct.agent.condition import condition, device_events
 from nvct.agent.condition.device_events import DeviceEvents
+from nvct.agent.kubernetes.cluster import EVENT, NODE, NOT_FOUND, ClusterError
 from nvct.agent.waiting import tick
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from nvct.agent.cluster import Cluster, Object
     from nvct.agent.condition.condition import Condition
-    from nvct.agent.exposition import Family
+    from nvct.agent.kubernetes.cluster import Cluster, Object
     from nvct.agent.logs import Log
     from nvct.agent.tasks import Document
+    from nvct.agent.web.exposition import Family
 
 LOOK_S = 1.0
 """How often /status is read."""

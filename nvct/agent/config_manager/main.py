@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nvct.agent.config_manager.options import Settings
     from nvct.agent.config_manager.task import ConfigManager
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 PROGRAM = "config-manager"
 INCUMBENT = "0.20.0"
@@ -77,8 +77,8 @@ def make_in_agent(env: Mapping[str, str], journal: Log) -> ConfigManager:
 def _made(
     settings: Settings, env: Mapping[str, str], notify: Callable[[], int], journal: Log
 ) -> ConfigManager:
-    from nvct.agent import cluster
     from nvct.agent.config_manager.task import ConfigManager
+    from nvct.agent.kubernetes import cluster
 
     known = replace(settings, node_name=settings.node_name or os.uname().nodename)
     return ConfigManager(known, cluster.connect(settings.kubeconfig, env), notify, journal)

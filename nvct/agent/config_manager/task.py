@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 
-from nvct.agent import node_watch
-from nvct.agent.cluster import NODE, ClusterError
 from nvct.agent.config_manager import choice
 from nvct.agent.device_plugin import config_file
+from nvct.agent.kubernetes import node_watch
+from nvct.agent.kubernetes.cluster import NODE, ClusterError
 from nvct.agent.waiting import tick, until_set
 from nvct.errors import HostError, NvctError
 from nvct.linux.files import write_atomic
@@ -22,11 +22,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from nvct.agent.cluster import Cluster, Object
     from nvct.agent.config_manager.options import Settings
-    from nvct.agent.exposition import Family
+    from nvct.agent.kubernetes.cluster import Cluster, Object
     from nvct.agent.labels.facts import Labels
     from nvct.agent.logs import Log
+    from nvct.agent.web.exposition import Family
 
 FILES_S = 1.0
 """How often the folder of config files is looked at."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from nvct.agent.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, Sample
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

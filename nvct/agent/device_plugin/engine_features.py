@@ -36,7 +36,7 @@ def features(answers: Json) -> Engine | str:
     before); annotations work with every kubelet.
 
     Args:
-        answers: of `nvct.agent.engine_question`.
+        answers: of `nvct.agent.nvml.engine_question`.
     """
     if not isinstance(answers, dict) or not answers:
         return "no container engine answers"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nvct.agent.discovery import Discovery
     from nvct.agent.health.engine import HealthEngine
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 PROGRAM = "nvidia-device-plugin"
 INCUMBENT = "0.20.0"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.logs import Log
     from nvct.agent.mps.daemons import Daemon
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 LOOK_S = 0.5
 """Between two questions; the answer is there already."""

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from typing import Any, Protocol
 
-    from nvct.agent.cluster import Kind
     from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.kubernetes.cluster import Kind
     from nvct.agent.logs import Log
 
     class Nodes(Protocol):
-        """What is used of `nvct.agent.cluster.Cluster`."""
+        """What is used of `nvct.agent.kubernetes.cluster.Cluster`."""
 
         async def find(self, kind: Kind, name: str, namespace: str = "") -> dict[str, Any] | None:
             """Return an object."""
@@ -85,7 +85,7 @@ class StartupTaint:
         Raises:
             ClusterError: the API server refuses, or does not answer.
         """
-        from nvct.agent.cluster import CONFLICT, NODE, ClusterError  # 12 MB
+        from nvct.agent.kubernetes.cluster import CONFLICT, NODE, ClusterError  # 12 MB
 
         cluster = self._connect()
         node = await cluster.find(NODE, self.node)
@@ -119,7 +119,7 @@ def of_settings(settings: Settings, log: Log) -> StartupTaint | None:
 
     def connect() -> Nodes:
         if not clusters:
-            from nvct.agent.cluster import connect
+            from nvct.agent.kubernetes.cluster import connect
 
             clusters.append(connect(settings.kubeconfig, os.environ))
         return clusters[0]

@@ -28,9 +28,9 @@ from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources, without
 from nvct.agent.device_plugin.served import ServedResources, canceled
 from nvct.agent.device_plugin.settings import SPEC_FOLDER
-from nvct.agent.exposition import Family, Sample
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.resources_mode import DRA
+from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError, UsageError
 
 TYPE_CHECKING = False
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from nvct.agent.health.engine import HealthEngine
     from nvct.agent.inventory import Inventory
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.agent.resources_mode import ResourcesMode
 
 MACHINE_S = 1.0

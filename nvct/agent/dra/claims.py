@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nvct.agent.cluster import Kind
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.dra.slices import GROUP
+from nvct.agent.kubernetes.cluster import Kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.cluster import Object
+    from nvct.agent.kubernetes.cluster import Object
 
 
 class Allocated(NamedTuple):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 
-from nvct.agent import mig_verbs
 from nvct.agent.dra.mig_devices import instance_at
+from nvct.agent.nvml import mig_verbs
 from nvct.errors import HostError
 from nvct.host.nvml import answers, mig_answers
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.dra.devices import Place
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.host.nvml.mig_model import GpuInstance, MigGpu
     from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json

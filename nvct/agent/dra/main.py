@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from nvct.agent.cluster import Cluster
     from nvct.agent.dra.settings import Settings
     from nvct.agent.dra.task import DraDriver
+    from nvct.agent.kubernetes.cluster import Cluster
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 PROGRAM = "gpu-kubelet-plugin"
 INCUMBENT = "25.12.0"
@@ -46,7 +46,6 @@ def make(
     Raises:
         UsageError, DocumentError: a setting is wrong.
     """
-    from nvct.agent import cluster  # lightkube, 12 MB
     from nvct.agent.discovery import of_this_machine
     from nvct.agent.dra import options
     from nvct.agent.dra.task import DraDriver
@@ -54,6 +53,7 @@ def make(
     from nvct.agent.health import settings as health_settings
     from nvct.agent.health import shared
     from nvct.agent.instance import FOLDER
+    from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
     from nvct.agent.resources_mode import of_client
     from nvct.agent.variables import SOCKET_ENV
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nvct.agent.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, Sample
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from nvct.agent.cluster import Object
     from nvct.agent.dra.claims import Allocated
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.instances import Instances
     from nvct.agent.dra.journal import Journal
     from nvct.agent.dra.specs import Specs
     from nvct.agent.kubelet.dra_service import ClaimRef
+    from nvct.agent.kubernetes.cluster import Object
     from nvct.agent.logs import Log
     from nvct.agent.resources_mode import ResourcesMode
 

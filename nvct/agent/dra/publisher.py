@@ -12,15 +12,15 @@ import asyncio
 import random
 import time
 
-from nvct.agent.cluster import NODE, NOT_FOUND, ClusterError
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, Offer
+from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, ClusterError
 from nvct.agent.waiting import unless, until_set
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.cluster import Cluster, Object
+    from nvct.agent.kubernetes.cluster import Cluster, Object
     from nvct.agent.logs import Log
 
 MANAGER = "nvct-dra"

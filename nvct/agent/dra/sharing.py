@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
     from typing import Any
 
-    from nvct.agent.cluster import Object
+    from nvct.agent.kubernetes.cluster import Object
 
 GROUP = "resource.nvidia.com/"
 KINDS = ("GpuConfig", "MigDeviceConfig")

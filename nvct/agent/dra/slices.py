@@ -11,15 +11,15 @@ from __future__ import annotations
 import hashlib
 from typing import Any, NamedTuple
 
-from nvct.agent.cluster import Kind
 from nvct.agent.dra.devices import DRIVER, Version
+from nvct.agent.kubernetes.cluster import Kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from nvct.agent.cluster import Object
     from nvct.agent.dra.devices import Device, Offer, Value
+    from nvct.agent.kubernetes.cluster import Object
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta1")

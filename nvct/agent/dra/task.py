@@ -25,7 +25,7 @@ from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
 from nvct.agent.dra.settings import ON_DEMAND
 from nvct.agent.dra.specs import Specs
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.waiting import tick, until_set
 from nvct.errors import DriverNotFoundError, HostError, NvctError
 
@@ -33,17 +33,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from nvct.agent.cluster import Cluster, Object
     from nvct.agent.discovery import Discovery
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.settings import Settings
-    from nvct.agent.exposition import Family
     from nvct.agent.health.board import Change
     from nvct.agent.health.engine import HealthEngine
     from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
+    from nvct.agent.kubernetes.cluster import Cluster, Object
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.agent.resources_mode import ResourcesMode
+    from nvct.agent.web.exposition import Family
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs, two sockets."""

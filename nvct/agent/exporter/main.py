@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from nvct.agent.cluster import Cluster
     from nvct.agent.exporter.pod_metadata import PodMetadata
     from nvct.agent.exporter.settings import Settings
     from nvct.agent.exporter.task import Exporter
+    from nvct.agent.kubernetes.cluster import Cluster
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 PROGRAM = "dcgm-exporter"
 INCUMBENT = "4.8.2"
@@ -83,7 +83,7 @@ def make(
 
 
 def _connect(env: Mapping[str, str]) -> Cluster:
-    from nvct.agent import cluster  # lightkube, 12 MB
+    from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
 
     return cluster.connect(env.get("KUBECONFIG", ""), env)
 

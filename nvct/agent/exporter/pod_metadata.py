@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from nvct.agent.cluster import Cluster
+    from nvct.agent.kubernetes.cluster import Cluster
     from nvct.agent.logs import Log
 
 PERIOD_S = 30.0
@@ -72,7 +72,7 @@ class PodMetadata:
         if time.monotonic() - self._at < PERIOD_S:
             return
         self._at = time.monotonic()
-        from nvct.agent.cluster import POD  # lightkube, 12 MB
+        from nvct.agent.kubernetes.cluster import POD  # lightkube, 12 MB
 
         try:
             self._cluster = self._cluster or self._connect()

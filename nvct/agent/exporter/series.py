@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from nvct.agent.exporter import fields
 from nvct.agent.exporter.fields import FIELDS
-from nvct.agent.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, Sample
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

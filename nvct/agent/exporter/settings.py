@@ -28,7 +28,7 @@ class Settings:
         pod_label_patterns: regular expressions of labels' names; empty for all labels.
         xid_window_ms, clock_window_ms: of the counts in a window.
         container_driver_root: where the driver's root is mounted; / is used if it is no folder.
-        web_config: a file with TLS, users and headers (`web_config.py`); "" for plain HTTP.
+        web_config: a file with TLS, users and headers (`web/config.py`); "" for plain HTTP.
         processes: whether there are values of containers by their processes.
         job_folder: with files that name the job of each GPU; "" for none.
         host_root: where the host's /proc and /var are.

@@ -13,14 +13,14 @@ import os
 import time
 from dataclasses import replace
 
-from nvct.agent import exposition, http
 from nvct.agent.exporter import counters as counter_file
 from nvct.agent.exporter import jobs, series, usage
 from nvct.agent.exporter.history import History
-from nvct.agent.exposition import Family, Sample
 from nvct.agent.health import shared
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.waiting import until_set
+from nvct.agent.web import exposition, http
+from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.host.containers import Containers
 from nvct.linux.files import write_atomic
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from nvct.agent.exporter.pods import PodDevices
     from nvct.agent.exporter.settings import Settings
     from nvct.agent.exporter.usage import Usage
-    from nvct.agent.http import Answer, Request
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
-    from nvct.agent.web_guard import WebGuard
+    from nvct.agent.nvml.client import NvmlClient
+    from nvct.agent.web.guard import WebGuard
+    from nvct.agent.web.http import Answer, Request
     from nvct.host.nvml.sample_model import NvmlSamples
 
 FIRST_S = 1.0
@@ -81,7 +81,7 @@ class Exporter:
         self._pods = pods(self._settings)
         self._guard: WebGuard | None = None
         if self._settings.web_config:
-            from nvct.agent.web_guard import WebGuard  # YAML and TLS, 1 MB
+            from nvct.agent.web.guard import WebGuard  # YAML and TLS, 1 MB
 
             self._guard = WebGuard(self._settings.web_config, journal)
         self._history = History()

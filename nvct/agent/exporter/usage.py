@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nvct.agent.exposition import Family, Sample
+from nvct.agent.web.exposition import Family, Sample
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

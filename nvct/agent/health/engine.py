@@ -17,13 +17,13 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from nvct.agent.exposition import Family, Sample
 from nvct.agent.health import looks, notices
 from nvct.agent.health.board import WHOLE, Board
 from nvct.agent.health.machine import STATES
 from nvct.agent.health.notices import Notices
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.waiting import tick
+from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import DocumentError, NvmlError
 from nvct.host.health import faults
 from nvct.host.health.faults import SEVERE
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nvct.agent.health.settings import Settings
     from nvct.agent.health.store import Store
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.host.nvml.model import NvmlEvents, XidEvent
     from nvct.oci.jsontext import Json
 

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.health.settings import Settings
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 _engines: WeakKeyDictionary[NvmlClient, HealthEngine] = WeakKeyDictionary()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nvct.agent.labels.settings import Settings
     from nvct.agent.labels.task import NodeLabels
     from nvct.agent.logs import Log
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 PROGRAM = "gpu-feature-discovery"
 INCUMBENT = "0.20.0"

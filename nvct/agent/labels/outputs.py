@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    from nvct.agent.cluster import Cluster, Kind, Object
+    from nvct.agent.kubernetes.cluster import Cluster, Kind, Object
     from nvct.agent.labels.facts import Labels
     from nvct.agent.labels.settings import Settings
     from nvct.agent.logs import Log
@@ -98,7 +98,7 @@ class OwnNode:
         Raises:
             ClusterError: the API server refuses, or there is no such Node.
         """
-        from nvct.agent.cluster import NODE, NOT_FOUND, ClusterError
+        from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, ClusterError
 
         node = await self._cluster.find(NODE, self._node)
         if node is None:
@@ -167,7 +167,7 @@ class NodeFeature:
         await self._cluster.close()
 
     async def _apply(self, kind: Kind, manifest: Object) -> Object:
-        from nvct.agent.cluster import NOT_FOUND, ClusterError
+        from nvct.agent.kubernetes.cluster import NOT_FOUND, ClusterError
 
         try:
             return await self._cluster.apply(kind, manifest, MANAGER)
@@ -183,7 +183,7 @@ class NodeFeature:
 
     async def _owners(self) -> list[Object]:
         """Return the owners of the object: this pod's DaemonSet, and the pod."""
-        from nvct.agent.cluster import POD, ClusterError
+        from nvct.agent.kubernetes.cluster import POD, ClusterError
 
         if not self._pod:
             return []
@@ -211,7 +211,7 @@ def text_of(labels: Labels) -> str:
 
 def node_feature() -> Kind:
     """Return the kind of NodeFeature objects."""
-    from nvct.agent.cluster import Kind
+    from nvct.agent.kubernetes.cluster import Kind
 
     group = "nfd.k8s-sigs.io"
     return Kind(group, "v1alpha1", "NodeFeature", "nodefeatures", is_namespaced=True)
@@ -224,7 +224,7 @@ def of_settings(settings: Settings, log: Log) -> Output:
         ClusterError: it is the cluster, to which there is no access.
     """
     if settings.label_node or settings.use_node_feature_api:
-        from nvct.agent.cluster import ClusterError, connect  # lightkube, 12 MB
+        from nvct.agent.kubernetes.cluster import ClusterError, connect  # lightkube, 12 MB
 
         try:
             cluster = connect(settings.kubeconfig, os.environ)

@@ -14,7 +14,7 @@ import time
 
 from nvct.agent.labels import compute, custom, duration, gather
 from nvct.agent.labels.settings import VFIO
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.waiting import tick, until_set
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.gpu import pci
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from nvct.agent.discovery import Discovery, Signature
-    from nvct.agent.exposition import Family
     from nvct.agent.labels.facts import Facts, Labels
     from nvct.agent.labels.outputs import Output
     from nvct.agent.labels.settings import Settings
     from nvct.agent.logs import Log
+    from nvct.agent.web.exposition import Family
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs."""

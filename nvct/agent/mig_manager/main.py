@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.logs import Log
     from nvct.agent.mig_manager.task import MigManager
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.mig.apply import Machine
 
 PROGRAM = "nvidia-mig-manager"
@@ -58,15 +58,16 @@ def make(
         UsageError: a setting is wrong, or cannot be honored with NVML in another container.
         ClusterError: there is no access to the cluster.
     """
-    from nvct.agent import cluster, mig_verbs
     from nvct.agent.health import shared
     from nvct.agent.instance import FOLDER
+    from nvct.agent.kubernetes import cluster
     from nvct.agent.mig_manager import options
     from nvct.agent.mig_manager.host_services import HostServices
     from nvct.agent.mig_manager.pods import Pods
     from nvct.agent.mig_manager.session import AgentSession
     from nvct.agent.mig_manager.task import MigManager
     from nvct.agent.mig_manager.work import Work
+    from nvct.agent.nvml import mig_verbs
     from nvct.errors import UsageError
 
     settings = options.resolve(words, env)

@@ -6,15 +6,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from nvct.agent.cluster import FORBIDDEN, POD, ClusterError
+from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from nvct.agent.cluster import Cluster
     from nvct.agent.kubelet.pod_resources import Holding, PodResources
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.kubernetes.cluster import Cluster
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.host.nvml.model import NvmlReport
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"

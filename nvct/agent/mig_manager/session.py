@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from nvct.agent import mig_verbs
+from nvct.agent.nvml import mig_verbs
 from nvct.errors import HostError
 from nvct.host.nvml.answers import nothing
 from nvct.host.nvml.library import nvml_library
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Sequence
     from typing import TypeVar
 
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
     from nvct.host.nvml.mig_model import MigGpu, MigState
     from nvct.host.roots import Roots
     from nvct.mig.holders import Holder

@@ -12,14 +12,15 @@ import asyncio
 import random
 import time
 
-from nvct.agent import node_watch, waiting
-from nvct.agent.cluster import CONFLICT, EVENT, NODE, NOT_FOUND, ClusterError
+from nvct.agent import waiting
 from nvct.agent.condition.condition import Condition
 from nvct.agent.condition.task import event
+from nvct.agent.kubernetes import node_watch
+from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, NOT_FOUND, ClusterError
 from nvct.agent.mig_manager import node_labels
 from nvct.agent.mig_manager.pods import sentence
 from nvct.agent.mig_manager.renewal import Renewals
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
 
 TYPE_CHECKING = False
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import TypeVar
 
-    from nvct.agent.cluster import Cluster, Object
-    from nvct.agent.exposition import Family
     from nvct.agent.health.engine import HealthEngine
+    from nvct.agent.kubernetes.cluster import Cluster, Object
     from nvct.agent.logs import Log
     from nvct.agent.mig_manager.host_services import HostServices
     from nvct.agent.mig_manager.node_labels import State
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nvct.agent.mig_manager.pods import PodDevice, Pods
     from nvct.agent.mig_manager.session import AgentSession
     from nvct.agent.mig_manager.work import Change, Work
+    from nvct.agent.web.exposition import Family
 
     T = TypeVar("T")
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from nvct.agent.discovery import Discovery
     from nvct.agent.logs import Log
     from nvct.agent.mps.task import MpsDaemons
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 PROGRAM = "mps-control-daemon"
 INCUMBENT = "0.20.0"

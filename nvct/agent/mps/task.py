@@ -14,7 +14,7 @@ import time
 
 from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.waiting import tick, until_set
 from nvct.errors import HostError, NvctError
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.discovery import Discovery
-    from nvct.agent.exposition import Family
     from nvct.agent.logs import Log
+    from nvct.agent.web.exposition import Family
 
 LOOK_S = 1.0
 PERIOD_S = 30.0

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.agent.convert import convert
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.labels.compute import PCI_PRESENT
+from nvct.agent.manifests.convert import convert
 from nvct.container.rootfs.view_links import OF_SPEC
 from nvct.installer import publication
 from tests.kubernetes.api import PODS, wait

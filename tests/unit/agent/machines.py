@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from nvct.agent.discovery import Discovery
-from nvct.agent.nvml_client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.roots import Roots
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[3]
 SERVE = """
 import socket
-from nvct.agent import nvml_supervisor
+from nvct.agent.nvml import supervisor as nvml_supervisor
 nvml_supervisor.serve(socket.socket(fileno={fd}))
 """
 TIMEOUT_S = 20.0

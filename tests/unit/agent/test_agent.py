@@ -17,15 +17,16 @@ from typing import Any, cast
 import pytest
 from prometheus_client import parser
 
-from nvct.agent import http, logs, main, status, task_table, tasks
+from nvct.agent import logs, main, status, task_table, tasks
 from nvct.agent.driver_root import with_driver_roots
-from nvct.agent.exposition import Family, Sample
-from nvct.agent.http import Request
 from nvct.agent.instance import Instance
 from nvct.agent.logs import Log, from_environment
 from nvct.agent.main import Agent, run
 from nvct.agent.status import Status
 from nvct.agent.tasks import Task
+from nvct.agent.web import http
+from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.http import Request
 from nvct.errors import HostError, NvmlError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import REPOSITORY
@@ -369,7 +370,7 @@ def test_the_options_of_the_log_are_taken_from_any_programs_command_line() -> No
 
 
 @pytest.mark.parametrize(
-    "words", [["nvct.agent"], ["nvct.agent.device_plugin.main"], ["nvct.agent.nvml_worker"]]
+    "words", [["nvct.agent"], ["nvct.agent.device_plugin.main"], ["nvct.agent.nvml.worker"]]
 )
 def test_a_signal_before_the_program_is_ready_ends_it_cleanly(
     words: list[str], folder: str

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from nvct.agent.health import looks
-from nvct.agent.nvml_client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient
 from nvct.host.health import faults
 from nvct.host.nvml.condition_model import CONDITION_VALUES
 from nvct.host.nvml.model import XidEvent

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent import cluster, instance, leave
-from nvct.agent.cluster import ClusterError
+from nvct.agent import instance, leave
 from nvct.agent.condition import condition
 from nvct.agent.instance import FOLDER, Instance
+from nvct.agent.kubernetes import cluster
+from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.labels import outputs
 from nvct.agent.status import Status, with_yield
 

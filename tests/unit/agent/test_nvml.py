@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from nvct.agent.discovery import visible_nodes
-from nvct.agent.nvml_client import NvmlClient, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import NvmlError
 from nvct.host.roots import Roots
 from tests.unit.agent.machines import Supervisor

@@ -12,7 +12,7 @@ from nvct.errors import DocumentError, HostError, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.cluster import Object
+    from nvct.agent.kubernetes.cluster import Object
 
 
 def node(label: str | None) -> Object:

@@ -8,7 +8,7 @@ import contextlib
 import statistics
 import time
 
-from nvct.agent.nvml_client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient
 from nvct.host.nvml.sample_model import VALUES
 from nvct.sim import node_changes, tree
 from tests.support.nvml_node import CACHE

@@ -9,8 +9,8 @@ import io
 
 import pytest
 
-from nvct.agent.cluster import EVENT, NODE, ClusterError
 from nvct.agent.condition import condition, task
+from nvct.agent.kubernetes.cluster import EVENT, NODE, ClusterError
 from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.doctor.test_agent_status import PLUGIN, document, resource
@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nvct.agent.cluster import Kind, Object
+    from nvct.agent.kubernetes.cluster import Kind, Object
 
 OTHERS = {"type": "Ready", "status": "True"}
 

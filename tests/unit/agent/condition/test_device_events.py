@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import pytest
 
-from nvct.agent.cluster import EVENT, POD, ClusterError
 from nvct.agent.condition import device_events
 from nvct.agent.condition.device_events import DeviceEvents
 from nvct.agent.kubelet import podresources_pb2 as api
+from nvct.agent.kubernetes.cluster import EVENT, POD, ClusterError
 from nvct.agent.logs import Log
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
 
@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nvct.agent.cluster import Cluster, Kind, Object
+    from nvct.agent.kubernetes.cluster import Cluster, Kind, Object
 
 PODS = {"train": "GPU-0", "share": "GPU-1::3", "split": "MIG-a", "idle": ""}
 HELD = api.ListPodResourcesResponse(

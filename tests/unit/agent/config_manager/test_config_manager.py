@@ -13,11 +13,11 @@ import sys
 
 import pytest
 
-from nvct.agent import node_watch
-from nvct.agent.cluster import ClusterError
 from nvct.agent.config_manager import choice, options, processes, task
 from nvct.agent.config_manager.options import Settings
 from nvct.agent.config_manager.task import ConfigManager
+from nvct.agent.kubernetes import node_watch
+from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.logs import Log
 from nvct.errors import HostError, NvctError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.cluster import ClusterError, Kind
 from nvct.agent.device_plugin import startup_taint
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.startup_taint import StartupTaint
+from nvct.agent.kubernetes.cluster import ClusterError, Kind
 from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import until
 

@@ -8,19 +8,19 @@ import copy
 import json
 from typing import Any
 
-from nvct.agent.cluster import NODE, NOT_FOUND, ClusterError, Listing
+from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, ClusterError, Listing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
 
-    from nvct.agent.cluster import Kind, Object
+    from nvct.agent.kubernetes.cluster import Kind, Object
 
 NAME = "node-1"
 
 
 class FakeApi:
-    """Stands for `nvct.agent.cluster.Cluster`.
+    """Stands for `nvct.agent.kubernetes.cluster.Cluster`.
 
     Attributes:
         absent: kinds by group and version that the server does not have.

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.cluster import ClusterError
 from nvct.agent.dra import claims
 from nvct.agent.dra.devices import DRIVER, Device, Place
 from nvct.agent.dra.journal import Journal
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.specs import FILES, Specs
 from nvct.agent.kubelet.dra_service import ClaimRef
+from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.logs import Log
 from nvct.errors import DocumentError, HostError, NvctError, RequestError
 from tests.unit.agent.dra.fake_api import NAME, FakeApi
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.agent.cluster import Object
+    from nvct.agent.kubernetes.cluster import Object
     from nvct.cdi.types import Spec
 
 CLAIM = claims.kind("v1")

@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from nvct.agent.cluster import FORBIDDEN, ClusterError
 from nvct.agent.dra import publisher as publisher_module
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Version
 from nvct.agent.dra.publisher import Publisher
+from nvct.agent.kubernetes.cluster import FORBIDDEN, ClusterError
 from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import NAME, FakeApi
@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from nvct.agent.cluster import Object
+    from nvct.agent.kubernetes.cluster import Object
 
 NODE = {"metadata": {"name": NAME, "uid": "node-uid"}}
 KIND = slices.kind("v1")

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import pytest
 
-from nvct.agent.cluster import NODE
 from nvct.agent.dra import claims, slices, task
 from nvct.agent.dra.classic import without
 from nvct.agent.dra.devices import DRIVER, Device, Offer
@@ -26,6 +25,7 @@ from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
 from nvct.agent.kubelet import dra_service
 from nvct.agent.kubelet.dra_service import ClaimRef
+from nvct.agent.kubernetes.cluster import NODE
 from nvct.agent.logs import Log
 from nvct.agent.resources_mode import CLASSIC, DRA, LABEL, ResourcesMode
 from nvct.errors import HostError, RequestError
@@ -41,8 +41,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from nvct.agent.cluster import Kind, Object
     from nvct.agent.discovery import Discovery
+    from nvct.agent.kubernetes.cluster import Kind, Object
 
 SLICES = slices.kind("v1").plural
 

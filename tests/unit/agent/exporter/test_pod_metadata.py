@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.cluster import ClusterError, Listing
 from nvct.agent.exporter import options, pod_metadata
 from nvct.agent.exporter.pod_metadata import PodMetadata, label_name
 from nvct.agent.exporter.pods import PodDevices
 from nvct.agent.kubelet.pod_resources import Holding
+from nvct.agent.kubernetes.cluster import ClusterError, Listing
 from nvct.agent.logs import Log
 from nvct.errors import UsageError
 from nvct.host.nvml.sample_model import NvmlSamples

@@ -6,13 +6,13 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from nvct.agent import exposition
 from nvct.agent.dra.journal import Entry, Journal, Prepared
 from nvct.agent.exporter import counters, fields, series
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.pods import JOURNAL, NEW, claimed, labels
 from nvct.agent.exporter.settings import Settings
 from nvct.agent.kubelet.pod_resources import Claim, Holding
+from nvct.agent.web import exposition
 from nvct.host.nvml.sample_model import VALUES, GpuSample, MigSample, NvmlSamples, XidCount
 
 TYPE_CHECKING = False

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nvct.agent.exporter.task import Exporter
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 TIMEOUT_S = 60.0
 SETTINGS = ("--address", "127.0.0.1:0", "--collect-interval", "1000", "--kubernetes=false")

@@ -13,13 +13,13 @@ from typing import Any, cast
 
 import pytest
 
-from nvct.agent import exposition
 from nvct.agent.health import engine as module
 from nvct.agent.health import shared
 from nvct.agent.health.settings import resolve
 from nvct.agent.health.store import NAME, Store
 from nvct.agent.logs import Log
-from nvct.agent.nvml_client import SupervisorEndedError
+from nvct.agent.nvml.client import SupervisorEndedError
+from nvct.agent.web import exposition
 from nvct.host.nvml.condition_model import GpuCondition, MigInstance, NvmlConditions
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.health.board import Change
     from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.nvml_client import NvmlClient
+    from nvct.agent.nvml.client import NvmlClient
 
 GPU, SPLIT = "GPU-0", "GPU-1"
 MIG = (MigInstance(uuid="MIG-a", gi=7, ci=0), MigInstance(uuid="MIG-b", gi=8, ci=0))

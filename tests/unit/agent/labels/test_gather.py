@@ -11,7 +11,7 @@ import pytest
 from nvct.agent.discovery import Discovery
 from nvct.agent.labels import gather, tegra
 from nvct.agent.labels.facts import Facts, GpuFacts
-from nvct.agent.nvml_client import NvmlClient
+from nvct.agent.nvml.client import NvmlClient
 from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots

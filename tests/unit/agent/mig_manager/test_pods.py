@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from nvct.agent.cluster import FORBIDDEN, POD, ClusterError
 from nvct.agent.kubelet.pod_resources import Holding
+from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError
 from nvct.agent.mig_manager import pods
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.agent.cluster import Kind, Object
+    from nvct.agent.kubernetes.cluster import Kind, Object
 
 REPORT = NvmlReport(
     driver_version="580.1",

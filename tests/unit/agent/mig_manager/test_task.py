@@ -11,8 +11,8 @@ import os
 
 import pytest
 
-from nvct.agent import node_watch
-from nvct.agent.cluster import CONFLICT, EVENT, NODE, ClusterError
+from nvct.agent.kubernetes import node_watch
+from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, ClusterError
 from nvct.agent.logs import Log
 from nvct.agent.mig_manager import task
 from nvct.agent.mig_manager.host_services import HostServices
@@ -21,7 +21,7 @@ from nvct.agent.mig_manager.options import Settings
 from nvct.agent.mig_manager.pods import PodDevice
 from nvct.agent.mig_manager.session import AgentSession
 from nvct.agent.mig_manager.work import Work
-from nvct.agent.nvml_client import NvmlClient, SupervisorEndedError
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError
 from nvct.mig import checkpoint, pause, plan, smi
 from nvct.mig.apply import Machine
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from nvct.agent.cluster import Kind, Object
     from nvct.agent.health.engine import HealthEngine
+    from nvct.agent.kubernetes.cluster import Kind, Object
     from nvct.host.nvml.mig_model import MigState
     from nvct.sim import tree
 

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU nodes of a cluster, made of the API server's Nodes, pods and events."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+from nvct.agent.condition import condition
+from nvct.agent.kubernetes.cluster import EVENT, NODE, POD
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.kubernetes.cluster import Cluster, Object
+
+AGENT = {"app.kubernetes.io/component": "agent", "app.kubernetes.io/name": "nvct"}
+"""Labels of the agent's pods, as the chart has them."""
+PREFIX = "nvidia.com/"
+DRIVER = (f"{PREFIX}cuda.driver-version.full", f"{PREFIX}gpu.product")
+NO_AGENT = "no pod of the agent runs here"
+SILENT = timedelta(minutes=30)
+"""Three heartbeats of the condition: an older one is not believed."""
+UNKNOWN = "Unknown"
+
+
+class GpuNode(NamedTuple):
+    """A node with GPUs, or with a pod of the agent.
+
+    Attributes:
+        gpus: allocatable devices by resource, including those that pods have.
+        driver: its version, "" if no label tells.
+        product: of its GPUs, same.
+        agent: of the agent's pod: Ready, NotReady, or "" if there is none.
+        ready: whether pods can have the GPUs, as the condition nvct.dev/GPUReady says.
+        reason: why the agent is not ready, or the message of the condition if it is not True.
+    """
+
+    name: str
+    gpus: dict[str, int]
+    driver: str
+    product: str
+    agent: str
+    ready: str
+    reason: str
+
+
+async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
+    """Return the GPU nodes, sorted by name.
+
+    Args:
+        cluster: to ask.
+        namespace: of the agent's pods.
+
+    Raises:
+        ClusterError: the API server refuses, or does not answer.
+    """
+    pods = {pod["spec"].get("nodeName", ""): pod
+            for pod in await cluster.find_all(POD, namespace, AGENT)}  # fmt: skip
+    reasons = warnings(await cluster.find_all(EVENT, namespace, {}))
+    found = [
+        gpu_node(node, pods.get(node["metadata"]["name"]), reasons)
+        for node in await cluster.find_all(NODE, "", {})
+    ]
+    return sorted(each for each in found if each.gpus or each.agent)
+
+
+def warnings(events: list[Object]) -> dict[str, str]:
+    """Return the latest warning of each object, by its name."""
+
+    def moment(event: Object) -> str:
+        series = event.get("series") or {}
+        return str(series.get("lastObservedTime") or event.get("lastTimestamp") or "")
+
+    return {
+        event["involvedObject"]["name"]: " ".join(event.get("message", "").split())
+        for event in sorted(events, key=moment)
+        if event.get("type") == "Warning"
+    }  # fmt: skip
+
+
+def gpu_node(node: Object, pod: Object | None, reasons: dict[str, str]) -> GpuNode:
+    """Return a node as it is shown.
+
+    Args:
+        node: the Node.
+        pod: of the agent on it, None if there is none.
+        reasons: the latest warning by the name of a pod.
+    """
+    labels = node["metadata"].get("labels") or {}
+    allocatable = node.get("status", {}).get("allocatable") or {}
+    gpus = {key: int(n) for key, n in allocatable.items() if key.startswith(PREFIX) and int(n)}
+    driver, product = (labels.get(key, "") for key in DRIVER)
+    agent, reason = "", NO_AGENT
+    if pod is not None:
+        conditions = pod.get("status", {}).get("conditions", ())
+        is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        agent = "Ready" if is_ready else "NotReady"
+        reason = "" if is_ready else reasons.get(pod["metadata"]["name"], "no event tells why")
+    ready, says = _condition(node, datetime.now(timezone.utc))
+    return GpuNode(node["metadata"]["name"], gpus, driver, product, agent, ready, says or reason)
+
+
+def _condition(node: Object, now: datetime) -> tuple[str, str]:
+    """Return the status of the condition, and what it says against the GPUs."""
+    found = condition.find(node)
+    if found is None:
+        return UNKNOWN, ""
+    said = found.get("lastHeartbeatTime")
+    if not said:
+        return UNKNOWN, "the condition does not tell when it was written"
+    if now - datetime.fromisoformat(said.replace("Z", "+00:00")) > SILENT:
+        return UNKNOWN, f"the agent has been silent since {said}"
+    is_good = found.get("reason") == condition.READY
+    return found["status"], "" if is_good else found.get("message", "")

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explains which GPUs a pod has or waits for, from the API server's objects: nvct explain POD.
+
+Two ways lead to a GPU: a resource of a device plugin (nvidia.com/gpu), and a ResourceClaim (DRA).
+Contract: the functions below `read` are pure. What the user may not read is told in a note.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from nvct.agent.dra import claims, selectors, slices
+from nvct.agent.kubernetes.cluster import (
+    EVENT,
+    FORBIDDEN,
+    NODE,
+    NOT_FOUND,
+    POD,
+    ClusterError,
+    Kind,
+)
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.agent.kubernetes.cluster import Cluster, Object
+
+PREFIX = "nvidia.com/"
+ENDED = ("Succeeded", "Failed")
+BLOCKS = ("NoSchedule", "NoExecute")
+
+
+@dataclass(slots=True)
+class Seen:
+    """What the API server has that concerns a pod; lists that may not be read are empty."""
+
+    pod: Object
+    nodes: list[Object] = field(default_factory=list)
+    pods: list[Object] = field(default_factory=list)
+    events: list[Object] = field(default_factory=list)
+    claims: list[Object] = field(default_factory=list)
+    slices: list[Object] = field(default_factory=list)
+    classes: list[Object] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+async def read(cluster: Cluster, namespace: str, name: str) -> Seen:
+    """Ask the API server about a pod.
+
+    Raises:
+        UsageError: there is no such pod.
+        ClusterError: the API server does not answer, or the pod may not be read.
+    """
+    pod = await cluster.find(POD, name, namespace)
+    if pod is None:
+        raise UsageError(
+            f"namespace {namespace} has no pod {name!r}", hint="name it by --namespace"
+        )
+    seen = Seen(pod)
+    seen.events = [
+        event
+        for event in await _list(cluster, EVENT, seen, namespace)
+        if event.get("involvedObject", {}).get("uid") == pod["metadata"].get("uid")
+    ]
+    seen.nodes = await _list(cluster, NODE, seen)
+    seen.pods = await _list(cluster, POD, seen)
+    if wanted(pod) or pod["spec"].get("resourceClaims"):
+        for version in slices.VERSIONS:
+            kind = Kind(slices.GROUP, version, "DeviceClass", "deviceclasses", is_namespaced=False)
+            try:
+                seen.classes = await _list(cluster, kind, seen)
+            except ClusterError as error:
+                if error.status != NOT_FOUND:
+                    raise
+                continue
+            seen.claims = await _list(cluster, claims.kind(version), seen)
+            seen.slices = await _list(cluster, slices.kind(version), seen)
+            break
+    return seen
+
+
+async def _list(cluster: Cluster, kind: Kind, seen: Seen, namespace: str = "") -> list[Object]:
+    try:
+        return await cluster.find_all(kind, namespace)
+    except ClusterError as error:
+        if error.status != FORBIDDEN:
+            raise
+        seen.notes.append(f"{error.message}: what depends on it is not shown")
+        return []
+
+
+def explanation(seen: Seen) -> Object:
+    """Return what is known about the GPUs of a pod, as JSON data."""
+    pod, metadata = seen.pod, seen.pod["metadata"]
+    return {
+        "pod": f"{metadata['namespace']}/{metadata['name']}",
+        "phase": pod.get("status", {}).get("phase", "Unknown"),
+        "node": pod["spec"].get("nodeName", ""),
+        "why": list(_reasons(seen)),
+        "resources": [_resource(seen, name, count) for name, count in wanted(pod).items()],
+        "claims": [_claim(seen, entry) for entry in _claims(pod)],
+        "notes": seen.notes,
+    }
+
+
+def _claims(pod: Object) -> Iterator[Object]:
+    """Yield the claims of a pod, with that which the scheduler makes for extended resources."""
+    yield from pod["spec"].get("resourceClaims") or ()
+    extended = pod.get("status", {}).get("extendedResourceClaimStatus")
+    if extended:
+        yield {"name": "", "resourceClaimName": extended["resourceClaimName"]}
+
+
+def wanted(pod: Object) -> dict[str, int]:
+    """Return how many of each of NVIDIA's resources a pod takes of its node.
+
+    Init containers run one after another, before the others.
+    """
+    later: Counter[str] = Counter()
+    for container in pod["spec"].get("containers", ()):
+        later.update(_limits(container))
+    for container in pod["spec"].get("initContainers") or ():
+        for name, count in _limits(container).items():
+            later[name] = max(later[name], count)
+    return dict(later)
+
+
+def _limits(container: Object) -> dict[str, int]:
+    resources = container.get("resources") or {}
+    both = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return {name: int(count) for name, count in both.items() if name.startswith(PREFIX)}
+
+
+def _reasons(seen: Seen) -> Iterator[str]:
+    """Yield the sentences of Kubernetes about a pod that does not run."""
+    status = seen.pod.get("status", {})
+    said = [
+        condition.get("message")
+        for condition in status.get("conditions") or ()
+        if condition.get("type") == "PodScheduled" and condition.get("status") != "True"
+    ]
+    for container in (
+        *(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()),
+    ):  # fmt: skip
+        waiting = container.get("state", {}).get("waiting") or {}
+        said.append(waiting.get("message") or waiting.get("reason"))
+    said.append(status.get("message"))
+    if status.get("phase") != "Running":
+        said += [e.get("message") for e in seen.events if e.get("type") == "Warning"]
+    yield from dict.fromkeys(" ".join(text.split()) for text in said if text)
+
+
+def _resource(seen: Seen, resource: str, count: int) -> Object:
+    nodes = []
+    for node in seen.nodes:
+        name, status = node["metadata"]["name"], node.get("status", {})
+        capacity = int((status.get("capacity") or {}).get(resource, 0))
+        offered = int((status.get("allocatable") or {}).get(resource, 0))
+        if capacity or offered:
+            takers = _takers(seen, name, resource)
+            free = max(0, offered - sum(takers.values()))
+            nodes.append(
+                {"node": name, "capacity": capacity, "offered": offered, "free": free,
+                 "taken": takers}
+            )  # fmt: skip
+    by_claim = [
+        of_class["metadata"]["name"]
+        for of_class in seen.classes
+        if of_class["spec"].get("extendedResourceName") == resource
+    ]
+    return {"resource": resource, "count": count, "nodes": nodes, "classes": by_claim}
+
+
+def _takers(seen: Seen, node: str, resource: str) -> dict[str, int]:
+    """Return how many devices each pod of a node has."""
+    takers = {}
+    for pod in seen.pods:
+        is_here = pod["spec"].get("nodeName") == node
+        if is_here and pod.get("status", {}).get("phase") not in ENDED:
+            count = wanted(pod).get(resource, 0)
+            if count:
+                takers[f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"] = count
+    return takers
+
+
+def _claim(seen: Seen, entry: Object) -> Object:
+    """Return what is known about a claim of the pod."""
+    status = seen.pod.get("status", {})
+    made = {one["name"]: one.get("resourceClaimName") for one in
+            status.get("resourceClaimStatuses") or ()}  # fmt: skip
+    name = entry.get("resourceClaimName") or made.get(entry["name"]) or ""
+    namespace = seen.pod["metadata"]["namespace"]
+    found = next((c for c in seen.claims if _key(c) == (namespace, name)), None)
+    if found is None:
+        missing = name or f"of template {entry.get('resourceClaimTemplateName', '?')}"
+        return {"claim": name, "state": "missing", "missing": missing}
+    results = _results(found)
+    has = {result["request"].partition("/")[0] for result in results}
+    requests = [
+        _request(seen, request, with_counts=request["name"].partition("/")[0] not in has)
+        for request in requests_of(found)
+    ]
+    devices = [_allocated(seen, result, requests) for result in results]
+    return {
+        "claim": name,
+        "state": "allocated" if claims.is_allocated(found) else "pending",
+        "devices": devices,
+        "requests": requests,
+    }
+
+
+def requests_of(claim: Object) -> Iterator[Object]:
+    """Yield the requests of a claim in one form for all versions: name, class, expressions."""
+    for request in claim["spec"].get("devices", {}).get("requests") or ():
+        variants = request.get("firstAvailable") or [request.get("exactly") or request]
+        for variant in variants:
+            is_alternative = bool(request.get("firstAvailable"))
+            name = f"{request['name']}/{variant['name']}" if is_alternative else request["name"]
+            yield {
+                "name": name,
+                "class": variant.get("deviceClassName", ""),
+                "count": "all" if variant.get("allocationMode") == "All"
+                else variant.get("count", 1),
+                "expressions": _expressions(variant),
+            }  # fmt: skip
+
+
+def _expressions(owner: Object) -> list[str]:
+    found = (one.get("cel", {}).get("expression") for one in owner.get("selectors") or ())
+    return [expression for expression in found if expression]
+
+
+def _request(seen: Seen, request: Object, *, with_counts: bool) -> Object:
+    of_class = next((c for c in seen.classes if c["metadata"]["name"] == request["class"]), None)
+    expressions = [*(_expressions(of_class["spec"]) if of_class else ()), *request["expressions"]]
+    told = {**request, "expressions": expressions, "class exists": of_class is not None}
+    if not with_counts:
+        return told
+    every = list(_devices(seen.slices))
+    of_driver = [one for one in every if _fits(one, _expressions(of_class["spec"]))
+                 is not False] if of_class else []  # fmt: skip
+    fitting = [one for one in of_driver if _fits(one, expressions) is not False]
+    taken = _taken(seen)
+    told["devices"] = len(of_driver)
+    told["terms"] = [
+        {"term": term, "fits": sum(selectors.holds(term, d["driver"], d["device"]) is True
+                                   for d in of_driver),
+         "unknown": sum(selectors.holds(term, d["driver"], d["device"]) is None
+                        for d in of_driver)}
+        for expression in expressions for term in selectors.terms(expression)
+    ]  # fmt: skip
+    told["fitting"] = [
+        {"device": one["device"]["name"], "node": one["pool"], "about": _about(one["device"]),
+         "certain": _fits(one, expressions) is True, "taken": taken.get(_place(one), ""),
+         "tainted": _is_tainted(one["device"])}
+        for one in fitting
+    ]  # fmt: skip
+    return told
+
+
+def _fits(one: Object, expressions: Sequence[str]) -> bool | None:
+    results = [selectors.holds(each, one["driver"], one["device"]) for each in expressions]
+    return False if False in results else None if None in results else True
+
+
+def _devices(found: Sequence[Object]) -> Iterator[Object]:
+    """Yield each device of the newest generation of its pool."""
+    newest: dict[tuple[str, str], int] = {}
+    for each in found:
+        spec = each["spec"]
+        key = spec["driver"], spec["pool"]["name"]
+        newest[key] = max(newest.get(key, 0), spec["pool"].get("generation", 0))
+    for each in found:
+        spec = each["spec"]
+        driver, pool = spec["driver"], spec["pool"]["name"]
+        if spec["pool"].get("generation", 0) == newest[driver, pool]:
+            for device in spec.get("devices") or ():
+                yield {"driver": driver, "pool": pool, "device": device}
+
+
+def _place(one: Object) -> tuple[str, str, str]:
+    return one["driver"], one["pool"], one["device"]["name"]
+
+
+def _taken(seen: Seen) -> dict[tuple[str, str, str], str]:
+    """Return who has each device, by driver, pool and name: pods, or the claim itself."""
+    return {
+        (result["driver"], result["pool"], result["device"]): _user(claim)
+        for claim in seen.claims
+        for result in _results(claim)
+        if not result.get("adminAccess")
+    }
+
+
+def _user(claim: Object) -> str:
+    namespace, name = _key(claim)
+    pods = [one["name"] for one in claim["status"].get("reservedFor") or ()
+            if one.get("resource") == "pods"]  # fmt: skip
+    return ", ".join(f"{namespace}/{pod}" for pod in pods) or f"claim {namespace}/{name}"
+
+
+def _results(claim: Object) -> list[Object]:
+    allocation = claim.get("status", {}).get("allocation") or {}
+    return list(allocation.get("devices", {}).get("results") or ())
+
+
+def _allocated(seen: Seen, result: Object, requests: Sequence[Object]) -> Object:
+    key = result["driver"], result["pool"], result["device"]
+    device: Object = next(
+        (one["device"] for one in _devices(seen.slices)
+         if _place(one) == key), {}
+    )  # fmt: skip
+    request = next((one for one in requests if one["name"] == result["request"]), {})
+    return {
+        "device": result["device"],
+        "node": result["pool"],
+        "request": result["request"],
+        "about": _about(device),
+        "because": request.get("expressions", []),
+    }
+
+
+def _about(device: Object) -> str:
+    """Return model, MIG profile and memory of a device."""
+    content: dict[str, Any] = selectors.body(device)
+    attributes, capacity = content.get("attributes") or {}, content.get("capacity") or {}
+    words = [(attributes.get(name) or {}).get("string") for name in ("productName", "profile")]
+    words.append((capacity.get("memory") or {}).get("value"))
+    return ", ".join(word for word in words if word)
+
+
+def _is_tainted(device: Object) -> bool:
+    return any(t.get("effect") in BLOCKS for t in selectors.body(device).get("taints") or ())
+
+
+def _key(claim: Object) -> tuple[str, str]:
+    return claim["metadata"].get("namespace", ""), claim["metadata"]["name"]

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns pods of NVIDIA's Kubernetes 1.9 into pods of today, and explains each change.
+
+That fork of 2018 chose a GPU by its attributes: `extendedResources` of a pod, each with a limit
+and an `affinity.required`, and `extendedResourceRequests` of its containers. Today a container has
+the limit, and the pod chooses a node by labels (docs/labels.md).
+
+Contract: pure functions of plain dicts; the given documents are not changed.
+"""
+
+from __future__ import annotations
+
+import json
+from itertools import chain, product
+from typing import Any
+
+from nvct.agent.manifests.pod_specs import containers, pod_specs, table, tables
+from nvct.errors import DocumentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    Object: TypeAlias = dict[str, Any]
+    Term: TypeAlias = list[Object]
+    """Match expressions that must all hold; of several terms one must."""
+
+PREFIX = "nvidia.com/"
+RESOURCES, REQUESTS = "extendedResources", "extendedResourceRequests"
+LABELS = {
+    "gpu-memory": "gpu.memory",
+    "gpu-ecc": "gpu.ecc",
+    "gpu-family": "gpu.family",
+    "gpu-product": "gpu.product",
+}
+"""Attributes of the fork, and today's labels; both without their prefix."""
+CAPABILITY = ("gpu-compute-capability", "compute-capability", "gpu.compute-capability")
+MAJOR, MINOR = f"{PREFIX}gpu.compute.major", f"{PREFIX}gpu.compute.minor"
+YES = {"true": "true", "yes": "true", "on": "true", "enabled": "true", "1": "true"}
+NO = {"false": "false", "no": "false", "off": "false", "disabled": "false", "0": "false"}
+OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PER_NODE = (
+    "labels describe a node: on a node with several models the pod may get another GPU than the "
+    "one that the condition is about"
+)
+
+
+def convert(document: object) -> tuple[object, list[str]]:
+    """Return a manifest as Kubernetes has it today, and a sentence for each change.
+
+    A manifest without these fields is returned as it is. Pods in other objects, such as a
+    Deployment's, and in lists are converted, too.
+
+    Raises:
+        DocumentError: a field has no counterpart today, or is malformed.
+    """
+    try:  # not copy.deepcopy: what YAML's aliases share is changed in one place at a time
+        converted = json.loads(json.dumps(document))
+    except (ValueError, RecursionError) as error:
+        raise DocumentError("the manifest refers to itself") from error
+    changes: list[str] = []
+    for pod in pod_specs(converted):
+        changes += [f"{pod.what}: {change}" for change in _convert_pod(pod.what, pod.spec)]
+    return converted, changes
+
+
+def _convert_pod(what: str, spec: Object) -> list[str]:
+    """Change a pod spec; return what was changed."""
+    resources = {}
+    for entry in tables(spec.pop(RESOURCES, None) or [], f"{what}: {RESOURCES}"):
+        if not isinstance(entry.get("name"), str):
+            raise DocumentError(f"{what}: an entry of {RESOURCES} has no name")
+        resources[entry["name"]] = entry
+    changes, users = [], dict[str, str]()
+    for container in containers(what, spec):
+        for name in container.pop(REQUESTS, None) or ():
+            if name not in resources:
+                raise DocumentError(f"{what}: {REQUESTS} names {name!r}, which {RESOURCES} lacks")
+            if name in users:
+                raise DocumentError(
+                    f"{what}: containers {users[name]} and {container.get('name')} share {name!r}",
+                    hint="containers share a GPU by a ResourceClaim; a limit is for one container",
+                )
+            users[name] = str(container.get("name"))
+            changes += _give(what, container, resources[name])
+    for name, entry in resources.items():
+        if name not in users:
+            changes.append(f"{RESOURCES} {name!r} is removed: no container requests it")
+            continue
+        changes += _choose_node(f"{what}: {RESOURCES} {name!r}", spec, entry)
+    return changes
+
+
+def _give(what: str, container: Object, entry: Object) -> list[str]:
+    """Give a container the limits of an extended resource."""
+    of_entry = entry.get("resources") or {}
+    if not isinstance(of_entry, dict) or not isinstance(
+        wanted := of_entry.get("limits") or of_entry.get("requests"), dict
+    ):
+        raise DocumentError(f"{what}: {RESOURCES} {entry['name']!r} has no limits")
+    resources = table(container.get("resources"), f"{what}: resources of a container")
+    limits = table(resources.get("limits"), f"{what}: limits of a container")
+    container["resources"] = {**resources, "limits": limits}
+    changes = []
+    for resource, count in wanted.items():
+        try:
+            limits[resource] = int(limits.get(resource, 0)) + int(count)
+        except (TypeError, ValueError) as error:
+            raise DocumentError(f"{what}: the limit {resource}: {count!r} is no number") from error
+        changes.append(
+            f"container {container.get('name')} has the limit {resource}: {limits[resource]}, in "
+            f"place of {REQUESTS} {entry['name']!r}"
+        )
+    return changes
+
+
+def _choose_node(what: str, spec: Object, entry: Object) -> list[str]:
+    """Make the affinity of an extended resource one of the node."""
+    affinity = entry.get("affinity") or {}
+    if not isinstance(affinity, dict) or affinity.keys() - {"required"}:
+        raise DocumentError(f"{what}: of its affinity only `required` has a counterpart")
+    choices: list[list[Term]] = []
+    changes = []
+    for condition in tables(affinity.get("required") or [], f"{what}: affinity.required"):
+        terms = _terms(what, condition)
+        choices.append(terms)
+        changes.append(f"{_text(condition)} becomes {' or '.join(map(_of_term, terms))}")
+    if not choices:
+        return []
+    node = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    node[REQUIRED] = {
+        "nodeSelectorTerms": [
+            {**term, "matchExpressions": [*term.get("matchExpressions", []), *chain(*more)]}
+            for term in node.get(REQUIRED, {}).get("nodeSelectorTerms", [{}])
+            for more in product(*choices)
+        ]
+    }
+    return [*changes, PER_NODE]
+
+
+def _terms(what: str, condition: Object) -> list[Term]:
+    """Return the conditions on labels that stand for a condition on an attribute."""
+    key, operator = str(condition.get("key", "")), condition.get("operator")
+    values = condition.get("values") or []
+    if operator not in OPERATORS or not isinstance(values, list):
+        raise DocumentError(
+            f"{what}: {_text(condition)} is no condition",
+            hint=f"operators: {', '.join(OPERATORS)}",
+        )
+    texts = [_string(value) for value in values]
+    name = key.removeprefix(PREFIX)
+    if name in CAPABILITY:
+        return _by_capability(what, condition, operator, texts)
+    if name == "gpu-ecc":
+        texts = [{**YES, **NO}.get(text.lower(), text) for text in texts]
+    label = LABELS.get(name, name if name.startswith("gpu.") else "")
+    if not label:
+        known = ", ".join(f"{PREFIX}{each}" for each in (*LABELS, CAPABILITY[0]))
+        raise DocumentError(f"{what}: no label tells {key}", hint=f"known are {known}")
+    if operator in ("Gt", "Lt") and not (len(texts) == 1 and texts[0].isdecimal()):
+        raise DocumentError(f"{what}: {_text(condition)} needs one whole number")
+    return [[_expression(f"{PREFIX}{label}", operator, texts)]]
+
+
+def _by_capability(what: str, condition: Object, operator: str, values: list[str]) -> list[Term]:
+    """Return conditions on the two labels of the compute capability; each of them is a number."""
+    if operator in ("Exists", "DoesNotExist"):
+        return [[_expression(MAJOR, operator, [])]]
+    pairs = [value.partition(".")[::2] for value in values]
+    pairs = [(major, minor or "0") for major, minor in pairs]
+    is_wrong = not pairs or any(not part.isdecimal() for pair in pairs for part in pair)
+    if is_wrong or operator == "NotIn" or (operator != "In" and len(pairs) != 1):
+        raise DocumentError(
+            f"{what}: {_text(condition)} cannot be said by labels",
+            hint="say In, or Gt or Lt with one version as 7.0",
+        )
+    if operator == "In":
+        return [
+            [_expression(MAJOR, "In", [major]), _expression(MINOR, "In", [minor])]
+            for major, minor in pairs
+        ]
+    ((major, minor),) = pairs
+    same = [_expression(MAJOR, "In", [major]), _expression(MINOR, operator, [minor])]
+    return [[_expression(MAJOR, operator, [major])], same]
+
+
+def _expression(key: str, operator: str, values: list[str]) -> Object:
+    return {"key": key, "operator": operator, **({"values": values} if values else {})}
+
+
+def _string(value: object) -> str:
+    """Return a value as a label has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(condition: Object) -> str:
+    """Return a condition as a sentence has it."""
+    values = condition.get("values")
+    shown = ", ".join(map(_string, values)) if isinstance(values, list) else ""
+    return f"{condition.get('key')} {condition.get('operator')} {shown}".rstrip()
+
+
+def _of_term(term: Term) -> str:
+    return " and ".join(map(_text, term))

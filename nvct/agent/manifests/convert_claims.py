@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns pods with limits of nvidia.com/gpu or nvidia.com/mig-* into pods with ResourceClaims.
+
+Conditions on labels of GPUs become conditions on the GPU itself. A limit that stays has a sentence
+that says why. Contract: pure functions of plain dicts; the given documents are not changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+from typing import Any
+
+from nvct.agent.manifests.convert import MAJOR, MINOR, PREFIX, REQUIRED
+from nvct.agent.manifests.pod_specs import containers, identity, objects, pod_specs, table
+from nvct.errors import DocumentError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import TypeAlias
+
+    from nvct.agent.manifests.pod_specs import PodSpec
+
+    Object: TypeAlias = dict[str, Any]
+
+GPU, MIG = f"{PREFIX}gpu", f"{PREFIX}mig-"
+PRODUCT, MEMORY_LABEL = f"{PREFIX}gpu.product", f"{PREFIX}gpu.memory"
+ATTRIBUTES = "device.attributes['gpu.nvidia.com']"
+MEMORY = "device.capacity['gpu.nvidia.com'].memory"
+TEXTS = {
+    PRODUCT: f"{ATTRIBUTES}.productName.replace(' ', '-')",
+    f"{PREFIX}gpu.family": f"{ATTRIBUTES}.architecture.lowerAscii().replace(' ', '-')",
+}
+"""Labels and the attributes that have the same text."""
+NUMBERS = {
+    MAJOR: f"{ATTRIBUTES}.cudaComputeCapability.major()",
+    MINOR: f"{ATTRIBUTES}.cudaComputeCapability.minor()",
+}
+SIGNS = {"Gt": ">", "Lt": "<"}
+OF_SHARING = re.compile("-SHARED$|-MIG-")
+"""In a label's product, what the model of a GPU does not have."""
+NOT_A_NAME = re.compile("[^a-z0-9-]+")
+NAME_LIMIT = 63
+DIGITS = 8
+"""Of the hash in a name that was too long."""
+
+
+class Templates:
+    """The ResourceClaimTemplates of one conversion; each name has one content."""
+
+    def __init__(self, documents: Iterable[object] = ()) -> None:
+        """Know the templates that a manifest has already.
+
+        Args:
+            documents: of the manifest.
+        """
+        self._specs: dict[tuple[str, str], object] = {}
+        for each in itertools.chain.from_iterable(map(objects, documents)):
+            if each.get("kind") == "ResourceClaimTemplate":
+                _, name, namespace = identity(each)
+                self._specs[namespace, name] = each.get("spec")
+
+    def add(self, name: str, namespace: str, request: Object) -> tuple[str, list[Object]]:
+        """Return the name of the template for a request, and the template if it is a new one.
+
+        Args:
+            name: that it should have; a number is added if another content has it.
+            namespace: of the pod.
+            request: of the claim.
+        """
+        spec = {"spec": {"devices": {"requests": [request]}}}
+        for number in itertools.count(1):
+            unique = name if number == 1 else _name(name, str(number))
+            known = self._specs.setdefault((namespace, unique), spec)
+            if known is spec:
+                metadata = {"name": unique, **({"namespace": namespace} if namespace else {})}
+                return unique, [{**HEAD, "metadata": metadata, "spec": spec}]
+            if known == spec:
+                return unique, []
+        raise AssertionError("the numbers end")
+
+
+HEAD = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate"}
+
+
+def convert(document: object, templates: Templates | None = None) -> tuple[list[Any], list[str]]:
+    """Return the ResourceClaimTemplates of a manifest's pods and the manifest, and the changes.
+
+    Args:
+        document: the manifest.
+        templates: those of other manifests that go to the same cluster.
+
+    Raises:
+        DocumentError: a limit is malformed.
+    """
+    converted = json.loads(json.dumps(document))
+    known = Templates([document]) if templates is None else templates
+    new: list[Any] = []
+    changes: list[str] = []
+    for each in objects(converted):
+        found: list[str] = []
+        has_claims = False
+        for pod in pod_specs(each):
+            templates_of_pod, of_pod = _convert_pod(pod, known)
+            has_claims = has_claims or bool(templates_of_pod)
+            new += templates_of_pod
+            found += of_pod
+        group = str(each.get("apiVersion") or "").partition("/")[0]
+        if has_claims and "." in group:
+            found.append(f"this kind is of {group}: see that it knows resourceClaims of pods")
+        elsewhere = itertools.chain(found, _elsewhere(each))
+        changes += [f"{identity(each)[0]}: {change}" for change in elsewhere]
+    return [*new, converted], changes
+
+
+def _convert_pod(pod: PodSpec, known: Templates) -> tuple[list[Any], list[str]]:
+    """Change a pod spec; return its new templates and what was changed."""
+    changes: list[str] = []
+    wanted = [
+        (kind, container, resource, count)
+        for kind in ("containers", "initContainers")
+        for container in containers(pod.what, pod.spec, kind)
+        for resource, count in _devices(pod.what, container, changes)
+    ]
+    if not wanted:
+        return [], changes
+    has_mig = any(resource.startswith(MIG) for _, _, resource, _ in wanted)
+    of_labels, of_conditions = _condition(pod.spec, has_mig=has_mig)
+    templates: list[Any] = []
+    given: dict[tuple[str, int], str] = {}
+    claims = pod.spec["resourceClaims"] = list(pod.spec.get("resourceClaims") or ())
+    for kind, container, resource, count in wanted:
+        is_sidecar = container.get("restartPolicy") == "Always"
+        claim = given.get((resource, count))
+        if kind == "initContainers" and claim and not is_sidecar:
+            # It ends before the container whose claim this is starts.
+            change = f"has the claim {claim}, too,"
+        else:
+            name = _name(container.get("name", ""), resource.removeprefix(PREFIX))
+            claim = _unique(name, {each.get("name") for each in claims})
+            if not is_sidecar:
+                given.setdefault((resource, count), claim)
+            request = _request(resource, count, of_labels)
+            template, new = known.add(_name(pod.name or "pod", name), pod.namespace, request)
+            templates += new
+            claims.append({"name": claim, "resourceClaimTemplateName": template})
+            change = f"has a claim of template {template}"
+        container["resources"].setdefault("claims", []).append({"name": claim})
+        changes.append(
+            f"container {container.get('name')} {change} in place of the limit {resource}: {count}"
+        )
+    return templates, changes + of_conditions
+
+
+def _devices(what: str, container: Object, changes: list[str]) -> list[tuple[str, int]]:
+    """Remove the limits of GPUs and MIG devices from a container, and return them.
+
+    Why one of NVIDIA's limits stays is added to `changes`.
+    """
+    name = container.get("name")
+    resources = table(container.get("resources"), f"{what}: resources of container {name}")
+    limits, requests = (
+        table(resources.get(key), f"{what}: {key} of container {name}")
+        for key in ("limits", "requests")
+    )
+    if stays := [key for key in limits if str(key).startswith(PREFIX) and not _is_device(key)]:
+        changes += [f"container {name} keeps its limits: no claim stands for {', '.join(stays)}"]
+        return []
+    changes += [
+        f"container {name} keeps the request {resource}: Kubernetes demands a limit beside it"
+        for resource in filter(_is_device, requests)
+        if resource not in limits
+    ]
+    found = []
+    for resource in filter(_is_device, list(limits)):
+        count = _count(what, resource, limits.pop(resource))
+        requests.pop(resource, None)
+        if count > 0:
+            found.append((resource, count))
+    for key in ("limits", "requests"):
+        if key in resources and not resources[key]:
+            del resources[key]
+    return found
+
+
+def _count(what: str, resource: str, value: object) -> int:
+    """Return the number of devices of a limit.
+
+    Raises:
+        DocumentError: it is no number.
+    """
+    try:
+        return int(str(value))
+    except ValueError as error:
+        raise DocumentError(
+            f"{what}: the limit {resource}: {value!r} is no number",
+            hint="render the template first: helm template, kustomize build, envsubst",
+        ) from error
+
+
+def _is_device(resource: object) -> bool:
+    return resource == GPU or str(resource).startswith(MIG)
+
+
+def _elsewhere(document: Object) -> Iterator[str]:
+    """Yield a sentence for each limit that is not of a pod's container."""
+    in_pods = [id(c) for pod in pod_specs(document) for c in containers(pod.what, pod.spec)]
+
+    def walk(value: object, path: str) -> Iterator[str]:
+        if id(value) in in_pods:
+            return
+        if isinstance(value, dict):
+            limits = value.get("limits")
+            for resource in filter(_is_device, limits if isinstance(limits, dict) else ()):
+                yield f"the limit {resource} in {path} stays: it is of no container of a pod"
+        entries = value.items() if isinstance(value, dict) else enumerate(value)  # type: ignore[arg-type]
+        for key, each in entries:
+            if isinstance(each, (dict, list)):
+                yield from walk(each, f"{path}.{key}".strip("."))
+
+    yield from walk(document, "")
+
+
+def _unique(name: str, names: set[object]) -> str:
+    """Return a name, with a number if it is in use."""
+    numbered = (_name(name, str(number)) for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], numbered) if each not in names)
+
+
+def _request(resource: str, count: int, of_labels: str) -> Object:
+    kind, conditions = "gpu", [of_labels]
+    if resource.startswith(MIG):
+        kind = "mig"
+        # The name of a resource has a dot where the profile has a sign: 1g.10gb.me is 1g.10gb+me.
+        profile = f"{ATTRIBUTES}.profile.replace('+', '.')"
+        conditions.insert(0, f"{profile} == '{resource.removeprefix(MIG)}'")
+    exactly: Object = {"deviceClassName": f"{kind}.nvidia.com"}
+    if count > 1:
+        exactly["count"] = count
+    if expression := " && ".join(filter(None, conditions)):
+        exactly["selectors"] = [{"cel": {"expression": expression}}]
+    return {"name": "gpu", "exactly": exactly}
+
+
+def _condition(spec: Object, *, has_mig: bool) -> tuple[str, list[str]]:
+    """Remove a pod's conditions on labels of GPUs; return them as one of CEL, and the changes.
+
+    Args:
+        spec: of the pod.
+        has_mig: whether it wants a MIG device, whose memory is not that of the label.
+    """
+    parts, changes = [], []
+    selector = spec.get("nodeSelector") or {}
+    for key in list(selector):
+        expression = (
+            "" if has_mig and key == MEMORY_LABEL else condition(key, "In", [str(selector[key])])
+        )
+        if expression:
+            parts.append(expression)
+            changes.append(f"nodeSelector {key} becomes {expression}")
+            del selector[key]
+        elif key.startswith(GPU):
+            changes.append(f"nodeSelector {key} stays: a claim can't have it as a condition")
+    if "nodeSelector" in spec and not selector:
+        del spec["nodeSelector"]
+    node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (node.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
+    known = [_term(term, has_mig=has_mig) for term in terms]
+    if known and all(known):
+        whole = [f"({' && '.join(term or ())})" if len(terms) > 1 else " && ".join(term or ())
+                 for term in known]  # fmt: skip
+        parts.append(f"({' || '.join(whole)})" if len(whole) > 1 else whole[0])
+        changes.append(f"the nodeAffinity becomes {parts[-1]}")
+        del node[REQUIRED]
+        _drop_empty(spec)
+    elif any(_is_of_gpu(term) for term in terms):
+        changes.append("the nodeAffinity stays: a claim can't have all of its conditions")
+    return " && ".join(parts), changes
+
+
+def _term(term: Object, *, has_mig: bool) -> list[str] | None:
+    """Return the conditions of a term; None if a claim can't have one of them."""
+    found = []
+    for entry in term.get("matchExpressions") or ():
+        key, values = str(entry.get("key")), [str(value) for value in entry.get("values") or ()]
+        is_other = has_mig and key == MEMORY_LABEL
+        found.append("" if is_other else condition(key, str(entry.get("operator")), values))
+    return found if found and all(found) and "matchFields" not in term else None
+
+
+def _is_of_gpu(term: Object) -> bool:
+    entries = term.get("matchExpressions") or ()
+    return any(str(entry.get("key", "")).startswith(GPU) for entry in entries)
+
+
+def condition(key: str, operator: str, values: list[str]) -> str:
+    """Return a condition on a label as one of CEL, "" if there is no such attribute."""
+    quoted = [value.replace("\\", "").replace("'", "") for value in values]
+    if key == PRODUCT and any(map(OF_SHARING.search, values)):
+        return ""
+    if key in TEXTS and operator in ("In", "NotIn"):
+        listed = f"{TEXTS[key]} in {quoted!r}"
+        return listed if operator == "In" else f"!({listed})"
+    if key == f"{PREFIX}gpu.ecc" and operator == "In" and values in (["true"], ["false"]):
+        return f"{ATTRIBUTES}.?ecc.orValue(false) == {values[0]}"
+    if key not in NUMBERS and key != MEMORY_LABEL:
+        return ""
+    if not values or not all(value.isdecimal() for value in values):
+        return ""
+    if operator in SIGNS:
+        return _compared(key, SIGNS[operator], values[0])
+    if operator == "In":
+        each = [_compared(key, "==", value) for value in values]
+        return each[0] if len(each) == 1 else f"({' || '.join(each)})"
+    return ""
+
+
+def _compared(key: str, sign: str, value: str) -> str:
+    if key in NUMBERS:
+        return f"{NUMBERS[key]} {sign} {value}"
+    return f"{MEMORY}.compareTo(quantity('{value}Mi')) {sign} 0"
+
+
+def _drop_empty(spec: Object) -> None:
+    affinity = spec["affinity"]
+    if not affinity["nodeAffinity"]:
+        del affinity["nodeAffinity"]
+    if not affinity:
+        del spec["affinity"]
+
+
+def _name(*parts: str) -> str:
+    """Return a name as Kubernetes takes it, of several parts; a hash ends one that is too long."""
+    whole = "-".join(filter(None, parts))
+    name = NOT_A_NAME.sub("-", whole.lower()).strip("-")
+    if len(name) <= NAME_LIMIT:
+        return name or "gpu"
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:DIGITS]
+    return f"{name[: NAME_LIMIT - DIGITS - 1].rstrip('-')}-{digest}"

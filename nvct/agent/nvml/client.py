@@ -1,0 +1,387 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML for the agent's tasks: requests to the supervisor that do not block the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from dataclasses import replace
+
+from nvct.agent.nvml import mig_verbs
+from nvct.agent.nvml.supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
+from nvct.agent.waiting import within
+from nvct.errors import NvmlError
+from nvct.host.nvml import answers, condition_answer, messages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+    from typing import TypeVar
+
+    from nvct.agent.mps.daemons import Daemon
+    from nvct.host.gpu.vgpu import HostDriver
+    from nvct.host.nvml.condition_model import NvmlConditions
+    from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.model import (
+        GpuAttributes,
+        GpuProperties,
+        NvmlEvents,
+        NvmlGpu,
+        NvmlReport,
+        NvmlTopology,
+    )
+    from nvct.host.nvml.sample_model import NvmlSamples
+    from nvct.oci.jsontext import Json
+
+    T = TypeVar("T")
+
+START_S = 60
+"""Eight GPUs that nothing else uses take some twenty seconds to start."""
+CALL_S = 5
+"""Of a worker that has answered before: a longer wait is a hang."""
+LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300}
+"""Of verbs that may take longer: the NVLinks of a pair of GPUs took 0.6 s on a machine of 8
+(github.com/NVIDIA/k8s-device-plugin/issues/774)."""
+CHANGE_S = 60
+"""Of one change of MIG."""
+WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES})
+"""Verbs that do not use NVML: their failure says nothing about it."""
+SLACK_S = 10
+"""More than a call's limit: until a worker in another container has killed its process."""
+
+
+class SupervisorEndedError(NvmlError):
+    """The supervisor has ended, and only a new process can start another one."""
+
+
+class NvmlClient:
+    """One library of NVML; one request at a time.
+
+    A GPU that hangs stays in the answers as it was reported last.
+
+    Attributes:
+        library: its path.
+        problem: why the last request failed, "" if it did not, None before the first one.
+        busy_s: the limit of the request in progress, in seconds; 0 if there is none.
+    """
+
+    problem: str | None = None
+    busy_s = 0
+    chooses_library = True
+    """Whether this side names the library."""
+
+    def __init__(self, connection: _socket.socket | None, library: str = "") -> None:
+        """Use a supervisor by the connection to it, which is this client's own from now on."""
+        self.library = library
+        self._socket = socket.socket(fileno=connection.detach()) if connection else None
+        if self._socket:
+            self._socket.settimeout(0)
+        self._lock = asyncio.Lock()
+        self._requests = 0
+        self._has_answered = False
+        self._driver = ""
+        self._gpus: dict[str, NvmlGpu] = {}
+        self._attributes: dict[str, GpuAttributes] = {}
+        self._properties: dict[str, GpuProperties] = {}
+
+    async def report(self) -> NvmlReport:
+        """Return what NVML reports about this machine.
+
+        Raises:
+            NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
+        """
+        report = await self._ask("report", answers.report)
+        if report.driver_version != self._driver:
+            self._driver = report.driver_version
+            self._gpus, self._attributes, self._properties = {}, {}, {}
+        before = self._gpus
+        self._gpus = {str(gpu.index): gpu for gpu in report.gpus}
+        hanging = {index: before[index] for index in report.unanswered if index in before}
+        self._gpus |= hanging
+        warnings = [
+            f"GPU {index} does not answer: {_kept(before.get(index))}"
+            for index in report.unanswered
+        ]
+        return replace(
+            report,
+            gpus=tuple(sorted(self._gpus.values(), key=lambda gpu: gpu.index)),
+            warnings=(*report.warnings, *warnings),
+        )
+
+    async def topology(self) -> NvmlTopology:
+        """Return how the GPUs are connected.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return await self._ask("topology", answers.topology)
+
+    async def attributes(self) -> dict[str, GpuAttributes]:
+        """Return memory, compute capability, ECC and so on of each GPU, by its UUID.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        self._attributes |= await self._ask("attributes", answers.attributes)
+        return self._of_reported(self._attributes)
+
+    async def properties(self) -> dict[str, GpuProperties]:
+        """Return brand and architecture of each GPU, by its UUID.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        self._properties |= await self._ask("properties", answers.properties)
+        return self._of_reported(self._properties)
+
+    async def events(self) -> NvmlEvents:
+        """Return the XID errors since the last call.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        events = await self._ask("events", answers.events)
+        named = {
+            gpu.uuid: events.unanswered[index]
+            for index, gpu in self._gpus.items()
+            if index in events.unanswered
+        }
+        return replace(events, unanswered=named)
+
+    async def conditions(self) -> NvmlConditions:
+        """Return what tells whether each GPU is well; one that hangs is missing.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return await self._ask("conditions", condition_answer.conditions)
+
+    async def samples(self) -> NvmlSamples:
+        """Return what all GPUs report now, for monitoring.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        from nvct.host.nvml import samples_answer  # one task needs it
+
+        return await self._ask("samples", samples_answer.samples)
+
+    async def mig(self) -> MigState:
+        """Return modes, profiles and instances of all GPUs.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        from nvct.host.nvml import mig_answers  # one task needs it
+
+        return await self._ask("mig", mig_answers.mig)
+
+    async def change_mig(
+        self, verb: str, parse: Callable[[Json], T], arguments: Mapping[str, Json]
+    ) -> T:
+        """Make one change to MIG, and return the parsed value.
+
+        Raises:
+            NvmlError: as `report`, or NVML refuses the change.
+        """
+        # A refused change is no problem of NVML: `problem` stays as it is.
+        return parse(await asyncio.shield(self._exchange(verb, arguments)))
+
+    @contextlib.asynccontextmanager
+    async def released(self, limit_s: int) -> AsyncIterator[None]:
+        """Keep NVML without handles while the context lasts; all other requests wait.
+
+        Args:
+            limit_s: how long that may be, for those who wait.
+
+        Raises:
+            NvmlError: the worker does not end.
+        """
+        async with self._lock:
+            self.busy_s = limit_s
+            try:
+                await self._request(CLOSE, {}, CALL_S)
+                yield
+            finally:
+                self.busy_s = 0
+
+    async def host_drivers(self) -> list[HostDriver]:
+        """Return the drivers of vGPUs' hosts, as this machine's PCI devices name them.
+
+        It needs no NVML, so whether that answers does not change.
+
+        Raises:
+            NvctError: they cannot be read.
+        """
+        from nvct.host.nvml import host_drivers_answer  # few agents ask
+
+        value = await asyncio.shield(self._exchange(HOST_DRIVERS))
+        try:
+            return host_drivers_answer.host_drivers(value)
+        except messages.MalformedMessageError as error:
+            raise self._failure(str(error)) from error
+
+    async def mps(self, daemons: Iterable[Daemon], *, starts: bool) -> dict[str, str]:
+        """Return why each MPS control daemon is not ready, "" if it is, by its resource.
+
+        It does not need NVML, and does not wait for the daemons.
+
+        Args:
+            daemons: those that are wanted.
+            starts: whether they are started, and others stopped.
+
+        Raises:
+            NvctError: the supervisor does not answer, or cannot keep daemons.
+        """
+        wanted: dict[str, Json] = {
+            "daemons": [daemon.to_json() for daemon in daemons],
+            "starts": starts,
+        }
+        state = await asyncio.shield(self._exchange(MPS, wanted))
+        return {name: str(text) for name, text in state.items()} if isinstance(state, dict) else {}
+
+    async def engine(self) -> Json:
+        """Return what the container engine says, see `engine_question.ask`.
+
+        Raises:
+            NvmlError: the supervisor does not answer.
+        """
+        return await asyncio.shield(self._exchange(ENGINE))
+
+    async def close(self) -> None:
+        """End the worker, and with it NVML's handles; the next call starts another one.
+
+        Raises:
+            NvmlError: the worker does not end.
+        """
+        await self._ask(CLOSE, answers.nothing)
+        self.problem = None
+
+    def disconnect(self) -> None:
+        """End the connection, and with it the supervisor."""
+        if self._socket is not None:
+            self._socket.close()
+
+    def _of_reported(self, known: dict[str, T]) -> dict[str, T]:
+        """Return what is known of the GPUs that were reported last, by UUID."""
+        uuids = [gpu.uuid for gpu in self._gpus.values()]
+        return {uuid: known[uuid] for uuid in uuids if uuid in known} if uuids else known
+
+    async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
+        # A canceled request would leave its answer to the next one.
+        try:
+            value = await asyncio.shield(self._exchange(verb))
+        except NvmlError as error:
+            self.problem = error.message
+            raise
+        self.problem = ""
+        return parse(value)
+
+    async def _exchange(self, verb: str, call: Mapping[str, Json] | None = None) -> Json:
+        async with self._lock:
+            is_change = call and verb not in WITHOUT_NVML
+            usual_s = LIMITS_S.get(verb, CHANGE_S if is_change else CALL_S)
+            limit_s = usual_s if self._has_answered else max(START_S, usual_s)
+            self.busy_s = limit_s
+            try:
+                return await self._request(verb, call or {}, limit_s)
+            finally:
+                self.busy_s = 0
+
+    async def _request(self, verb: str, call: Mapping[str, Json], limit_s: int) -> Json:
+        """Send a request and return the value of its answer; the lock is held."""
+        self._requests += 1
+        arguments: dict[str, Json] = {"library": self.library, "limit_s": limit_s}
+        if call:
+            arguments["call"] = {**call}
+        request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
+        try:
+            message = await self._answer(messages.encode(request), limit_s)
+            if verb in WITHOUT_NVML:
+                return messages.value_of(message, self._requests)
+            self._has_answered = False
+            value = messages.value_of(message, self._requests)
+            self._has_answered = verb not in (CLOSE, mig_verbs.RESET)
+            return value
+        except (OSError, EOFError, messages.MalformedMessageError) as error:
+            raise self._failure(str(error) or "no answer") from error
+
+    async def _answer(self, request: bytes, limit_s: float) -> Json:
+        """Return the answer to a request; the supervisor sees to its limit."""
+        del limit_s
+        connection = await self._connection()
+        await asyncio.get_running_loop().sock_sendall(connection, request)
+        header = await _read(connection, messages.HEADER)
+        return messages.decode(await _read(connection, messages.length_of(header)))
+
+    async def _connection(self) -> socket.socket:
+        if self._socket is None:
+            raise EOFError
+        return self._socket
+
+    def _failure(self, reason: str) -> NvmlError:
+        return SupervisorEndedError(f"NVML's supervisor has ended: {reason}")
+
+
+class NvmlWorkerClient(NvmlClient):
+    """NVML in another container, which may end and start again (`nvct agent worker`).
+
+    The library is that of the other container.
+    """
+
+    chooses_library = False
+
+    def __init__(self, path: str) -> None:
+        """Keep the path of the worker's socket; the first request connects."""
+        super().__init__(None)
+        self._path = path
+
+    async def _answer(self, request: bytes, limit_s: float) -> Json:
+        """Return the answer; a connection without one in time is not used again."""
+        limit_s += SLACK_S
+        try:
+            return await within(limit_s, super()._answer(request, limit_s))
+        except asyncio.TimeoutError as error:
+            self._disconnect()
+            raise TimeoutError(f"no answer within {limit_s:g} s") from error
+        except BaseException:
+            self._disconnect()
+            raise
+
+    async def _connection(self) -> socket.socket:
+        if self._socket is None:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(0)
+            try:
+                await asyncio.get_running_loop().sock_connect(connection, self._path)
+            except BaseException:
+                connection.close()
+                raise
+            self._socket, self._has_answered = connection, False
+        return self._socket
+
+    def _failure(self, reason: str) -> NvmlError:
+        hint = f"NVML's worker is the other container, or `nvct agent worker` on {self._path}"
+        return NvmlError(f"NVML's worker does not answer: {reason}", hint=hint)
+
+    def _disconnect(self) -> None:
+        self.disconnect()
+        self._socket = None
+
+
+def _kept(gpu: NvmlGpu | None) -> str:
+    """Return the effect of a GPU that hangs, for the end of a sentence."""
+    return f"{gpu.uuid} counts as it was" if gpu else "it is not known what it is"
+
+
+async def _read(connection: socket.socket, size: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = b""
+    while len(data) < size:
+        chunk = await loop.sock_recv(connection, size - len(data))
+        if not chunk:
+            raise EOFError
+        data += chunk
+    return data

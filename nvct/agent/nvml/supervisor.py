@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process from which NVML's workers are started: it has no threads and no gRPC.
+
+A process with threads must not fork, and gRPC starts threads; so the agent forks this process
+first. It passes requests on to a session, which has the deadline and kills a worker that hangs.
+
+The protocol is that of `nvct.host.nvml.messages`; the arguments of a request are its own::
+
+    request  {"id": 1, "verb": "report", "arguments": {"library": "/usr/lib/...", "limit_s": 60}}
+
+A request that changes MIG has one more argument, `call`: the arguments of its verb. A supervisor
+that serves another container chooses the library itself, checks each `call`, and has the verbs of
+`nvct.agent.nvml.mig_verbs` for what that container has no right to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from nvct import errors
+from nvct.agent.nvml import mig_verbs
+from nvct.errors import DriverNotFoundError, NvctError, NvmlError
+from nvct.host.nvml import messages
+from nvct.host.nvml.process import WorkerProcess
+from nvct.host.nvml.session import NvmlSession
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable, Mapping
+
+    from nvct.agent.mps.keeper import KeeperProcess
+    from nvct.host.roots import Roots
+    from nvct.oci.jsontext import Json
+
+CLOSE = "close"
+"""The verb that ends the worker, which closes NVML's handles."""
+ENGINE = "engine"
+"""The verb that asks the container engine, not NVML: this process may see its socket."""
+HOST_DRIVERS = "host_drivers"
+"""The verb that reads the drivers of vGPUs' hosts, without NVML: an agent without privileges
+cannot."""
+MPS = "mps"
+"""The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
+LIMIT_S = 60
+"""The longest deadline that a request may give a call, in seconds."""
+
+
+def start() -> WorkerProcess:
+    """Start the supervisor. To be called before this process has any thread."""
+    return WorkerProcess(serve)
+
+
+def serve(connection: socket) -> None:
+    """Answer requests until the agent closes the connection, or ends.
+
+    Raises:
+        MalformedMessageError: the agent does not speak the protocol.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the agent: `pkill -HUP` finds both
+    supervisor = Supervisor(ask_engine=engine_asker(os.environ))
+    try:
+        while True:
+            messages.send(connection, supervisor.answer(messages.receive(connection)))
+    except EOFError:
+        pass
+    finally:
+        supervisor.end()
+
+
+def engine_asker(env: Mapping[str, str]) -> Callable[[], Json]:
+    """Return the function that asks the container engine of an environment's host."""
+
+    def ask() -> Json:
+        from nvct.agent.nvml import engine_question  # few nodes ask
+
+        return engine_question.ask(engine_question.roots(env))
+
+    return ask
+
+
+class Supervisor:
+    """One session with NVML, and the answers to requests."""
+
+    def __init__(
+        self,
+        find_library: Callable[[], str] | None = None,
+        ask_engine: Callable[[], Json] = dict,
+        find_roots: Callable[[], Roots] | None = None,
+    ) -> None:
+        """Start nothing.
+
+        Args:
+            find_library: returns the path of the library, or raises DriverNotFoundError; None
+                takes the one that a request names.
+            ask_engine: returns what the container engine says.
+            find_roots: returns this machine's, if requests come from another container.
+        """
+        self._ask_engine = ask_engine
+        self._find_library = find_library
+        self._find_roots = find_roots
+        self._session: NvmlSession | None = None
+        self._keeper: KeeperProcess | None = None
+
+    def answer(self, message: Json) -> Json:
+        """Return the answer to a request.
+
+        Raises:
+            MalformedMessageError: it is not a request.
+        """
+        number, verb, arguments = messages.request_of(message)
+        try:
+            return {"id": number, "value": self._call(verb, arguments)}
+        except NvctError as error:
+            return {"id": number, "error": {**errors.to_dict(error)}}
+
+    def close(self) -> None:
+        """End the worker, unless it waits in the kernel: it ends with a reboot, or by itself."""
+        if self._session is not None:
+            with contextlib.suppress(NvmlError):
+                self._session.close()
+
+    def end(self) -> None:
+        """End the worker, and the MPS control daemons."""
+        if self._keeper is not None:
+            self._keeper.close()
+        self.close()
+
+    def _call(self, verb: str, arguments: dict[str, Json]) -> Json:
+        library, limit_s = arguments.get("library"), arguments.get("limit_s")
+        call = arguments.get("call", {})
+        if not isinstance(library, str) or type(limit_s) is not int or not _allows(verb, limit_s):
+            raise NvmlError("a request to NVML's supervisor has malformed arguments")
+        if verb == MPS:
+            return self._mps(call)
+        if not isinstance(call, dict):
+            raise NvmlError("a request to NVML's supervisor has malformed arguments")
+        if self._find_roots is not None:
+            mig_verbs.check(verb, call)
+        if verb == HOST_DRIVERS:
+            return _host_drivers()
+        if verb == ENGINE:
+            return self._ask_engine()
+        if verb == mig_verbs.NODES:
+            mig_verbs.make_nodes(self._roots(verb))
+            return None
+        if verb == CLOSE and self._session is None:
+            return None
+        session = self._with_library(self._library(verb, library))
+        session.limit_s = limit_s
+        if verb == CLOSE:
+            session.close()
+            return None
+        if verb == mig_verbs.HOLDERS:
+            return mig_verbs.holders(session, self._roots(verb), call)
+        if verb == mig_verbs.RESET:
+            mig_verbs.reset(session, self._roots(verb), call)
+            return None
+        return session.call(verb, call)
+
+    def _roots(self, verb: str) -> Roots:
+        """Return this machine's roots.
+
+        Raises:
+            NvmlError: the agent itself has the right to do what a verb asks for.
+        """
+        if self._find_roots is None:
+            raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
+        return self._find_roots()
+
+    def _mps(self, wanted: Json) -> Json:
+        if self._keeper is None:
+            from nvct.agent.mps.keeper import KeeperProcess
+
+            self._keeper = KeeperProcess()
+        return self._keeper.exchange(wanted)
+
+    def _library(self, verb: str, named: str) -> str:
+        """Return the library for a request: looked for where the driver may have changed."""
+        if self._find_library is None:
+            return named
+        if self._session is not None and verb != "report":
+            return self._session.path
+        try:
+            return self._find_library()
+        except DriverNotFoundError as error:
+            if verb == "report":
+                raise
+            raise NvmlError(error.message, hint=error.hint) from error
+
+    def _with_library(self, library: str) -> NvmlSession:
+        """Return the session with a library, which ends that with another one.
+
+        Raises:
+            NvmlError: the other session's worker does not end.
+        """
+        if self._session is not None and self._session.path != library:
+            self._session.close()
+            self._session = None
+        self._session = self._session or NvmlSession(library)
+        return self._session
+
+
+def _allows(verb: str, limit_s: int) -> bool:
+    """Return whether a request of a verb may have a deadline."""
+    return 0 < limit_s <= (mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S)
+
+
+def _host_drivers() -> Json:
+    from nvct.host.gpu import vgpu  # one task asks
+    from nvct.host.roots import Roots
+
+    return [list(driver) for driver in vgpu.host_drivers(Roots())]

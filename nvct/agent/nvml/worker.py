@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nvct agent worker`: NVML for an agent in another container, over a Unix socket.
+
+The agent's container then needs no device and no privilege; this one needs no token and no
+network, and leaves its network namespace. It knows the verbs of `nvct.host.nvml.worker`, the
+one that ends NVML's process, and those of `nvct.agent.nvml.mig_verbs`. It chooses the library
+itself: nothing that the agent sends names a file. The protocol is that of
+`nvct.agent.nvml.supervisor`.
+
+A process with one thread, as it forks NVML's process. Only root is served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+
+from nvct.agent import driver_root, logs, program
+from nvct.agent.nvml.supervisor import Supervisor, engine_asker
+from nvct.agent.variables import GRACE_S, WORKER_ENV, grace_s
+from nvct.errors import NvctError, line
+from nvct.host.nvml import messages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.agent.logs import Log
+
+CONNECTIONS = 8
+"""Open at once; one more ends the oldest. An agent has one."""
+MESSAGE_S = 1.0
+"""How long a client may take to send a request that it has begun, or to take its answer."""
+MARGIN_S = 3
+"""How much earlier than its pod must have ended the worker ends: later than an agent that serves
+on, see `nvct.agent.successor`."""
+PEER = struct.Struct("3i")
+"""pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)."""
+
+
+class Worker:
+    """Serves the agent's requests, one after another."""
+
+    def __init__(
+        self, listener: socket.socket, supervisor: Supervisor, log: Log, grace_s: int = GRACE_S
+    ) -> None:
+        """Keep the arguments; the listener is listening, and the pod may take `grace_s` to end."""
+        self._end_s = max(1, grace_s - MARGIN_S)
+        self._listener, self._supervisor, self._log = listener, supervisor, log
+        self._clients: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._is_ending = False
+
+    def end(self) -> None:
+        """Raise SystemExit here, or in `serve` when no agent is connected any more.
+
+        Both containers of a pod get a signal at once, and an agent may serve on for a while.
+        """
+        self._is_ending = True
+        signal.alarm(self._end_s)
+        if not self._clients:
+            sys.exit(0)
+
+    def serve(self) -> None:
+        """Serve until it is ended, or a signal's handler raises.
+
+        Raises:
+            SystemExit: by `end`.
+        """
+        try:
+            while True:
+                for key, _ in self._selector.select():
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    elif key.fileobj in self._clients:  # it was not ended a moment ago
+                        self._answer(key.fileobj)
+        finally:
+            self._supervisor.end()
+
+    def _accept(self) -> None:
+        client, _ = self._listener.accept()
+        data = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+        pid, uid, _gid = PEER.unpack(data)
+        if uid != os.geteuid():
+            self._log.warning(f"process {pid} of user {uid} is refused")
+            client.close()
+            return
+        if len(self._clients) == CONNECTIONS:
+            self._end(self._clients[0], "there are too many connections")
+        self._clients.append(client)
+        self._selector.register(client, selectors.EVENT_READ)
+        self._log.info(f"process {pid} is connected")
+
+    def _answer(self, client: socket.socket) -> None:
+        try:
+            message = messages.receive(client, time.monotonic() + MESSAGE_S)
+            answer = self._supervisor.answer(message)
+            messages.send(client, answer, time.monotonic() + MESSAGE_S)
+        except EOFError:
+            self._end(client, "it has closed its connection")
+        except TimeoutError:
+            self._end(client, "it takes too long")
+        except messages.MalformedMessageError as error:
+            self._end(client, str(error))
+
+    def _end(self, client: socket.socket, reason: str) -> None:
+        """End a connection; without one there is no use for NVML's handles."""
+        self._log.info(f"a connection ends: {reason}")
+        self._selector.unregister(client)
+        self._clients.remove(client)
+        client.close()
+        if not self._clients:
+            self._supervisor.close()
+            if self._is_ending:
+                sys.exit(0)
+
+
+def listen(path: str) -> socket.socket:
+    """Return a listening socket for this user alone, in place of one that a dead process left.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    temporary = f"{path}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):  # of a process 1 that was killed just here
+        os.unlink(temporary)
+    listener = socket.socket(socket.AF_UNIX)
+    mask = os.umask(0o177)
+    try:
+        listener.bind(temporary)
+    finally:
+        os.umask(mask)
+    listener.listen()
+    os.rename(temporary, path)
+    return listener
+
+
+def main() -> None:
+    """Run the program with the settings of the environment, which `nvct agent worker` makes."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # process 1 of a container ignores it
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
+    program.unblock()
+    try:
+        _run(os.environ)
+    except (NvctError, OSError) as failure:
+        error = failure if isinstance(failure, NvctError) else NvctError(str(failure))
+        sys.stderr.write(f"{line('nvct agent worker', error)}\n")
+        sys.exit(error.exit_status)
+
+
+def _run(env: Mapping[str, str]) -> None:
+    journal = logs.from_environment(env)
+    path = env[WORKER_ENV]
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    listener = listen(path)
+    _leave_network(journal)
+    journal.info(f"NVML's worker listens on {path}")
+    supervisor = Supervisor(
+        lambda: _library(env), engine_asker(env), lambda: driver_root.machine_roots(env)
+    )
+    worker = Worker(listener, supervisor, journal, grace_s(env))
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, lambda *_: worker.end())
+    worker.serve()
+
+
+def _leave_network(journal: Log) -> None:
+    """Move to a network namespace without an interface; Unix sockets in folders still work."""
+    from nvct.kernel.calls import KERNEL
+    from nvct.linux.constants import CLONE_NEWNET
+
+    try:
+        KERNEL.unshare(CLONE_NEWNET)
+    except OSError as error:
+        journal.warning(f"this process keeps its network: {error.strerror}")
+
+
+def _library(env: Mapping[str, str]) -> str:
+    """Return the path of the driver's NVML.
+
+    Raises:
+        DriverNotFoundError: there is none.
+    """
+    from nvct.host.nvml.library import nvml_library
+
+    return nvml_library(driver_root.machine_roots(env))
+
+
+if __name__ == "__main__":
+    main()

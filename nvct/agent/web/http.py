@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Serves small documents over HTTP/1.0: one request a connection, no body, no state.
+
+Clients may be slow or hostile. They cost the agent's tasks only a bounded part of memory:
+a request has REQUEST_LIMIT bytes, its exchange takes TIMEOUT_S seconds at most, and CONNECTIONS
+are open at once. One more ends the oldest, which has had the most time. On an address of TCP they
+also cost less of its time: an answer is made once in REPEAT_S and sent again until then. No answer
+waits for another: in a crowd, connections that wait would be ended before their turn, those of the
+kubelet's probes too. A server with a guard has TLS, passwords and so on; its clients are held to
+the same limits, and to HANDSHAKES.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from dataclasses import dataclass, replace
+
+from nvct.agent.waiting import within
+from nvct.errors import UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from nvct.agent.web.guard import WebGuard
+
+REQUEST_LIMIT = 8192
+TIMEOUT_S = 5.0
+CONNECTIONS = 64
+REPEAT_S = 0.2
+HANDSHAKES, BURST = 50, 20
+"""Handshakes of TLS a second, which cost the CPU most; so many may come at once."""
+REASONS = {
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
+    429: "Too Many Requests", 503: "Service Unavailable",
+}  # fmt: skip
+GONE = (OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
+TEXT = "text/plain; charset=utf-8"
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks for.
+
+    Attributes:
+        method: as GET.
+        path: without the part from `?` on.
+        accepts_html: whether the client is a browser.
+        authorization: the header of that name; "" if there is none.
+    """
+
+    method: str
+    path: str
+    accepts_html: bool = False
+    authorization: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer: its status, text and media type."""
+
+    status: int
+    body: str
+    kind: str = TEXT
+
+
+END = b"\r\n\r\n"
+"""Of a request without a body."""
+MALFORMED = Answer(400, "not an HTTP request\n")
+
+
+class Server:
+    """Answers requests on one Unix socket or TCP address."""
+
+    def __init__(self, answer: Callable[[Request], Answer], guard: WebGuard | None = None) -> None:
+        """Keep the function that answers, which must not wait, and who decides whom it answers."""
+        self._answer, self._guard = answer, guard
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        self._has_limits = False
+        self._made: dict[Request, tuple[float, Answer]] = {}
+        self._handshakes_until = 0.0
+
+    async def listen_unix(self, path: str) -> None:
+        """Serve root on a socket, in place of one that a dead process left.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        temporary = f"{path}.{os.getpid()}"
+        self._server = await asyncio.start_unix_server(self._serve, temporary, limit=REQUEST_LIMIT)
+        os.chmod(temporary, 0o600)
+        os.rename(temporary, path)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Serve everybody who can connect; return the port.
+
+        Args:
+            host: a name or address of this machine; "" is all of them.
+            port: 0 is one that is free.
+
+        Raises:
+            OSError: the address is in use, or not this machine's.
+        """
+        self._has_limits = True
+        self._server = await asyncio.start_server(
+            self._serve, host or None, port, limit=REQUEST_LIMIT
+        )
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """End the server and its connections; a Unix socket stays, it may be another's already."""
+        if self._server is not None:
+            self._server.close()
+            for writer in list(self._open):
+                writer.transport.abort()
+            await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open[writer] = None
+        if len(self._open) > CONNECTIONS:
+            oldest = next(iter(self._open))
+            del self._open[oldest]
+            oldest.transport.abort()
+        try:
+            with contextlib.suppress(*GONE):  # whoever asked does not want an answer
+                await within(TIMEOUT_S, self._exchange(reader, writer))
+        finally:
+            self._open.pop(writer, None)
+            writer.transport.abort()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._guard is not None:
+            await self._guarded(self._guard, reader, writer)
+        else:
+            request = parse(await reader.readuntil(END))
+            writer.write(encoded(self._answered(request) if request else MALFORMED))
+        writer.close()
+        await writer.wait_closed()  # it has been sent
+
+    async def _guarded(
+        self, guard: WebGuard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        config = guard.config()
+        if config.tls is None:
+            request = parse(await reader.readuntil(END))
+            answer = await self._permitted(guard, request)
+            writer.write(encoded(answer, config.headers))
+            return
+        from nvct.agent.web.tls_stream import TlsStream
+
+        hello = await reader.read(REQUEST_LIMIT)
+        if not hello or not self._may_shake_hands():
+            return  # this connection ends, no older one
+        stream = TlsStream(reader, writer, config.tls, hello)
+        if guard.is_allowed_name(await stream.handshake()):
+            request = parse(await stream.readuntil(END, REQUEST_LIMIT))
+            answer = await self._permitted(guard, request)
+            await stream.write(encoded(answer, config.headers))
+
+    async def _permitted(self, guard: WebGuard, request: Request | None) -> Answer:
+        """Return the answer, or why the client gets none."""
+        if request is None:
+            return MALFORMED
+        if not guard.has_room():
+            return Answer(429, "too many requests\n")
+        if not await guard.is_user(request.authorization):
+            return Answer(401, "a user and a password are needed\n")
+        return self._answered(request)
+
+    def _may_shake_hands(self) -> bool:
+        """Return whether HANDSHAKES allows one more, and count it."""
+        now = time.monotonic()
+        until = max(self._handshakes_until, now - BURST / HANDSHAKES) + 1 / HANDSHAKES
+        if until > now:
+            return False
+        self._handshakes_until = until
+        return True
+
+    def _answered(self, request: Request) -> Answer:
+        """Return the answer; one that was made a moment ago is not made again."""
+        if not self._has_limits:
+            return self._answer(request)
+        question = replace(request, authorization="")
+        until, answer = self._made.get(question, (0.0, MALFORMED))
+        if time.monotonic() >= until:
+            answer = self._answer(request)
+            if answer.status in (200, 503):  # there are few of these
+                self._made[question] = (time.monotonic() + REPEAT_S, answer)
+        return answer
+
+
+def encoded(answer: Answer, headers: Mapping[str, str] | None = None) -> bytes:
+    """Return an answer as it is sent, with headers besides or instead of the usual ones."""
+    body = answer.body.encode()
+    fields = {**HEADERS, **(headers or {}), "Content-Type": answer.kind}
+    if answer.status == 401:
+        fields["WWW-Authenticate"] = "Basic"
+    fields["Content-Length"] = str(len(body))
+    head = f"HTTP/1.0 {answer.status} {REASONS[answer.status]}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    return f"{head}\r\n".encode("ascii") + body
+
+
+def parse(data: bytes) -> Request | None:
+    """Return the request of its first line and headers, None if it is malformed."""
+    first, *headers = data.decode("latin-1").split("\r\n")
+    words = first.split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/"):  # method, target, version
+        return None
+    accept = [h for h in headers if h.lower().startswith("accept:")]
+    authorization = [h[14:].strip() for h in headers if h.lower().startswith("authorization:")]
+    return Request(
+        words[0], words[1].partition("?")[0], any("text/html" in h for h in accept),
+        authorization[0] if len(authorization) == 1 else "",
+    )  # fmt: skip
+
+
+def address(text: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT; the host may be missing or in brackets.
+
+    Raises:
+        UsageError: the text is no such address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and int(port) < 1 << 16):
+        raise UsageError(f"address {text!r} has no port", hint="as :9400 or 127.0.0.1:9400")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if ":" in host and not is_bracketed:
+        raise UsageError(f"address {text!r} is ambiguous", hint="as [::1]:9400")
+    return (host[1:-1] if is_bracketed else host), int(port)
+
+
+async def ask(path: str, method: str, target: str) -> tuple[int, str]:
+    """Return status and body of the answer on a Unix socket.
+
+    Raises:
+        OSError: nobody answers there.
+    """
+    reader, writer = await asyncio.open_unix_connection(path)
+    try:
+        writer.write(f"{method} {target} HTTP/1.0\r\n\r\n".encode())
+        try:
+            data = await within(TIMEOUT_S, reader.read())
+        except asyncio.TimeoutError as error:
+            raise OSError(f"{path} does not answer") from error
+    finally:
+        writer.transport.abort()
+    head, _, body = data.decode().partition("\r\n\r\n")
+    if not head.startswith("HTTP/"):
+        raise OSError(f"{path} ends the connection without an answer")
+    return int(head.split(" ")[1]), body

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of GPU nodes, from objects as the API server has them."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from nvct.agent.condition.condition import TYPE
+from nvct.agent.kubernetes import fleet
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.agent.kubernetes.cluster import Kind, Object
+
+
+def node(name: str, labels: dict[str, str], **allocatable: str) -> Object:
+    gpus = {f"nvidia.com/{key}": value for key, value in allocatable.items()}
+    return {
+        "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": {"cpu": "250m", **gpus}},
+    }
+
+
+def pod(name: str, at: str, ready: str) -> Object:
+    conditions = [{"type": "Ready", "status": ready}]
+    return {
+        "metadata": {"name": name},
+        "spec": {"nodeName": at},
+        "status": {"conditions": conditions},
+    }
+
+
+def event(name: str, at: str, message: str, kind: str = "Warning") -> Object:
+    involved = {"name": name}
+    return {"involvedObject": involved, "lastTimestamp": at, "message": message, "type": kind}
+
+
+class FakeCluster:
+    """Has some objects by the plural of their kind."""
+
+    def __init__(self, **objects: list[Object]) -> None:
+        self.objects = objects
+
+    async def find_all(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Object]:
+        assert bool(namespace) == kind.is_namespaced
+        assert dict(labels) == (fleet.AGENT if kind.plural == "pods" else {})
+        return self.objects[kind.plural]
+
+
+def shown(cluster: Any) -> list[fleet.GpuNode]:
+    return asyncio.run(fleet.nodes(cluster, "nvct"))
+
+
+def test_a_node_has_its_gpus_its_driver_and_the_reason_why_it_is_not_ready() -> None:
+    labels = {"nvidia.com/cuda.driver-version.full": "580.1", "nvidia.com/gpu.product": "H100"}
+    cluster = FakeCluster(
+        nodes=[
+            node("refused", {}),
+            node("good", labels, gpu="8"),
+            node("cpu", {}),
+            node("foreign", {}, gpu="2"),
+            node("silent", {}, gpu="0"),
+        ],
+        pods=[
+            pod("a", "good", "True"),
+            pod("b", "refused", "False"),
+            pod("c", "silent", "False"),
+            {"metadata": {"name": "d"}, "spec": {}, "status": {}},
+        ],
+        events=[
+            event("b", "2026-01-01T00:00:02Z", "Readiness probe failed:\nnvct: refused"),
+            event("b", "2026-01-01T00:00:01Z", "older"),
+            event("c", "2026-01-01T00:00:01Z", "Pulled", kind="Normal"),
+        ],
+    )
+    assert shown(cluster) == [
+        ("foreign", {"nvidia.com/gpu": 2}, "", "", "", "Unknown", fleet.NO_AGENT),
+        ("good", {"nvidia.com/gpu": 8}, "580.1", "H100", "Ready", "Unknown", ""),
+        ("refused", {}, "", "", "NotReady", "Unknown", "Readiness probe failed: nvct: refused"),
+        ("silent", {}, "", "", "NotReady", "Unknown", "no event tells why"),
+    ]
+
+
+def test_a_cluster_without_a_gpu_has_no_row() -> None:
+    assert shown(FakeCluster(nodes=[node("cpu", {})], pods=[], events=[])) == []
+
+
+def test_the_condition_of_a_node_says_whether_pods_can_have_its_gpus() -> None:
+    now = datetime.now(timezone.utc)
+
+    def said(name: str, status: str, reason: str, beat: datetime) -> Object:
+        condition = {
+            "type": TYPE, "status": status, "reason": reason, "message": f"{reason}: so it is",
+            "lastHeartbeatTime": f"{beat:%Y-%m-%dT%H:%M:%SZ}",
+        }  # fmt: skip
+        found = node(name, {}, gpu="8")
+        found["status"]["conditions"] = [{"type": "Ready", "status": "True"}, condition]
+        return found
+
+    old = now - timedelta(hours=2)
+    nodes = [
+        said("good", "True", "GPUsAreOffered", now),
+        said("hung", "False", "NvmlHung", now),
+        said("ill", "True", "DeviceUnhealthy", now),
+        said("old", "True", "GPUsAreOffered", old),
+        said("strange", "True", "GPUsAreOffered", now),
+    ]
+    for key in ("reason", "message", "lastHeartbeatTime"):  # optional ones
+        del nodes[-1]["status"]["conditions"][1][key]
+    found = shown(FakeCluster(nodes=nodes, pods=[pod("a", "good", "True")], events=[]))
+    assert [(each.name, each.ready, each.reason) for each in found] == [
+        ("good", "True", ""),
+        ("hung", "False", "NvmlHung: so it is"),
+        ("ill", "True", "DeviceUnhealthy: so it is"),
+        ("old", "Unknown", f"the agent has been silent since {old:%Y-%m-%dT%H:%M:%SZ}"),
+        ("strange", "Unknown", "the condition does not tell when it was written"),
+    ]

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Waiting for a DaemonSet: until all nodes are done, or with the reason why not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from nvct.agent.kubernetes import rollout
+from nvct.agent.kubernetes.cluster import ClusterError
+from nvct.errors import HostError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.agent.kubernetes.cluster import Kind, Object
+
+NAME, NAMESPACE = "nvct-uninstall", "nvct"
+LABELS = {"app.kubernetes.io/component": "uninstall"}
+
+
+def daemon_set(ready: int, desired: int, observed: int = 1, updated: int | None = None) -> Object:
+    return {
+        "metadata": {"generation": 1},
+        "spec": {"selector": {"matchLabels": LABELS}},
+        "status": {
+            "observedGeneration": observed, "desiredNumberScheduled": desired,
+            "numberReady": ready, "updatedNumberScheduled": ready if updated is None else updated,
+        },
+    }  # fmt: skip
+
+
+def pod(node: str, *messages: str) -> Object:
+    statuses = [{"state": {"terminated": {"message": text}}} for text in messages]
+    return {"spec": {"nodeName": node}, "status": {"initContainerStatuses": statuses}}
+
+
+class FakeCluster:
+    """Answers with each of some objects in turn, then always with the last; raises an error."""
+
+    def __init__(
+        self, *answers: Object | ClusterError | None, pods: list[Object] | None = None
+    ) -> None:
+        self.answers = list(answers)
+        self.pods = pods or []
+
+    async def find(self, kind: Kind, name: str, namespace: str) -> Object | None:
+        assert (kind.plural, name, namespace) == ("daemonsets", NAME, NAMESPACE)
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, ClusterError):
+            raise answer
+        return answer
+
+    async def find_all(
+        self, kind: Kind, namespace: str, labels: Mapping[str, str]
+    ) -> list[Object]:
+        assert (kind.plural, namespace, dict(labels)) == ("pods", NAMESPACE, LABELS)
+        return self.pods
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout, "POLL_S", 0.001)
+
+
+def waited(cluster: Any, timeout_s: float = 30.0) -> list[str]:
+    sentences: list[str] = []
+    asyncio.run(rollout.wait(cluster, NAME, NAMESPACE, timeout_s, sentences.append))
+    return sentences
+
+
+def test_it_waits_for_all_nodes_and_tells_what_they_said() -> None:
+    cluster = FakeCluster(
+        daemon_set(2, 2, observed=0),
+        daemon_set(0, 2),
+        ClusterError("the API server does not answer"),
+        daemon_set(2, 2, updated=1),
+        daemon_set(2, 2),
+        pods=[pod("b", "removed X"), pod("a", "", "one\ntwo\n")],
+    )
+    assert waited(cluster) == [
+        "waiting", "0 of 2 nodes are done", "1 of 2 nodes are done", "2 of 2 nodes are done",
+        "a: one", "a: two", "b: removed X",
+    ]  # fmt: skip
+
+
+def test_a_cluster_without_a_node_for_it_is_done() -> None:
+    assert waited(FakeCluster(daemon_set(0, 0))) == ["0 of 0 nodes are done"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (daemon_set(1, 3), "2 of 3 nodes are not done after 0.05 s"),
+        (ClusterError("no answer"), "the nodes are not done after 0.05 s"),
+        (None, "namespace nvct has no DaemonSet nvct-uninstall"),
+        (ClusterError("may not get daemonsets", status=403), "may not get daemonsets"),
+    ],
+)
+def test_it_says_why_it_gives_up(answer: Object | ClusterError | None, message: str) -> None:
+    with pytest.raises(HostError, match=message):
+        waited(FakeCluster(answer), timeout_s=0.05)

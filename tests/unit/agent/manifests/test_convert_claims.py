@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods with limits of GPUs become pods with claims, and conditions on labels those of devices."""
+
+from __future__ import annotations
+
+import copy
+import re
+from typing import Any
+
+import pytest
+
+from nvct.agent.manifests import convert_claims
+from nvct.errors import DocumentError
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def pod(resource: str = "nvidia.com/gpu", count: object = 1, **spec: Any) -> Any:
+    limits = {"limits": {resource: count, "cpu": "2"}, "requests": {resource: count}}
+    return {
+        "kind": "Pod",
+        "metadata": {"name": "train", "namespace": "ml"},
+        "spec": {"containers": [{"name": "main", "resources": limits}], **spec},
+    }
+
+
+def expressions(*terms: list[tuple[str, str, list[str]]]) -> Any:
+    return {
+        "affinity": {
+            "nodeAffinity": {
+                REQUIRED: {
+                    "nodeSelectorTerms": [
+                        {
+                            "matchExpressions": [
+                                {"key": key, "operator": operator, "values": values}
+                                for key, operator, values in term
+                            ]
+                        }
+                        for term in terms
+                    ]
+                }
+            }
+        }
+    }
+
+
+def converted(document: Any) -> tuple[Any, Any, list[str]]:
+    before = copy.deepcopy(document)
+    (template, made), changes = convert_claims.convert(document)
+    assert document == before
+    return template["spec"]["spec"]["devices"]["requests"][0]["exactly"], made["spec"], changes
+
+
+def cel(request: Any) -> str:
+    (selector,) = request["selectors"]
+    return str(selector["cel"]["expression"])
+
+
+def test_a_limit_becomes_a_claim() -> None:
+    (template, made), changes = convert_claims.convert(pod(count=2))
+
+    assert template["metadata"] == {"name": "train-main-gpu", "namespace": "ml"}
+    spec = made["spec"]
+    assert spec["resourceClaims"] == [
+        {"name": "main-gpu", "resourceClaimTemplateName": "train-main-gpu"}
+    ]
+    (container,) = spec["containers"]
+    assert container["resources"] == {"limits": {"cpu": "2"}, "claims": [{"name": "main-gpu"}]}
+    assert "in place of the limit nvidia.com/gpu: 2" in changes[0]
+    request, _, _ = converted(pod(count=2))
+    assert request == {"deviceClassName": "gpu.nvidia.com", "count": 2}
+
+
+def test_a_mig_resource_names_its_profile() -> None:
+    request, _, _ = converted(pod("nvidia.com/mig-1g.10gb.me"))
+
+    assert request["deviceClassName"] == "mig.nvidia.com"
+    assert cel(request).endswith("profile.replace('+', '.') == '1g.10gb.me'")
+
+
+def test_conditions_on_labels_become_conditions_on_the_gpu() -> None:
+    conditions = [
+        ("nvidia.com/gpu.memory", "Gt", ["8000"]),
+        ("nvidia.com/gpu.ecc", "In", ["true"]),
+        ("nvidia.com/gpu.compute.major", "In", ["8", "9"]),
+        ("nvidia.com/gpu.family", "NotIn", ["volta"]),
+    ]
+
+    request, spec, _ = converted(pod(**expressions(conditions)))
+
+    assert cel(request) == (
+        "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('8000Mi')) > 0 && "
+        "device.attributes['gpu.nvidia.com'].?ecc.orValue(false) == true && "
+        "(device.attributes['gpu.nvidia.com'].cudaComputeCapability.major() == 8 || "
+        "device.attributes['gpu.nvidia.com'].cudaComputeCapability.major() == 9) && "
+        "!(device.attributes['gpu.nvidia.com'].architecture.lowerAscii().replace(' ', '-') in "
+        "['volta'])"
+    )
+    assert "affinity" not in spec
+
+
+def test_alternatives_and_selectors() -> None:
+    memory, major = "nvidia.com/gpu.memory", "nvidia.com/gpu.compute.major"
+    either = expressions([(memory, "Gt", ["1"])], [(major, "Lt", ["9"])])
+    selector: Any = {"nodeSelector": {"nvidia.com/gpu.product": "Tesla-T4", "zone": "a"}}
+
+    request, spec, _ = converted(pod(**either, **selector))
+
+    text = cel(request)
+    assert "productName.replace(' ', '-') in ['Tesla-T4'] && ((" in text
+    assert ") || (" in text
+    assert spec["nodeSelector"] == {"zone": "a"}
+
+
+def test_a_condition_that_is_not_of_a_gpu_stays() -> None:
+    mixed = expressions([("nvidia.com/gpu.memory", "Gt", ["1"]), ("zone", "In", ["a"])])
+
+    request, spec, changes = converted(pod(**mixed))
+
+    assert "selectors" not in request
+    assert spec["affinity"] == mixed["affinity"]
+    assert any("the nodeAffinity stays" in change for change in changes)
+
+
+def test_what_asks_for_no_gpu_is_as_it_was() -> None:
+    for document in (None, {"kind": "Service"}, pod("example.com/nic"), pod(count=0)["metadata"]):
+        assert convert_claims.convert(document) == ([document], [])
+
+
+def test_a_limit_that_is_no_number_is_refused() -> None:
+    with pytest.raises(DocumentError, match="is no number"):
+        convert_claims.convert(pod(count="many"))
+
+
+def test_an_init_container_shares_the_claim_of_a_container_but_a_sidecar_does_not() -> None:
+    def container(name: str, **more: str) -> Any:
+        return {"name": name, "resources": {"limits": {"nvidia.com/gpu": 1}}, **more}
+
+    inits = [container("sidecar", restartPolicy="Always"), container("setup")]
+
+    *templates, made = convert_claims.convert(pod(initContainers=inits))[0]
+
+    names = [one["metadata"]["name"] for one in templates]
+    assert names == ["train-main-gpu", "train-sidecar-gpu"]
+    claims = [one["resources"]["claims"] for one in made["spec"]["initContainers"]]
+    assert claims == [[{"name": "sidecar-gpu"}], [{"name": "main-gpu"}]]
+
+
+TRAINER = {"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+LARGE = {"name": "trainer", "resources": {"limits": {"nvidia.com/gpu": "8"}}}
+
+
+def of_other(kind: str, group: str, **spec: Any) -> Any:
+    metadata = {"name": "job", "namespace": "ml"}
+    return {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def template(*containers: Any) -> Any:
+    return {"template": {"spec": {"containers": copy.deepcopy(list(containers))}}}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        of_other("PyTorchJob", "kubeflow.org",
+                 pytorchReplicaSpecs={"Master": template(TRAINER), "Worker": template(LARGE)}),
+        of_other("MPIJob", "kubeflow.org",
+                 mpiReplicaSpecs={"Launcher": template(TRAINER), "Worker": template(LARGE)}),
+        of_other("RayCluster", "ray.io", headGroupSpec=template(TRAINER),
+                 workerGroupSpecs=[template(LARGE)]),
+        of_other("Job", "batch.volcano.sh", tasks=[template(TRAINER), template(LARGE)]),
+        of_other("LLMInferenceService", "serving.kserve.io",
+                 template={"containers": [TRAINER]}, worker={"containers": [LARGE]}),
+    ],
+    ids=lambda document: document["kind"],
+)  # fmt: skip
+def test_each_pod_in_an_object_of_other_software_has_its_own_template(document: Any) -> None:
+    *templates, made = convert_claims.convert(document)[0]
+
+    assert [one["metadata"] for one in templates] == [
+        {"name": "job-trainer-gpu", "namespace": "ml"},
+        {"name": "job-trainer-gpu-2", "namespace": "ml"},
+    ]
+    counts = [one["spec"]["spec"]["devices"]["requests"][0]["exactly"] for one in templates]
+    assert [exactly.get("count", 1) for exactly in counts] == [1, 8]
+    assert "nvidia.com/gpu" not in str(made)
+    _, changes = convert_claims.convert(document)
+    group = document["apiVersion"].partition("/")[0]
+    assert f"this kind is of {group}: see that it knows resourceClaims of pods" in changes[-1]
+
+
+def test_equal_requests_of_one_object_have_one_template() -> None:
+    document = of_other("Job", "batch.volcano.sh", tasks=[template(TRAINER), template(TRAINER)])
+
+    *templates, made = convert_claims.convert(document)[0]
+
+    assert len(templates) == 1
+    claims = [task["template"]["spec"]["resourceClaims"] for task in made["spec"]["tasks"]]
+    assert claims[0] == claims[1] != []
+
+
+def test_a_template_name_of_another_document_is_taken_only_for_the_same_content() -> None:
+    other, same = pod(count=4), pod()
+    documents = [other, same, {**pod(count=4), "metadata": {"name": "train"}}, pod(count=4)]
+    known = convert_claims.Templates()
+
+    made = [convert_claims.convert(document, known)[0] for document in documents]
+
+    names = [[one["metadata"]["name"] for one in result[:-1]] for result in made]
+    # The third is of another namespace; the last one needs what the first one has made.
+    assert names == [["train-main-gpu"], ["train-main-gpu-2"], ["train-main-gpu"], []]
+
+
+def test_templates_of_the_manifest_itself_are_not_overwritten() -> None:
+    (mine, converted_once), _ = convert_claims.convert(pod(count=2))
+    documents = [{"kind": "List", "items": [mine, converted_once]}, pod(count=3)]
+    known = convert_claims.Templates(documents)
+
+    assert convert_claims.convert(documents[0], known) == ([documents[0]], [])
+    (other, _), _ = convert_claims.convert(documents[1], known)
+    assert other["metadata"]["name"] == "train-main-gpu-2"
+
+
+def test_an_item_of_a_list_has_its_own_namespace_and_a_generated_name() -> None:
+    item = {**pod(), "metadata": {"generateName": "run-", "namespace": "team"}}
+    (made, _), _ = convert_claims.convert({"kind": "List", "metadata": {}, "items": [item]})
+    assert made["metadata"] == {"name": "run-main-gpu", "namespace": "team"}
+
+
+def test_long_names_stay_different() -> None:
+    names = []
+    for end in "ab":
+        document = pod()
+        document["metadata"]["name"] = "n" * 70 + end
+        names.append(convert_claims.convert(document)[0][0]["metadata"]["name"])
+    assert len(set(names)) == 2
+    assert all(len(name) <= 63 for name in names)
+
+
+def test_a_claim_that_the_pod_has_already_stays() -> None:
+    own = [{"name": "main-gpu", "resourceClaimName": "mine"}]
+    _, spec, _ = converted(pod(resourceClaims=own))
+    assert [claim["name"] for claim in spec["resourceClaims"]] == ["main-gpu", "main-gpu-2"]
+    assert spec["containers"][0]["resources"]["claims"] == [{"name": "main-gpu-2"}]
+
+
+def with_resources(**resources: Any) -> Any:
+    document = pod()
+    document["spec"]["containers"][0]["resources"] = resources
+    return document
+
+
+@pytest.mark.parametrize(
+    ("document", "sentence"),
+    [
+        (with_resources(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000}),
+         "Pod train: container main keeps its limits: no claim stands for nvidia.com/gpumem"),
+        (with_resources(limits={"nvidia.com/gpu.shared": 1}),
+         "Pod train: container main keeps its limits: no claim stands for nvidia.com/gpu.shared"),
+        (with_resources(requests={"nvidia.com/gpu": 1}),
+         "container main keeps the request nvidia.com/gpu: Kubernetes demands a limit beside it"),
+        (of_other("InferenceService", "serving.kserve.io",
+                  predictor={"model": {"resources": {"limits": {"nvidia.com/gpu": 1}}}}),
+         "the limit nvidia.com/gpu in spec.predictor.model.resources stays: it is of no container"),
+    ],
+    ids=["of-hami", "shared", "request", "of-kserve"],
+)  # fmt: skip
+def test_a_limit_that_stays_has_a_reason(document: Any, sentence: str) -> None:
+    (made,), changes = convert_claims.convert(document)
+    assert made == document
+    assert len(changes) == 1
+    assert sentence in changes[0]
+
+
+@pytest.mark.parametrize(
+    ("resources", "sentence"),
+    [
+        ({"limits": {"nvidia.com/gpu": "$GPUS"}}, "nvidia.com/gpu: '$GPUS' is no number"),
+        ({"limits": {"nvidia.com/gpu": None}}, "nvidia.com/gpu: None is no number"),
+        ({"limits": {"nvidia.com/gpu": 0.5}}, "nvidia.com/gpu: 0.5 is no number"),
+        ({"limits": ["nvidia.com/gpu"]}, "limits of container main is no object"),
+        ("many", "resources of container main is no object"),
+    ],
+)
+def test_a_malformed_limit_is_refused(resources: Any, sentence: str) -> None:
+    document = pod()
+    document["spec"]["containers"][0]["resources"] = resources
+    with pytest.raises(DocumentError, match=f"Pod train: .*{re.escape(sentence)}"):
+        convert_claims.convert(document)
+
+
+def test_the_memory_of_a_gpu_is_no_condition_for_its_mig_devices() -> None:
+    memory = expressions([("nvidia.com/gpu.memory", "Gt", ["40000"])])
+    selector = {"nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.family": "hopper"}
+    given = pod("nvidia.com/mig-1g.10gb", **memory, nodeSelector=selector)
+
+    request, spec, changes = converted(given)
+
+    assert "memory" not in cel(request)
+    assert spec["affinity"] == memory["affinity"]
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.memory": "81559"}
+    assert any("nodeSelector nvidia.com/gpu.memory stays" in change for change in changes)
+
+
+@pytest.mark.parametrize("product", ["NVIDIA-A100-SHARED", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"])
+def test_a_product_of_shared_or_mig_devices_is_not_the_model_of_a_gpu(product: str) -> None:
+    request, spec, changes = converted(pod(nodeSelector={"nvidia.com/gpu.product": product}))
+    assert "selectors" not in request
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.product": product}
+    assert any("nodeSelector nvidia.com/gpu.product stays" in change for change in changes)
+
+
+def test_an_empty_node_selector_is_left_out() -> None:
+    _, spec, _ = converted(pod(nodeSelector={"nvidia.com/gpu.family": "hopper"}))
+    assert "nodeSelector" not in spec

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG through NVML's worker in another container: what it does, and what it refuses to hear."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvct.agent.logs import Log
+from nvct.agent.mig_manager import main
+from nvct.agent.nvml import mig_verbs
+from nvct.agent.nvml.client import NvmlWorkerClient
+from nvct.errors import HostError, NvmlError, UsageError
+from nvct.host.nvml import mig_answers
+from nvct.host.nvml.answers import nothing
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.session import NvmlSession
+from nvct.mig import smi
+from nvct.mig.holders import Holder
+from nvct.sim import tree
+from tests.support.memory import in_memory
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.nvml.test_worker import Worker, ask, run
+from tests.unit.mig.conftest import machine, node  # noqa: F401 - fixtures
+from tests.unit.mig.test_holders import fake_proc  # noqa: F401 - a fixture
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nvct.host.roots import Roots
+    from nvct.mig.apply import Machine
+    from nvct.oci.jsontext import Json
+
+UUID = "GPU-00000000-0000-0000-0000-000000000000"
+GOOD: dict[str, dict[str, Json]] = {
+    "mig_create": {"uuid": UUID, "kind": 0, "start": 0, "size": 1},
+    "mig_create_compute": {"uuid": UUID, "gi": 1, "kind": 0, "engine": 0},
+    "mig_destroy": {"uuid": UUID, "gi": 1},
+    "mig_destroy_compute": {"uuid": UUID, "gi": 1, "ci": 0},
+    "mig_set_mode": {"uuid": UUID, "enabled": True},
+    mig_verbs.HOLDERS: {"gpus": [UUID], "instances": None},
+    mig_verbs.NODES: {},
+    mig_verbs.RESET: {"gpus": [UUID]},
+}
+BAD: list[tuple[str, Json]] = [
+    ("report", {"uuid": UUID}),  # no arguments
+    ("dlopen", {"path": "/evil.so"}),
+    (mig_verbs.NODES, {"path": "/etc"}),
+    (mig_verbs.HOLDERS, {"gpus": [UUID], "instances": [[UUID, 1]]}),
+    (mig_verbs.HOLDERS, {"gpus": [UUID], "instances": [[UUID, 1, True]]}),
+    (mig_verbs.HOLDERS, {"gpus": [UUID], "instances": "all"}),
+    *((verb, []) for verb in GOOD),
+    *((verb, {**call, "program": "/bin/sh"}) for verb, call in GOOD.items()),
+    *((verb, {**call, name: {}}) for verb, call in GOOD.items() for name in call),
+    *((verb, {}) for verb, call in GOOD.items() if call),
+]
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        simulated = tree.create("lab", "a100-80", nodes, nodes="plain", native_cache=CACHE)
+        made = Worker(simulated, folder)
+        try:
+            yield made
+        finally:
+            made.process.kill()
+            made.process.wait()
+
+
+@pytest.mark.parametrize("verb", GOOD)
+def test_each_verb_may_be_asked(verb: str) -> None:
+    mig_verbs.check(verb, GOOD[verb])
+
+
+@pytest.mark.parametrize(("verb", "call"), BAD)
+def test_what_is_no_call_of_a_verb_is_refused(verb: str, call: Json) -> None:
+    with pytest.raises(NvmlError, match="does not answer another container"):
+        mig_verbs.check(verb, call)
+
+
+def test_the_worker_checks_calls_and_limits(worker: Worker) -> None:
+    with worker.connect() as connection:
+        for verb, limit_s in (("mig_create", 5), (mig_verbs.RESET, 5), (mig_verbs.NODES, 61)):
+            answer = ask(connection, verb, limit_s=limit_s)
+            assert isinstance(answer, dict)
+            assert "error" in answer
+    assert worker.children() == []  # NVML was not even started
+
+
+def test_mig_devices_are_made_and_destroyed(worker: Worker) -> None:
+    async def test(client: NvmlWorkerClient) -> None:
+        change = client.change_mig
+        gpu = (await client.mig()).gpus[0]
+        assert await change(
+            "mig_set_mode", mig_answers.boolean, {"uuid": gpu.uuid, "enabled": True}
+        )
+        place: dict[str, Json] = {"uuid": gpu.uuid, "kind": 0, "start": 0, "size": 1}
+        gi = await change("mig_create", mig_answers.number, place)
+        compute: dict[str, Json] = {"uuid": gpu.uuid, "gi": gi, "kind": 0, "engine": 0}
+        ci = await change("mig_create_compute", mig_answers.number, compute)
+        (instance,) = (await client.mig()).gpus[0].instances
+        assert (instance.id, instance.compute[0].id) == (gi, ci)
+        with pytest.raises(NvmlError, match="nvmlDeviceCreateGpuInstanceWithPlacement"):
+            await change("mig_create", mig_answers.number, place)
+        asked = mig_verbs.request_holders([gpu], {(gpu.uuid, gi, ci)})
+        assert await change(mig_verbs.HOLDERS, mig_verbs.parse_holders, asked) == []
+        one: dict[str, Json] = {"uuid": gpu.uuid, "gi": gi}
+        await change("mig_destroy_compute", nothing, {**one, "ci": ci})
+        await change("mig_destroy", nothing, one)
+        assert (await client.mig()).gpus[0].instances == ()
+        assert client.problem == ""
+
+    run(worker, test)
+
+
+def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
+    program = worker.node.driver_root / "usr/bin/nvidia-smi"
+    record = worker.node.tree / "record"
+    children = f"/proc/{worker.process.pid}/task/{worker.process.pid}/children"
+    program.unlink()
+    program.write_text(f'#!/bin/sh\necho "$@" > {record}\nwc -w < {children} >> {record}\n')
+    program.chmod(0o755)
+
+    async def test(client: NvmlWorkerClient) -> None:
+        gpus = (await client.mig()).gpus
+        with pytest.raises(NvmlError, match="NVML does not know all GPUs"):
+            await client.change_mig(
+                mig_verbs.RESET, nothing, {"gpus": [gpus[0].bus_id, "; reboot"]}
+            )
+        assert not record.exists()
+        buses: list[Json] = [gpu.bus_id for gpu in gpus[2:4]]
+        await client.change_mig(mig_verbs.RESET, nothing, {"gpus": buses})
+        # This shell is the worker's only child.
+        assert record.read_text().split() == ["-r", "-i", f"{buses[0]},{buses[1]}", "1"]
+        assert len((await client.mig()).gpus) == 8
+        program.write_text("#!/bin/sh\necho GPU is in use >&2; exit 19\n")
+        with pytest.raises(HostError, match=r"nvidia-smi -r -i .* failed: GPU is in use"):
+            await client.change_mig(mig_verbs.RESET, nothing, {"gpus": buses})
+
+    run(worker, test)
+
+
+def test_holders_are_named_across_containers(
+    machine: Machine,  # noqa: F811
+    fake_proc: Roots,  # noqa: F811
+) -> None:
+    session = machine.session
+    assert isinstance(session, NvmlSession)
+    gpu = session.mig().gpus[0]
+
+    class Session:
+        def mig(self) -> MigState:
+            return MigState(gpus=(replace(gpu, minor=3),))
+
+    call = mig_verbs.request_holders([gpu], None)
+    found = mig_verbs.parse_holders(mig_verbs.holders(Session(), fake_proc, call))  # type: ignore[arg-type]
+    assert [str(holder).partition(" (")[0] for holder in found] == ["process 4242"]
+    holder = Holder(
+        pid=1, command="x", container="", pod="", unit="", device="GPU 0", instance=("GPU-1", 1, 0)
+    )
+    value: Json = [{**found_as_json(holder), "instance": ["GPU-1", 1, 0]}]
+    assert mig_verbs.parse_holders(value) == [holder]
+
+
+def found_as_json(holder: Holder) -> dict[str, Json]:
+    return {name: getattr(holder, name) for name in Holder.__slots__}
+
+
+def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
+    program = tmp_path / "usr/bin/nvidia-smi"
+    program.parent.mkdir(parents=True)
+    program.write_text("")
+    program.chmod(0o755)
+    library = f"{tmp_path}/usr/lib/libnvidia-ml.so.1"
+    found = smi.find(str(tmp_path), library)
+    assert found.command == (str(program),)
+    assert found.env is not None
+    assert found.env["LD_LIBRARY_PATH"] == f"{tmp_path}/usr/lib"
+    loader = Path(f"{tmp_path}{smi.LOADERS[0]}")
+    loader.parent.mkdir()
+    loader.write_text("")
+    assert smi.find(str(tmp_path), library) == smi.Smi(
+        ("chroot", str(tmp_path), program.as_posix()[len(str(tmp_path)) :])
+    )
+    assert smi.find(str(tmp_path / "nothing"), library) == smi.Smi()
+
+
+@pytest.mark.parametrize("variable", ["WITH_REBOOT", "WITH_SHUTDOWN_HOST_GPU_CLIENTS"])
+def test_what_needs_the_host_is_refused_with_a_worker(variable: str) -> None:
+    async def make() -> None:
+        client = NvmlWorkerClient("/nonexistent")
+        with pytest.raises(UsageError, match="the host is not rebooted"):
+            main.make((), {variable: "true", "NODE_NAME": "node-1"}, client, Log())
+
+    asyncio.run(make())
