@@ -87,7 +87,7 @@ class Server:
         self._open: dict[asyncio.StreamWriter, None] = {}
         self._has_limits = False
         self._made: dict[Request, tuple[float, Answer]] = {}
-        self._handshakes_until = 0.0
+        self._handshakes_until = float("-inf")
 
     async def listen_unix(self, path: str) -> None:
         """Serve root on a socket, in place of one that a dead process left.
