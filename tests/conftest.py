@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 DEBUG = "NVCT_DEBUG"
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
 GOLDEN = Path(__file__).parent / "golden"
+FAILED = pytest.StashKey[bool]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,6 +80,7 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Skip where there is no compiler; fail instead where NVCT_TESTS_REQUIRE=engine says so."""
     report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     if report.failed and call.excinfo and missing.lacks_compiler(call.excinfo.value):
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] or 0, f"Skipped: {call.excinfo.value}")
@@ -85,6 +88,19 @@ def pytest_runtest_makereport(
         report.outcome = "failed"
         report.longrepr = f"an engine test was skipped: {report.longrepr}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, bool, bool]:
+    """Remove what a failed test has left open, so that no later test fails for it."""
+    is_done = yield
+    if item.stash.get(FAILED, False):
+        for name in ("last_exc", "last_type", "last_value", "last_traceback"):
+            vars(sys).pop(name, None)  # they hold the variables of the test
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        gc.collect()
+        sys.unraisablehook = hook
+    return is_done
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
