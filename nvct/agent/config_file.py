@@ -107,6 +107,7 @@ class Document:
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
         sharing: None if nothing is shared.
         warnings: a sentence for each unknown key.
+        content: the bytes of the file.
     """
 
     values: Mapping[str, Any]
@@ -115,6 +116,7 @@ class Document:
     excluded: tuple[str, ...] = ()
     sharing: Sharing | None = None
     warnings: tuple[str, ...] = ()
+    content: bytes = b""
 
 
 def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
@@ -156,7 +158,8 @@ def load(path: str, table: Table) -> Document:
     """
     from nvct.agent import yaml_file  # 2 MB, which a plugin without a config file does without
 
-    return parse(yaml_file.load(path, "config file"), path, table)
+    content = yaml_file.read(path, "config file")  # first: a later change is news at the next load
+    return replace(parse(yaml_file.load(path, "config file"), path, table), content=content)
 
 
 def parse(document: object, path: str, table: Table) -> Document:

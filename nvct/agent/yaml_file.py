@@ -76,11 +76,11 @@ def tag_of(value: str) -> str:
     return next((tag for tag, form in RESOLVERS if form.fullmatch(value)), STR)
 
 
-def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = SIZE_LIMIT) -> T:
-    """Return what a file's text is parsed to.
+def read(path: str, what: str, size_limit: int = SIZE_LIMIT) -> bytes:
+    """Return the bytes of a file as they are.
 
     Raises:
-        DocumentError: as `load`.
+        DocumentError: it cannot be read, or is too large.
     """
     try:
         with open(path, "rb") as file:
@@ -89,6 +89,16 @@ def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = S
         raise DocumentError(f"{what} {path}: {error.strerror}") from error
     if len(data) > size_limit:
         raise DocumentError(f"{what} {path} has more than {size_limit >> 20} MiB")
+    return data
+
+
+def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = SIZE_LIMIT) -> T:
+    """Return what a file's text is parsed to.
+
+    Raises:
+        DocumentError: as `load`.
+    """
+    data = read(path, what, size_limit)
     try:
         return parse(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

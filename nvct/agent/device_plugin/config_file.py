@@ -29,6 +29,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tup
         "replicas": sharing.replicas if sharing else (),
         "one_each": bool(sharing and sharing.one_each),
         "mps": bool(sharing and sharing.strategy == config_file.MPS),
+        "config_content": document.content,
     }
     settings = options.settings_of(document.values, more)
     if settings.mps:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class Settings:
         one_each: refuse a container that asks for more than one replica.
         mps: whether replicas are shared by MPS, else by time.
         mps_root: on the host, where MPS has its folders.
+        config_content: the bytes of the config file.
     """
 
     mig_strategy: str = "none"
@@ -70,6 +71,7 @@ class Settings:
     one_each: bool = False
     mps: bool = False
     mps_root: str = ""
+    config_content: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def uses_cdi(self) -> bool:

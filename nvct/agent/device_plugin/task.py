@@ -226,16 +226,20 @@ class DevicePlugin:
         return replace(settings, device_list_strategy=choice.strategies), choice
 
     async def _reload(self) -> None:
+        """Read the settings again; where that is no news, the signal is that of a repair."""
         self.reload.clear()
         self._log.info("Received SIGHUP, reading the settings again")
+        is_repair = False
         try:
             settings, strategy = await self._chosen(self._load())
             self._health = self._find_health(settings)
+            is_repair = settings.config_content == self._settings.config_content
             self._settings, self._strategy = settings, strategy
         except NvctError as error:
             self._log.error(f"the settings stay as they were: {error.message}")
         self._discovery = self._make_discovery(self._settings)
-        self._health.forget()
+        if is_repair:
+            self._health.forget()
 
     async def _offer(self) -> Inventory:
         """Offer what the inventory has, and return that."""

@@ -123,6 +123,28 @@ def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: 
     asyncio.run(run())
 
 
+def test_a_changed_config_file_does_not_make_a_failed_gpu_healthy(lab: Lab) -> None:
+    """config-manager signals a change of the file, and nobody has repaired a GPU then."""
+
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            await asyncio.sleep(1.5)  # the watch has begun
+            node_changes.add_event(lab.node, 2, data=79)
+            await until(lambda: lab.unhealthy() == {lab.uuid(2)})
+            for version in ("v1", "v2"):
+                lab.config = {"version": version}
+                plugin.reload.set()
+                await until(lambda: not plugin.reload.is_set())
+                await asyncio.sleep(1)
+                assert lab.unhealthy() == {lab.uuid(2)}
+            lab.config = {"version": "v1"}
+            plugin.reload.set()  # by somebody who has repaired it: the file is as before
+            await until(lambda: not lab.unhealthy())
+
+    asyncio.run(run())
+
+
 @pytest.mark.parametrize("disabled", ["", "all"], ids=["xids", "no xids"])
 def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> None:
     """Also where no XID counts."""
