@@ -19,7 +19,16 @@ from nvct.errors import DocumentError
 Kind: TypeAlias = Literal["counter", "gauge", "histogram", "summary", "label"]
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 KINDS = ("counter", "gauge", "histogram", "summary", "label")
-DEFAULT = Path(__file__).with_name("default-counters.csv")
+DEFAULT, OF_VERSION_1 = (
+    Path(__file__).with_name(f"{name}.csv")
+    for name in ("default-counters", "1.x-compatibility-metrics")
+)
+BUILT_IN = {
+    "/etc/dcgm-exporter/default-counters.csv": DEFAULT,
+    "/etc/dcgm-exporter/dcp-metrics-included.csv": DEFAULT,
+    "/etc/dcgm-exporter/1.x-compatibility-metrics.csv": OF_VERSION_1,
+}
+"""What stands for the counter files of NVIDIA's image; the first two name the same metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +70,7 @@ def read(path: str) -> tuple[tuple[Counter, ...], list[str]]:
         counter = _counter(line, where)
         if counter.name in counters:
             warnings.append(f"{where} has no effect: {counter.name} has a line before it")
-        elif counter.reason and path != str(DEFAULT):
+        elif counter.reason and path not in map(str, BUILT_IN.values()):
             warnings.append(f"{where}: {counter.name} has no series: {counter.reason}")
         counters.setdefault(counter.name, counter)
     if not counters:

@@ -7,7 +7,7 @@ import os
 import re
 
 from nvct.agent.exporter import counters
-from nvct.agent.exporter.settings import COUNTERS, ID_TYPES, Settings
+from nvct.agent.exporter.settings import ID_TYPES, Settings
 from nvct.agent.option_table import Option, Table
 from nvct.errors import UsageError
 
@@ -141,8 +141,8 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
     devices, indices = _devices(given.get("devices", "f"))
     defaults = Settings()
     collectors = given.get("collectors", defaults.collectors)
-    if collectors == COUNTERS and not os.path.exists(collectors):
-        collectors = str(counters.DEFAULT)
+    if collectors in counters.BUILT_IN and not os.path.exists(collectors):
+        collectors = str(counters.BUILT_IN[collectors])
     settings = Settings(
         collectors=collectors,
         address=given.get("address", defaults.address),

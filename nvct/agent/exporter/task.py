@@ -77,6 +77,7 @@ class Exporter:
         self._load, self._client, self._log, self._pods_of = load, client, journal, pods
         self._library = library
         self._settings = load()
+        self._signature: tuple[int, ...] = ()
         self._counters = self._read_counters(self._settings)
         self._pods = pods(self._settings)
         self._guard: WebGuard | None = None
@@ -226,6 +227,8 @@ class Exporter:
         if self.reload.is_set():
             self.reload.clear()
             await self._read_settings()
+        elif _signature(self._settings.collectors) != self._signature:
+            self._read_changed_counters()
         began = time.monotonic()
         try:
             if self._client.chooses_library and (self._has_failed or not self._client.library):
@@ -274,8 +277,18 @@ class Exporter:
         self._counters = counters
         self._log.info("read the counter file again")
 
+    def _read_changed_counters(self) -> None:
+        """Read the counter file, which has changed; the counters stay if it is wrong."""
+        try:
+            self._counters = self._read_counters(self._settings)
+        except NvctError as error:
+            self._log.error(f"{error.message}: the former counters stay in force")
+        else:
+            self._log.info("read the counter file again")
+
     def _read_counters(self, settings: Settings) -> tuple[Counter, ...]:
         """Return the counters of the file, after warnings are logged."""
+        self._signature = _signature(settings.collectors)
         return self._log.warned(counter_file.read(settings.collectors))
 
     def _write_text(self) -> list[str]:
@@ -309,3 +322,12 @@ class Exporter:
         if request.path == "/":
             return http.Answer(200, INDEX, "text/html; charset=utf-8")
         return http.Answer(404, "there are GET /metrics and /health\n")
+
+
+def _signature(path: str) -> tuple[int, ...]:
+    """Return what differs if a file was replaced or written, () if there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

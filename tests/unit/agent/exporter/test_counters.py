@@ -69,8 +69,28 @@ def test_the_first_line_of_a_metric_counts(tmp_path: Path) -> None:
     assert warnings == [f"line 3 of {path} {before}"]
 
 
-def test_the_default_file_has_no_warnings() -> None:
-    assert counters.read(str(counters.DEFAULT))[1] == []
+@pytest.mark.parametrize("path", [counters.DEFAULT, counters.OF_VERSION_1], ids=lambda p: p.name)
+def test_built_in_files_have_no_warnings(path: Path) -> None:
+    assert counters.read(str(path))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("default-counters", "DCGM_FI_DEV_GPU_TEMP"),
+        ("dcp-metrics-included", "DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
+        ("1.x-compatibility-metrics", "dcgm_gpu_temp"),
+    ],
+)
+def test_the_counter_files_of_nvidias_image_are_built_in(name: str, metric: str) -> None:
+    """The operator's values named one of them for years, and so do copies of these values."""
+    env = {"DCGM_EXPORTER_COLLECTORS": f"/etc/dcgm-exporter/{name}.csv"}
+
+    settings, warnings = options.resolve([], env)
+
+    found, _ = counters.read(settings.collectors)
+    assert metric in {counter.name for counter in found}
+    assert warnings == []
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,37 @@ def test_a_changed_counter_file_is_read_and_a_wrong_one_is_not(
     assert "has 1 parts, not 3: the former counters stay in force" in log
 
 
+def test_a_counter_file_that_is_replaced_is_read_without_a_signal(
+    node: tree.Node, tmp_path: Path
+) -> None:
+    """So a ConfigMap's volume changes its files: by a link to another folder."""
+    link = tmp_path / "..data"
+
+    def put(version: str, line: str) -> None:
+        folder = tmp_path / version
+        folder.mkdir()
+        (folder / "counters.csv").write_text(f"{line}\n")
+        (tmp_path / "next").symlink_to(version)
+        (tmp_path / "next").rename(link)
+
+    async def check(exporter: Exporter) -> None:
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8)
+        put("second", "nonsense")
+        await until(lambda: "stay in force" in log.getvalue())
+        assert len(values(exporter, "DCGM_FI_DEV_GPU_TEMP")) == 8
+        link.unlink()
+        await until(lambda: "No such file" in log.getvalue())
+        put("third", "DCGM_FI_DEV_SM_CLOCK, gauge, C")
+        await until(lambda: len(values(exporter, "DCGM_FI_DEV_SM_CLOCK")) == 8)
+        assert not values(exporter, "DCGM_FI_DEV_GPU_TEMP")
+
+    log = io.StringIO()
+    put("first", "DCGM_FI_DEV_GPU_TEMP, gauge, T")
+    serve(node, check, "-f", str(link / "counters.csv"), log=log)
+
+    assert log.getvalue().count("stay in force") == 2
+
+
 def test_the_textfile_is_what_a_scrape_gets(node: tree.Node, tmp_path: Path) -> None:
     path = tmp_path / "dcgm.prom"
 
