@@ -12,6 +12,8 @@ from __future__ import annotations
 import operator
 import re
 
+from nvct.agent import quantity
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,13 +44,7 @@ COMPARED_TERM = re.compile(
 )
 LIST_TERM = re.compile(rf"{PLACE} in \[(?P<list>{STRING}(?: ?, ?{STRING}){{0,64}})\]")
 BOOL_TERM = re.compile(rf"(?P<not>!? ?){PLACE}")
-QUANTITY = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kMGTPE]i?|Ki|)")
 SEMVER = re.compile(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
-UNITS: dict[str, int] = {"": 1, "k": 10**3} | {
-    f"{letter}{binary}": (1024 if binary else 1000) ** power
-    for power, letter in enumerate("KMGTPE", 1)
-    for binary in ("", "i")
-}
 
 
 def terms(expression: str) -> list[str]:
@@ -72,15 +68,6 @@ def body(device: Object) -> Object:
     return content
 
 
-def quantity(text: str) -> float | None:
-    """Return the number of a quantity such as 80Gi; None if it is malformed."""
-    match = QUANTITY.fullmatch(text)
-    if match is None:
-        return None
-    unit = UNITS[match[3]]
-    return float(f"{match[1]}.{match[2]}") * unit if match[2] else int(match[1]) * unit
-
-
 def _holds(term: str, driver: str, device: Object) -> bool | None:
     if match := DRIVER_TERM.fullmatch(term):
         return OPERATORS[match["operator"]](driver, _text(match["literal"]))
@@ -88,7 +75,7 @@ def _holds(term: str, driver: str, device: Object) -> bool | None:
         return _compare(_value(match, driver, device), match["operator"], _of(match["literal"]))
     if match := COMPARED_TERM.fullmatch(term):
         literal = _text(match["literal"])
-        other = quantity(literal) if match["part"] == "capacity" else _semver(literal)
+        other = quantity.parse(literal) if match["part"] == "capacity" else _semver(literal)
         return _compare(_value(match, driver, device), match["operator"], other)
     if match := LIST_TERM.fullmatch(term):
         value = _value(match, driver, device)
@@ -117,7 +104,7 @@ def _value(match: re.Match[str], driver: str, device: Object) -> Value | None:
     if not isinstance(entry, dict):
         return None
     if match["part"] == "capacity":
-        return quantity(str(entry.get("value", "")))
+        return quantity.parse(str(entry.get("value", "")))
     if "version" in entry:
         return _semver(str(entry["version"]))
     value = next((entry[key] for key in ("bool", "int", "string") if key in entry), None)

@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from nvct.agent.condition import condition
 from nvct.agent.kubernetes.cluster import EVENT, NODE, POD
+from nvct.agent.quantity import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.kubernetes.cluster import Cluster, Object
 
-AGENT = {"app.kubernetes.io/component": "agent", "app.kubernetes.io/name": "nvct"}
-"""Labels of the agent's pods, as the chart has them."""
+AGENT = {"app.kubernetes.io/component": "agent"}
+"""A label of the agent's pods, which pods of other programs may have, too."""
+NAME, MARK = "app.kubernetes.io/name", "nvct.dev/policy"
+"""Label and annotation of the agent's pods: the chart's nameOverride changes the label."""
 PREFIX = "nvidia.com/"
 DRIVER = (f"{PREFIX}cuda.driver-version.full", f"{PREFIX}gpu.product")
 NO_AGENT = "no pod of the agent runs here"
@@ -54,14 +57,26 @@ async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
     Raises:
         ClusterError: the API server refuses, or does not answer.
     """
-    pods = {pod["spec"].get("nodeName", ""): pod
-            for pod in await cluster.find_all(POD, namespace, AGENT)}  # fmt: skip
+    agents = filter(_is_agent, await cluster.find_all(POD, namespace, AGENT))
+    # During an upgrade a node has two, of which the last one counts: a ready one.
+    pods = {pod["spec"].get("nodeName", ""): pod for pod in sorted(agents, key=_is_ready)}
     reasons = warnings(await cluster.find_all(EVENT, namespace, {}))
     found = [
         gpu_node(node, pods.get(node["metadata"]["name"]), reasons)
         for node in await cluster.find_all(NODE, "", {})
     ]
     return sorted(each for each in found if each.gpus or each.agent)
+
+
+def _is_agent(pod: Object) -> bool:
+    metadata = pod["metadata"]
+    name = (metadata.get("labels") or {}).get(NAME)
+    return name == "nvct" or MARK in (metadata.get("annotations") or {})
+
+
+def _is_ready(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def warnings(events: list[Object]) -> dict[str, str]:
@@ -88,14 +103,15 @@ def gpu_node(node: Object, pod: Object | None, reasons: dict[str, str]) -> GpuNo
     """
     labels = node["metadata"].get("labels") or {}
     allocatable = node.get("status", {}).get("allocatable") or {}
-    gpus = {key: int(n) for key, n in allocatable.items() if key.startswith(PREFIX) and int(n)}
+    counts = {key: count(n) for key, n in allocatable.items() if key.startswith(PREFIX)}
+    gpus = {key: number for key, number in counts.items() if number}
     driver, product = (labels.get(key, "") for key in DRIVER)
     agent, reason = "", NO_AGENT
     if pod is not None:
-        conditions = pod.get("status", {}).get("conditions", ())
-        is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-        agent = "Ready" if is_ready else "NotReady"
-        reason = "" if is_ready else reasons.get(pod["metadata"]["name"], "no event tells why")
+        agent = "Ready" if _is_ready(pod) else "NotReady"
+        reason = (
+            "" if _is_ready(pod) else reasons.get(pod["metadata"]["name"], "no event tells why")
+        )
     ready, says = _condition(node, datetime.now(timezone.utc))
     return GpuNode(node["metadata"]["name"], gpus, driver, product, agent, ready, says or reason)
 

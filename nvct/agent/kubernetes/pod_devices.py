@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from nvct.agent import quantity
 from nvct.agent.dra import claims, selectors, slices
 from nvct.agent.kubernetes.cluster import (
     EVENT,
@@ -132,7 +133,7 @@ def wanted(pod: Object) -> dict[str, int]:
 def _limits(container: Object) -> dict[str, int]:
     resources = container.get("resources") or {}
     both = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    return {name: int(count) for name, count in both.items() if name.startswith(PREFIX)}
+    return {name: quantity.count(n) for name, n in both.items() if name.startswith(PREFIX)}
 
 
 def _reasons(seen: Seen) -> Iterator[str]:
@@ -158,8 +159,8 @@ def _resource(seen: Seen, resource: str, count: int) -> Object:
     nodes = []
     for node in seen.nodes:
         name, status = node["metadata"]["name"], node.get("status", {})
-        capacity = int((status.get("capacity") or {}).get(resource, 0))
-        offered = int((status.get("allocatable") or {}).get(resource, 0))
+        capacity = quantity.count((status.get("capacity") or {}).get(resource, 0))
+        offered = quantity.count((status.get("allocatable") or {}).get(resource, 0))
         if capacity or offered:
             takers = _takers(seen, name, resource)
             free = max(0, offered - sum(takers.values()))

@@ -9,7 +9,7 @@ import pytest
 
 from nvct.agent.dra import selectors
 from nvct.agent.dra.devices import Version
-from nvct.agent.dra.selectors import holds, quantity, terms
+from nvct.agent.dra.selectors import holds, terms
 
 DEVICE = {
     "name": "gpu-0",
@@ -77,14 +77,6 @@ def test_a_false_term_decides_beside_an_unknown_one() -> None:
 
 def test_terms_are_split_outside_of_strings_and_parentheses() -> None:
     assert terms("((a && b)) && f('x && y') && (c || d)") == ["a", "b", "f('x && y')", "c || d"]
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("80Gi", 80 << 30), ("1500M", 1_500_000_000), ("7", 7), ("1.5Gi", 1.5 * 2**30), ("x", None)],
-)
-def test_quantities(text: str, number: float | None) -> None:
-    assert quantity(text) == number
 
 
 @pytest.mark.parametrize("piece", ["(", "()", "'", "&&", "device.attributes['a'].b && ", "a && ("])

@@ -25,10 +25,10 @@ def node(name: str, labels: dict[str, str], **allocatable: str) -> Object:
     }
 
 
-def pod(name: str, at: str, ready: str) -> Object:
+def pod(name: str, at: str, ready: str, app: str = "nvct") -> Object:
     conditions = [{"type": "Ready", "status": ready}]
     return {
-        "metadata": {"name": name},
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/name": app}},
         "spec": {"nodeName": at},
         "status": {"conditions": conditions},
     }
@@ -71,7 +71,7 @@ def test_a_node_has_its_gpus_its_driver_and_the_reason_why_it_is_not_ready() -> 
             pod("a", "good", "True"),
             pod("b", "refused", "False"),
             pod("c", "silent", "False"),
-            {"metadata": {"name": "d"}, "spec": {}, "status": {}},
+            {"metadata": {"name": "d", "labels": {}}, "spec": {}, "status": {}},
         ],
         events=[
             event("b", "2026-01-01T00:00:02Z", "Readiness probe failed:\nnvct: refused"),
@@ -89,6 +89,29 @@ def test_a_node_has_its_gpus_its_driver_and_the_reason_why_it_is_not_ready() -> 
 
 def test_a_cluster_without_a_gpu_has_no_row() -> None:
     assert shown(FakeCluster(nodes=[node("cpu", {})], pods=[], events=[])) == []
+
+
+def test_a_thousand_replicas_are_shown_as_a_number() -> None:
+    """The API server writes 1k for 1000, and other programs have resources of that prefix."""
+    nodes = [node("shared", {}, gpu="1k", rdma="1.5k"), node("odd", {}, gpu="many")]
+    (only,) = shown(FakeCluster(nodes=nodes, pods=[], events=[]))
+    assert only.gpus == {"nvidia.com/gpu": 1000, "nvidia.com/rdma": 1500}
+
+
+def test_during_an_upgrade_the_ready_pod_of_a_node_counts() -> None:
+    pods = [pod("a", "one", "True"), pod("b", "one", "False")]
+    for order in (pods, pods[::-1]):
+        (only,) = shown(FakeCluster(nodes=[node("one", {})], pods=order, events=[]))
+        assert (only.agent, only.reason) == ("Ready", "")
+
+
+def test_agents_of_a_release_with_another_name_are_found_and_other_programs_are_not() -> None:
+    """The chart's nameOverride is in the label, and `agent` is a component of other programs."""
+    mine = pod("a", "one", "True", app="gpus")
+    mine["metadata"]["annotations"] = {fleet.MARK: "0123"}
+    pods = [mine, pod("b", "two", "True", app="other")]
+    found = shown(FakeCluster(nodes=[node("one", {}), node("two", {})], pods=pods, events=[]))
+    assert [(each.name, each.agent) for each in found] == [("one", "Ready")]
 
 
 def test_the_condition_of_a_node_says_whether_pods_can_have_its_gpus() -> None:

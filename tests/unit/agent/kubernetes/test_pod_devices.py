@@ -263,3 +263,15 @@ def test_a_pod_without_a_gpu(cluster: FakeCluster) -> None:
     cluster.put(POD, pod("train"))
 
     assert "asks for no GPU" in lines(cluster)
+
+
+def test_a_thousand_replicas_of_a_node_are_counted(cluster: FakeCluster) -> None:
+    """The API server writes 1k for 1000."""
+    shared = node("n", 0)
+    shared["status"] = {key: {"nvidia.com/gpu": "1k"} for key in ("capacity", "allocatable")}
+    taker = pod("a", node="n")
+    taker["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1k"}
+    cluster.put(NODE, shared)
+    cluster.put(POD, pod("train", gpus=1), taker)
+
+    assert "node n has 1000, 1000 taken by team/a (1000)" in lines(cluster)
