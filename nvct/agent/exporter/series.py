@@ -126,7 +126,8 @@ def _by_pod(
     """Yield a value of a device with the labels of each container that has it.
 
     Where processes are known, containers that share a device have their own part of what
-    dcgm-exporter measures by process, and the device its whole value without a container.
+    dcgm-exporter measures by process, and the device its whole value without a container. A part
+    that is not known has no series.
     """
     pods = view.pods.get(entity.key) or ({},)
     of_process = PER_PROCESS.get(counter.field)
@@ -135,14 +136,18 @@ def _by_pod(
         return
     yield value, {}
     name, divisor = of_process
+    used = [usage for usage in view.usages if (usage.gpu.uuid, usage.gi) == entity.key]
+    # A pod without a process here uses nothing, unless processes are here whose pod nobody knows.
+    has_names = all(usage.has_pod or not usage.holder[0] for usage in used)
+    is_complete = has_names and (not used or any(usage.has_pod for usage in used))
+    # NVML tells nothing of the time of a process that has used none.
+    is_idle = name == "sm" and (not value or any(usage.sm is not None for usage in used))
     for pod in pods:
         holder = tuple(pod.values())[:3]
-        parts = (
-            getattr(usage, name)
-            for usage in view.usages
-            if (usage.gpu.uuid, usage.gi) == entity.key and usage.holder == holder
-        )
-        yield sum(part for part in parts if part is not None) // divisor, pod
+        parts = [getattr(usage, name) for usage in used if usage.holder == holder]
+        parts = [0 if part is None and is_idle else part for part in parts]
+        if None not in parts and (parts or is_complete):
+            yield sum(parts) // divisor, pod
 
 
 def holders(samples: NvmlSamples, pods: Pods, hostname: str) -> Family:

@@ -43,6 +43,11 @@ class Usage:
     sm: int | None = None
     processes: int = 0
 
+    @property
+    def has_pod(self) -> bool:
+        """Return whether the container is known as one of a pod."""
+        return bool(self.holder[2])
+
 
 def usages(samples: NvmlSamples, container_of: Callable[[int], Labels]) -> tuple[Usage, ...]:
     """Return what containers use, by device and container; "" is for processes in none.

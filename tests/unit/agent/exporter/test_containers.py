@@ -18,6 +18,7 @@ from tests.unit.agent.exporter.test_series import DEFAULT, NOW, gpu, mig
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 A, B = "a" * 64, "0123456789ab" + "b" * 52
@@ -175,6 +176,57 @@ def test_pods_that_share_a_gpu_have_their_part_and_the_gpu_its_whole() -> None:
     assert rows(text, "DCGM_FI_DEV_GPU_UTIL") == {"": 60, "train": 25, "other": 30, "idle": 0}
     assert rows(text, "DCGM_FI_DEV_FB_USED") == {"": 7168, "train": 4096, "other": 2048, "idle": 0}
     assert set(rows(text, "DCGM_FI_DEV_XID_ERRORS")) == {"train", "other", "idle"}
+
+
+@pytest.mark.parametrize(
+    ("used", "sm", "expected"),
+    [(60, 40, {"": 60, "train": 40, "idle": 0}), (0, None, {"": 0, "train": 0, "idle": 0}),
+     (60, None, {"": 60})],
+    ids=["one works", "none works", "not reported"],
+)  # fmt: skip
+def test_a_process_without_a_time_is_idle_if_others_have_one(
+    used: int, sm: int | None, expected: dict[str, float]
+) -> None:
+    holders = {1: POD, 2: {**POD, "pod": "idle"}}
+    one = gpu(processes=(process(1, 1, sm), process(2, 1)), values={"gpu_utilization": used})
+    samples = NvmlSamples(gpus=(one,))
+    found = usage.usages(samples, lambda pid: holders[pid])
+    pods = {(one.uuid, -1): [{**holder, "vgpu": holder["pod"]} for holder in holders.values()]}
+    view = series.View(samples, History(), Settings(virtual_gpus=True), pods, NOW, found)
+
+    assert (
+        rows(exposition.text(series.families(view, DEFAULT)), "DCGM_FI_DEV_GPU_UTIL") == expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("holders", "memory", "expected"),
+    [
+        ({1: {"container": A[:12]}, 3: POD}, 5 << 30, {"": 7168, "train": 5120}),
+        ({1: {"container": A[:12]}}, 5 << 30, {"": 7168}),
+        ({}, 5 << 30, {"": 7168}),
+        ({3: POD}, None, {"": 7168, "idle": 0}),
+    ],
+    ids=["of an unnamed container", "without the kubelet's names", "in no container", "unknown"],
+)
+def test_the_part_of_a_pod_that_is_not_known_is_not_zero(
+    holders: Mapping[int, dict[str, str]], memory: int | None, expected: dict[str, float]
+) -> None:
+    """Its processes may be those whose pod, or whose memory, nobody tells."""
+    one = gpu(processes=(process(1, 2 << 30), process(3, memory)), values={"memory_used": 7 << 30})
+    samples = NvmlSamples(gpus=(one,))
+    found = usage.usages(samples, lambda pid: holders.get(pid, {}))
+    pods = {
+        (one.uuid, -1): [
+            {"container": "main", "namespace": "ml", "pod": name, "vgpu": name}
+            for name in ("train", "idle")
+        ]
+    }
+    view = series.View(samples, History(), Settings(virtual_gpus=True), pods, NOW, found)
+
+    text = exposition.text(series.families(view, DEFAULT))
+
+    assert rows(text, "DCGM_FI_DEV_FB_USED") == expected
 
 
 @pytest.mark.parametrize(
