@@ -95,6 +95,22 @@ def test_config_files_that_values_of_the_operator_create(name: str) -> None:
     assert "devicePlugin.config.create=true needs config files" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("values", "fallbacks"),
+    [
+        ({"devicePlugin": {"config": {"name": "time-slicing-config"}}}, "named,single,empty"),
+        ({"config": {"name": "time-slicing-config"}}, "named,single"),
+        ({"config": {"map": {"a": "", "b": ""}, "fallbackStrategies": ["empty"]}}, "empty"),
+    ],
+    ids=["operator", "plugin", "given"],
+)
+def test_nodes_without_the_label_have_gpus_where_the_operators_have(
+    values: Mapping[str, Any], fallbacks: str
+) -> None:
+    """The operator's guide: a ConfigMap with a key for each model, no default, and nodes labeled."""
+    assert env_of(agent_of(pod_of(rendered(values))))["FALLBACK_STRATEGIES"] == fallbacks
+
+
 def test_mig_configurations_that_values_of_the_operator_create() -> None:
     data = {"config.yaml": "version: v1\nmig-configs: {}"}
     config = {"create": True, "name": "custom-mig", "data": data, "default": "all-disabled"}

@@ -48,8 +48,12 @@ ignored, or refused. docs/kubernetes.md has them as tables.
 {{- .Values.devicePlugin.config.default | default (.Values.config | default dict).default | default "" -}}
 {{- end }}
 
+{{/* What nodes without the label get that no default names. The operator's have GPUs as they are; the plugin's chart
+refuses, because all of its values speak of these config files. */}}
 {{- define "nvct.configFallbacks" -}}
-{{- join "," ((.Values.config | default dict).fallbackStrategies | default (list "named" "single")) -}}
+{{- $config := .Values.config | default dict -}}
+{{- $own := ternary (list "named" "single") (list "named" "single" "empty") (or $config.map $config.name | not | not) -}}
+{{- join "," ($config.fallbackStrategies | default $own) -}}
 {{- end }}
 
 {{/* Variables of the agent that these charts have as values. */}}
