@@ -56,7 +56,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- end }}
 {{- with .Values.devicePlugin.startupTaint }}
 - name: STARTUP_TAINT
-  value: {{ . }}
+  value: {{ . | quote }}
 {{- end }}
 - name: MIG_STRATEGY
   value: {{ include "nvct.migStrategy" . }}
@@ -71,7 +71,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
   value: {{ include "nvct.configFallbacks" . }}
 {{- with include "nvct.configDefault" . }}
 - name: DEFAULT_CONFIG
-  value: {{ . }}
+  value: {{ . | quote }}
 {{- end }}
 {{- end }}
 {{- with include "nvct.chartEnv" . | trim }}
@@ -89,7 +89,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- end }}
 {{- with .Values.migManager.config.default }}
 - name: NVCT_MIG_DEFAULT_CONFIG
-  value: {{ . }}
+  value: {{ . | quote }}
 {{- end }}
 {{- if .Values.migManager.gpuClientsConfig.name }}
 - name: GPU_CLIENTS_FILE

@@ -141,6 +141,14 @@ services, before MIG changes. */}}
 {{- if and .Values.dra.enabled .Values.devicePlugin.enabled .Values.dra.unlabeledNodes }}true{{ end -}}
 {{- end }}
 
+{{/* Not empty if pods get GPUs by claims alone: nothing offers nvidia.com/gpu, and no DeviceClass stands for it. */}}
+{{- define "nvct.onlyClaims" -}}
+{{- $classes := .Values.dra.deviceClasses -}}
+{{- $extends := and $classes.create $classes.extendedResource (semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- $offers := and (include "nvct.choosesByLabel" .) (eq .Values.dra.unlabeledNodes "classic") -}}
+{{- if and .Values.dra.enabled (not $extends) (not $offers) }}true{{ end -}}
+{{- end }}
+
 {{/* The version of resource.k8s.io. */}}
 {{- define "nvct.resourceApi" -}}
 {{- if semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version -}}

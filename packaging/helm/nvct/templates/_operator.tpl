@@ -80,6 +80,14 @@ refuses, because all of its values speak of these config files. */}}
 {{- fail (printf "%s.enabled=true: %s. Set %s.enabled=false." $section $instead $section) }}
 {{- end }}
 {{- end }}
+{{- $given := .Values.deviceListStrategy -}}
+{{- range concat (.Values.agent.env | default list) (.Values.devicePlugin.env | default list) }}
+{{- if eq .name "DEVICE_LIST_STRATEGY" }}{{ $given = true }}{{ end -}}
+{{- end }}
+{{- $usesNames := and .Values.cdi.enabled (not $given) (contains "device-plugin" (include "nvct.tasks" .)) -}}
+{{- if and $usesNames (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) }}
+{{- fail (printf "cdi.enabled=true needs Kubernetes 1.29 or later; this is %s, whose kubelet ignores CDI names: pods would get no GPU. Set cdi.enabled=false." .Capabilities.KubeVersion.Version) }}
+{{- end }}
 {{- end }}
 
 {{- define "nvct.refused" -}}

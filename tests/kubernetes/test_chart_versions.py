@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the chart makes of the version of Kubernetes: no pod that waits for ever, or gets no GPU."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from tests.kubernetes.test_chart_values import CHART, helm
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+    from typing import Any
+
+pytestmark = pytest.mark.slow
+CLASS = "gpu.nvidia.com"
+
+
+def template(version: str, values: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
+    return helm("template", "nvct", str(CHART), f"--kube-version={version}", values=values)
+
+
+@pytest.mark.parametrize("version", ["1.25.0", "1.28.9-eks-036c24b"])
+def test_a_kubelet_that_ignores_cdi_names_is_refused_them(version: str) -> None:
+    done = template(version, {})
+    assert done.returncode != 0
+    assert f"cdi.enabled=true needs Kubernetes 1.29 or later; this is v{version}" in done.stderr
+    assert "Set cdi.enabled=false." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "values"),
+    [
+        ("1.29.0-eks-036c24b", {}),
+        ("1.28.9", {"cdi": {"enabled": False}}),
+        ("1.28.9", {"deviceListStrategy": ["cdi-annotations"]}),
+        (
+            "1.28.9",
+            {"devicePlugin": {"env": [{"name": "DEVICE_LIST_STRATEGY", "value": "envvar"}]}},
+        ),
+        ("1.28.9", {"devicePlugin": {"enabled": False}}),
+    ],
+)
+def test_other_ways_to_name_devices_are_taken(version: str, values: Mapping[str, Any]) -> None:
+    done = template(version, values)
+    assert done.returncode == 0, done.stderr
+
+
+def objects_of_test(version: str, dra: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the objects of `helm test`, the pod last."""
+    done = template(version, {"dra": {"enabled": True, **dra}})
+    assert done.returncode == 0, done.stderr
+    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    found = [each for each in objects if each["metadata"]["name"] == "nvct-test"]
+    return sorted(found, key=lambda each: each["kind"] == "Pod")
+
+
+@pytest.mark.parametrize(
+    ("version", "dra"),
+    [
+        ("1.34.0", {}),
+        ("1.33.0", {}),
+        ("1.36.0", {"deviceClasses": {"extendedResource": False}}),
+        ("1.34.0", {"unlabeledNodes": "dra"}),
+    ],
+)
+def test_the_test_asks_by_a_claim_where_nothing_offers_nvidia_com_gpu(
+    version: str, dra: Mapping[str, Any]
+) -> None:
+    claim, pod = objects_of_test(version, dra)
+    (request,) = claim["spec"]["spec"]["devices"]["requests"]
+    exact = request["exactly"] if version != "1.33.0" else request
+    assert exact["deviceClassName"] == CLASS
+    (of_pod,) = pod["spec"]["resourceClaims"]
+    assert of_pod["resourceClaimTemplateName"] == claim["metadata"]["name"]
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"] == {"claims": [{"name": of_pod["name"]}]}
+
+
+@pytest.mark.parametrize(
+    ("version", "dra"), [("1.36.0", {}), ("1.34.0", {"unlabeledNodes": "classic"})]
+)
+def test_the_test_asks_for_nvidia_com_gpu_where_that_is_offered(
+    version: str, dra: Mapping[str, Any]
+) -> None:
+    (pod,) = objects_of_test(version, dra)
+    (container,) = pod["spec"]["containers"]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": 1}}
+
+
+def test_the_notes_say_how_pods_ask_with_dra() -> None:
+    done = helm("install", "nvct", str(CHART), "--dry-run=client",
+                values={"dra": {"enabled": True, "deviceClasses": {"extendedResource": False}},
+                        "devicePlugin": {"enabled": False}})  # fmt: skip
+    assert f"by a ResourceClaim of the DeviceClass {CLASS}" in done.stdout
+    assert "Nothing offers GPUs" not in done.stdout
+    assert "limits: {nvidia.com/gpu: 1}" not in done.stdout
