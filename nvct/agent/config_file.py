@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nvct.agent.option_table import Table
+    from nvct.agent.option_table import Option, Table
     from nvct.host.model import Gpu
 
 PREFIX = "nvidia.com/"
@@ -143,10 +143,28 @@ def resolve(table: Table, words: Sequence[str], env: Mapping[str, str]) -> Docum
     Raises:
         UsageError, DocumentError: a value is malformed.
     """
-    values = {**table.from_environment(env), **table.from_command_line(words)}
+    of_env, of_words = table.from_environment(env), table.from_command_line(words)
+    values = {**of_env, **of_words}
     path = values.pop(CONFIG_FILE, "")
     document = load(path, table) if path else Document(values={})
-    return replace(document, values={**document.values, **values})
+    warnings = tuple(
+        f"{path}: {option.key} has no effect: {_name_of(option, of_words, env)} is set"
+        for option in table.options
+        if document.values.get(flag := option.flags[0], values.get(flag)) != values.get(flag)
+        and flag in values
+    )
+    return replace(
+        document,
+        values={**document.values, **values},
+        warnings=(*document.warnings, *warnings),
+    )
+
+
+def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """Return the flag or variable that sets an option."""
+    if option.flags[0] in of_words:
+        return f"--{option.flags[0]}"
+    return next(name for name in option.env if name in env)
 
 
 def load(path: str, table: Table) -> Document:

@@ -51,6 +51,23 @@ def test_the_config_files_of_the_device_plugins_chart() -> None:
     assert volumes["available-configs"]["configMap"] == {"name": "mine"}
 
 
+@pytest.mark.parametrize(
+    ("values", "strategy"),
+    [
+        ({}, None),
+        ({"migStrategy": "none"}, "none"),
+        ({"mig": {"strategy": "single"}}, "single"),
+    ],
+)
+def test_config_files_choose_the_mig_strategy_if_no_value_does(
+    values: Mapping[str, Any], strategy: str | None
+) -> None:
+    """A variable takes precedence over the file, as in NVIDIA's plugin."""
+    files = {"mixed": "version: v1\nflags: {migStrategy: mixed}"}
+    env = env_of(agent_of(pod_of(rendered({"config": {"map": files}, **values}))))
+    assert env.get("MIG_STRATEGY") == strategy
+
+
 def test_variables_that_the_device_plugins_and_gfds_charts_have_as_values() -> None:
     values = {
         "gdrcopyEnabled": True, "gdsEnabled": False, "mofedEnabled": None,

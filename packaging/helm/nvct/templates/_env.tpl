@@ -58,8 +58,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: STARTUP_TAINT
   value: {{ . | quote }}
 {{- end }}
-- name: MIG_STRATEGY
+{{- if or .Values.migStrategy (ne .Values.mig.strategy "none") (not (include "nvct.configMap" .)) }}
+- name: MIG_STRATEGY # it would take the place of that in config files
   value: {{ include "nvct.migStrategy" . }}
+{{- end }}
 - name: MPS_ROOT
   value: {{ include "nvct.mpsRoot" . }}
 - name: NVIDIA_CDI_HOOK_PATH

@@ -70,6 +70,24 @@ def test_the_command_line_comes_before_the_environment_and_that_before_the_file(
     assert resolve(tmp_path, *words, env=variables, config=text)[0].mig_strategy == expected
 
 
+def test_a_key_of_the_file_that_has_no_effect_is_named(tmp_path: Path) -> None:
+    """The chart sets variables, so a file of NVIDIA's README has keys without effect there."""
+    env = {"FAIL_ON_INIT_ERROR": "false", "DEVICE_LIST_STRATEGY": "cdi-cri"}
+    config = (
+        "flags: {migStrategy: mixed, failOnInitError: false, "
+        "plugin: {deviceListStrategy: envvar, deviceIDStrategy: index}}"
+    )
+
+    settings, warnings = resolve(tmp_path, "--device-id-strategy=uuid", env=env, config=config)
+
+    assert (settings.mig_strategy, settings.device_id_strategy) == ("mixed", "uuid")
+    path = tmp_path / "config.yaml"
+    assert set(warnings) == {
+        f"{path}: flags.plugin.deviceListStrategy has no effect: DEVICE_LIST_STRATEGY is set",
+        f"{path}: flags.plugin.deviceIDStrategy has no effect: --device-id-strategy is set",
+    }
+
+
 @pytest.mark.parametrize(
     "option", [o for o in options.OPTIONS if o.field], ids=lambda option: option.flags[0]
 )

@@ -38,7 +38,10 @@ def test_a_config_file_sets_what_variables_and_flags_do_not(tmp_path: Path) -> N
 
     settings, warnings = options.resolve(["-o", "/z"], env)
 
-    assert warnings == ()
+    assert [warning.partition(": ")[2] for warning in warnings] == [
+        "flags.gfd.sleepInterval has no effect: GFD_SLEEP_INTERVAL is set",
+        "flags.gfd.outputFile has no effect: --output-file is set",
+    ]
     assert (settings.output_file, settings.sleep_interval) == ("/z", "7s")
     assert (settings.mig_strategy, settings.machine_type_file) == ("mixed", "/y")
     assert settings.oneshot
