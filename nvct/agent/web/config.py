@@ -151,7 +151,7 @@ def _context(tls: Mapping[str, Any], path: str) -> ssl.SSLContext | None:
         )
     has_ca = bool(tls.get("client_ca") or tls.get("client_ca_file"))
     verifies = CLIENT_AUTH[auth] != ssl.CERT_NONE
-    if has_ca is not verifies:
+    if has_ca is not verifies and CLIENT_AUTH[auth] != ssl.CERT_OPTIONAL:
         raise DocumentError(
             f"{WHAT} {path}: client_ca_file and client_auth_type belong together",
             hint="client_auth_type: RequireAndVerifyClientCert",
@@ -166,6 +166,8 @@ def _context(tls: Mapping[str, Any], path: str) -> ssl.SSLContext | None:
         if has_ca:
             with _as_file(tls, "client_ca") as authority:
                 context.load_verify_locations(authority)
+        elif verifies:  # by the authorities of this system, as in Go
+            context.load_default_certs(ssl.Purpose.CLIENT_AUTH)
         context.verify_mode = CLIENT_AUTH[auth]
     except ssl.SSLError as error:
         reason = (error.reason or str(error)).lower().replace("_", " ")
@@ -241,12 +243,13 @@ def _headers(headers: Mapping[str, Any], path: str) -> dict[str, str]:
     for name, value in headers.items():
         if name not in HEADERS:
             raise DocumentError(f"{WHAT} {path}: the header {name!r} cannot be set")
+        value = str(value) if type(value) is int else value  # X-XSS-Protection: 1
         if not isinstance(value, str) or not value.isprintable() or not value.isascii():
             raise DocumentError(f"{WHAT} {path}: the value of header {name} is malformed")
         if HEADERS[name] and value not in HEADERS[name]:
             allowed = " or ".join(HEADERS[name])
             raise DocumentError(f"{WHAT} {path}: header {name} must be {allowed}, not {value!r}")
-    return dict(headers)
+    return {name: str(value) for name, value in headers.items()}
 
 
 def _interval(value: str | int, path: str) -> float:

@@ -73,7 +73,9 @@ GOOD = (
     f"{TLS}, curve_preferences: [CurveP256], prefer_server_cipher_suites: false}}",
     f"{TLS}, client_auth_type: RequireAndVerifyClientCert, client_ca_file: client.pem}}",
     f"{TLS}, client_auth_type: VerifyClientCertIfGiven, client_ca_file: client.pem}}",
+    f"{TLS}, client_auth_type: VerifyClientCertIfGiven}}",
     f"{TLS}}}\nhttp_server_config: {{http2: false, headers: {{X-Frame-Options: deny}}}}",
+    "http_server_config: {headers: {X-XSS-Protection: 1}}",
 )
 BAD = {
     "junk": "is no table",
