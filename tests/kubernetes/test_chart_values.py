@@ -105,6 +105,12 @@ MATRIX: dict[str, Mapping[str, Any]] = {
     "all-seen": {"agent": {"hiddenHostPaths": []}, "nvmlWorker": {"resources": None}},
     "taint": TAINT,
     "openshift": {"platform": {"openshift": True}},
+    "volumes": {
+        "agent": {
+            "extraVolumes": [{"name": "labels", "configMap": {"name": "labels"}}],
+            "extraVolumeMounts": [{"name": "labels", "mountPath": "/etc/nvct/labels"}],
+        },
+    },
     "pods": {
         "daemonsets": {"labels": {"team": "ml"}, "annotations": {"a": "b"}, "tolerations": []},
         "nodeSelector": {"gpus": "true"},
@@ -246,6 +252,15 @@ def test_values_of_the_device_plugins_chart_are_understood() -> None:
     env = env_of(agent_of(pod_of(rendered(PLUGIN))))
     assert env["DEVICE_LIST_STRATEGY"] == "cdi-annotations,cdi-cri"
     assert (env["MIG_STRATEGY"], env["PASS_DEVICE_SPECS"]) == ("single", "true")
+
+
+def test_the_agent_has_volumes_of_the_users_own() -> None:
+    """test_the_chart_is_well_formed_with shows that each volume is mounted."""
+    pod = pod_of(rendered(MATRIX["volumes"]))
+    mounts = {mount["name"]: mount["mountPath"] for mount in agent_of(pod)["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert mounts["labels"] == "/etc/nvct/labels"
+    assert volumes["labels"]["configMap"] == {"name": "labels"}
 
 
 def test_mps_has_its_folder_on_the_host() -> None:
