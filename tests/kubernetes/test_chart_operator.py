@@ -60,6 +60,26 @@ def test_the_engines_variables_of_k3s_and_rke2_take_the_place_of_the_charts() ->
     assert env_of(undone) == variables
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, "false"),
+        ({"cdi": {"enabled": False}}, "true"),
+        ({"cdi": {"enabled": False}, "toolkit": {"policy": ""}}, "false"),
+        ({"cdi": {"enabled": False}, "toolkit": {"setAsDefault": False}}, "false"),
+        ({"toolkit": {"setAsDefault": True}}, "true"),
+    ],
+)
+def test_without_cdi_pods_need_no_runtime_class_as_with_the_operator(
+    values: Mapping[str, Any], expected: str
+) -> None:
+    """The operator's default was cdi.enabled=false up to 25.3, with nvidia as the default runtime."""
+    (installer,) = pod_of(rendered(values))["initContainers"]
+    assert env_of(installer)["NVIDIA_RUNTIME_SET_AS_DEFAULT"] == expected
+    without = not values.get("cdi", {}).get("enabled", True) and expected == "false"
+    assert ("runtimeClassName: nvidia" in notes(values)) is without
+
+
 def test_a_variable_stands_once_and_is_a_text() -> None:
     values = {
         "devicePlugin": {"env": env(DEVICE_LIST_STRATEGY="volume-mounts", PASS_DEVICE_SPECS=True)},

@@ -12,7 +12,9 @@ from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.mig_manager.node_labels import CONFIG, STATE
 from tests.kubernetes.api import wait
 from tests.kubernetes.chart.lab import (
+    FARM,
     GPUS,
+    IMAGE_SAYS_ALL,
     IN_NAMESPACE,
     LIST,
     ON_ONE,
@@ -71,6 +73,21 @@ def _show_tree(node: Cluster) -> None:
     name = ("daemonset", "nvct", *IN_NAMESPACE)
     node.kubectl("patch", *name, "--type=json", f"--patch={json.dumps(patch)}")
     node.kubectl("rollout", "status", *name, "--timeout=90s")
+
+
+@ON_ONE
+def test_without_cdi_pods_get_what_they_request_and_others_nothing(node: Cluster) -> None:
+    """They need no RuntimeClass: nvidia is the default runtime."""
+    with installed(node, *FARM, "--set=cdi.enabled=false"):
+        assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
+        two = Pod(script=LIST, container={"resources": {"limits": {GPU: 2}}})
+        result = run(node.api, "by-variables", two)
+        assert gpus_of(result) == 2, result
+        result = run(
+            node.api, "asks-for-nothing", Pod(script=f"{LIST} || ls /dev", env=IMAGE_SAYS_ALL)
+        )
+        assert gpus_of(result) == 0, result
+        assert "nvidia" not in result.log.replace("nvidia-smi: not found", "")
 
 
 @ON_ONE

@@ -166,7 +166,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: NVCT_PUBLISH
   value: {{ .Values.cdi.enabled | quote }}
 - name: NVIDIA_RUNTIME_SET_AS_DEFAULT
-  value: {{ .Values.toolkit.setAsDefault | quote }}
+  value: {{ include "nvct.setAsDefault" . | quote }}
 - name: DRIVER_ROOT
   value: {{ .Values.hostPaths.driverInstallDir }}
 - name: NVCT_DRIVER_READY_FILE

@@ -11,6 +11,12 @@ ignored, or refused. docs/kubernetes.md has them as tables.
 {{- join " " $names -}}
 {{- end }}
 
+{{/* Whether nvidia is the engine's default runtime: true or false. */}}
+{{- define "nvct.setAsDefault" -}}
+{{- $value := toString .Values.toolkit.setAsDefault -}}
+{{- if eq $value "auto" }}{{ not (or .Values.cdi.enabled (not .Values.toolkit.policy)) }}{{ else }}{{ $value }}{{ end -}}
+{{- end }}
+
 {{- define "nvct.mpsRoot" -}}
 {{- dig "mps" "root" .Values.mps.root .Values.devicePlugin -}}
 {{- end }}
