@@ -177,6 +177,29 @@ def test_paths_and_labels_of_pods_by_the_operators_names() -> None:
     assert {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]} in rules
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "endpoints"),
+    [
+        ("ServiceMonitor", "serviceMonitor", "endpoints"),
+        ("PodMonitor", "podMonitor", "podMetricsEndpoints"),
+    ],
+)
+def test_monitors_have_the_fields_of_the_operators_and_the_exporters_chart(
+    kind: str, name: str, endpoints: str
+) -> None:
+    """The default values of the operator's chart 26.7 have a scrapeTimeout."""
+    dropped = [{"action": "labeldrop", "regex": "pod_uid"}]
+    monitor = {"enabled": True, "scrapeTimeout": "10s", "metricRelabelings": dropped}
+    objects = rendered({"dcgmExporter": {name: monitor}})
+    for endpoint in objects[kind, "nvct-metrics"]["spec"][endpoints]:
+        assert endpoint["scrapeTimeout"] == "10s"
+        assert endpoint["metricRelabelings"] == dropped
+    (first, *_) = rendered({"dcgmExporter": {name: {"enabled": True}}})[kind, "nvct-metrics"][
+        "spec"
+    ][endpoints]
+    assert not {"scrapeTimeout", "metricRelabelings"} & first.keys()
+
+
 @pytest.mark.parametrize("image", ["nvcr.io/nvidia/k8s-device-plugin", "r.example/gpu-operator"])
 def test_an_image_of_nvidias_is_refused(image: str) -> None:
     done = helm("template", "nvct", str(CHART), values={"image": {"repository": image, "tag": ""}})
