@@ -12,6 +12,7 @@ import asyncio
 import random
 import time
 
+from nvct.agent import node_news
 from nvct.agent.condition import condition, device_events
 from nvct.agent.condition.device_events import DeviceEvents
 from nvct.agent.kubernetes.cluster import EVENT, NODE, NOT_FOUND, ClusterError
@@ -32,6 +33,8 @@ LOOK_S = 1.0
 SETTLE_S = 3.0
 """How long a fault lasts before it is written: a restart of the kubelet is not a fault."""
 HEARTBEAT_S = 600.0
+REPAIR_S = 60.0
+"""After a write, until the condition is written again because somebody has removed it."""
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Before the next attempt after a failure."""
@@ -71,6 +74,8 @@ class NodeCondition:
         self._log = log
         self._tasks = tasks
         self._written: Condition | None = None
+        self._written_at = 0.0
+        self._is_lost = False  # as a watch of this process tells
         self._fault_since: float | None = None
         self._due = 0.0
         self._failures = 0
@@ -100,6 +105,7 @@ class NodeCondition:
             ClusterError: there is no access to the cluster.
         """
         cluster = self._connect()
+        stop_listening = node_news.listen(self._node, self._see)
         try:
             while True:
                 document = self._status()
@@ -109,8 +115,13 @@ class NodeCondition:
                 await self._events.tell(cluster, document)
                 await asyncio.sleep(tick(LOOK_S))
         finally:
+            stop_listening()
             await self._events.close()
             await cluster.close()
+
+    def _see(self, node: Object | None) -> None:
+        """Note whether somebody has removed the condition, or has made the Node again."""
+        self._is_lost = node is not None and condition.find(node) is None
 
     def _settled(self, current: Condition | None) -> Condition | None:
         """Return the condition to be written; a new fault counts when it has lasted."""
@@ -123,7 +134,8 @@ class NodeCondition:
 
     def _is_due(self, current: Condition | None) -> bool:
         is_late = time.monotonic() >= self._due
-        is_changed = current != self._written
+        is_old = time.monotonic() - self._written_at >= REPAIR_S  # else the watch may be late
+        is_changed = current != self._written or (current is not None and self._is_lost and is_old)
         return (is_late or not self._failures) and (
             is_changed or (is_late and current is not None)
         )
@@ -139,6 +151,7 @@ class NodeCondition:
         else:
             delay_s = HEARTBEAT_S * about(1)
             self._failures, self._problem, self._written = 0, "", current
+            self._written_at, self._is_lost = time.monotonic(), False
         self._due = time.monotonic() + delay_s
 
     async def _write(self, cluster: Cluster, current: Condition | None) -> None:

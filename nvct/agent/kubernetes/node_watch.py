@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+from nvct.agent import node_news
 from nvct.agent.kubernetes.cluster import NODE
 from nvct.errors import NvctError
 
@@ -38,6 +39,7 @@ async def follow(
     while True:
         try:
             async for node in cluster.changes(NODE, name):
+                node_news.tell(name, node)
                 see(node)
                 failures = 0
             continue

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 
+from nvct.agent import node_news
 from nvct.errors import HostError
 from nvct.linux.files import write_atomic
 
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
             Raises:
                 HostError: this fails.
             """
+
+        def lacks(self, labels: Labels) -> bool:
+            """Return whether it is known that somebody has removed or changed labels there."""
 
         async def close(self) -> None:
             """End; the labels stay or go, as NVIDIA's program has it."""
@@ -62,6 +66,10 @@ class File:
                 f"labels cannot be written to {self._path}: {error.strerror}"
             ) from error
 
+    def lacks(self, _labels: Labels) -> bool:
+        """Return False: nobody tells."""
+        return False
+
     async def close(self) -> None:
         """Remove the file, unless it stays."""
         if not self._stays:
@@ -77,6 +85,10 @@ class StandardOutput:
         sys.stdout.write(text_of(labels))
         sys.stdout.flush()
 
+    def lacks(self, _labels: Labels) -> bool:
+        """Return False: nobody tells."""
+        return False
+
     async def close(self) -> None:
         """Do nothing."""
 
@@ -89,6 +101,15 @@ class OwnNode:
         self._cluster = cluster
         self._node = node
         self._applied: tuple[str, Labels] | None = None
+        self._there: Labels | None = None  # as a watch of this process tells
+        self._stop_listening = node_news.listen(node, self._see)
+
+    def _see(self, node: Object | None) -> None:
+        self._there = None if node is None else node["metadata"].get("labels") or {}
+
+    def lacks(self, labels: Labels) -> bool:
+        """Return whether the watch tells of a Node without these labels."""
+        return self._there is not None and not labels.items() <= self._there.items()
 
     async def write(self, labels: Labels) -> None:
         """Apply the labels; those that were applied before and are left out now are removed.
@@ -108,6 +129,7 @@ class OwnNode:
                 status=NOT_FOUND,
             )
         uid, there = node["metadata"]["uid"], node["metadata"].get("labels") or {}
+        self._there = None  # what the watch has told is older
         if self._applied == (uid, labels) and labels.items() <= there.items():
             return
         # With the uid, an apply never creates a Node that was deleted just now.
@@ -117,6 +139,7 @@ class OwnNode:
 
     async def close(self) -> None:
         """End; the labels stay."""
+        self._stop_listening()
         await self._cluster.close()
 
 
@@ -161,6 +184,10 @@ class NodeFeature:
                 "spec": {"labels": dict.fromkeys(left)},
             }
             await self._cluster.merge(kind, manifest, MANAGER)
+
+    def lacks(self, _labels: Labels) -> bool:
+        """Return False: nobody tells."""
+        return False
 
     async def close(self) -> None:
         """End; the object stays."""

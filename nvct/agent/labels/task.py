@@ -38,6 +38,9 @@ PERIOD_S = 30.0
 """Until the next look if nothing seems to have changed."""
 RETRY_S = 10.0
 """Until the next attempt after a failure."""
+REPAIR_S = 30.0
+"""After labels were written, until they are written again because somebody has removed some; twice
+as long each time, up to the interval."""
 
 
 class NodeLabels:
@@ -72,7 +75,8 @@ class NodeLabels:
         self._timestamp = int(time.time())
         self._settings = load()
         self._discovery = discovery(self._settings)
-        self._due_at = 0.0
+        self._due_at = self._repair_at = 0.0
+        self._repair_s = REPAIR_S
         self._problem = ""
         self._warnings: list[str] = []
 
@@ -122,7 +126,7 @@ class NodeLabels:
         due = 0.0
         while not self.reload.is_set():
             current = self._discovery.signature()
-            if current != signature or time.monotonic() > due:
+            if current != signature or time.monotonic() > due or self._is_lost(output):
                 is_change = current != signature
                 delay_s = SETTLE_S if is_change else min(PERIOD_S, self._interval_s)
                 is_first = signature is None and self.labels is None
@@ -140,6 +144,11 @@ class NodeLabels:
                 due = time.monotonic() + delay_s
             await until_set(self.reload, tick(MACHINE_S))
         self._read_settings()
+
+    def _is_lost(self, output: Output) -> bool:
+        """Return whether somebody has removed labels, and they were not written just now."""
+        is_time = time.monotonic() >= self._repair_at
+        return is_time and self.labels is not None and output.lacks(self.labels)
 
     def _may_wait(self, error: NvctError) -> bool:
         """Return whether waiting may help, and the settings want it."""
@@ -172,9 +181,12 @@ class NodeLabels:
         own = custom.load(self._settings.labels_file) if self._settings.labels_file else {}
         labels, of_own = custom.added(labels, own)
         self._warn([*warnings, *more, *of_own])
-        if labels == self.labels and time.monotonic() < self._due_at:
+        is_lost = self._is_lost(output)
+        if labels == self.labels and time.monotonic() < self._due_at and not is_lost:
             return
         await output.write(labels)
+        self._repair_s = min(2 * self._repair_s, self._interval_s) if is_lost else REPAIR_S
+        self._repair_at = time.monotonic() + self._repair_s
         if labels != self.labels:
             self._log.info(f"{len(labels)} labels were written")
         self.labels = labels

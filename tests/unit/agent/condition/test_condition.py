@@ -9,6 +9,7 @@ import io
 
 import pytest
 
+from nvct.agent import node_news
 from nvct.agent.condition import condition, task
 from nvct.agent.kubernetes.cluster import EVENT, NODE, ClusterError
 from nvct.agent.logs import Log
@@ -98,6 +99,7 @@ class Lab:
 def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(task, "LOOK_S", 0.02)
     monkeypatch.setattr(task, "SETTLE_S", 0.2)
+    monkeypatch.setattr(task, "REPAIR_S", 0.3)
     monkeypatch.setattr(task, "DELAYS_S", (0.02, 0.1))
     return Lab()
 
@@ -124,6 +126,25 @@ def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> None:
     assert message.startswith("nvidia.com/gpu is lost: the kubelet was restarted. Read ")
     assert lab.cluster.node is not None
     assert lab.cluster.node["status"]["conditions"][0] is OTHERS
+
+
+def test_a_condition_that_somebody_has_removed_is_written_again(lab: Lab) -> None:
+    """Or that went with its Node, which the kubelet has made again."""
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: lab.cluster.writes == 1)
+            node_news.tell("node-1", {"metadata": {}, "status": {"conditions": [OTHERS]}})
+            assert lab.cluster.writes == 1, "the watch may be late"
+            await until(lambda: lab.cluster.writes == 2)
+            await asyncio.sleep(0.4)
+            assert lab.cluster.writes == 2
+            node_news.tell("node-1", None)
+            node_news.tell("node-1", lab.cluster.node)
+            await asyncio.sleep(0.4)
+            assert lab.cluster.writes == 2
+
+    asyncio.run(run())
 
 
 def test_what_passes_soon_is_not_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:

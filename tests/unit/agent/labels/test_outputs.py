@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
+from nvct.agent import node_news
 from nvct.agent.labels.outputs import OwnNode
 
 TYPE_CHECKING = False
@@ -29,6 +30,9 @@ class Server:
     async def apply(self, _kind: object, manifest: dict[str, Any], _manager: str) -> None:
         self.verbs.append("patch")
         self.labels |= manifest["metadata"]["labels"]
+
+    async def close(self) -> None:
+        pass
 
 
 def written(server: Server, *turns: dict[str, str]) -> list[str]:
@@ -78,3 +82,25 @@ def test_what_was_applied_by_an_earlier_process_is_applied_again() -> None:
     server = Server()
     server.labels |= LABELS
     assert written(server, LABELS) == ["get", "patch"]
+
+
+def test_a_watch_tells_that_labels_are_gone() -> None:
+    """Of another Node, of a deleted one, and of the time before a write, nothing follows."""
+    server = Server()
+    node = OwnNode(server, "node")  # type: ignore[arg-type]
+    without: dict[str, Any] = {"metadata": {"uid": "1"}}
+    assert not node.lacks(LABELS)
+    node_news.tell("other", without)
+    node_news.tell("node", None)
+    assert not node.lacks(LABELS)
+    node_news.tell("node", without)
+    assert node.lacks(LABELS)
+    asyncio.run(node.write(LABELS))
+    assert not node.lacks(LABELS)
+    node_news.tell("node", {"metadata": {"labels": {**LABELS, "a": "b"}}})
+    assert not node.lacks(LABELS)
+    node_news.tell("node", without)
+    assert node.lacks(LABELS)
+    asyncio.run(node.close())
+    node_news.tell("node", {"metadata": {"labels": LABELS}})
+    assert node.lacks(LABELS), "nobody is told any more"

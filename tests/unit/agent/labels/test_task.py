@@ -28,6 +28,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from nvct.agent.labels.facts import Labels
+
 REPOSITORY = Path(__file__).parents[4]
 PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.labels.main")
 SIZE = MigAttributes(
@@ -259,3 +261,42 @@ def test_a_failure_of_the_program_is_the_last_line_and_status_1(
     assert last.startswith("gpu-feature-discovery: ")
     assert sentence in last
     assert done.returncode == 1
+
+
+class Place:
+    """Stands for a Node from which somebody removes labels."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.is_empty = False
+
+    def lacks(self, _labels: Labels) -> bool:
+        return self.is_empty
+
+    async def write(self, _labels: Labels) -> None:
+        self.writes += 1
+
+    async def close(self) -> None:
+        pass
+
+
+def test_removed_labels_are_written_again_at_once_and_then_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever removes them each time costs no request a second."""
+    monkeypatch.setattr(task, "REPAIR_S", 0.3)
+    lab, place = Lab(tmp_path, "--sleep-interval=1h"), Place()
+    monkeypatch.setattr(lab.task, "_make_output", lambda _settings: place)
+
+    async def test() -> None:
+        async with lab.running():
+            await until(lambda: place.writes == 1)
+            await asyncio.sleep(0.4)
+            assert place.writes == 1
+            place.is_empty = True
+            await until(lambda: place.writes == 2)
+            await asyncio.sleep(0.1)
+            assert place.writes == 2
+            await until(lambda: place.writes == 3)
+
+    asyncio.run(test())
