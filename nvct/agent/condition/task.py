@@ -12,9 +12,9 @@ import asyncio
 import random
 import time
 
-from nvct.agent import node_news
 from nvct.agent.condition import condition, device_events
 from nvct.agent.condition.device_events import DeviceEvents
+from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import EVENT, NODE, NOT_FOUND, ClusterError
 from nvct.agent.waiting import tick
 

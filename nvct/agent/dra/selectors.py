@@ -12,7 +12,7 @@ from __future__ import annotations
 import operator
 import re
 
-from nvct.agent import quantity
+from nvct.agent.kubernetes import quantity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from nvct.agent.condition import condition
 from nvct.agent.kubernetes.cluster import EVENT, NODE, POD
-from nvct.agent.quantity import count
+from nvct.agent.kubernetes.quantity import count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from nvct.agent import node_news
+from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import NODE
 from nvct.errors import NvctError
 

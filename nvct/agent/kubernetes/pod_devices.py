@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from nvct.agent import quantity
 from nvct.agent.dra import claims, selectors, slices
+from nvct.agent.kubernetes import quantity
 from nvct.agent.kubernetes.cluster import (
     EVENT,
     FORBIDDEN,

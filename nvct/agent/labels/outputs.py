@@ -7,7 +7,7 @@ import contextlib
 import os
 import sys
 
-from nvct.agent import node_news
+from nvct.agent.kubernetes import node_news
 from nvct.errors import HostError
 from nvct.linux.files import write_atomic
 

@@ -9,8 +9,8 @@ import io
 
 import pytest
 
-from nvct.agent import node_news
 from nvct.agent.condition import condition, task
+from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import EVENT, NODE, ClusterError
 from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import until

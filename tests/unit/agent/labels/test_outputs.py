@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 
-from nvct.agent import node_news
+from nvct.agent.kubernetes import node_news
 from nvct.agent.labels.outputs import OwnNode
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent import quantity
+from nvct.agent.kubernetes import quantity
 
 
 @pytest.mark.parametrize(
