@@ -68,6 +68,15 @@ def parse(text: str) -> Configs:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DocumentError(f"error converting YAML to JSON: {reason}") from error
+    return of_document(document)
+
+
+def of_document(document: object) -> Configs:
+    """Return the configurations of a file's content by their names.
+
+    Raises:
+        DocumentError: as `parse`.
+    """
     try:
         return _configs(_mapping(document or {}, "the file"))
     except DocumentError as error:

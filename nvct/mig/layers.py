@@ -79,9 +79,10 @@ def _layer(layer: Layer, state: MigState, text: str) -> Configs:
         return config.parse(text) if text else {}
     known = MigState(gpus=tuple(_known_gpus())) if layer == "table" else state
     try:
-        return config.parse(export.as_yaml(export.generated(known)))
+        generated = export.generated(known)
     except HostError:
         return {}  # no GPU has a MIG mode
+    return config.of_document({"version": export.VERSION, "mig-configs": generated})
 
 
 def _known_gpus() -> Iterator[MigGpu]:
