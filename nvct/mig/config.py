@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
 
 ALL = "all"
+MERGE = "tag:yaml.org,2002:merge"
 FIELDS = ("devices", "mig-enabled", "mig-devices", "device-filter")
 
 
@@ -68,6 +69,8 @@ def parse(text: str) -> Configs:
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DocumentError(f"error converting YAML to JSON: {reason}") from error
+    except RecursionError as error:
+        raise DocumentError("error converting YAML to JSON: it is nested too deeply") from error
     return of_document(document)
 
 
@@ -189,13 +192,15 @@ def _devices(value: object) -> tuple[int, ...] | None:
 
 
 def _filters(value: object) -> tuple[DeviceId, ...]:
-    texts = [value] if isinstance(value, str) else value or []
+    if value is None or value == "":
+        return ()
+    texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise DocumentError(
             "the value of 'device-filter' is neither a string nor a list of strings, such as "
             '"0x20B210DE"'
         )
-    return tuple(device_id(text) for text in texts if text)
+    return tuple(map(device_id, texts))
 
 
 def _wish(value: object) -> dict[str, int]:
@@ -225,7 +230,11 @@ def _unique_keys(yaml: Any) -> Any:  # noqa: ANN401 - a module that is imported 
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            keys = [
+                # A merge key has no value of its own; what it brings in may be set again.
+                key.value if key.tag == MERGE else self.construct_object(key, deep=True)
+                for key, _ in node.value
+            ]
             for key in keys:
                 if keys.count(key) > 1:
                     raise yaml.YAMLError(f"key {key!r} already set in map")

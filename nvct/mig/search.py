@@ -74,7 +74,8 @@ def layout_for(
     wanted = _wanted(gpu, wish)
     if not wanted:
         return Layout(enabled=True)
-    fresh = _arrange(gpu, wanted, ())
+    is_too_much = wanted.total() > max(profile.slices for profile in gpu.profiles)
+    fresh = None if is_too_much else _arrange(gpu, wanted, ())
     if fresh is None:
         raise UsageError(_no_room(gpu, wanted), hint="nothing was changed; ask for less")
     places = {(part.kind, part.placement) for part in fresh.parts}

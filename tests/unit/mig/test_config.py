@@ -84,6 +84,20 @@ mig-configs:
             spec("devices: all, mig-enabled: true, mig-devices: {}, device-filter: A100"),
             "unable to create DeviceID from string 'A100'",
         ),
+        (
+            spec("devices: all, mig-enabled: false, device-filter: ['']"),
+            "unable to create DeviceID from string ''",
+        ),
+        (
+            spec("devices: all, mig-enabled: false, device-filter: false"),
+            "'device-filter' is neither a string nor a list of strings",
+        ),
+        (
+            spec("devices: all, mig-enabled: false, device-filter: 0"),
+            "'device-filter' is neither a string nor a list of strings",
+        ),
+        ("version: v1\n<<: {a: 1}\n<<: {b: 1}", "key '<<' already set in map"),
+        ("version: v1\nmig-configs: " + "[" * 2000 + "]" * 2000, "it is nested too deeply"),
     ],
 )
 def test_a_mistake_is_one_sentence(text: str, message: str) -> None:
@@ -92,6 +106,29 @@ def test_a_mistake_is_one_sentence(text: str, message: str) -> None:
 
     assert message in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("nothing", ["", "''", "[]"])
+def test_an_empty_filter_is_none(nothing: str) -> None:
+    configs = config.parse(spec(f"devices: all, mig-enabled: false, device-filter: {nothing}"))
+
+    assert configs["one"][0].filters == ()
+
+
+def test_entries_may_share_fields_by_an_anchor() -> None:
+    text = """
+version: v1
+mig-configs:
+  a:
+  - &small {devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 7}}
+  - {<<: *small, devices: [1]}
+  b: [*small]
+"""
+    configs = config.parse(text)
+
+    assert [each.devices for each in configs["a"]] == [(0,), (1,)]
+    assert configs["a"][1].wish == {"1g.10gb": 7}
+    assert configs["b"] == configs["a"][:1]
 
 
 def test_the_only_configuration_needs_no_name() -> None:

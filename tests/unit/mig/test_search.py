@@ -160,6 +160,12 @@ def test_an_unknown_profile_is_refused_by_name() -> None:
         layout_for(FOUR, {"9g.99gb": 1})
 
 
+@pytest.mark.parametrize("count", [8, 10**9, 10**30])
+def test_more_devices_than_slices_are_refused_before_a_search(count: int) -> None:
+    with pytest.raises(UsageError, match=f"has no room for {count} x 1c.7g.80gb"):
+        layout_for(SEVEN, {"1c.7g.80gb": count})
+
+
 def test_a_layout_for_the_same_wish_is_the_same() -> None:
     first = layout_for(SEVEN, {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1})
     again = layout_for(with_layout(SEVEN, first), {"3g.40gb": 1, "2g.20gb": 1, "1g.10gb": 2})
