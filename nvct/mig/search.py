@@ -77,7 +77,7 @@ def layout_for(
     is_too_much = wanted.total() > max(profile.slices for profile in gpu.profiles)
     fresh = None if is_too_much else _arrange(gpu, wanted, ())
     if fresh is None:
-        raise UsageError(_no_room(gpu, wanted), hint="nothing was changed; ask for less")
+        raise _no_room(gpu, wanted)
     places = {(part.kind, part.placement) for part in fresh.parts}
 
     def loss(kept: Kept) -> tuple[int, int, int]:
@@ -228,8 +228,14 @@ def _kept_part(each: _Bin) -> Part:
     )
 
 
-def _no_room(gpu: MigGpu, wanted: Mapping[str, int]) -> str:
+def _no_room(gpu: MigGpu, wanted: Mapping[str, int]) -> UsageError:
     wish = ", ".join(f"{count} x {name}" for name, count in wanted.items())
     if not any(profile.placements for profile in gpu.profiles):
-        return f"NVML does not say where GPU {gpu.index} ({gpu.name}) can have MIG instances"
-    return f"GPU {gpu.index} ({gpu.name}) has no room for {wish}"
+        return UsageError(
+            f"NVML does not say where GPU {gpu.index} ({gpu.name}) can have MIG instances",
+            hint="nothing was changed; it may say so in MIG mode: apply with --mode-only first",
+        )
+    return UsageError(
+        f"GPU {gpu.index} ({gpu.name}) has no room for {wish}",
+        hint="nothing was changed; ask for less",
+    )

@@ -81,18 +81,30 @@ def gpu_of(table: Table, index: int = 0) -> MigGpu:
 
 
 def with_placements(gpu: MigGpu) -> MigGpu:
-    """Return a GPU whose profiles have placements: the table's where NVML does not say."""
-    table = of_device(gpu.device)
-    if table is None or all(profile.placements for profile in gpu.profiles):
+    """Return a GPU whose profiles have placements: a table's where NVML does not say.
+
+    It is the table of the GPU. A GPU that has none gets that of a GPU with as many slices, because
+    all GPUs of one number of slices have the same placements so far; NVML refuses others.
+    """
+    if all(profile.placements for profile in gpu.profiles):
         return gpu
-    known = {profile.name: profile.placements for profile in table.profiles}
+    table = of_device(gpu.device) or _alike(gpu)
+    known = {(p.kind, p.slices): p.placements for p in table.profiles} if table else {}
     return replace(
         gpu,
         profiles=tuple(
-            p if p.placements else replace(p, placements=known.get(p.name, ()))
+            p if p.placements else replace(p, placements=known.get((p.kind, p.slices), ()))
             for p in gpu.profiles
         ),
     )
+
+
+def _alike(gpu: MigGpu) -> Table | None:
+    """Return the table with as many slices that has most of a GPU's kinds of profiles."""
+    slices = max(profile.slices for profile in gpu.profiles)
+    kinds = {profile.kind for profile in gpu.profiles}
+    alike = (each for each in tables() if max(p.slices for p in each.profiles) == slices)
+    return max(alike, key=lambda each: len(kinds & {p.kind for p in each.profiles}), default=None)
 
 
 def _table(gpu: dict[str, Any], rows: list[dict[str, Any]]) -> Table:
