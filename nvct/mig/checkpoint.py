@@ -7,17 +7,22 @@ import json
 
 from nvct.errors import DocumentError, UsageError
 from nvct.host.nvml.mig_model import Placement
-from nvct.mig.layout import ComputePart, Layout, Part, layout_of
+from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, Part, layout_of
 from nvct.mig.plan import Plan
+from nvct.mig.tables import with_placements
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.mig_model import MigGpu, MigState
 
 VERSION = "v1"
+MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)
+"""What a document of another form raises."""
+LIMIT = 1 << 16
+"""Of numbers of profiles and slices; those of all GPUs are much smaller."""
 
 
 def of_state(state: MigState) -> dict[str, Any]:
@@ -51,13 +56,13 @@ def parse(text: str) -> Plan:
     """
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DocumentError(f"a checkpoint is not JSON: {error}") from error
     try:
         if document["Version"] != VERSION:
             raise DocumentError(f"a checkpoint of an unknown version: {document['Version']}")
         return plan_of(document["MigState"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         raise DocumentError(f"a checkpoint is malformed: {error!r}") from error
 
 
@@ -76,7 +81,7 @@ def check(plan: Plan, state: MigState) -> None:
     """Check that this machine can have what a checkpoint says.
 
     Raises:
-        UsageError: a GPU is not there, or has no such profile or placement.
+        UsageError: a GPU is not there, or cannot have such instances.
     """
     gpus = {gpu.uuid: gpu for gpu in state.gpus if gpu.capable}
     for uuid, layout in plan.layouts.items():
@@ -84,16 +89,29 @@ def check(plan: Plan, state: MigState) -> None:
             raise UsageError(
                 f"no GPU {uuid} with a MIG mode on this machine", hint="nothing was changed"
             )
-        profiles = {profile.kind: profile for profile in gpus[uuid].profiles}
-        for part in layout.parts:
-            profile = profiles.get(part.kind)
-            allowed = profile and (part.placement in profile.placements or not profile.placements)
-            if not allowed:
-                raise UsageError(
-                    f"GPU {uuid} can have no instance of profile {part.kind} at slice "
-                    f"{part.placement.start} of size {part.placement.size}",
-                    hint="nothing was changed",
-                )
+        problem = _problem(with_placements(gpus[uuid]), layout)
+        if problem:
+            raise UsageError(f"GPU {uuid} can have {problem}", hint="nothing was changed")
+
+
+def _problem(gpu: MigGpu, layout: Layout) -> str:
+    """Return what of a layout a GPU cannot have, for a sentence; "" if it can have all."""
+    if layout.parts and not layout.enabled:
+        return "no MIG instances while its MIG mode is off"
+    profiles = {profile.kind: profile for profile in gpu.profiles}
+    used: set[int] = set()
+    for part in layout.parts:
+        profile, (start, size) = profiles.get(part.kind), part.placement
+        if profile is None or (profile.placements and part.placement not in profile.placements):
+            return f"no instance of profile {part.kind} at slice {start} of size {size}"
+        slices = set(range(start, start + size))
+        if used & slices:
+            return f"no two instances at slice {min(used & slices)}"
+        used |= slices
+        if sum(COMPUTE_SLICES.get(c.kind, 99) for c in part.compute) > profile.slices:
+            kinds = ", ".join(str(compute.kind) for compute in part.compute)
+            return f"no compute instances of profiles {kinds} in one of {profile.name}"
+    return ""
 
 
 def _instance(part: Part) -> dict[str, Any]:
@@ -108,11 +126,17 @@ def _instance(part: Part) -> dict[str, Any]:
 def _part(instance: Mapping[str, Any]) -> Part:
     place = instance["Placement"]
     compute = (
-        ComputePart(kind=int(c["ProfileID"]), engine=int(c["EngProfileID"]))
+        ComputePart(kind=_number(c["ProfileID"]), engine=_number(c["EngProfileID"]))
         for c in instance["ComputeInstances"] or ()
     )
     return Part(
-        kind=int(instance["ProfileID"]),
-        placement=Placement(int(place["Start"]), int(place["Size"])),
+        kind=_number(instance["ProfileID"]),
+        placement=Placement(_number(place["Start"]), _number(place["Size"])),
         compute=tuple(compute),
     )
+
+
+def _number(value: object) -> int:
+    if type(value) is not int or not 0 <= value < LIMIT:
+        raise ValueError(f"{value!r} is no profile or slice")
+    return value

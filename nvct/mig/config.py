@@ -65,7 +65,7 @@ def parse(text: str) -> Configs:
     import yaml
 
     try:
-        document = yaml.load(text, Loader=_unique_keys(yaml))  # noqa: S506 - a SafeLoader
+        document = yaml.load(text, Loader=unique_keys(yaml))  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DocumentError(f"error converting YAML to JSON: {reason}") from error
@@ -225,7 +225,7 @@ def _mapping(value: object, what: str) -> dict[str, Any]:
     return value
 
 
-def _unique_keys(yaml: Any) -> Any:  # noqa: ANN401 - a module that is imported late
+def unique_keys(yaml: Any) -> Any:  # noqa: ANN401 - a module that is imported late
     """Return a SafeLoader that refuses a key which a map has twice."""
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]

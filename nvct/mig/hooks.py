@@ -7,13 +7,17 @@ import subprocess
 from dataclasses import dataclass, field
 
 from nvct.errors import DocumentError, HostError
+from nvct.mig import config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from typing import TypeAlias
 
     Hooks: TypeAlias = Mapping[str, Sequence["Hook"]]
+
+VERSION = "v1"
+NAMES = ("apply-start", "pre-apply-mode", "pre-apply-config", "apply-exit")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +34,23 @@ def parse(text: str) -> Hooks:
     """Return the hooks of a file by their names.
 
     Raises:
-        DocumentError: the file is malformed.
+        DocumentError: the file is malformed, or has an unknown word: its command would never run.
     """
     import yaml
 
     try:
-        document = yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+        document = yaml.load(text, Loader=config.unique_keys(yaml))  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
         raise DocumentError(f"it is not YAML: {' '.join(str(error).split())}") from error
+    if document is None:
+        return {}
     try:
-        return {
-            str(name): tuple(_hook(item) for item in items)
-            for name, items in (document.get("hooks") or {}).items()
-        }
+        _check_words(document, ("version", "hooks"), "the file")
+        hooks = document.get("hooks") or {}
+        _check_words(hooks, NAMES, "hooks")
+        if document.get("version", VERSION) != VERSION:
+            raise DocumentError(f"unknown version: {document['version']}")
+        return {name: tuple(_hook(item) for item in items or ()) for name, items in hooks.items()}
     except (AttributeError, KeyError, TypeError) as error:
         raise DocumentError(
             "it is not a map `hooks` of names to lists of command, args, envs and workdir"
@@ -70,11 +78,20 @@ def run(hooks: Hooks, name: str, env: Mapping[str, str], *, shows_output: bool =
             raise HostError(
                 f"error running {name} hook: {hook.command}: exit status {error.returncode}"
             ) from error
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a NUL in a word, = in a variable's name
             raise HostError(f"error running {name} hook: {hook.command}: {error}") from error
 
 
+def _check_words(fields: Mapping[str, object], known: Collection[str], where: str) -> None:
+    unknown = [str(word) for word in fields.keys() - set(known)]
+    if unknown:
+        raise DocumentError(
+            f"unexpected field of {where}: {min(unknown)}", hint=f"known are {', '.join(known)}"
+        )
+
+
 def _hook(item: Mapping[str, object]) -> Hook:
+    _check_words(item, ("command", "args", "envs", "workdir"), "a hook")
     args, envs = item.get("args") or [], item.get("envs") or {}
     if not isinstance(args, list) or not isinstance(envs, dict):
         raise TypeError

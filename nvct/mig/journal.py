@@ -8,16 +8,19 @@ instances do not survive a reboot either.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
 
-from nvct.errors import DocumentError
+from nvct.errors import DocumentError, HostError
 from nvct.linux import files
 from nvct.mig import checkpoint
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nvct.mig.plan import Plan
 
 TARGET = "Target"
@@ -36,45 +39,69 @@ class Journal:
         """The journal's path."""
         return f"{self.folder}/mig-journal.json"
 
-    def lock(self) -> files.Lock:
-        """Return the lock that every change takes.
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the lock that every change takes.
 
         Raises:
-            OSError: the folder cannot be created.
+            HostError: another program holds it for too long, or the folder cannot be written.
         """
-        os.makedirs(self.folder, mode=0o700, exist_ok=True)
-        return files.Lock(f"{self.folder}/mig.lock", LOCK_S)
+        with contextlib.ExitStack() as held:
+            with self._writing():
+                os.makedirs(self.folder, mode=0o700, exist_ok=True)
+                held.enter_context(files.Lock(f"{self.folder}/mig.lock", LOCK_S))
+            yield
 
     def open(self, before: Plan, after: Plan) -> None:
         """Write the journal; it is on disk when this returns.
 
         Raises:
-            OSError: it cannot be written.
+            HostError: it cannot be written.
         """
         document = checkpoint.of_layouts(before.layouts)
         document[TARGET] = checkpoint.of_layouts(after.layouts)["MigState"]
         text = checkpoint.text_of(document)
-        files.write_atomic(self.path, text.encode(), mode=0o600, sync=True)
+        with self._writing():
+            files.write_atomic(self.path, text.encode(), mode=0o600, sync=True)
 
     def close(self) -> None:
-        """Remove the journal: the change has ended, with success or failure."""
-        os.unlink(self.path)
+        """Remove the journal: the change has ended, with success or failure.
+
+        Raises:
+            HostError: it cannot be removed.
+        """
+        with self._writing(), contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path)
 
     def read(self) -> tuple[Plan, Plan] | None:
         """Return the layouts before and after an interrupted change, None if there is none.
 
         Raises:
             DocumentError: the journal is damaged.
+            HostError: it cannot be read.
         """
         try:
-            text = files.read_bytes(self.path).decode()
+            data = files.read_bytes(self.path)
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise HostError(f"{self.path} cannot be read: {error.strerror}") from error
         try:
+            text = data.decode()
             before = checkpoint.parse(text)
             return before, checkpoint.plan_of(json.loads(text)[TARGET])
-        except (KeyError, TypeError, ValueError, DocumentError) as error:
+        except (*checkpoint.MALFORMED, DocumentError) as error:
             raise DocumentError(
                 f"the journal of a MIG change is damaged: {self.path}",
                 hint="compare `nvct mig export` with what you want, then remove the file",
+            ) from error
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise HostError(
+                f"a change of MIG cannot be recorded in {self.folder}: {error.strerror}",
+                hint="it needs root, and a folder that can be written",
             ) from error

@@ -13,6 +13,8 @@ import json
 import os
 import time
 
+from nvct.errors import HostError
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -40,28 +42,49 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
         wait_s: for the other side to see it.
 
     Raises:
-        OSError: it cannot be written.
+        HostError: it cannot be written.
+    """
+    path = f"{folder}/{FILE}"
+    try:
+        fd = _write(folder, path, paused)
+    except OSError as error:
+        raise HostError(
+            f"a change of MIG cannot be announced in {path}: {error.strerror}"
+        ) from error
+    try:
+        time.sleep(wait_s)
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # another announcement replaced it
+            os.unlink(path)
+        _own.discard(_identity(fd))
+        os.close(fd)
+
+
+def _write(folder: str, path: str, paused: Paused) -> int:
+    """Write an announcement, and return its locked file.
+
+    Raises:
+        OSError: it cannot be written; nothing of it stays.
     """
     os.makedirs(folder, mode=FOLDER_MODE, exist_ok=True)
-    path = f"{folder}/{FILE}"
     temporary = f"{path}.{os.getpid()}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        own = _identity(fd)
-        _own.add(own)
+        _own.add(_identity(fd))  # before anybody can read it
         stays = {uuid: sorted(instances) for uuid, instances in paused.items()}
-        os.write(fd, json.dumps(stays).encode())
+        data = json.dumps(stays).encode()
+        while data:
+            data = data[os.write(fd, data) :]
         os.rename(temporary, path)
-        try:
-            time.sleep(wait_s)
-            yield
-        finally:
-            with contextlib.suppress(FileNotFoundError):  # another announcement replaced it
-                os.unlink(path)
-            _own.discard(own)
-    finally:
+    except BaseException:
+        _own.discard(_identity(fd))
         os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    return fd
 
 
 def read(folder: str, *, of_others: bool = False) -> Paused:

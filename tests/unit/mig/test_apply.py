@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from dataclasses import replace
@@ -16,12 +17,14 @@ from nvct.host.nvml.session import NvmlSession
 from nvct.mig import checkpoint, config, export, plan
 from nvct.mig.apply import AGENT, Machine, apply, recover
 from nvct.mig.holders import Holder
+from nvct.mig.journal import Journal
 from nvct.sim import node_changes, rehearsal
 from tests.unit.mig.conftest import library_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
     from typing import Any
 
     from nvct.host.nvml.mig_model import MigState
@@ -189,12 +192,37 @@ def test_a_change_that_was_complete_when_killed_stays(machine: Machine) -> None:
     assert layouts(machine) == after
 
 
-def test_a_damaged_journal_stops_every_change(machine: Machine) -> None:
-    machine.journal.lock().__enter__()
-    with open(machine.journal.path, "w", encoding="utf-8") as file:
-        file.write('{"Version":"v1"')
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b'{"Version":"v1"',
+        b"[]",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"Version":"v1","MigState":{"Devices":null}}',
+    ],
+    ids=["empty", "cut off", "a list", "binary", "deep", "without a target"],
+)
+def test_a_damaged_journal_stops_every_change(machine: Machine, data: bytes) -> None:
+    with machine.journal.lock():
+        pass
+    with open(machine.journal.path, "wb") as file:
+        file.write(data)
     with pytest.raises(DocumentError, match="the journal of a MIG change is damaged"):
         recover(machine)
+    assert os.path.exists(machine.journal.path)
+
+
+@pytest.mark.parametrize("place", ["file/run", "/proc/none"])
+def test_nothing_changes_without_a_journal(machine: Machine, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").touch()
+    before = layouts(machine)
+    elsewhere = replace(machine, journal=Journal(str(tmp_path / place)))
+
+    with pytest.raises(HostError, match="a change of MIG cannot be recorded in"):
+        apply(elsewhere, resolve(spec(BALANCED)))
+    assert layouts(machine) == before
 
 
 def test_hooks_run_in_their_order(machine: Machine) -> None:
@@ -229,6 +257,45 @@ def test_a_checkpoint_is_restored_with_its_places(machine: Machine) -> None:
 
     apply(machine, restore)
     assert layouts(machine) == before
+
+
+def _instance(kind: int, start: int, size: int, compute: int = 0) -> dict[str, Any]:
+    return {
+        "ProfileID": kind,
+        "Placement": {"Start": start, "Size": size},
+        "ComputeInstances": [{"ProfileID": compute, "EngProfileID": 0}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("instances", "mode", "problem"),
+    [
+        ([_instance(0, 0, 1)], 0, "no MIG instances while its MIG mode is off"),
+        ([_instance(0, 0, 1), _instance(0, 0, 1)], 1, "no two instances at slice 0"),
+        ([_instance(4, 0, 8, 4), _instance(0, 6, 1)], 1, "no two instances at slice 6"),
+        ([_instance(0, 0, 1, 4)], 1, "no compute instances of profiles 4 in one of 1g.10gb"),
+        ([_instance(0, 0, 1, 99)], 1, "no compute instances of profiles 99 in one of 1g.10gb"),
+        ([_instance(2, 1, 4, 2)], 1, "no instance of profile 2 at slice 1 of size 4"),
+    ],
+)
+def test_an_impossible_checkpoint_is_refused_while_mig_mode_is_off(
+    machine: Machine, instances: Any, mode: int, problem: str
+) -> None:
+    state = machine.session.mig()
+    gpu = {"UUID": state.gpus[0].uuid, "MigMode": mode, "GpuInstances": instances}
+    saved = checkpoint.parse(json.dumps({"Version": "v1", "MigState": {"Devices": [gpu]}}))
+
+    with pytest.raises(UsageError, match=problem):
+        checkpoint.check(saved, state)
+
+
+@pytest.mark.parametrize("number", ["0.5", "1e999", "-1", "true", '"0"', "1" + "0" * 30])
+def test_a_number_of_a_checkpoint_is_one(number: str) -> None:
+    gpu = {"UUID": "GPU-0", "MigMode": 1, "GpuInstances": [_instance(0, 0, 1)]}
+    text = json.dumps({"Version": "v1", "MigState": {"Devices": [gpu]}})
+
+    with pytest.raises(DocumentError, match="a checkpoint is malformed"):
+        checkpoint.parse(text.replace('"Start": 0', f'"Start": {number}'))
 
 
 def test_gpus_that_need_a_reset_for_their_mode_get_it_once(

@@ -186,6 +186,33 @@ def test_a_hook_that_fails_stops_before_anything_changes(
     assert layouts(machine) == before
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("version: v2", "unknown version: v2"),
+        ("hooks: {aply-start: []}", "unexpected field of hooks: aply-start"),
+        ("hook: {}", "unexpected field of the file: hook"),
+        ("hooks: {apply-start: [{command: x, arg: []}]}", "unexpected field of a hook: arg"),
+        ("hooks: {apply-start: [], apply-start: []}", "already set in map"),
+        ("[]", "it is not a map"),
+        ("hooks: {apply-start: [null]}", "it is not a map"),
+        ('hooks: {apply-start: [{command: "a\\0"}]}', "error running apply-start hook: a"),
+        ("hooks: {apply-start: [{command: x, envs: {A=: b}}]}", "error running apply-start hook"),
+    ],
+)
+def test_a_mistake_in_a_hooks_file_is_named(
+    machine: Machine, configs: str, tmp_path: Path, text: str, message: str
+) -> None:
+    before = layouts(machine)
+    (tmp_path / "hooks.yaml").write_text(text)
+
+    with pytest.raises(HostError) as caught:
+        invoke(machine, "apply", "-f", configs, "-c", "none", "-k", str(tmp_path / "hooks.yaml"))
+
+    assert message in caught.value.message
+    assert layouts(machine) == before
+
+
 def test_a_checkpoint_is_restored(machine: Machine, configs: str, tmp_path: Path) -> None:
     file = str(tmp_path / "checkpoint.json")
     invoke(machine, "checkpoint", "-f", file)

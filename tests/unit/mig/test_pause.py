@@ -8,6 +8,7 @@ import signal
 
 import pytest
 
+from nvct.errors import HostError
 from nvct.mig import pause
 
 TYPE_CHECKING = False
@@ -30,6 +31,16 @@ def test_a_change_that_fails_ends_its_announcement(tmp_path: Path) -> None:
     with pytest.raises(ValueError), pause.announce(str(tmp_path), STAYS):
         raise ValueError
     assert os.listdir(tmp_path) == []
+
+
+def test_one_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / pause.FILE).mkdir()
+    with (
+        pytest.raises(HostError, match=r"cannot be announced in .*: Is a directory"),
+        pause.announce(str(tmp_path), STAYS),
+    ):
+        pass
+    assert os.listdir(tmp_path) == [pause.FILE]
 
 
 def test_one_that_another_has_replaced_ends_without_an_error(tmp_path: Path) -> None:

@@ -14,13 +14,10 @@ from nvct.mig import config, plan, tables
 UNKNOWN = 0x29FF10DE
 
 
-def silent(name: str, device: int, rename: str = "") -> MigGpu:
+def silent(name: str, device: int, rename: tuple[str, str] = ("", "")) -> MigGpu:
     """Return a GPU whose NVML names no placements, as while MIG mode is off."""
     gpu = tables.gpu_of(tables.of_name(name))
-    profiles = (
-        replace(p, placements=(), name=p.name.replace(*rename.split(":")) if rename else p.name)
-        for p in gpu.profiles
-    )
+    profiles = (replace(p, placements=(), name=p.name.replace(*rename)) for p in gpu.profiles)
     return replace(gpu, device=device, name="GPU of tomorrow", profiles=tuple(profiles))
 
 
@@ -34,7 +31,7 @@ def test_a_gpu_without_a_table_has_the_placements_of_one_with_as_many_slices(nam
 
 
 def test_names_of_profiles_may_differ_from_the_tables() -> None:
-    gpu = tables.with_placements(silent("GB200", 0x294110DE, "3g.93gb:3g.95gb"))
+    gpu = tables.with_placements(silent("GB200", 0x294110DE, ("3g.93gb", "3g.95gb")))
 
     made = plan.make(
         MigState(gpus=(gpu,)), [config.Spec(devices=None, enabled=True, wish={"3g.95gb": 2})]
@@ -52,4 +49,5 @@ def test_a_gpu_like_no_other_needs_its_mode_first() -> None:
         plan.make(MigState(gpus=(eight,)), wish)
 
     assert "--mode-only" in caught.value.hint
-    assert plan.make(MigState(gpus=(eight,)), wish, mode_only=True)
+    made = plan.make(MigState(gpus=(eight,)), wish, mode_only=True)
+    assert made.layouts[eight.uuid].enabled
