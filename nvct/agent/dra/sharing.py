@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
     from nvct.agent.kubernetes.cluster import Object
 
-GROUP = "resource.nvidia.com/"
-KINDS = ("GpuConfig", "MigDeviceConfig")
+VERSION = "resource.nvidia.com/v1beta1"
+KINDS = {
+    "GpuConfig": ("strategy", "timeSlicingConfig", "mpsConfig"),
+    "MigDeviceConfig": ("strategy", "mpsConfig"),
+}
+"""The kinds of configurations, and the fields of `sharing` of each."""
 TIME_SLICING, MPS = "TimeSlicing", "MPS"
 INTERVALS = ("Default", "Short", "Medium", "Long")
 
@@ -47,25 +51,29 @@ def check(claim: Object, requests: Collection[str]) -> list[str]:
 def _check(parameters: object) -> list[str]:
     if not isinstance(parameters, dict):
         raise RequestError("the claim's configuration is no object")
-    version, kind = str(parameters.get("apiVersion", "")), parameters.get("kind")
-    if not version.startswith(GROUP) or kind not in KINDS:
+    version, kind = str(parameters.get("apiVersion", "")), str(parameters.get("kind"))
+    if version != VERSION or kind not in KINDS:
         raise RequestError(
             f"the claim's configuration is of kind {version}/{kind}",
-            hint=f"{DRIVER} of nvct has {' and '.join(KINDS)} of {GROUP}v1beta1",
+            hint=f"{DRIVER} of nvct has {' and '.join(KINDS)} of {VERSION}",
         )
-    sharing = parameters.get("sharing")
-    if sharing is None:
+    _check_fields(parameters, ("apiVersion", "kind", "sharing"), "")
+    if parameters.get("sharing") is None:
         return []
-    strategy = _field(sharing, "strategy", "sharing") or TIME_SLICING
-    if strategy == MPS:
+    sharing = _check_fields(parameters["sharing"], KINDS[kind], "sharing")
+    strategy = sharing.get("strategy", TIME_SLICING)
+    if strategy == MPS or sharing.get("mpsConfig") is not None:
         raise RequestError(
             "the claim asks for sharing by MPS, which nvct does not have yet",
             hint="without it, its containers share the GPU by time-slicing",
         )
     if strategy != TIME_SLICING:
         raise RequestError(f"unknown sharing strategy {strategy!r}", hint=TIME_SLICING)
-    config = _field(sharing, "timeSlicingConfig", "sharing") or {}
-    interval = _field(config, "interval", "sharing.timeSlicingConfig") or INTERVALS[0]
+    config = sharing.get("timeSlicingConfig")
+    if config is None:
+        return []
+    config = _check_fields(config, ("interval",), "sharing.timeSlicingConfig")
+    interval = config.get("interval", INTERVALS[0])
     if interval not in INTERVALS:
         raise RequestError(f"unknown interval {interval!r}", hint=f"one of {', '.join(INTERVALS)}")
     return (
@@ -73,7 +81,14 @@ def _check(parameters: object) -> list[str]:
     )
 
 
-def _field(table: Any, name: str, place: str) -> Any:  # noqa: ANN401 - of somebody's document
+def _check_fields(table: object, known: Collection[str], path: str) -> dict[str, Any]:
+    """Return a table of somebody's document, if all of its fields are known."""
+    where = f"{path} of the claim's configuration" if path else "the claim's configuration"
     if not isinstance(table, dict):
-        raise RequestError(f"{place} of the claim's configuration is no object")
-    return table.get(name)
+        raise RequestError(f"{where} is no object")
+    unknown = sorted(str(name) for name in table.keys() - set(known))
+    if unknown:
+        raise RequestError(
+            f"{where} has no field {unknown[0]}", hint=f"known are {', '.join(known)}"
+        )
+    return table

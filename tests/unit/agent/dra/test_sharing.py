@@ -54,6 +54,22 @@ def test_another_interval_has_no_effect() -> None:
         (config(strategy="TimeSlicing", timeSlicingConfig={"interval": "x"}), "unknown interval"),
         (config(strategy="TimeSlicing", timeSlicingConfig=5), "is no object"),
         ({**config(), "sharing": "x"}, "sharing of the claim's"),
+        ({**config(), "apiVersion": "resource.nvidia.com/v9"}, "v9/GpuConfig"),
+        ({**config(), "mps": {}}, "has no field mps"),
+        ({**config(), "metadata": {}}, "has no field metadata"),
+        (config(stratgy="MPS"), "sharing of the claim's configuration has no field stratgy"),
+        (
+            config(strategy="TimeSlicing", timeSlicingConfig={"intervall": "Long"}),
+            "sharing.timeSlicingConfig of the claim's configuration has no field intervall",
+        ),
+        (
+            config("MigDeviceConfig", strategy="TimeSlicing", timeSlicingConfig={}),
+            "has no field timeSlicingConfig",
+        ),
+        (config(strategy="TimeSlicing", mpsConfig={"defaultActiveThreadPercentage": 10}), "MPS"),
+        (config(mpsConfig={}), "MPS"), (config(strategy=""), "unknown sharing strategy"),
+        (config(strategy="TimeSlicing", timeSlicingConfig=False), "is no object"),
+        ({**config(), "kind": []}, r"/\[\]"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(parameters: object, message: str) -> None:
