@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 
-QUANTITY = re.compile(r"(\d{1,18})(?:\.(\d{1,9}))?([kMGTPE]i?|Ki|[eE]\d{1,2}|)")
-UNITS: dict[str, int] = {"": 1, "k": 10**3} | {
+QUANTITY = re.compile(
+    r"(\d{1,18})(?:\.(\d{1,9}))?(?:[eE](?P<exponent>[-+]?\d{1,2})|(?P<unit>k|Ki|[MGTPE]i?|m|))"
+)
+UNITS: dict[str, float] = {"": 1, "m": 0.001, "k": 1000, "Ki": 1024} | {
     f"{letter}{binary}": (1024 if binary else 1000) ** power
-    for power, letter in enumerate("KMGTPE", 1)
+    for power, letter in enumerate("MGTPE", 2)
     for binary in ("", "i")
 }
 
@@ -22,7 +24,8 @@ def parse(text: str) -> float | None:
     match = QUANTITY.fullmatch(text)
     if match is None:
         return None
-    unit = UNITS[match[3]] if match[3] in UNITS else 10 ** int(match[3][1:])
+    exponent = match["exponent"]
+    unit = UNITS[match["unit"]] if exponent is None else 10 ** int(exponent)
     return float(f"{match[1]}.{match[2]}") * unit if match[2] else int(match[1]) * unit
 
 

@@ -144,3 +144,9 @@ def test_the_condition_of_a_node_says_whether_pods_can_have_its_gpus() -> None:
         ("old", "Unknown", f"the agent has been silent since {old:%Y-%m-%dT%H:%M:%SZ}"),
         ("strange", "Unknown", "the condition does not tell when it was written"),
     ]
+
+
+def test_counts_may_have_units() -> None:
+    found = fleet.gpu_node(node("x", {}, gpu="1k", gpumem="240k"), None, {})
+
+    assert found.gpus == {"nvidia.com/gpu": 1000, "nvidia.com/gpumem": 240_000}

@@ -132,6 +132,18 @@ def test_a_pod_that_waits_is_told_who_has_the_gpus_of_each_node(cluster: FakeClu
     assert "node cpu" not in said
 
 
+def test_counts_may_have_units(cluster: FakeCluster) -> None:
+    """The API server writes 3000 as 3k: shared GPUs, or their memory in other software."""
+    shared = node("x", 0)
+    shared["status"]["allocatable"] = {"nvidia.com/gpu": "2k", "nvidia.com/gpumem": "240k"}
+    user = pod("user", gpus=1, node="x")
+    user["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "3k"
+    cluster.put(NODE, shared)
+    cluster.put(POD, pod("train", gpus=1), user)
+
+    assert "node x has 2000, 1 taken by team/user (1)" in lines(cluster)
+
+
 def test_what_kubernetes_says_is_shown_and_explained(cluster: FakeCluster) -> None:
     waiting = pod("train", gpus=1)
     message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.\x1b[2J"
