@@ -21,10 +21,12 @@ from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
-    from typing import Any
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from typing import Any, TypeAlias
 
     from nvct.agent.kubelet.dra_service import ClaimRef
+
+    Places: TypeAlias = dict[str, list[Place]]
 
 FILE, LOCK = "nvct-claims.json", "nvct-claims.lock"
 VERSION = 1
@@ -86,10 +88,13 @@ class Journal:
         """Yield the claims, which nobody else changes meanwhile; see `save`.
 
         Raises:
-            HostError: another instance holds the lock for too long, or the file is unreadable.
+            HostError: another instance holds the lock for too long, or a file is unreadable.
             DocumentError: it is malformed.
         """
-        fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+        try:
+            fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+        except OSError as error:
+            raise HostError(f"{self._lock} cannot be opened: {error.strerror}") from error
         try:
             end = time.monotonic() + LOCK_S
             while not _try_lock(fd):
@@ -114,17 +119,20 @@ class Journal:
             return {}
         except OSError as error:
             raise HostError(f"{self.path} cannot be read: {error.strerror}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._malformed(str(error)) from error
         return self._parsed(document)
 
-    def places(self) -> dict[str, list[Place]]:
+    def places(self, before: Mapping[str, Iterable[Place]] | None = None) -> Places:
         """Return where MIG devices were made for claims, by the UUID of the GPU.
+
+        Args:
+            before: of an earlier call; those places are in the result, too.
 
         Raises:
             HostError, DocumentError: as `load`.
         """
-        places: dict[str, list[Place]] = {}
+        places: Places = {gpu: [*known] for gpu, known in (before or {}).items()}
         for claim in self.load().values():
             for entry in claim.entries:
                 if entry.place is not None:
@@ -163,7 +171,7 @@ class Journal:
                 )
                 for claim in document["claims"]
             }
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise self._malformed(f"a field is missing or unknown: {error}") from error
 
     def _malformed(self, reason: str) -> DocumentError:

@@ -31,12 +31,11 @@ from nvct.errors import DriverNotFoundError, HostError, NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nvct.agent.discovery import Discovery
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.settings import Settings
-    from nvct.agent.health.board import Change
     from nvct.agent.health.engine import HealthEngine
     from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
     from nvct.agent.kubernetes.cluster import Cluster, Object
@@ -106,6 +105,7 @@ class DraDriver:
             mode.claims = self._journal.gpus
         self._all = Offer()
         self._made: object = None
+        self._looking = asyncio.Lock()  # an older look must not end after a newer one
         self._cluster: Cluster | None = None
         self._publisher: Publisher | None = None
         self._is_registered = False
@@ -123,7 +123,7 @@ class DraDriver:
             self._follow(),
             self._publisher.run(),
             self._reconcile(),
-            self._health.run(self._watched, self._note_health),
+            self._health.run(self._watched, lambda _: self._offer()),
         ]
         if self._mode is not None:
             node, look = self._settings.node, self.reload.set
@@ -145,13 +145,12 @@ class DraDriver:
         """Return the state of the driver, as JSON data."""
         publisher = self._publisher
         offered = self._offered
-        others = (one.problem for one in (publisher, self._mode) if one)
-        reasons = (self._rejected, self._problem, *others)
+        others = [one.problem for one in (publisher, self._mode) if one]
         return [
             {
                 "resource": DRIVER,
                 "state": self._state,
-                "reason": next(filter(None, reasons), ""),
+                "reason": next(filter(None, (self._rejected, self._problem, *others)), ""),
                 "devices": len(offered.devices),
                 "unhealthy": {one.uuid or one.name: one.unhealthy for one in self._unhealthy()},
                 "mode": self._mode.mode if self._mode else resources_mode.DRA,
@@ -258,7 +257,9 @@ class DraDriver:
         Raises:
             NvctError: there is no driver, or it does not answer.
         """
-        if await self._read_machine():
+        async with self._looking:
+            is_change = await self._read_machine()
+        if is_change:
             await self._preparer.write_specs()
         self._offer()
 
@@ -268,6 +269,7 @@ class DraDriver:
         Raises:
             NvctError: there is no driver, or it does not answer.
         """
+        before = self._journal.places()
         machine = await gather.machine(self._discovery)
         excluded = self._settings.excluded
         made = machine, self._published(), self._is_on_demand, excluded
@@ -284,7 +286,7 @@ class DraDriver:
             self._log.warning(warning)
         self._specs.update(found.spec)
         kept = {g.uuid for g in machine.inventory.gpus if not is_excluded(g, excluded)}
-        places = self._journal.places()
+        places = self._journal.places(before)  # a claim may have begun or ended meanwhile
         self._all = offer(machine, places, on_demand=self._is_on_demand).of_gpus(kept)
         self._preparer.devices = {device.name: device for device in self._all.devices}
         self._made = made
@@ -293,13 +295,13 @@ class DraDriver:
     @property
     def _is_on_demand(self) -> bool:
         lacks = self._publisher is not None and self._publisher.lacks_counters
-        can_make = self._preparer.instances is not None
-        return self._settings.mig == ON_DEMAND and can_make and not lacks
+        return self._settings.mig == ON_DEMAND and bool(self._preparer.instances) and not lacks
 
     async def _look_at_mig(self) -> dict[tuple[str, int], str]:
         """Make missing device nodes, and return the UUIDs of MIG devices by GPU and instance."""
         await make_nodes(self._discovery.nvml, self._discovery.roots)
-        await self._read_machine()
+        async with self._looking:
+            await self._read_machine()
         inventory = await self._discovery.inventory()
         return {(gpu.uuid, mig.gi): mig.uuid for gpu in inventory.gpus for mig in gpu.mig}
 
@@ -325,9 +327,6 @@ class DraDriver:
 
     def _watched(self) -> NvmlClient | None:
         return self._discovery.nvml if self._all.devices else None
-
-    def _note_health(self, _changes: Iterable[Change]) -> None:
-        self._offer()
 
     def _unhealthy(self) -> list[Device]:
         marked = self._all.with_health(self._health.problem, drops=False).devices

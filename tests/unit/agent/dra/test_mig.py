@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import tempfile
+import threading
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
+from nvct.agent.device_plugin import specs
 from nvct.agent.dra import gather, slices
 from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
+from nvct.agent.dra.instances import Instances
 from nvct.agent.dra.offer import offer
+from nvct.agent.logs import Log
 from nvct.sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -21,18 +26,20 @@ from tests.unit.agent.dra.fake_api import FakeApi
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
 from tests.unit.agent.dra.test_prepare import CLAIM
 from tests.unit.agent.dra.test_slices import NODE
-from tests.unit.agent.dra.test_task import allocate, driver, offered
+from tests.unit.agent.dra.test_task import allocate, driver, new_driver, offered, settings
 from tests.unit.agent.machines import discovery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from typing import Any
 
     from nvct.agent.discovery import Discovery
     from nvct.host.nvml.mig_model import MigGpu
 
 SMALL = "gpu-1-mig-1g10gb-19-{}"
 HALF = "gpu-1-mig-3g40gb-9-4"
+LOG = Log(target=io.StringIO())
 
 
 @pytest.fixture
@@ -209,6 +216,37 @@ async def destroy_all(lab: Discovery) -> None:
                 "mig_destroy_compute", nothing, {"uuid": gpu.uuid, "gi": each.id, "ci": compute.id}
             )
         await lab.nvml.change_mig("mig_destroy", nothing, {"uuid": gpu.uuid, "gi": each.id})
+
+
+def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
+    lab: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The periodic look has read NVML's state of before a device was made for a claim."""
+    has_begun, may_end = threading.Event(), threading.Event()
+    gpus = specs.gpus
+
+    def slow(*args: Any, **more: Any) -> Any:
+        if not has_begun.is_set():
+            has_begun.set()
+            may_end.wait(10)
+        return gpus(*args, **more)
+
+    monkeypatch.setattr(specs, "gpus", slow)
+
+    async def test() -> None:
+        made = new_driver(FakeApi(), lab, settings(folder, mig="on-demand"))
+        periodic = asyncio.create_task(made._update())
+        await until(has_begun.is_set)
+        gpu = await second(lab)
+        made_for_claim = asyncio.create_task(
+            Instances(lab.nvml, made._look_at_mig, LOG).ensure(gpu.uuid, Place(0, 2, 1, 0))
+        )
+        await asyncio.wait([made_for_claim], timeout=1)
+        may_end.set()
+        await periodic
+        assert await made_for_claim in (made._specs.edits or {})
+
+    asyncio.run(test())
 
 
 def test_without_shared_counters_the_devices_that_exist_are_offered(

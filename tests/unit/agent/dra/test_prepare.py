@@ -8,6 +8,7 @@ import io
 import json
 import os
 import random
+import shutil
 from typing import Any
 
 import pytest
@@ -273,7 +274,8 @@ def test_while_the_api_server_is_away_nothing_is_forgotten(node: Node) -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"version": 2}', '{"version": 1, "claims": [{"uid": "x"}]}',
-             '{"version": 1, "claims": 5}'],
+             '{"version": 1, "claims": 5}', "[" * 100_000,
+             '{"version": 1, "claims": [{"uid": "x", "namespace": "", "name": "", "entries": [""]}]}'],
 )  # fmt: skip
 def test_a_damaged_journal_is_told_and_kept(node: Node, text: str) -> None:
     with open(node.journal.path, "w", encoding="utf-8") as file:
@@ -283,6 +285,15 @@ def test_a_damaged_journal_is_told_and_kept(node: Node, text: str) -> None:
         asyncio.run(node.preparer.prepare(node.allocate("one", "gpu-0")))
     with open(node.journal.path, encoding="utf-8") as file:
         assert file.read() == text
+
+
+def test_a_folder_that_is_gone_is_told(node: Node) -> None:
+    claim = node.allocate("one", "gpu-0")
+    shutil.rmtree(node.folder / "plugins")
+
+    for work in (node.preparer.prepare(claim), node.preparer.unprepare(claim)):
+        with pytest.raises(HostError, match=r"nvct-claims\.lock cannot be opened: No such file"):
+            asyncio.run(work)
 
 
 def test_a_claim_whose_spec_cannot_be_written_is_not_in_the_journal(node: Node) -> None:

@@ -73,18 +73,25 @@ def settings(folder: Path, pod_uid: str = "", mig: str = "existing") -> Settings
     )  # fmt: skip
 
 
+def new_driver(
+    api: FakeApi, machine: Discovery, known: Settings, *,
+    mode: ResourcesMode | None = None, excluded: Sequence[str] = (),
+) -> DraDriver:  # fmt: skip
+    log = Log(target=io.StringIO())
+    return DraDriver(
+        known, machine, lambda: cast("Any", api),
+        HealthEngine(resolve("auto", "", "", {}), log), log,
+        load=lambda: replace(known, excluded=tuple(excluded)), mode=mode,
+    )  # fmt: skip
+
+
 @contextlib.asynccontextmanager
 async def driver(
     api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = "", *,
     mig: str = "existing", mode: ResourcesMode | None = None, excluded: Sequence[str] = (),
 ) -> AsyncIterator[DraDriver]:  # fmt: skip
-    log = Log(target=io.StringIO())
-    health = HealthEngine(resolve("auto", "", "", {}), log)
     known = settings(folder, pod_uid, mig)
-    made = DraDriver(
-        known, machine, lambda: cast("Any", api), health, log,
-        load=lambda: replace(known, excluded=tuple(excluded)), mode=mode,
-    )  # fmt: skip
+    made = new_driver(api, machine, known, mode=mode, excluded=excluded)
     task = asyncio.create_task(made.run())
     kubelet = FakeKubelet(f"{folder}/registry")
     try:
