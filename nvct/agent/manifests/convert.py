@@ -128,11 +128,14 @@ def _choose_node(what: str, spec: Object, entry: Object) -> list[str]:
         changes.append(f"{_text(condition)} becomes {' or '.join(map(_of_term, terms))}")
     if not choices:
         return []
-    node = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    of_pod = spec["affinity"] = table(spec.get("affinity"), f"{what}: affinity of the pod")
+    node = of_pod["nodeAffinity"] = table(of_pod.get("nodeAffinity"), f"{what}: nodeAffinity")
+    required = table(node.get(REQUIRED), f"{what}: {REQUIRED}")
+    before = tables(required.get("nodeSelectorTerms") or [{}], f"{what}: nodeSelectorTerms")
     node[REQUIRED] = {
         "nodeSelectorTerms": [
-            {**term, "matchExpressions": [*term.get("matchExpressions", []), *chain(*more)]}
-            for term in node.get(REQUIRED, {}).get("nodeSelectorTerms", [{}])
+            {**term, "matchExpressions": [*(term.get("matchExpressions") or []), *chain(*more)]}
+            for term in before
             for more in product(*choices)
         ]
     }

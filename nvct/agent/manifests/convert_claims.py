@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from nvct.agent.manifests.convert import MAJOR, MINOR, PREFIX, REQUIRED
-from nvct.agent.manifests.pod_specs import containers, identity, objects, pod_specs, table
+from nvct.agent.manifests.pod_specs import containers, identity, objects, pod_specs, table, tables
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False
@@ -43,6 +43,7 @@ SIGNS = {"Gt": ">", "Lt": "<"}
 OF_SHARING = re.compile("-SHARED$|-MIG-")
 """In a label's product, what the model of a GPU does not have."""
 NOT_A_NAME = re.compile("[^a-z0-9-]+")
+PROFILE = re.compile("[a-z0-9.+-]+")
 NAME_LIMIT = 63
 DIGITS = 8
 """Of the hash in a name that was too long."""
@@ -128,10 +129,11 @@ def _convert_pod(pod: PodSpec, known: Templates) -> tuple[list[Any], list[str]]:
     if not wanted:
         return [], changes
     has_mig = any(resource.startswith(MIG) for _, _, resource, _ in wanted)
-    of_labels, of_conditions = _condition(pod.spec, has_mig=has_mig)
+    of_labels, of_conditions = _condition(pod, has_mig=has_mig)
     templates: list[Any] = []
     given: dict[tuple[str, int], str] = {}
-    claims = pod.spec["resourceClaims"] = list(pod.spec.get("resourceClaims") or ())
+    claims = tables(pod.spec.get("resourceClaims") or [], f"{pod.what}: resourceClaims")
+    pod.spec["resourceClaims"] = claims
     for kind, container, resource, count in wanted:
         is_sidecar = container.get("restartPolicy") == "Always"
         claim = given.get((resource, count))
@@ -148,7 +150,9 @@ def _convert_pod(pod: PodSpec, known: Templates) -> tuple[list[Any], list[str]]:
             templates += new
             claims.append({"name": claim, "resourceClaimTemplateName": template})
             change = f"has a claim of template {template}"
-        container["resources"].setdefault("claims", []).append({"name": claim})
+        of_container = f"{pod.what}: claims of container {container.get('name')}"
+        before = tables(container["resources"].get("claims") or [], of_container)
+        container["resources"]["claims"] = [*before, {"name": claim}]
         changes.append(
             f"container {container.get('name')} {change} in place of the limit {resource}: {count}"
         )
@@ -176,9 +180,10 @@ def _devices(what: str, container: Object, changes: list[str]) -> list[tuple[str
     ]
     found = []
     for resource in filter(_is_device, list(limits)):
-        count = _count(what, resource, limits.pop(resource))
-        requests.pop(resource, None)
+        count = _count(what, resource, limits[resource])
         if count > 0:
+            del limits[resource]
+            requests.pop(resource, None)
             found.append((resource, count))
     for key in ("limits", "requests"):
         if key in resources and not resources[key]:
@@ -202,7 +207,9 @@ def _count(what: str, resource: str, value: object) -> int:
 
 
 def _is_device(resource: object) -> bool:
-    return resource == GPU or str(resource).startswith(MIG)
+    name = str(resource)
+    is_mig = name.startswith(MIG) and PROFILE.fullmatch(name.removeprefix(MIG))
+    return name == GPU or bool(is_mig)
 
 
 def _elsewhere(document: Object) -> Iterator[str]:
@@ -245,15 +252,15 @@ def _request(resource: str, count: int, of_labels: str) -> Object:
     return {"name": "gpu", "exactly": exactly}
 
 
-def _condition(spec: Object, *, has_mig: bool) -> tuple[str, list[str]]:
+def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
     """Remove a pod's conditions on labels of GPUs; return them as one of CEL, and the changes.
 
     Args:
-        spec: of the pod.
+        pod: whose conditions.
         has_mig: whether it wants a MIG device, whose memory is not that of the label.
     """
-    parts, changes = [], []
-    selector = spec.get("nodeSelector") or {}
+    parts, changes, spec = [], [], pod.spec
+    selector = table(spec.get("nodeSelector"), f"{pod.what}: nodeSelector")
     for key in list(selector):
         expression = (
             "" if has_mig and key == MEMORY_LABEL else condition(key, "In", [str(selector[key])])
@@ -266,8 +273,7 @@ def _condition(spec: Object, *, has_mig: bool) -> tuple[str, list[str]]:
             changes.append(f"nodeSelector {key} stays: a claim can't have it as a condition")
     if "nodeSelector" in spec and not selector:
         del spec["nodeSelector"]
-    node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-    terms = (node.get(REQUIRED) or {}).get("nodeSelectorTerms") or []
+    node, terms = _node_affinity(pod)
     known = [_term(term, has_mig=has_mig) for term in terms]
     if known and all(known):
         whole = [f"({' && '.join(term or ())})" if len(terms) > 1 else " && ".join(term or ())
@@ -279,6 +285,20 @@ def _condition(spec: Object, *, has_mig: bool) -> tuple[str, list[str]]:
     elif any(_is_of_gpu(term) for term in terms):
         changes.append("the nodeAffinity stays: a claim can't have all of its conditions")
     return " && ".join(parts), changes
+
+
+def _node_affinity(pod: PodSpec) -> tuple[Object, list[Object]]:
+    """Return the node affinity of a pod and its terms, all of whose expressions are objects.
+
+    Raises:
+        DocumentError: something else is in their place.
+    """
+    what = f"{pod.what}: nodeAffinity"
+    node = table(table(pod.spec.get("affinity"), what).get("nodeAffinity"), what)
+    terms = tables(table(node.get(REQUIRED), what).get("nodeSelectorTerms") or [], what)
+    for term in terms:
+        tables(term.get("matchExpressions") or [], what)
+    return node, terms
 
 
 def _term(term: Object, *, has_mig: bool) -> list[str] | None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from nvct.agent.manifests.convert import PER_NODE, convert
+from nvct.agent.manifests.convert import PER_NODE, REQUIRED, convert
 from nvct.cli.main import program
 from nvct.errors import DocumentError
 
@@ -179,6 +179,9 @@ def _with(**fields: object) -> dict[str, Any]:
         (_with(name=None), "an entry of extendedResources has no name"),
         (pod(extendedResources={"a": 1}), "Pod gpu-pod: extendedResources is no list of objects"),
         (pod(containers=[{}, "a"]), "Pod gpu-pod: containers is no list of objects"),
+        (pod(condition("gpu-memory", "Gt", 1), affinity="near"), "affinity of the pod is no object"),
+        (pod(condition("gpu-memory", "Gt", 1), affinity={"nodeAffinity": [1]}),
+         "nodeAffinity is no object"),
         (pod(containers=[{"extendedResourceRequests": [NAME], "resources": 7}]),
          "Pod gpu-pod: resources of a container is no object"),
     ],
@@ -189,6 +192,14 @@ def test_what_has_no_counterpart_is_refused_with_a_sentence(
     with pytest.raises(DocumentError) as error:
         convert(given)
     assert sentence in error.value.message
+
+
+def test_an_affinity_without_a_content_is_none() -> None:
+    made, _ = convert(pod(condition("gpu-memory", "Gt", 1), affinity={"nodeAffinity": None}))
+
+    assert isinstance(made, dict)
+    (term,) = made["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert len(term["matchExpressions"]) == 1
 
 
 def test_a_manifest_that_refers_to_itself_is_refused() -> None:

@@ -289,6 +289,39 @@ def test_a_malformed_limit_is_refused(resources: Any, sentence: str) -> None:
         convert_claims.convert(document)
 
 
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"nodeSelector": ["a"]}, "nodeSelector is no object"),
+        ({"affinity": "a"}, "nodeAffinity is no object"),
+        ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [None]}}}},
+         "nodeAffinity is no list of objects"),
+        ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
+            {"matchExpressions": ["a"]}]}}}}, "nodeAffinity is no list of objects"),
+        ({"resourceClaims": "a"}, "resourceClaims is no list of objects"),
+    ],
+)  # fmt: skip
+def test_malformed_fields_of_a_pod_are_refused(fields: Any, sentence: str) -> None:
+    with pytest.raises(DocumentError, match=sentence):
+        convert_claims.convert(pod(**fields))
+
+
+def test_a_limit_of_zero_stays() -> None:
+    given = pod(count=0)
+
+    assert convert_claims.convert(given) == ([given], [])
+
+
+def test_the_name_of_a_profile_brings_no_condition() -> None:
+    """A resource with quotes in its name would let any MIG device fit."""
+    given = pod("nvidia.com/mig-1g.10gb' || '' == '")
+
+    (made,), (change,) = convert_claims.convert(given)
+
+    assert made == given
+    assert "keeps its limits" in change
+
+
 def test_the_memory_of_a_gpu_is_no_condition_for_its_mig_devices() -> None:
     memory = expressions([("nvidia.com/gpu.memory", "Gt", ["40000"])])
     selector = {"nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.family": "hopper"}
