@@ -202,10 +202,10 @@ def _change(machine: Machine, state: MigState, changed: Sequence[MigGpu], *plans
             _carry_out(machine, state, plan, changes.steps)
             state = _verify(machine, plan)
     except BaseException as error:
-        _go_back(machine, before)
+        state = _go_back(machine, before)
         machine.journal.close()
         if isinstance(error, NvctError):
-            raise _failed(machine, changed, error) from error
+            raise _failed(machine, changed, state, error) from error
         raise
     machine.journal.close()
 
@@ -305,8 +305,8 @@ def _verify(machine: Machine, plan: Plan) -> MigState:
     return state
 
 
-def _go_back(machine: Machine, before: Plan) -> None:
-    """Restore the former layout: by differences, else from nothing.
+def _go_back(machine: Machine, before: Plan) -> MigState:
+    """Restore the layout of the GPUs that are still there; return what NVML then reports.
 
     Raises:
         HostError: it cannot be had.
@@ -315,8 +315,9 @@ def _go_back(machine: Machine, before: Plan) -> None:
     for steps_of in (changes.steps, changes.from_nothing):
         try:
             _carry_out(machine, machine.session.mig(), before, steps_of)
-            if not before.changed(machine.session.mig()):
-                return
+            state = machine.session.mig()
+            if not before.changed(state):
+                return state
             reason = "NVML reports another layout"
         except NvctError as error:
             reason = error.message
@@ -327,9 +328,14 @@ def _go_back(machine: Machine, before: Plan) -> None:
     )
 
 
-def _failed(machine: Machine, changed: Sequence[MigGpu], error: NvctError) -> HostError:
+def _failed(
+    machine: Machine, changed: Sequence[MigGpu], state: MigState, error: NvctError
+) -> HostError:
     found = machine.holders(changed)
-    reason = f"{error.message}; the former layout is restored"
+    lost = {gpu.uuid for gpu in changed} - {gpu.uuid for gpu in state.gpus}
+    gone = ", ".join(str(gpu.index) for gpu in changed if gpu.uuid in lost)
+    but = f", except on GPU {gone}, which NVML no longer has" if gone else ""
+    reason = f"{error.message}; the former layout is restored{but}"
     if found:
         return HostError(reason, hint="; ".join(map(str, found[:4])))
     return HostError(reason, hint=error.hint)

@@ -157,6 +157,18 @@ def test_a_failure_at_any_change_brings_the_layout_before_back(
     assert not os.path.exists(machine.journal.path)
 
 
+def test_a_gpu_that_is_lost_in_the_middle_is_named(machine: Machine, node: tree.Node) -> None:
+    apply(machine, resolve(spec(SMALL, 0, 1)))
+    before = exported(machine)
+    session = FailingSession(library_of(node), 18, lambda: node_changes.lose_gpu(node, 1))
+    with pytest.raises(HostError, match="restored, except on GPU 1, which NVML no longer has"):
+        apply(replace(machine, session=session), resolve(spec(BALANCED, 0, 1)))
+    session.close()
+
+    assert before[0] == {"devices": [0, 1], "mig-enabled": True, "mig-devices": SMALL}
+    assert exported(machine)[0] == {"devices": [0], "mig-enabled": True, "mig-devices": SMALL}
+
+
 @pytest.mark.parametrize("at", range(1, CHANGES, 4))
 def test_a_kill_at_any_change_ends_in_the_old_or_new_layout(
     at: int, machine: Machine, node: tree.Node
