@@ -204,7 +204,7 @@ def common(gpu: Gpu, machine: Machine, domain: str) -> dict[str, Value]:
         "cudaComputeCapability": version(f"{compute[0]}.{compute[1]}") if compute[0] else None,
         "driverVersion": version(inventory.driver_version),
         "cudaDriverVersion": version(inventory.cuda_version),
-        "addressingMode": "ATS" if gpu.coherent else None,
+        "addressingMode": properties.addressing if properties else None,
         "ecc": known.ecc if known else None,
         "numaNode": inventory.numa.get(gpu.uuid),
         "nvlinkDomain": domain,

@@ -46,7 +46,7 @@ MIG_ATTRIBUTES: Types = dict.fromkeys(
     ),
     (int,),
 )  # fmt: skip
-PROPERTIES: Types = {"brand": (str,), "arch": (str,)}
+PROPERTIES: Types = {"brand": (str,), "arch": (str,), "addressing": (str,)}
 TOPOLOGY: Types = {"links": (list,)}
 LINK: Types = {"gpus": (list,), "ancestor": (int,), "nvlinks": (int,)}
 EVENTS: Types = {

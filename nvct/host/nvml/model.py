@@ -64,15 +64,17 @@ class NvmlReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuProperties:
-    """What conditions of container images compare (NVIDIA_REQUIRE_*).
+    """What conditions of container images (NVIDIA_REQUIRE_*) and of ResourceClaims compare.
 
-    Attributes:
-        brand: as libnvidia-container writes it; "" where NVML does not report it.
-        arch: the CUDA compute capability, e.g. 9.0; "" where NVML does not report it.
+    Attributes: each is "" where NVML does not report it.
+        brand: as libnvidia-container writes it.
+        arch: the CUDA compute capability, e.g. 9.0.
+        addressing: whether CPU and GPU use one address space: ATS, HMM or None.
     """
 
     brand: str = ""
     arch: str = ""
+    addressing: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verb properties: brand and architecture of each GPU. Runs in the worker."""
+"""Verb properties: brand, architecture, addressing mode of each GPU. Runs in the worker."""
 
 from __future__ import annotations
 
@@ -21,9 +21,12 @@ BRANDS = (
     "GeForceRTX", "TitanRTX",
 )  # fmt: skip
 
+ADDRESSING = ("None", "HMM", "ATS")
+"""By NVML_DEVICE_ADDRESSING_MODE_*, as NVIDIA's DRA driver writes it."""
+
 
 def properties(nvml: Calls, *, complete: bool = False) -> dict[str, GpuProperties]:
-    """Return brand and architecture of each GPU by its UUID; a GPU without a UUID is left out.
+    """Return the properties of each GPU by its UUID; a GPU without a UUID is left out.
 
     Args:
         nvml: the library.
@@ -37,7 +40,10 @@ def _gpu(nvml: Calls, index: int) -> tuple[str, GpuProperties]:
     uuid = string(nvml.nvmlDeviceGetUUID(handle))
     brand = optional(nvml, partial(nvml.nvmlDeviceGetBrand, handle))
     capability = optional(nvml, partial(nvml.nvmlDeviceGetCudaComputeCapability, handle))
+    # nvidia-ml-py may lack the function: it is looked up where that is caught.
+    mode = optional(nvml, lambda: nvml.nvmlDeviceGetAddressingMode(handle))
     return uuid, GpuProperties(
         brand="" if brand is None else BRANDS[brand if 0 <= brand < len(BRANDS) else 0],
         arch="" if capability is None else f"{capability[0]}.{capability[1]}",
+        addressing="" if mode not in range(len(ADDRESSING)) else ADDRESSING[mode],
     )

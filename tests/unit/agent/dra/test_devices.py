@@ -68,6 +68,7 @@ def test_a_simulated_node_has_the_incumbents_names_and_attributes(tmp_path: Path
         "cudaComputeCapability": Version("9.0.0"),
         "driverVersion": shown["driverVersion"],
         "cudaDriverVersion": shown["cudaDriverVersion"],
+        "addressingMode": "None",
         "ecc": True,
         "numaNode": 0,
         PCI_BUS_ID: shown[PCI_BUS_ID],

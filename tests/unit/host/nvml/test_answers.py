@@ -47,7 +47,10 @@ def test_a_report_is_parsed_as_it_was_sent() -> None:
 
 
 def test_properties_are_parsed_as_they_were_sent() -> None:
-    by_uuid = {"GPU-1": GpuProperties(brand="Tesla", arch="7.5"), "GPU-2": GpuProperties()}
+    by_uuid = {
+        "GPU-1": GpuProperties(brand="Tesla", arch="7.5", addressing="HMM"),
+        "GPU-2": GpuProperties(),
+    }
 
     assert (
         answers.properties(sent({uuid: asdict(gpu) for uuid, gpu in by_uuid.items()})) == by_uuid

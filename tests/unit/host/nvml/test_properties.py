@@ -18,6 +18,9 @@ class BrandedNvml(PythonNvml):
     def nvmlDeviceGetBrand(self, handle: dict[str, object]) -> object:  # noqa: N802 - NVML's names
         return self._known(handle, "brand")
 
+    def nvmlDeviceGetAddressingMode(self, handle: dict[str, object]) -> object:  # noqa: N802
+        return self._known(handle, "addressing")
+
     def nvmlDeviceGetCudaComputeCapability(self, handle: dict[str, object]) -> object:  # noqa: N802
         return self._known(handle, "capability")
 
@@ -35,6 +38,13 @@ class BrandedNvml(PythonNvml):
         ({"brand": 99}, GpuProperties(brand="Unknown")),
         ({"brand": -1}, GpuProperties(brand="Unknown")),
         ({"capability": (9, 0)}, GpuProperties(arch="9.0")),
+        ({"addressing": pynvml.NVML_DEVICE_ADDRESSING_MODE_ATS}, GpuProperties(addressing="ATS")),
+        ({"addressing": pynvml.NVML_DEVICE_ADDRESSING_MODE_HMM}, GpuProperties(addressing="HMM")),
+        (
+            {"addressing": pynvml.NVML_DEVICE_ADDRESSING_MODE_NONE},
+            GpuProperties(addressing="None"),
+        ),
+        ({"addressing": 9}, GpuProperties()),
         ({}, GpuProperties()),
     ],
 )
