@@ -129,7 +129,8 @@ def apply(machine: Machine, resolve: Resolve) -> bool:
         try:
             changed = _apply(machine, resolve)
         except BaseException:
-            _last_hook(machine)
+            with contextlib.suppress(NvctError):  # the first error counts
+                machine.hook("apply-exit")
             raise
         machine.hook("apply-exit")
         return changed
@@ -169,8 +170,10 @@ def recover(machine: Machine) -> bool:
     if interrupted is None:
         return False
     before, after = interrupted
-    if after.changed(machine.session.mig()):
-        _go_back(machine, before)
+    state = machine.session.mig()
+    if after.changed(state):
+        with machine.pause(staying(before.changed(state), before)):
+            _go_back(machine, before)
     machine.journal.close()
     return True
 
@@ -389,11 +392,3 @@ def held(machine: Machine, state: MigState) -> set[tuple[str, int, int]]:
     """Return the MIG devices that processes have open."""
     found = machine.holders(state.gpus)
     return {holder.instance for holder in found if holder.instance}
-
-
-def _last_hook(machine: Machine) -> None:
-    """Run the last hook after a failure, which is what the caller reports."""
-    try:
-        machine.hook("apply-exit")
-    except NvctError:
-        pass

@@ -192,6 +192,33 @@ def test_a_kill_at_any_change_ends_in_the_old_or_new_layout(
     assert not recover(machine)
 
 
+def test_an_agent_offers_nothing_of_an_interrupted_change_while_it_is_taken_back(
+    machine: Machine,
+) -> None:
+    """It also closes its handles of NVML then, without which no mode can be set."""
+    apply(machine, resolve(spec(SMALL, 0)))
+    before = plan.Plan(layouts=checkpoint.plan_of(layouts(machine)["MigState"]).layouts)
+    gpus = machine.session.mig().gpus
+    apply(machine, resolve(spec({"1g.10gb": 3, "3g.40gb": 1}, 0), spec({}, 1)))
+    stays = {(gi.id, ci.id) for gi in machine.session.mig().gpus[0].instances
+             for ci in gi.compute if gi.kind == 0}  # fmt: skip
+    after = checkpoint.plan_of(layouts(machine)["MigState"]).layouts
+    unfinished = plan.Plan(
+        layouts={**after, gpus[2].uuid: replace(after[gpus[2].uuid], enabled=True)}
+    )
+    machine.journal.open(before, unfinished)
+    announced: list[Any] = []
+
+    @contextlib.contextmanager
+    def pause(paused: Any) -> Iterator[None]:
+        announced.append(paused)
+        yield
+
+    assert recover(replace(machine, pause=pause))
+    assert announced == [{gpus[0].uuid: stays, gpus[1].uuid: set()}]
+    assert exported(machine)[0]["mig-devices"] == SMALL
+
+
 def test_a_change_that_was_complete_when_killed_stays(machine: Machine) -> None:
     before = layouts(machine)
     apply(machine, resolve(spec(SMALL, 0)))
