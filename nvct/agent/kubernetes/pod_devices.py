@@ -119,15 +119,18 @@ def _claims(pod: Object) -> Iterator[Object]:
 def wanted(pod: Object) -> dict[str, int]:
     """Return how many of each of NVIDIA's resources a pod takes of its node.
 
-    Init containers run one after another, before the others.
+    Init containers run one after another, before the others; sidecars among them run on.
     """
-    later: Counter[str] = Counter()
-    for container in pod["spec"].get("containers", ()):
-        later.update(_limits(container))
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
     for container in pod["spec"].get("initContainers") or ():
-        for name, count in _limits(container).items():
-            later[name] = max(later[name], count)
-    return dict(later)
+        if container.get("restartPolicy") == "Always":
+            running.update(_limits(container))
+        else:
+            most |= running + Counter(_limits(container))
+    for container in pod["spec"].get("containers", ()):
+        running.update(_limits(container))
+    return dict(most | running)
 
 
 def _limits(container: Object) -> dict[str, int]:

@@ -132,6 +132,24 @@ def test_a_pod_that_waits_is_told_who_has_the_gpus_of_each_node(cluster: FakeClu
     assert "node cpu" not in said
 
 
+def test_sidecars_take_their_gpus_beside_the_other_containers() -> None:
+    def container(gpus: int, **more: str) -> Object:
+        return {"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}, **more}
+
+    sidecar = container(2, restartPolicy="Always")
+
+    assert pod_devices.wanted(pod("p", gpus=3, initContainers=[container(1), sidecar])) == {
+        "nvidia.com/gpu": 5
+    }
+    assert pod_devices.wanted(pod("p", gpus=3, initContainers=[sidecar, container(4)])) == {
+        "nvidia.com/gpu": 6
+    }
+    assert pod_devices.wanted(pod("p", gpus=3, initContainers=[container(4), sidecar])) == {
+        "nvidia.com/gpu": 5
+    }
+    assert pod_devices.wanted(pod("p", initContainers=[container(0)])) == {}
+
+
 def test_counts_may_have_units(cluster: FakeCluster) -> None:
     """The API server writes 3000 as 3k: shared GPUs, or their memory in other software."""
     shared = node("x", 0)
