@@ -14,7 +14,7 @@ import json
 from itertools import chain, product
 from typing import Any
 
-from nvct.agent.manifests.pod_specs import containers, pod_specs, table, tables
+from nvct.agent.manifests.pod_specs import containers, pod_specs, sequence, table, tables
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False
@@ -74,8 +74,8 @@ def _convert_pod(what: str, spec: Object) -> list[str]:
         resources[entry["name"]] = entry
     changes, users = [], dict[str, str]()
     for container in containers(what, spec):
-        for name in container.pop(REQUESTS, None) or ():
-            if name not in resources:
+        for name in sequence(container.pop(REQUESTS, None), f"{what}: {REQUESTS}"):
+            if not isinstance(name, str) or name not in resources:
                 raise DocumentError(f"{what}: {REQUESTS} names {name!r}, which {RESOURCES} lacks")
             if name in users:
                 raise DocumentError(
@@ -106,7 +106,7 @@ def _give(what: str, container: Object, entry: Object) -> list[str]:
     for resource, count in wanted.items():
         try:
             limits[resource] = int(limits.get(resource, 0)) + int(count)
-        except (TypeError, ValueError) as error:
+        except (OverflowError, TypeError, ValueError) as error:
             raise DocumentError(f"{what}: the limit {resource}: {count!r} is no number") from error
         changes.append(
             f"container {container.get('name')} has the limit {resource}: {limits[resource]}, in "
@@ -134,7 +134,10 @@ def _choose_node(what: str, spec: Object, entry: Object) -> list[str]:
     before = tables(required.get("nodeSelectorTerms") or [{}], f"{what}: nodeSelectorTerms")
     node[REQUIRED] = {
         "nodeSelectorTerms": [
-            {**term, "matchExpressions": [*(term.get("matchExpressions") or []), *chain(*more)]}
+            {
+                **term,
+                "matchExpressions": [*sequence(term.get("matchExpressions"), what), *chain(*more)],
+            }
             for term in before
             for more in product(*choices)
         ]

@@ -14,7 +14,7 @@ import re
 from typing import Any
 
 from nvct.agent.manifests.convert import MAJOR, MINOR, PREFIX, REQUIRED
-from nvct.agent.manifests.pod_specs import containers, identity, objects, pod_specs, table, tables
+from nvct.agent.manifests.pod_specs import containers, identity, objects, pod_specs, sequence, table, tables
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False
@@ -141,8 +141,8 @@ def _convert_pod(pod: PodSpec, known: Templates) -> tuple[list[Any], list[str]]:
             # It ends before the container whose claim this is starts.
             change = f"has the claim {claim}, too,"
         else:
-            name = _name(container.get("name", ""), resource.removeprefix(PREFIX))
-            claim = _unique(name, {each.get("name") for each in claims})
+            name = _name(str(container.get("name") or ""), resource.removeprefix(PREFIX))
+            claim = _unique(name, {str(each.get("name")) for each in claims})
             if not is_sidecar:
                 given.setdefault((resource, count), claim)
             request = _request(resource, count, of_labels)
@@ -288,7 +288,7 @@ def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
 
 
 def _node_affinity(pod: PodSpec) -> tuple[Object, list[Object]]:
-    """Return the node affinity of a pod and its terms, all of whose expressions are objects.
+    """Return the node affinity of a pod and its terms, whose expressions have the right form.
 
     Raises:
         DocumentError: something else is in their place.
@@ -297,7 +297,8 @@ def _node_affinity(pod: PodSpec) -> tuple[Object, list[Object]]:
     node = table(table(pod.spec.get("affinity"), what).get("nodeAffinity"), what)
     terms = tables(table(node.get(REQUIRED), what).get("nodeSelectorTerms") or [], what)
     for term in terms:
-        tables(term.get("matchExpressions") or [], what)
+        for expression in tables(term.get("matchExpressions") or [], what):
+            sequence(expression.get("values"), f"{what}: values")
     return node, terms
 
 

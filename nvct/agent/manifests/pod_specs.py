@@ -89,6 +89,17 @@ def tables(value: object, what: str) -> list[Object]:
     return value
 
 
+def sequence(value: object, what: str) -> list[object]:
+    """Return a list; an empty one for None.
+
+    Raises:
+        DocumentError: it is something else.
+    """
+    if value is not None and not isinstance(value, list):
+        raise DocumentError(f"{what} is no list")
+    return value or []
+
+
 def table(value: object, what: str) -> Object:
     """Return an object; an empty one for None.
 

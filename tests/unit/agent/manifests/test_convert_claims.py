@@ -298,6 +298,9 @@ def test_a_malformed_limit_is_refused(resources: Any, sentence: str) -> None:
          "nodeAffinity is no list of objects"),
         ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
             {"matchExpressions": ["a"]}]}}}}, "nodeAffinity is no list of objects"),
+        ({"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "nvidia.com/gpu.memory", "values": 8}]}]}}}},
+         "values is no list"),
         ({"resourceClaims": "a"}, "resourceClaims is no list of objects"),
     ],
 )  # fmt: skip
