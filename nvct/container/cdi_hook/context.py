@@ -37,6 +37,7 @@ class Context:
 
     Attributes:
         options: flags of the hook.
+        bundle: the container's bundle, as its state names it; "" until that was read.
         kernel: makes system calls that change anything.
         proc_root: /proc of the host.
         warn: prints a warning.
@@ -48,6 +49,7 @@ class Context:
         "_is_checked",
         "_root",
         "_stdin_fd",
+        "bundle",
         "kernel",
         "options",
         "proc_root",
@@ -71,6 +73,7 @@ class Context:
         self._stdin_fd = stdin_fd
         self._bundle = ""
         self._is_checked = False
+        self.bundle = ""
         self._root: Root | None = None
 
     def mounts(self) -> Root:
@@ -134,6 +137,7 @@ class Context:
         state = read_object(source if source not in {"", "-"} else self._stdin_fd, "state")
         root = _text(state, "root", "the container's state")  # crun 1.8: relative to the bundle
         bundle = _text(state, "bundle", "the container's state")
+        self.bundle = bundle
         self._bundle = bundle if bundle.startswith("/") else ""
         if root.startswith("/"):
             return root

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 def main(_cold: str) -> NoReturn:
     """Run the hook and exit without finalizing the interpreter."""
+    from nvct import paths
     from nvct.container.cdi_hook.main import main as run
 
-    status = run(sys.argv[2:])
+    status = run(sys.argv[2:], run_dir=paths.RUN_DIR)
     sys.stdout.flush()
     sys.stderr.flush()
     posix._exit(status)

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from nvct.container.cdi_hook.context import Context
     from nvct.container.cdi_hook.options import Kinds, Options
 
 PROGRAM = "nvidia-cdi-hook"
@@ -58,28 +59,48 @@ HOOKS: dict[str, Kinds] = {
 """Flags of each hook. --ldconfig-path is accepted but not used: no ldconfig runs."""
 
 
-def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM) -> int:
+def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir: str = "") -> int:
     """Run the hook that the arguments name; they do not include the name of the program.
+
+    Args:
+        argv: the arguments.
+        stdin_fd: where the container's state is read from.
+        program: its name in messages.
+        run_dir: where a failure is recorded for `nvct log`: crun does not show what a hook says.
+            No variable names it, because an engine may start hooks with an image's. "": nowhere.
 
     Returns:
         The exit status: 0 for success, 1 for failure.
     """
+    contexts: list[Context] = []
     try:
-        return _dispatch(argv, stdin_fd, program)
+        return _dispatch(argv, stdin_fd, program, contexts)
     except NvctError as error:
-        _say(errors.line(program, error))
+        problem = error
     except OSError as error:
-        problem = f"cannot use {error.filename}" if error.filename is not None else "system error"
-        _say(errors.line(program, NvctError(f"{problem}: {error.strerror}")))
+        text = f"cannot use {error.filename}" if error.filename is not None else "system error"
+        problem = NvctError(f"{text}: {error.strerror}")
     except Exception as error:
         if "--debug" in argv or "-d" in argv:
             raise
         text = f"{type(error).__name__}: {error}"
-        _say(errors.line(program, NvctError(text, hint="a defect; --debug shows where")))
+        problem = NvctError(text, hint="a defect; --debug shows where")
+    _say(errors.line(program, problem))
+    if run_dir:
+        _record(run_dir, program, contexts, problem)
     return 1
 
 
-def _dispatch(argv: list[str], stdin_fd: int, program: str) -> int:
+def _record(run_dir: str, program: str, contexts: list[Context], problem: NvctError) -> None:
+    from nvct.container import recorder
+    from nvct.container.plan.store import Store
+
+    store = Store(run_dir, create=True)
+    recorder.refused(store, program, contexts[0].bundle if contexts else "", problem)
+    store.close()
+
+
+def _dispatch(argv: list[str], stdin_fd: int, program: str, contexts: list[Context]) -> int:
     name = _hook_name(argv)
     if name not in HOOKS:
         return _without_hook(argv, name, program)
@@ -101,7 +122,7 @@ def _dispatch(argv: list[str], stdin_fd: int, program: str) -> int:
         print(usage(program, name))
         return 0
     quiet = options.is_set("quiet") or hook_options.is_set("quiet")
-    _run(name, hook_options, stdin_fd, program, quiet=quiet)
+    _run(name, hook_options, stdin_fd, program, contexts, quiet=quiet)
     return 0
 
 
@@ -141,7 +162,15 @@ def usage(program: str, name: str = "") -> str:
     return "\n".join([f"usage: {program} {name} [FLAGS] < STATE", "", *lines])
 
 
-def _run(name: str, options: Options, stdin_fd: int, program: str, *, quiet: bool) -> None:
+def _run(
+    name: str,
+    options: Options,
+    stdin_fd: int,
+    program: str,
+    contexts: list[Context],
+    *,
+    quiet: bool,
+) -> None:
     from nvct.container.cdi_hook.context import Context
 
     def warn(text: str) -> None:
@@ -149,6 +178,7 @@ def _run(name: str, options: Options, stdin_fd: int, program: str, *, quiet: boo
             _say(f"{program}: warning: {errors.printable(text)}")
 
     context = Context(options, stdin_fd, warn)
+    contexts.append(context)
     try:
         module(name).run(context)
     finally:

@@ -3,15 +3,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
 from nvct.container.cdi_hook.main import HOOKS, main
+from nvct.doctor import decisions
 from nvct.errors import LINE_LIMIT
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.containers import Container, run_hook
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -182,6 +188,48 @@ def test_help_of_a_hook_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> 
     for word in ("help", "h", "--help"):
         assert main(["chmod", word], -1) == 0
         assert capsys.readouterr().out.startswith("usage: nvidia-cdi-hook chmod ")
+
+
+STATE = b'{"ociVersion": "1.0.2", "bundle": "/b/\\u001b[31m%s"}' % (b"x" * 9000)
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "bundle", "error"),
+    [
+        (["create-symlinks", "--nonsense"], STATE, ".", "unknown flag --nonsense"),
+        (["create-symlinks", "--link=a::/b"], b"[]", ".", "the container's state is no JSON"),
+        (["create-symlinks", "--link=a::/b"], STATE, "/b/\x1b[31mxx", "cannot read /b/"),
+    ],
+)
+def test_why_a_hook_failed_is_recorded(
+    tmp_path: Path, words: list[str], state: bytes, bundle: str, error: str
+) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, state)
+    os.close(writing)
+    folder = str(tmp_path / "run")
+
+    assert main(words, reading, run_dir=folder) == 1
+
+    os.close(reading)
+    (record,) = decisions.read(folder, decisions.Filter())
+    assert (record["outcome"], record["program"]) == ("refused", "nvidia-cdi-hook")
+    assert record["bundle"].startswith(bundle)
+    assert record["error"].startswith(error)
+
+
+def test_a_hook_that_succeeds_or_cannot_record_leaves_nothing(
+    container: Container, tmp_path: Path
+) -> None:
+    container.file("/b")
+    (tmp_path / "file").touch()
+    state = tmp_path / "state.json"
+    state.write_text(f'{{"bundle": "{container.bundle}"}}')
+    words = ["create-symlinks", f"--container-spec={state}"]
+
+    assert main([*words, "--link=a::/c"], -1, run_dir=str(tmp_path / "run")) == 0
+    assert not (tmp_path / "run").exists()
+    assert main([*words, "--link=a:b"], -1, run_dir=str(tmp_path / "file/run")) == 1
 
 
 def test_a_flag_after_a_word_is_read(capsys: pytest.CaptureFixture[str]) -> None:
