@@ -16,6 +16,8 @@ OWN_CONFIG_ENV = "NVCT_CONFIG_FILE_PATH"
 
 RUN_DIR = "/run/nvct"
 RUN_DIR_ENV = "NVCT_RUN_DIR"
+AGENT_DIR = "/run/nvct-agent"
+"""Of the agent. Not in RUN_DIR: its container must not write the plans that the shim trusts."""
 CONFIG_CACHE = "config.json"
 LAUNCHER_CONF = "launcher.conf"
 PLAN_SUFFIX = ".plan"

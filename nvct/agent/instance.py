@@ -17,9 +17,9 @@ import time
 
 from nvct.agent.web import http
 from nvct.errors import HostError
+from nvct.paths import AGENT_DIR
 
-FOLDER = "/run/nvct-agent"
-"""Not in /run/nvct: a container with the agent must not write the plans that the shim trusts."""
+FOLDER = AGENT_DIR
 LOCK, SOCKET = "agent.lock", "agent.sock"
 YIELD_S = 15.0
 """How long the older instance may take to end its tasks."""

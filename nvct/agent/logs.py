@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import TypeVar
 
+    from nvct.agent.recorder import Outcome, Recorder
+    from nvct.errors import NvctError
+
     T = TypeVar("T")
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -33,11 +36,13 @@ class Log:
         level: the lowest one that is written.
         form: text or json.
         target: None is stderr.
+        recorder: of decisions, for `nvct log`; None records none.
     """
 
     level: str = "info"
     form: str = "text"
     target: TextIO | None = field(default=None, repr=False)
+    recorder: Recorder | None = field(default=None, repr=False)
 
     def warned(self, found: tuple[T, Iterable[str]]) -> T:
         """Return a result that has warnings, after these are logged."""
@@ -61,6 +66,15 @@ class Log:
     def error(self, text: str) -> None:
         """Write what does not work."""
         self._write("error", text)
+
+    def decided(self, task: str, outcome: Outcome, about: str, **texts: str) -> None:
+        """Record a decision, see `Recorder.decided`; no line is written."""
+        if self.recorder is not None:
+            self.recorder.decided(task, outcome, about, **texts)
+
+    def refused(self, task: str, about: str, error: NvctError) -> None:
+        """Record why something was refused; no line is written."""
+        self.decided(task, "refused", about, error=error.message, code=error.code, hint=error.hint)
 
     def _write(self, level: str, text: str) -> None:
         if LEVELS.index(level) < LEVELS.index(self.level):

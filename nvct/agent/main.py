@@ -13,7 +13,7 @@ import contextlib
 import os
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nvct.agent import logs, resources_mode, service_manager, status, successor, task_table
@@ -21,6 +21,7 @@ from nvct.agent.driver_root import with_driver_roots
 from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.nvml import mig_release
 from nvct.agent.program import ENDING
+from nvct.agent.recorder import Recorder
 from nvct.agent.status import Status
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.tasks import Task
@@ -241,8 +242,10 @@ def run(
     journal = logs.from_environment(env)
     listen = env.get(LISTEN_ENV, "")
     address = http.address(listen) if listen else None
+    instance = Instance(folder)
+    journal = replace(journal, recorder=Recorder(folder))
     agent = Agent(names, env, client, journal, has_gpu, address, grace_s=grace_s(env))
-    asyncio.run(_serve(agent, Instance(folder)))
+    asyncio.run(_serve(agent, instance))
 
 
 async def _appears(path: str) -> None:

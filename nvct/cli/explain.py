@@ -121,8 +121,7 @@ def _explain_container(word: str, form: str) -> None:
     from nvct.cli.log import text as decided
     from nvct.cli.ps import uses_of_host
     from nvct.compile import live_host
-    from nvct.container.plan.store import run_dir
-    from nvct.doctor import one_container
+    from nvct.doctor import decisions, one_container
     from nvct.errors import NvctError
 
     roots = live_host.roots_of(settings_in_force())
@@ -131,7 +130,7 @@ def _explain_container(word: str, form: str) -> None:
         uses = uses_of_host(roots)
     except NvctError:
         uses = []
-    told = [one_container.told(one, uses, run_dir(os.environ)) for one in found]
+    told = [one_container.told(one, uses, decisions.folders(os.environ)) for one in found]
     if form == "json":
         click.echo(json.dumps(told, indent=2))
         return

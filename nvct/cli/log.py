@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-OUTCOMES = ("given", "ignored", "refused")
+OUTCOMES = ("given", "ignored", "refused", "changed")
 
 
 @click.command(cls=GoStyle)
@@ -31,12 +31,12 @@ def log(
 ) -> None:
     """Show what was decided about containers that asked for a GPU, the oldest first.
 
-    CONTAINER is a container's id, or another part of its bundle's path. Runtime and prestart hook
-    keep the last decisions in the run directory, at most half a megabyte.
+    CONTAINER is a container's id, or another part of its bundle's path; for decisions of the agent
+    a part of the resource, the claim or the device. Runtime, hooks and agent keep the last
+    decisions, each at most half a megabyte.
 
     Example: sudo nvct log --outcome refused --since 60
     """
-    from nvct.container.plan.store import run_dir
     from nvct.doctor import decisions
 
     wanted = decisions.Filter(
@@ -45,12 +45,14 @@ def log(
         since_s=time.time() - 60 * since if since is not None else 0.0,
     )
     find = decisions.follow if follow else decisions.read
-    for record in find(run_dir(os.environ), wanted):
+    for record in find(decisions.folders(os.environ), wanted):
         click.echo(json.dumps(record) if form == "json" else text(record))
 
 
 def text(record: Mapping[str, str]) -> str:
     """Return a record as a line."""
+    from nvct.doctor.decisions import subject
+
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["time"])))
     if record["outcome"] == "refused":
         hint = record.get("hint", "")
@@ -58,4 +60,4 @@ def text(record: Mapping[str, str]) -> str:
     else:
         parts = (record.get(key, "") for key in ("asked", "mode", "result", "notes"))
         what = "; ".join(part for part in parts if part)
-    return printable(f"{when} {record['outcome']:<8}{record['bundle']}: {what}")
+    return printable(f"{when} {record['outcome']:<8}{subject(record)}: {what}")

@@ -2,8 +2,9 @@
 """The flight recorder: a line for each GPU request that was met or refused, for `nvct log`.
 
 Hot. The records are in the run directory, two files of at most LIMIT bytes, the older one with the
-name OLD. Contract: a record is one write of at most RECORD bytes; what cannot be written is lost,
-and no container fails because of it. A record has no value of an image's variable but the request.
+name OLD; the agent has a folder of its own. Contract: a record is one write of at most RECORD
+bytes; what cannot be written is lost, and no container fails because of it. A record has no value
+of an image's variable but the request.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def given(store: Store, program: str, bundle: str, decision: Decision) -> None:
         fields["result"] = f"{nodes} nodes, {mounts} mounts"
     if decision.notes:
         fields["notes"] = "; ".join(decision.notes)
-    _append(store, program, bundle, fields)
+    _append(store, program, ("bundle", bundle), fields)
 
 
 def refused(store: Store, program: str, bundle: str, error: NvctError) -> None:
@@ -49,13 +50,20 @@ def refused(store: Store, program: str, bundle: str, error: NvctError) -> None:
     fields = {"outcome": "refused", "error": error.message, "code": error.code}
     if error.hint:
         fields["hint"] = error.hint
-    _append(store, program, bundle, fields)
+    _append(store, program, ("bundle", bundle), fields)
 
 
-def _append(store: Store, program: str, bundle: str, fields: Mapping[str, str]) -> None:
+def decided(store: Store, program: str, about: str, fields: Mapping[str, str]) -> None:
+    """Record a decision of the agent about a resource, a claim or a device."""
+    _append(store, program, ("about", about), fields)
+
+
+def _append(
+    store: Store, program: str, subject: tuple[str, str], fields: Mapping[str, str]
+) -> None:
     if store.fd < 0:
         return
-    head = {"time": f"{time.time():.3f}", "program": program, "bundle": bundle or "."}
+    head = {"time": f"{time.time():.3f}", "program": program, subject[0]: subject[1] or "."}
     fields = {**head, **fields}
     line = _line(fields, TEXT)
     if len(line) > RECORD:

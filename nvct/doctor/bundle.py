@@ -23,7 +23,6 @@ import platform
 from dataclasses import dataclass, field
 
 from nvct.compile import live_host
-from nvct.container.plan.store import run_dir
 from nvct.doctor import decisions
 from nvct.doctor.decisions import Filter
 from nvct.errors import DocumentError, HostError
@@ -93,7 +92,7 @@ class Bundle:
         ]
         yield "kernel.txt", "".join(f"{line}\n" for line in lines) or f"{self.node.log.problem}\n"
         try:
-            found = decisions.read(run_dir(self.node.env), Filter())[-RECORDS:]
+            found = decisions.read(decisions.folders(self.node.env), Filter())[-RECORDS:]
             yield "decisions.jsonl", "".join(f"{json.dumps(record)}\n" for record in found)
         except HostError as error:
             yield "decisions.jsonl", f"{error.message}\n"

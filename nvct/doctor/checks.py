@@ -39,6 +39,7 @@ from nvct.errors import DriverNotFoundError
 from nvct.host.containers import Containers
 from nvct.host.nvml import shared
 from nvct.host.nvml.library import nvml_library
+from nvct.paths import AGENT_DIR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     from nvct.spec.drift import Report
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
-AGENT_FOLDER = "/run/nvct-agent"
-"""Of the agent's socket, as `nvct.agent.instance` has it, which is above this package."""
 AGENT_TASKS = ("device-plugin",)
 """Tasks of the agent that pods need to get GPUs."""
 
@@ -205,7 +204,7 @@ def _docker(node: Node) -> Part:
 
 def _agent(node: Node) -> Part:
     if node.agent is None:
-        if part := parts.unseen("agent", Reason.ResourceNotListed, AGENT_FOLDER):
+        if part := parts.unseen("agent", Reason.ResourceNotListed, AGENT_DIR):
             return part
         return part_of("agent", ["no agent serves this node"], health="absent")
     found: list[Finding] = list(agent_status.findings(node.agent, AGENT_TASKS))

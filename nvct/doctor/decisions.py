@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the flight recorder wrote: the decisions about containers, `nvct log`. Cold."""
+"""Reads what the flight recorder wrote: the decisions of runtime, hooks and agent. Cold."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import os
 import time
 from dataclasses import dataclass
 
+from nvct.container.plan.store import run_dir
 from nvct.container.recorder import NAME, OLD
-from nvct.errors import HostError
+from nvct.errors import HostError, NvctError
 from nvct.linux.files import read_bytes
+from nvct.paths import AGENT_DIR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 READ_LIMIT = 4 << 20
 PAUSE_S = 0.5
@@ -25,8 +27,9 @@ class Filter:
     """What to show.
 
     Attributes:
-        container: a part of the bundle's path, such as a container's id; "" for all.
-        outcome: given, ignored or refused; "" for all.
+        container: a part of the bundle's path, such as a container's id, or of the resource,
+            claim or device that the agent decided about; "" for all.
+        outcome: given, ignored, refused or changed; "" for all.
         since_s: seconds since the epoch.
     """
 
@@ -37,37 +40,62 @@ class Filter:
     def takes(self, record: Mapping[str, str]) -> bool:
         """Return whether a record is to be shown."""
         return (
-            self.container in record["bundle"]
+            self.container in subject(record)
             and self.outcome in ("", record["outcome"])
             and float(record["time"]) >= self.since_s
         )
 
 
-def read(folder: str, wanted: Filter) -> list[dict[str, str]]:
-    """Return the records in a run directory, the oldest first.
+def folders(env: Mapping[str, str]) -> list[str]:
+    """Return where records are: the run directory first, then the agent's folder."""
+    return [run_dir(env), AGENT_DIR]
+
+
+def read(places: Sequence[str], wanted: Filter) -> list[dict[str, str]]:
+    """Return the records in some folders, the oldest first.
 
     Raises:
-        HostError: the folder or a file may not be read.
+        HostError: the first folder or a file in it may not be read. A user's own engine has
+            records, though only root reads the agent's.
     """
-    texts = [_text(f"{folder}/{name}") for name in (OLD, NAME)]
-    found = (_parse(line) for text in texts for line in text.splitlines())
-    return [record for record in found if record is not None and wanted.takes(record)]
+    records = _records(places[0], wanted)
+    for folder in places[1:]:
+        try:
+            records += _records(folder, wanted)
+        except NvctError:  # the agent's container writes there: it must not hide the others
+            continue
+    return sorted(records, key=lambda record: float(record["time"]))
 
 
-def follow(folder: str, wanted: Filter) -> Iterator[dict[str, str]]:
-    """Yield the records in a run directory, and then each new one; never ends.
+def follow(places: Sequence[str], wanted: Filter) -> Iterator[dict[str, str]]:
+    """Yield the records in some folders, and then each new one; never ends.
 
     Raises:
         HostError: as `read`.
     """
     shown: set[str] = set()
+    before: set[str] = set()
     while True:
-        for record in read(folder, wanted):
+        now: set[str] = set()
+        for record in read(places, wanted):
             key = json.dumps(record)
-            if key not in shown:
-                shown.add(key)
+            now.add(key)
+            if key not in shown and key not in before:
                 yield record
+        # Between two files of one reading they may change places: its records are there next time.
+        before, shown = shown, now
         time.sleep(PAUSE_S)
+
+
+def subject(record: Mapping[str, str]) -> str:
+    """Return what a record is about: a bundle, or what the agent decided about."""
+    return record.get("bundle") or record.get("about", "")
+
+
+def _records(folder: str, wanted: Filter) -> list[dict[str, str]]:
+    texts = [_text(f"{folder}/{name}") for name in (OLD, NAME)]
+    found = (_parse(line) for text in texts for line in text.splitlines())
+    return [record for record in found if record is not None and wanted.takes(record)]
 
 
 def _text(path: str) -> str:
@@ -88,4 +116,6 @@ def _parse(line: str) -> dict[str, str] | None:
         texts = all(isinstance(value, str) for value in record.values())
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    return record if texts and {"bundle", "outcome", "program"} <= record.keys() else None
+    return (
+        record if texts and {"outcome", "program"} <= record.keys() and subject(record) else None
+    )

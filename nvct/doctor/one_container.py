@@ -71,17 +71,17 @@ def find(roots: Roots, word: str, host: str = "/") -> list[Found]:
     return found
 
 
-def told(found: Found, uses: Sequence[Use], run_dir: str) -> dict[str, Any]:
+def told(found: Found, uses: Sequence[Use], places: Sequence[str]) -> dict[str, Any]:
     """Return what is known about a container, as JSON data.
 
     Args:
         found: the container.
         uses: who uses the GPUs of this host.
-        run_dir: where the flight recorder's files are.
+        places: folders of the flight recorder's files.
     """
     try:
         wanted = decisions.Filter(container=found.id)
-        records = decisions.read(run_dir, wanted) if found.id else []
+        records = decisions.read(places, wanted) if found.id else []
     except HostError:
         records = []
     own = [

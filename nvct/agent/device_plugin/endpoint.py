@@ -13,6 +13,7 @@ import grpc.aio
 from nvct.agent.device_plugin import allocate, preferred
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
+from nvct.agent.logs import Log
 from nvct.errors import RequestError
 
 TYPE_CHECKING = False
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from nvct.agent.kubelet.service import Context
 
     Identity: TypeAlias = tuple[int, int, int] | None
+
+TASK = "device-plugin"
 
 
 def listing(content: Content) -> api.ListAndWatchResponse:
@@ -57,7 +60,12 @@ class Endpoint:
     """
 
     def __init__(
-        self, content: Content, folder: str, wake: Callable[[], None], counts: Counts
+        self,
+        content: Content,
+        folder: str,
+        wake: Callable[[], None],
+        counts: Counts,
+        log: Log | None = None,
     ) -> None:
         """Serve nothing yet.
 
@@ -66,6 +74,7 @@ class Endpoint:
             folder: of the kubelet.
             wake: called when a stream begins or ends.
             counts: of the plugin.
+            log: records what containers get.
         """
         self.path = f"{folder}/{content.resource.endpoint}"
         self.is_listed = False
@@ -73,6 +82,7 @@ class Endpoint:
         self._content = content
         self._wake = wake
         self._counts = counts
+        self._log = Log() if log is None else log
         self._changed = asyncio.Event()
         self._server: grpc.aio.Server | None = None
         self._identity: tuple[int, int] | None = None
@@ -199,9 +209,12 @@ class Endpoint:
                 content.mode.grant(_gpus(content, request))
         except RequestError as error:
             self._counts.refusals[content.resource.name] += 1
+            self._log.refused(TASK, content.resource.name, error)
             await context.abort(grpc.StatusCode.UNKNOWN, error.message)
         for container in request.container_requests:
             self._counts.allocations[content.resource.name] += 1
+            ids = ", ".join(container.devices_ids)
+            self._log.decided(TASK, "given", content.resource.name, asked=ids)
             response.container_responses.append(
                 allocate.answer(
                     content.resource,

@@ -80,7 +80,7 @@ class Registration:
         self.name = content.resource.name
         self._wake = asyncio.Event()
         self._counts = Counts() if counts is None else counts
-        self.endpoint = Endpoint(content, folder, self._wake.set, self._counts)
+        self.endpoint = Endpoint(content, folder, self._wake.set, self._counts, log)
         self._kubelet = kubelet
         self._kubelet_identity: Identity = None
         self._log = log

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
 
+TASK = "dra"
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 """It becomes part of a file's name."""
 
@@ -86,8 +87,9 @@ class Preparer:
         began = time.monotonic()
         try:
             claim = await self._prepare(ref)
-        except NvctError:
+        except NvctError as error:
             self.failures += 1
+            self._log.refused(TASK, f"{ref.namespace}/{ref.name}", error)
             raise
         self.prepared += 1
         self.took_s += time.monotonic() - began
@@ -189,6 +191,7 @@ class Preparer:
         self._journal.save(known)
         names = ", ".join(f"{e.device} ({e.uuid})" for e in claim.entries)
         self._log.info(f"claim {claim.namespace}/{claim.name} ({claim.uid}) has {names}")
+        self._log.decided(TASK, "given", f"{claim.namespace}/{claim.name}", asked=names)
 
     def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
         """Keep the agent's own device plugin from giving the GPUs of a claim."""
@@ -288,6 +291,8 @@ class Preparer:
                 await self.instances.destroy(entry.gpu, entry.place)
         del known[uid]
         self._journal.save(known)
+        about = f"{claim.namespace}/{claim.name}"
+        self._log.decided(TASK, "changed", about, result="its devices are free again")
 
     async def _made(self, claim: Prepared) -> Prepared:
         """Return a claim with the UUIDs of its MIG devices, which are made if they are missing.

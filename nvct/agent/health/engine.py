@@ -56,6 +56,7 @@ LOOK_S = 5.0
 LOOK_SOON_S = 1.0
 """The same while one is not, or after an XID."""
 PREFIX = "nvct_health"
+TASK = "health"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -315,10 +316,16 @@ class HealthEngine:
 
     def _note_hanging(self, hanging: dict[str, str]) -> None:
         """Note which GPUs do not answer: a reason for each, by UUID."""
-        for uuid in sorted(hanging.keys() - self._hanging.keys()):
-            self._log.warning(f"{uuid} does not answer: its devices are unhealthy")
-        for uuid in sorted(self._hanging.keys() - hanging.keys()):
-            self._log.warning(f"{uuid} answers again")
+        told = [
+            *(
+                (uuid, "does not answer: its devices are unhealthy")
+                for uuid in sorted(hanging.keys() - self._hanging.keys())
+            ),
+            *((uuid, "answers again") for uuid in sorted(self._hanging.keys() - hanging.keys())),
+        ]
+        for uuid, text in told:
+            self._log.warning(f"{uuid} {text}")
+            self._log.decided(TASK, "changed", uuid, result=text)
         if hanging != self._hanging:
             self._hanging = hanging
             self._look_at = 0.0
@@ -328,6 +335,8 @@ class HealthEngine:
         for change in changes:
             reason, message, is_warning = notices.of_change(change)
             (self._log.warning if is_warning else self._log.info)(message)
+            about = notices.name_of(change.key)
+            self._log.decided(TASK, "changed", about, result=message)
             self._notices.add(reason, message, time.time(), change.devices, is_warning=is_warning)
             is_failure = change.after.state == "unhealthy" != change.before.state
             self._counts.failures[change.key] += is_failure

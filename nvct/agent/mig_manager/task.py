@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+TASK = "mig-manager"
 PERIOD_S = 30.0
 """Between two comparisons if nothing is said to have changed."""
 DEADLINE_S = 300.0
@@ -199,6 +200,7 @@ class MigManager:
         reason = f"{self._name}: {error.message}{f' ({error.hint})' if error.hint else ''}"
         if self._shown[1] != reason:
             self._log.error(reason)
+            self._log.refused(TASK, self._name, error)
         self._shown = ("rebooting" if self._reboots else "failed"), reason
         self._reboots = False
 
@@ -227,6 +229,9 @@ class MigManager:
             await self._clear(users)
             await self._run(self._work.apply, name)
             self._log.info(f"MIG configuration {name} is applied")
+            self._log.decided(
+                TASK, "changed", name, result=f"GPUs that changed: {len(change.stays)}"
+            )
         except NvctError as error:
             self._failures += 1
             self._retry_at = time.monotonic() + RETRY_S[min(self._failures, len(RETRY_S)) - 1]

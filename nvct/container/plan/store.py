@@ -56,8 +56,8 @@ class Store:
 
     __slots__ = ("fd", "path", "reason")
 
-    def __init__(self, path: str, *, create: bool = False) -> None:
-        """Open the directory if no other user owns it or can write to it."""
+    def __init__(self, path: str, *, create: bool = False, forbidden: int = 0o077) -> None:
+        """Open the directory if no other user owns it or has one of the forbidden permissions."""
         self.path = path
         self.fd = -1
         self.reason = ""
@@ -71,7 +71,7 @@ class Store:
             self.reason = f"{path}: {error.strerror}"
             return
         s = posix.fstat(fd)
-        if s.st_uid != posix.geteuid() or s.st_mode & 0o077:
+        if s.st_uid != posix.geteuid() or s.st_mode & forbidden:
             posix.close(fd)
             self.reason = f"{path} belongs to uid {s.st_uid} with mode {s.st_mode & 0o7777:o}"
             return

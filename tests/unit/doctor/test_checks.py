@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nvct.agent import instance
 from nvct.cli.doctor import text
 from nvct.cli.main import program
 from nvct.config import load
@@ -318,10 +317,9 @@ def as_user() -> Iterator[None]:
 def test_an_agent_that_may_not_be_asked_is_not_said_to_be_missing(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert checks.AGENT_FOLDER == instance.FOLDER
     folder = tmp_path / "agent"
     folder.mkdir(mode=0o000)
-    monkeypatch.setattr(checks, "AGENT_FOLDER", str(folder))
+    monkeypatch.setattr(checks, "AGENT_DIR", str(folder))
     (agent,) = checks.named(["agent"])
     host = node(lab)
 

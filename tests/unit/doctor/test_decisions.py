@@ -13,6 +13,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from nvct.cli.log import text
 from nvct.cli.main import program
 from nvct.container import recorder
 from nvct.container.plan.store import Store
@@ -23,6 +24,7 @@ from tests.support.shim_lab import Lab
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from pathlib import Path
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
 ALL = decisions.Filter()
@@ -37,7 +39,7 @@ def lab() -> Generator[Lab]:
 
 
 def records(lab: Lab) -> list[dict[str, str]]:
-    return decisions.read(str(lab.run_dir), ALL)
+    return decisions.read([str(lab.run_dir)], ALL)
 
 
 def log(lab: Lab, *words: str) -> str:
@@ -145,10 +147,53 @@ def test_following_shows_what_is_new(lab: Lab, monkeypatch: pytest.MonkeyPatch) 
         lambda _s: recorder.refused(store, "shim", "/run/b", RequestError("x")),
     )
 
-    found = list(itertools.islice(decisions.follow(str(lab.run_dir), ALL), 2))
+    found = list(itertools.islice(decisions.follow([str(lab.run_dir)], ALL), 2))
     store.close()
 
     assert [record["bundle"] for record in found] == ["/run/a", "/run/b"]
+
+
+def test_following_loses_and_repeats_nothing_while_the_files_change_places(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(lab.run_dir))
+    total = 6 * recorder.LIMIT // 500
+    written = iter(range(total))
+    texts = decisions._text
+
+    def write(number: int = 40) -> None:
+        for n in itertools.islice(written, number):
+            recorder.refused(store, "shim", f"/run/{n}", RequestError("x" * 400))
+
+    def text(path: str) -> str:
+        write()  # between the readings of the two files, too
+        return texts(path)
+
+    monkeypatch.setattr(decisions, "_text", text)
+    monkeypatch.setattr(time, "sleep", lambda _s: write())
+    found = list(itertools.islice(decisions.follow([str(lab.run_dir)], ALL), total))
+    store.close()
+
+    assert sorted(int(one["bundle"].removeprefix("/run/")) for one in found) == [*range(total)]
+
+
+def test_the_agents_records_are_among_the_others(lab: Lab, tmp_path: Path) -> None:
+    store, agent = Store(str(lab.run_dir)), Store(str(tmp_path), forbidden=0)
+    recorder.refused(store, "shim", "/run/a", RequestError("x"))
+    time.sleep(0.002)
+    recorder.decided(agent, "dra", "ns/claim", {"outcome": "changed", "result": "it is free"})
+    time.sleep(0.002)
+    recorder.refused(store, "shim", "/run/b", RequestError("x"))
+    places = [str(lab.run_dir), str(tmp_path)]
+
+    found = decisions.read(places, ALL)
+
+    assert [decisions.subject(one) for one in found] == ["/run/a", "ns/claim", "/run/b"]
+    assert text(found[1]).endswith("changed ns/claim: it is free")
+    assert decisions.read(places, decisions.Filter(outcome="changed")) == found[1:2]
+    os.unlink(tmp_path / recorder.NAME)
+    os.mkfifo(tmp_path / recorder.NAME)
+    assert decisions.read(places, ALL) == [found[0], found[2]]
 
 
 def test_a_request_that_json_makes_long_is_recorded(lab: Lab) -> None:

@@ -72,7 +72,7 @@ def test_its_decisions_and_its_gpus(tree: HostTree, tmp_path: Path) -> None:
         Use(device=Device(4, ""), pid=50, labels={"container": "main"}),
     ]
 
-    told = one_container.told(container, uses, str(folder))
+    told = one_container.told(container, uses, [str(folder)])
 
     assert [one["error"] for one in told["decisions"]] == ["no GPU 9"]
     assert [one["gpu"] for one in told["uses"]] == [3]
@@ -82,4 +82,4 @@ def test_a_process_of_the_host_has_only_what_it_has_open_itself(tree: HostTree) 
     (process,) = one_container.find(tree.roots, "60", str(tree.base))
     uses = [Use(device=Device(0, ""), pid=61), Use(device=Device(1, ""), pid=60)]
 
-    assert [one["gpu"] for one in one_container.told(process, uses, "/nowhere")["uses"]] == [1]
+    assert [one["gpu"] for one in one_container.told(process, uses, ["/nowhere"])["uses"]] == [1]

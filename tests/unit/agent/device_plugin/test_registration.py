@@ -25,6 +25,8 @@ from nvct.agent.device_plugin.resources import GPU, Device, Resource
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.logs import Log
+from nvct.agent.recorder import Recorder
+from nvct.doctor import decisions
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 
 TYPE_CHECKING = False
@@ -56,10 +58,16 @@ def content(count: int = 2, **settings: object) -> Content:
 class Running:
     """A registration that runs, and is looked after."""
 
-    def __init__(self, kubelet: str, folder: str, served: Content | None = None) -> None:
+    def __init__(
+        self,
+        kubelet: str,
+        folder: str,
+        served: Content | None = None,
+        recorder: Recorder | None = None,
+    ) -> None:
         self.log = io.StringIO()
         self.registration = Registration(
-            served or content(), kubelet, folder, Log(target=self.log)
+            served or content(), kubelet, folder, Log(target=self.log, recorder=recorder)
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -111,9 +119,10 @@ def test_a_resource_is_registered_and_listed(folder: str, authority: str, *, is_
 
 def test_the_kubelet_calls_the_plugin(folder: str) -> None:
     async def run() -> None:
+        recorder = Recorder(folder)
         async with (
             started(FakeKubelet(folder)) as kubelet,
-            Running(kubelet.socket, folder),
+            Running(kubelet.socket, folder, recorder=recorder),
         ):
             await until(lambda: GPU in kubelet.lists)
             asked = api.AllocateRequest()
@@ -132,6 +141,10 @@ def test_the_kubelet_calls_the_plugin(folder: str) -> None:
                 await kubelet.call(GPU, "Allocate", asked, api.AllocateResponse)
 
     asyncio.run(run())
+
+    given, refused = decisions.read([folder], decisions.Filter(container=GPU))
+    assert (given["outcome"], given["asked"]) == ("given", "GPU-1, GPU-0")
+    assert refused["error"].endswith("unknown device: GPU-9")
 
 
 def test_a_restarted_kubelet_has_the_list_again(folder: str) -> None:
