@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 READ_LIMIT = 4 << 20
 PAUSE_S = 0.5
+LAST_S = 1e11
+"""A time after it has no date that time.localtime knows everywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +114,9 @@ def _parse(line: str) -> dict[str, str] | None:
     """Return the record of a line; None if it is damaged."""
     try:
         record = json.loads(line)
-        float(record["time"])
+        is_date = 0 <= float(record["time"]) < LAST_S
         texts = all(isinstance(value, str) for value in record.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return (
-        record if texts and {"outcome", "program"} <= record.keys() and subject(record) else None
-    )
+    is_whole = is_date and texts and {"outcome", "program"} <= record.keys()
+    return record if is_whole and subject(record) else None

@@ -122,8 +122,11 @@ def test_damaged_lines_are_left_out(lab: Lab) -> None:
     store.close()
     with open(lab.run_dir / recorder.NAME, "a", encoding="utf-8") as file:
         file.write(
-            '{"time":"x"}\nnot json\n[]\n{"time":"1","bundle":2,"outcome":"","program":""}\n{"ti'
+            '{"time":"x"}\nnot json\n[]\n{"time":"1","bundle":2,"outcome":"","program":""}\n'
         )
+        for when in ("nan", "inf", "-1", "1e300"):
+            file.write(f'{{"time":"{when}","bundle":"/b","outcome":"given","program":"p"}}\n')
+        file.write("[" * 100_000 + '\n{"ti')
 
     assert len(records(lab)) == 1
 
