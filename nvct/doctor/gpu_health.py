@@ -7,6 +7,7 @@ asks for is in the table of `nvct.host.health`.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import NamedTuple
 
@@ -93,16 +94,25 @@ def check(roots: Roots, state: MigState | None, reported: NvmlConditions | None,
 
 
 def _unlisted(roots: Roots, state: MigState | None) -> list[Finding]:
-    """Return a finding for each GPU that the driver has and NVML does not list."""
+    """Return a finding for each GPU that the driver has and NVML does not list.
+
+    NVML does not list a GPU without its device node either, and then the GPU itself is well.
+    """
     if state is None:
         return []
     listed = {procfs.canonical_bus_id(gpu.bus_id) for gpu in state.gpus}
-    texts = [
-        f"GPU {name} is the driver's, and NVML does not list it"
-        for name in procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus")
-        if procfs.canonical_bus_id(name) not in listed
-    ]
-    return findings_of(Reason.DeviceUnhealthy, "error", texts)
+    found = []
+    for gpu in procfs.gpus(roots):
+        node = f"{roots.dev}/nvidia{gpu.minor}"
+        if gpu.bus_id in listed:
+            continue
+        if gpu.minor is not None and not os.path.lexists(node):
+            text = f"{node} does not exist, and NVML does not list GPU {gpu.bus_id}"
+            found += findings_of(Reason.DeviceNodesMissing, "error", [text])
+        else:
+            text = f"GPU {gpu.bus_id} is the driver's, and NVML does not list it"
+            found += findings_of(Reason.DeviceUnhealthy, "error", [text])
+    return found
 
 
 def _values(state: MigState | None, reported: NvmlConditions | None) -> list[Finding]:

@@ -114,6 +114,14 @@ def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
     return report
 
 
+def _has_node(search: GpuSearch, minor: int | None, index: int) -> bool:
+    """Return whether a GPU has its node, with a warning if not; True if its minor is unknown."""
+    if minor is None:
+        return True
+    found = nodes.gpu_node(search.roots, search.stat_node, search.findings, minor, index)
+    return found is not None
+
+
 def _combine(
     tables: _Tables, index: int, gpu: procfs.ProcGpu, report: NvmlReport | None
 ) -> NvmlGpu | None:
@@ -121,8 +129,10 @@ def _combine(
     findings = tables.search.findings
     reported = tables.by_bus.get(gpu.bus_id)
     if report and reported is None and (report.gpus or report.warnings):
-        # A GPU that fell off the bus (Xid 79) is still in procfs; NVML refuses it.
-        findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out")
+        # A GPU that fell off the bus (Xid 79) is still in procfs; NVML refuses it. It also leaves
+        # out one whose node is missing, which is no fault of the GPU.
+        if _has_node(tables.search, gpu.minor, index):
+            findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out")
         return None
     minor = gpu.minor if gpu.minor is not None else reported.minor if reported else None
     uuid = gpu.uuid or (reported.uuid if reported else "")

@@ -121,6 +121,15 @@ def a_gpu_that_nvml_does_not_list(home: Path, broken: bool) -> Part:  # noqa: FB
     return health(home, listed=not broken)
 
 
+def a_gpu_without_its_node(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    write(home, f"proc/driver/nvidia/gpus/{BUS}/information", "Device Minor: \t 0\n")
+    if not broken:
+        write(home, "dev/nvidia0")
+    conditions = NvmlConditions(gpus=(GpuCondition(uuid=UUID, values={}),))
+    state = MigState(gpus=()) if broken else nvml_gpu()
+    return gpu_health.check(roots_of(home), state, conditions, Log())
+
+
 def a_module_of_another_kernel(home: Path, broken: bool) -> Part:  # noqa: FBT001
     roots = gpu_on_the_bus(home)
     if broken:
@@ -263,6 +272,7 @@ BUILDERS: dict[str, tuple[str, Builder, str]] = {
             f"GPU {BUS}: the driver asks for a reset",
         ),
         ("DeviceUnhealthy", a_gpu_that_nvml_does_not_list, f"GPU {BUS} is the driver's, and NVML"),
+        ("DeviceNodesMissing", a_gpu_without_its_node, "does not exist, and NVML does not list"),
         ("DriverNotLoaded", a_module_of_another_kernel, "there is one for 6.8.0-48-generic"),
         ("DriverNotLoaded", a_module_that_is_not_signed, "unavailable key is rejected"),
         ("SpecificationTooNew", an_old_engine, "Docker 25.0.3 will refuse it: 0.7.0"),

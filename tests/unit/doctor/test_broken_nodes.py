@@ -55,6 +55,13 @@ def test_an_xid_of_an_application_is_no_fault_and_an_old_one_does_not_count(
     assert old.lines == ("1 GPU, none with an error that asks for something",)
 
 
+def test_a_gpu_that_the_driver_excludes_is_no_fault(tmp_path: Path) -> None:
+    text = "Device Minor: \t 1\nGPU Excluded:\t Yes\n"
+    hosts.write(tmp_path, "proc/driver/nvidia/gpus/0000:19:00.0/information", text)
+
+    assert hosts.health(tmp_path).findings == ()
+
+
 def test_a_gpu_that_cannot_be_started_is_told_in_the_drivers_words(tmp_path: Path) -> None:
     log = hosts.said("NVRM: GPU 0000:18:00.0: RmInitAdapter failed! (0x24:0x65:1416)")
 

@@ -257,6 +257,16 @@ def test_a_gpu_that_nvml_refuses_is_left_out(host: HostTree) -> None:
     )
 
 
+def test_a_gpu_that_nvml_leaves_out_because_of_its_node_is_said_to_lack_it(host: HostTree) -> None:
+    host.gpu(0).gpu(1).instance(1, 7, 0, (66, 67))
+    (host.base / "dev/nvidia0").unlink()
+    nvml = FakeNvml(gpus=(nvml_gpu(1, instances=((7, 0),)),))
+
+    (warning,) = look(host, nvml).warnings
+
+    assert warning.endswith("/dev/nvidia0 is no device node: GPU 0 is left out")
+
+
 def test_nvml_is_not_asked_for_the_cuda_version_alone(tmp_path: Path) -> None:
     host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
     nvml = FakeNvml()
