@@ -11,7 +11,7 @@ import click
 
 from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
-from nvct.cli.screen import MARKS, colored, columns, wrapped
+from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.errors import HostError, NvctError, UsageError, printable
 
 TYPE_CHECKING = False
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 UNSEEN = "?"
 """The mark of a check that could not see everything, and found no fault."""
-COLORS = {"ok": "green", "LOOK": "red", UNSEEN: "yellow"}
 
 
 @click.command(cls=GoStyle)

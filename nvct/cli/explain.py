@@ -105,7 +105,7 @@ def explain(
     click.echo(
         json.dumps(told, indent=2)
         if form == "json"
-        else explain_text.text(told, everything=everything)
+        else explain_text.text(told, everything=everything, width=screen.columns())
     )
     if told["error"]:
         sys.exit(1)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from nvct.cli.screen import wrapped
 from nvct.errors import printable
 
 TYPE_CHECKING = False
@@ -16,8 +17,14 @@ HEADLINES = {
 }
 
 
-def text(told: dict[str, Any], *, everything: bool) -> str:
-    """Return the lines about a request; `everything` lists all that would be injected."""
+def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
+    """Return the lines about a request.
+
+    Args:
+        told: what `explanation.explain` found.
+        everything: whether all is listed that would be injected.
+        width: of a terminal, 0 for no limit.
+    """
     rows = [("", HEADLINES[told["outcome"]])]
     if told["error"]:
         rows.append(("error", told["error"]["line"]))
@@ -32,10 +39,11 @@ def text(told: dict[str, Any], *, everything: bool) -> str:
         rows += _request_rows(told)
     rows += [("note", one) for one in told["notes"]]
     rows += _injected_rows(told.get("inject", {}), everything=everything)
-    lines = []
+    lines: list[str] = []
     before = ""
     for name, line in rows:
-        lines.append(f"{'' if name == before else name:13}{printable(line)}" if name else line)
+        head = f"{'' if name == before else name:13}" if name else ""
+        lines += wrapped(head, printable(line), width)
         before = name
     return "\n".join(lines)
 

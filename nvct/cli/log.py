@@ -9,6 +9,7 @@ import time
 
 import click
 
+from nvct.cli import screen
 from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle
 from nvct.errors import printable
@@ -17,6 +18,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+HEAD = len("2026-11-24 00:00:00 refused ")
+"""Of a line: date, time and outcome."""
+INDENT = 4
 OUTCOMES = ("given", "ignored", "refused", "changed")
 
 
@@ -46,7 +50,15 @@ def log(
     )
     find = decisions.follow if follow else decisions.read
     for record in find(decisions.folders(os.environ), wanted):
-        click.echo(json.dumps(record) if form == "json" else text(record))
+        if form == "json":
+            click.echo(json.dumps(record))
+            continue
+        line, color = text(record), "red" if record["outcome"] == "refused" else None
+        head, rest = line[:HEAD], line[HEAD:]
+        first, *more = screen.wrapped(head, rest, screen.columns(), INDENT)
+        click.echo(screen.colored(head, color) + first[HEAD:])
+        for each in more:
+            click.echo(each)
 
 
 def text(record: Mapping[str, str]) -> str:

@@ -20,6 +20,8 @@ GLUE = "\0"
 """For a space where no line may end."""
 MARKS = {"ok": "ok", "absent": "-", "attention": "LOOK"}
 """Of the health of a part of a node."""
+COLORS = {"ok": "green", "LOOK": "red", "?": "yellow"}
+"""Of the marks; the question mark is of what could not be seen."""
 NARROW = 40
 """Columns; a narrower terminal breaks lines itself."""
 

@@ -10,7 +10,7 @@ import click
 
 from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle
-from nvct.cli.screen import MARKS, columns, wrapped
+from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.errors import printable
 
 TYPE_CHECKING = False
@@ -42,9 +42,17 @@ def status(*, form: str) -> None:
 def text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
     """Yield the lines of a table; `width` is that of a terminal, 0 for no limit."""
     for part in parts:
+        mark = MARKS[part.health]
+        name = f"{part.name:<8} "
         for number, line in enumerate(part.lines):
-            head = f"{part.name:<8} {MARKS[part.health]:<5} " if number == 0 else " " * 15
-            yield from wrapped(head, printable(line), width)
+            head = f"{name}{mark:<5} " if number == 0 else " " * 15
+            first, *more = wrapped(head, printable(line), width)
+            if number == 0:
+                bold = mark == MARKS["attention"]
+                shown = colored(mark, COLORS.get(mark), bold=bold)
+                first = name + shown + first[len(name) + len(mark) :]
+            yield first
+            yield from more
 
 
 def _parts() -> list[Part]:

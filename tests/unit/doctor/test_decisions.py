@@ -13,6 +13,7 @@ import time
 import pytest
 from click.testing import CliRunner
 
+from nvct.cli import screen
 from nvct.cli.log import text
 from nvct.cli.main import program
 from nvct.container import recorder
@@ -114,6 +115,22 @@ def test_texts_of_an_attacker_stay_in_their_line(lab: Lab) -> None:
     assert len(records(lab)) == 1
     assert "\x1b" not in log(lab)
     assert log(lab).count("\n") == 1
+
+
+def test_a_terminal_gets_lines_of_its_width_and_a_pipe_whole_ones(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(lab.run_dir))
+    recorder.refused(store, "shim", "/run/a", RequestError("word " * 20, hint="end"))
+    store.close()
+    (whole,) = log(lab).splitlines()
+    monkeypatch.setattr(screen, "columns", lambda: 60)
+
+    lines = log(lab).splitlines()
+
+    assert max(map(len, lines)) <= 60
+    assert lines[1].startswith("    word")
+    assert " ".join(line.strip() for line in lines).split() == whole.split()
 
 
 def test_damaged_lines_are_left_out(lab: Lab) -> None:
