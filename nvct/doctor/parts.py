@@ -241,11 +241,16 @@ def _problems(status: Status, name: str) -> list[Finding]:
             f"the program of its runtime {word} is not there" for word in status.missing
         ],
     }
-    return [
+    problems = [
         finding
         for reason, texts in found.items()
         for finding in findings_of(reason, "error", [f"{name}: {text}" for text in texts])
     ]
+    for fault in status.faults:
+        severity: Severity = "error" if fault.is_severe else "warning"
+        texts = [f"{name}: {fault.text}"]
+        problems += findings_of(Reason.EngineConfigurationInvalid, severity, texts)
+    return problems
 
 
 def units(*, booted: bool, systemctl: str = "systemctl") -> Part:

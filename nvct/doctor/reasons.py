@@ -251,7 +251,7 @@ class Reason(Enum):
         "Run `nvct runtime configure`.",
     )
     EngineConfigurationInvalid = (
-        "Can the engine's configuration be read?",
+        "Can the engine's configuration be read, and do its files fit together?",
         "the engine's configuration files",
         "Correct the file that the evidence names; `nvct runtime undo` takes back nvct's changes.",
     )

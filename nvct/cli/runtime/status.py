@@ -127,6 +127,8 @@ def _facts(engine_status: Status) -> Iterator[tuple[str, str]]:
     yield from _in_force(engine_status)
     for name in engine_status.missing:
         yield "problem", f"the program of the runtime {name} is not there"
+    for fault in engine_status.faults:
+        yield "problem", fault.text
     for text in engine.notes:
         yield "note", text
     for text in engine.advice:

@@ -155,7 +155,7 @@ def load(options: EngineOptions, files: Files) -> Config:
         DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
     """
     path = options.config or CONFIG
-    root = _read(path, files)
+    root = read_file(path, files)
     version = _version(root, options.engine_version)
     loaded_files = [root]
     missing: list[str] = []
@@ -165,7 +165,7 @@ def load(options: EngineOptions, files: Files) -> Config:
         import_path = pending.pop(0)
         if any(loaded.path == import_path for loaded in loaded_files):
             continue
-        loaded = _read(import_path, files)
+        loaded = read_file(import_path, files)
         if loaded.data is None:
             missing.append(import_path)
             continue
@@ -196,7 +196,12 @@ def replaces(version: tuple[int, ...]) -> bool:
     return version < VERSION_3
 
 
-def _read(path: str, files: Files) -> Loaded:
+def read_file(path: str, files: Files) -> Loaded:
+    """Return one file, without its imports.
+
+    Raises:
+        DocumentError: it cannot be read, or is no TOML.
+    """
     data = files.read(path)
     text = toml_file.text_of(data or b"")
     return Loaded(path=path, data=data, document=toml_file.parse(text, path))

@@ -11,6 +11,7 @@ import posixpath
 from dataclasses import dataclass
 
 from nvct.engine import modules
+from nvct.engine.containerd import faults
 from nvct.engine.control import probe, running
 from nvct.engine.model import EngineOptions, Files, State
 from nvct.errors import NvctError
@@ -18,6 +19,7 @@ from nvct.paths import SHIM_PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvct.engine.containerd.faults import Fault
     from nvct.engine.control.probe import Ask
     from nvct.engine.control.running import Running
     from nvct.engine.detected_engine import Engine
@@ -36,6 +38,7 @@ class Status:
         missing: of these, the names whose program does not exist.
         running: what the running engine has in force; None if it does not run.
         differences: sentences about settings of the files that are not in force.
+        faults: of valid files that do not fit together.
     """
 
     engine: Engine
@@ -45,6 +48,7 @@ class Status:
     missing: tuple[str, ...] = ()
     running: Running | None = None
     differences: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
 
     @property
     def in_force(self) -> State | None:
@@ -84,8 +88,15 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
     sentences = running.differences(engine, state, in_force, registered) if in_force else ()
     return Status(
         engine=engine, state=state, registered=tuple(sorted(registered)), missing=tuple(missing),
-        running=in_force, differences=tuple(sentences),
+        running=in_force, differences=tuple(sentences), faults=_faults(engine, files),
     )  # fmt: skip
+
+
+def _faults(engine: Engine, files: Files) -> tuple[Fault, ...]:
+    """Return the faults of files that their owner does not generate anew."""
+    if engine.engine != "containerd" or engine.leave:
+        return ()
+    return tuple(faults.of(options_for(engine), files))
 
 
 def options_for(engine: Engine, handlers: tuple[Handler, ...] = ()) -> EngineOptions:
