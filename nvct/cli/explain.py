@@ -18,6 +18,9 @@ from nvct.errors import UsageError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
     from nvct.doctor.messages import Found
     from nvct.oci.bundle import Bundle
 
@@ -60,8 +63,8 @@ def explain(
     container could not be created. Run it as the user of the engine: it reads the config.toml and
     the plans of the user who runs it, and policy rules test the uid.
 
-    CONTAINER is the name, id or process of a running container of this host: which GPUs it has,
-    and what was decided when it was created.
+    CONTAINER is the name, id or process of a container of this host: which GPUs it has, and what
+    was decided when it was created. One that was refused, or that has ended, is found by its id.
 
     POD is NAMESPACE/NAME, or a name with --namespace. The API server is asked which devices it
     has, by which expression, or why it waits for some.
@@ -112,44 +115,60 @@ def explain(
 
 
 def _explain_container(word: str, form: str) -> None:
-    """Print which GPUs a running container has, and what was decided about it.
+    """Print which GPUs a container has, and what was decided about it.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none, and nothing was decided about one.
         NvctError: NVML does not answer.
     """
-    from nvct.cli.log import text as decided
     from nvct.cli.ps import uses_of_host
     from nvct.compile import live_host
     from nvct.doctor import decisions, one_container
     from nvct.errors import NvctError
 
     roots = live_host.roots_of(settings_in_force())
-    found = one_container.find(roots, word)
+    places = decisions.folders(os.environ)
     try:
-        uses = uses_of_host(roots)
-    except NvctError:
-        uses = []
-    told = [one_container.told(one, uses, decisions.folders(os.environ)) for one in found]
+        found = one_container.find(roots, word)
+    except UsageError:
+        told = one_container.decided(word, places)
+        if not told:
+            raise
+    else:
+        try:
+            uses = uses_of_host(roots)
+        except NvctError:
+            uses = []
+        told = [one_container.told(one, uses, places) for one in found]
     if form == "json":
         click.echo(json.dumps(told, indent=2))
         return
-    for one in told:
-        name = printable(str(one["name"]))
-        click.echo(f"{name}  (id {str(one['id'])[:12] or '-'}, process {one['pid']})")
-        for use in one["uses"]:
-            mig = f", MIG device {use['instance']}" if use["instance"] else ""
-            opened = f", open in {use['command']} ({use['pid']})" if use["pid"] else ""
-            click.echo(printable(f"  has      GPU {use['gpu']}{mig}{opened}"))
-        if not one["uses"]:
-            click.echo("  has      no GPU")
-        for record in one["decisions"]:
-            click.echo(f"  decided  {decided(record)}")
-        if not one["decisions"]:
-            click.echo(
-                "  decided  nothing is recorded: it asked for no GPU, its engine served it by CDI,"
-                " or the record is gone"
-            )
+    for line in (line for one in told for line in _container_lines(one)):
+        head, text = line[:11], line[11:]
+        click.echo("\n".join(screen.wrapped(head, printable(text), screen.columns())))
+
+
+def _container_lines(one: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the lines about a container; the first eleven columns of each name what it tells."""
+    from nvct.cli.log import text as decided
+
+    runs = f"process {one['pid']}" if one["pid"] else "does not run"
+    yield f"{printable(str(one['name']))}  (id {str(one['id'])[:12] or '-'}, {runs})"
+    for use in one["uses"]:
+        mig = f", MIG device {use['instance']}" if use["instance"] else ""
+        opened = f", open in {use['command']} ({use['pid']})" if use["pid"] else ""
+        yield f"  has      GPU {use['gpu']}{mig}{opened}"
+    if not one["uses"] and one["pid"]:
+        yield "  has      no GPU"
+    for record in one["decisions"]:
+        yield f"  decided  {decided(record)}"
+    if not one["id"]:
+        yield "  decided  nothing: it is in no container"
+    elif not one["decisions"]:
+        yield (
+            "  decided  nothing is recorded: it asked for no GPU, its engine served it by CDI,"
+            " or the record is gone"
+        )
 
 
 def _explain_message(text: str, form: str) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 
 import click
@@ -44,21 +45,23 @@ def ps(*, watch: bool, form: str) -> None:
         if form == "json":
             click.echo(json.dumps([use.to_dict() for use in uses], indent=2))
         else:
-            click.echo("\n".join(text(uses)))
+            click.echo("\n".join(text(uses, is_root=os.geteuid() == 0)))
         if not watch:
             return
         time.sleep(PAUSE_S)
 
 
-def text(uses: Sequence[Use]) -> list[str]:
-    """Return the lines of a table."""
+def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
+    """Return the lines of a table; others than root are told that they do not see everything."""
     rows = [HEADER, *(_row(use) for use in uses)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
     lines = [
         "  ".join(f"{word:<{width}}" for word, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    return lines if uses else ["no process or container uses a GPU"]
+    if not uses:
+        lines = ["no process or container uses a GPU" + ("" if is_root else " as far as is seen")]
+    return lines if is_root else [*lines, "Only root sees everything: run it with sudo."]
 
 
 def _row(use: Use) -> tuple[str, ...]:

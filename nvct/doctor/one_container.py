@@ -71,6 +71,33 @@ def find(roots: Roots, word: str, host: str = "/") -> list[Found]:
     return found
 
 
+def decided(word: str, places: Sequence[str], host: str = "/") -> list[dict[str, Any]]:
+    """Return what was decided about containers that do not run, as `told` does.
+
+    A container that was refused never runs, and may have a name nevertheless.
+
+    Args:
+        word: the container's name, or at least the first SHORT digits of its id.
+        places: folders of the flight recorder's files.
+        host: the folder that has the engines' state.
+    """
+    containers = Containers(host)
+    containers.refresh()
+    wanted = dict.fromkeys(containers.named(word), word)
+    try:
+        records = decisions.read(places, decisions.Filter())
+    except HostError:
+        return []
+    found: dict[str, dict[str, Any]] = {}
+    for record in records:
+        parts = record.get("bundle", "").split("/")
+        is_id = len(word) >= SHORT
+        for id_ in (one for one in parts if one in wanted or (is_id and one.startswith(word))):
+            entry = {"name": wanted.get(id_, id_[:SHORT]), "id": id_, "pid": 0, "uses": []}
+            found.setdefault(id_, {**entry, "decisions": []})["decisions"].append(record)
+    return list(found.values())
+
+
 def told(found: Found, uses: Sequence[Use], places: Sequence[str]) -> dict[str, Any]:
     """Return what is known about a container, as JSON data.
 

@@ -74,6 +74,17 @@ class Containers:
         """Return the id of a process's container; "" if it is in none, or has ended."""
         return self._find(pid)[0]
 
+    def named(self, name: str) -> list[str]:
+        """Return the ids of Docker's and Podman's containers with a name, running or not."""
+        podman = [
+            id_ for names in self._podman.values() for id_, one in names.items() if one == name
+        ]
+        try:
+            docker = sorted(os.listdir(self._path(DOCKER)))
+        except OSError:
+            docker = []
+        return [*podman, *(id_ for id_ in docker if self._docker_name(id_) == name)]
+
     def _find(self, pid: int) -> tuple[str, Labels]:
         """Return the id of a process's container, and its names; ("", {}) without one.
 

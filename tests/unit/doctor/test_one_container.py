@@ -54,6 +54,25 @@ def test_a_process_in_no_container(tree: HostTree) -> None:
     assert found(tree, "60") == [("process 60", 60)]
 
 
+def test_a_container_that_was_refused_is_found_by_its_id_and_name(
+    tree: HostTree, tmp_path: Path
+) -> None:
+    refused, folder = "ef" * 32, tmp_path / "run"
+    tree.write(f"var/lib/docker/containers/{refused}/config.v2.json", '{"Name": "/late"}')
+    store = Store(str(folder), create=True)
+    recorder.refused(store, "shim", f"/run/docker/{refused}", RequestError("no GPU 9"))
+    recorder.refused(store, "shim", f"/run/docker/{refused}", RequestError("again"))
+    recorder.refused(store, "shim", f"/run/docker/{OTHER}", RequestError("other"))
+    store.close()
+
+    for word in ("late", refused, refused[:12]):
+        (one,) = one_container.decided(word, [str(folder)], str(tree.base))
+        assert (one["id"], one["pid"]) == (refused, 0)
+        assert [record["error"] for record in one["decisions"]] == ["no GPU 9", "again"]
+    for word in ("docker", refused[:11], "run", "nobody"):
+        assert one_container.decided(word, [str(folder)], str(tree.base)) == []
+
+
 @pytest.mark.parametrize("word", ["nobody", "ab", "99"])
 def test_what_is_nowhere_is_said(word: str, tree: HostTree) -> None:
     with pytest.raises(UsageError, match=f"'{word}' is no file, and no running container"):
