@@ -72,4 +72,5 @@ def text(record: Mapping[str, str]) -> str:
     else:
         parts = (record.get(key, "") for key in ("asked", "mode", "result", "notes"))
         what = "; ".join(part for part in parts if part)
-    return printable(f"{when} {record['outcome']:<8}{subject(record)}: {what}")
+    took = f" ({record['took']})" if "took" in record else ""
+    return printable(f"{when} {record['outcome']:<8}{subject(record)}: {what}{took}")

@@ -30,8 +30,11 @@ LONGER = 12
 FLAGS = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
 
 
-def given(store: Store, program: str, bundle: str, decision: Decision) -> None:
-    """Record what a container got that asked for a GPU, or why its request is ignored."""
+def given(store: Store, program: str, bundle: str, decision: Decision, began: float = 0.0) -> None:
+    """Record what a container got that asked for a GPU, or why its request is ignored.
+
+    `began` is when the program began by CLOCK_MONOTONIC, 0 if that is not to be recorded.
+    """
     request = decision.request
     fields = {"outcome": "given" if request else "ignored"}
     if request is not None:
@@ -42,15 +45,15 @@ def given(store: Store, program: str, bundle: str, decision: Decision) -> None:
         fields["result"] = f"{nodes} nodes, {mounts} mounts"
     if decision.notes:
         fields["notes"] = "; ".join(decision.notes)
-    _append(store, program, ("bundle", bundle), fields)
+    _append(store, program, ("bundle", bundle), fields, began)
 
 
-def refused(store: Store, program: str, bundle: str, error: NvctError) -> None:
-    """Record why a container was refused."""
+def refused(store: Store, program: str, bundle: str, error: NvctError, began: float = 0.0) -> None:
+    """Record why a container was refused; `began` as in `given`."""
     fields = {"outcome": "refused", "error": error.message, "code": error.code}
     if error.hint:
         fields["hint"] = error.hint
-    _append(store, program, ("bundle", bundle), fields)
+    _append(store, program, ("bundle", bundle), fields, began)
 
 
 def decided(store: Store, program: str, about: str, fields: Mapping[str, str]) -> None:
@@ -59,12 +62,18 @@ def decided(store: Store, program: str, about: str, fields: Mapping[str, str]) -
 
 
 def _append(
-    store: Store, program: str, subject: tuple[str, str], fields: Mapping[str, str]
+    store: Store,
+    program: str,
+    subject: tuple[str, str],
+    fields: Mapping[str, str],
+    began: float = 0.0,
 ) -> None:
     if store.fd < 0:
         return
     head = {"time": f"{time.time():.3f}", "program": program, subject[0]: subject[1] or "."}
     fields = {**head, **fields}
+    if began:
+        fields["took"] = f"{(time.monotonic() - began) * 1000:.1f} ms"
     line = _line(fields, TEXT)
     if len(line) > RECORD:
         line = _line(fields, TEXT // LONGER)

@@ -10,6 +10,7 @@ not changed and never fails here.
 from __future__ import annotations
 
 import sys
+import time
 
 from nvct import errors, paths
 from nvct.container.cdi_hook import options as flags
@@ -110,6 +111,7 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     from nvct.container.prestart import state as states
     from nvct.oci import bundle as bundles
 
+    began = time.monotonic()
     state = states.read(stdin_fd)
     if states.is_inside(state.pid):
         env = {}  # inside, the variables are the image's
@@ -122,9 +124,10 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
         host = Host(store, env, cold, config.proc_root)
         decision = _deliver(bundle, state, config, host, trouble=trouble, program=program)
         if decision.request is not None or decision.notes:
-            recorder.given(store, program, state.bundle, decision)
-    except NvctError as error:
-        recorder.refused(store, program, state.bundle, error)
+            recorder.given(store, program, state.bundle, decision, began)
+    except Exception as error:
+        known = error if isinstance(error, NvctError) else errors.unexpected(error)
+        recorder.refused(store, program, state.bundle, known, began)
         raise
     finally:
         store.close()

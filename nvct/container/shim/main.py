@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import posix
 import sys
+import time
 
-from nvct.errors import NvctError
+from nvct.errors import NvctError, unexpected
 from nvct.oci import argv
 from nvct.paths import SHIM_PROGRAM
 
@@ -37,22 +38,45 @@ def main(cold: str) -> NoReturn:
     env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
            for k, v in posix.environ.items()}  # fmt: skip
     logs = [invocation.log]
+    began = time.monotonic()
     try:
-        _run(program, invocation, env, cold, logs)
+        _run(program, invocation, env, cold, logs, began=began)
     except NvctError as error:
         from nvct.container.shim.log import report
 
         report(program, error, invocation, logs)
+        _record(program, invocation, env, error, began)
         posix._exit(error.exit_status)  # skips finalisation: saves 1 ms
     except Exception as error:
         from nvct.container.shim.log import report_crash
 
         report_crash(program, error, invocation, logs, debug="NVCT_DEBUG" in env)
+        _record(program, invocation, env, unexpected(error), began)
         posix._exit(1)
 
 
+def _record(
+    program: str, invocation: argv.Invocation, env: dict[str, str], error: NvctError, began: float
+) -> None:
+    """Record why a container is not created, whatever it is: engines may show less."""
+    if not invocation.creates:
+        return
+    from nvct.container import recorder
+    from nvct.container.plan.store import Store, run_dir
+
+    store = Store(run_dir(env), create=True)
+    recorder.refused(store, program, invocation.bundle, error, began)
+    store.close()
+
+
 def _run(
-    program: str, invocation: argv.Invocation, env: dict[str, str], cold: str, logs: list[str]
+    program: str,
+    invocation: argv.Invocation,
+    env: dict[str, str],
+    cold: str,
+    logs: list[str],
+    *,
+    began: float,
 ) -> NoReturn:
     from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
@@ -71,17 +95,11 @@ def _run(
         if program in MODES:
             config = config.replaced(mode=MODES[program])
         host = Host(store, env, cold, config.proc_root)
-        try:
-            decision = _create(invocation, config, host, trouble)
-        except NvctError as error:
-            from nvct.container import recorder
-
-            recorder.refused(store, program, invocation.bundle, error)
-            raise
+        decision = _create(invocation, config, host, trouble)
         if decision.request is not None or decision.notes:
             from nvct.container import recorder
 
-            recorder.given(store, program, invocation.bundle, decision)
+            recorder.given(store, program, invocation.bundle, decision, began)
         if config.debug:
             from nvct.container.shim.log import note
 

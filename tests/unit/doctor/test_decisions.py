@@ -59,6 +59,8 @@ def test_what_a_container_got_is_recorded(lab: Lab) -> None:
     assert record["bundle"] == str(lab.bundle)
     assert record["asked"] == "NVIDIA_VISIBLE_DEVICES: 1"
     assert re.fullmatch(r"\d+ nodes, \d+ mounts", record["result"])
+    assert re.fullmatch(r"\d+\.\d ms", record["took"])
+    assert log(lab).endswith(f" ({record['took']})\n")
 
 
 def test_why_a_container_was_refused_is_recorded(lab: Lab) -> None:
@@ -70,6 +72,15 @@ def test_why_a_container_was_refused_is_recorded(lab: Lab) -> None:
     assert "9" in record["error"]
     assert "refused" in log(lab, "--outcome", "refused")
     assert log(lab, "--outcome", "given") == ""
+
+
+def test_a_container_that_no_runtime_can_create_is_recorded(lab: Lab) -> None:
+    lab.keys["nvidia-container-runtime"]["runtimes"] = ["nosuch"]
+    lab.configure()
+    lab.asks(VISIBLE + "1")
+    assert lab.create().status != 0
+
+    assert records(lab)[-1]["code"] == "runtime-not-found"
 
 
 def test_a_container_that_asks_for_nothing_leaves_no_record(lab: Lab) -> None:
