@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from nvct.doctor.checks import Check, Node
     from nvct.doctor.model import Part
 
+PAGE = "docs/doctor.md"
+"""Has a section for each check."""
 UNSEEN = "?"
 """The mark of a check that could not see everything, and found no fault."""
 
@@ -212,4 +214,9 @@ def _lines(part: Part) -> Iterator[str]:
 
 
 def _to_dict(check: Check, part: Part) -> dict[str, object]:
-    return {**part.to_dict(), "name": check.name, "question": check.question}
+    return {
+        **part.to_dict(),
+        "name": check.name,
+        "question": check.question,
+        "page": f"{PAGE}#{check.name}",
+    }

@@ -160,12 +160,13 @@ def test_a_dry_run_of_nothing_is_refused(lab: Lab) -> None:
 
 
 def test_the_page_lists_every_check_with_its_question_and_every_mend() -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (.*\?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert rows == [(check.name, check.question) for check in checks.CHECKS]
+    page = PAGE.read_text(encoding="utf-8")
+    sections = re.findall(r"^### (\w+)\n\n(.*\?)\n\n- looks at: .", page, re.MULTILINE)
+    assert sections == [(check.name, check.question) for check in checks.CHECKS]
+    linked = set(re.findall(r"\[(\w+)\]\(reasons\.md#", page))
+    assert linked <= {reason.name for reason in Reason}
 
-    mended = re.findall(
-        r"^\| (`.*`) \| `nvct (.*)` \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE
-    )
+    mended = re.findall(r"^\| (`.*`) \| `nvct (.*)` \|$", page, re.MULTILINE)
     told = {
         name: tuple(words.split()) for names, words in mended for name in re.findall(r"\w+", names)
     }
