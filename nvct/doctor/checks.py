@@ -230,6 +230,11 @@ CHECKS = (
         "Does systemd find the device nodes?",
         lambda node: hardware.character_links(node.roots, booted=node.booted),
     ),
+    Check(
+        "access",
+        "Can every user open the device nodes?",
+        lambda node: hardware.node_modes(node.roots),
+    ),
     Check("specs", "Do the CDI specifications describe this host?", _specs),
     Check(
         "hooks",

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import stat
 
 from nvct.doctor.model import Part, count
 from nvct.doctor.parts import findings_of, part_of, refused
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 FABRIC_MANAGER = "nv-fabricmanager"[:15]
 """As /proc/PID/comm has it: TASK_COMM_LEN of Linux is 16, with the terminating zero."""
+SHARED_NODE = re.compile(r"nvidia(?:ctl|-uvm|\d+)")
+EVERYBODY = stat.S_IROTH | stat.S_IWOTH
+"""What the driver gives its nodes unless NVreg_DeviceFileMode says something else."""
 PERSISTENCED_SOCKET = "nvidia-persistenced/socket"
 
 
@@ -105,6 +111,26 @@ def persistence(roots: Roots) -> Part:
         return part_of("daemon", ["nvidia-persistenced keeps the GPUs initialized"])
     text = f"nvidia-persistenced does not run: {path} does not exist"
     return part_of("daemon", [text], findings_of(Reason.PersistenceOff, "note", [text]))
+
+
+def node_modes(roots: Roots) -> Part:
+    """Check who can open the driver's nodes: containers of users need it, NVML says so badly."""
+    nodes = {}
+    for name in procfs.list_directory(roots.dev):
+        if SHARED_NODE.fullmatch(name):
+            with contextlib.suppress(OSError):
+                nodes[f"{roots.dev}/{name}"] = os.stat(f"{roots.dev}/{name}")
+    if not nodes:
+        return part_of("access", ["no device node of the driver"], health="absent")
+    closed = [(path, one) for path, one in nodes.items() if one.st_mode & EVERYBODY != EVERYBODY]
+    if not closed:
+        return part_of("access", [f"{count(len(nodes), 'device node')}, for every user"])
+    path, status = closed[0]
+    text = f"{path} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: without"
+    text += " the group neither rootless engines nor users in containers can open it"
+    if len(closed) > 1:
+        text += f", like {len(closed) - 1} more"
+    return part_of("access", [text], findings_of(Reason.DeviceNodesRestricted, "note", [text]))
 
 
 def character_links(roots: Roots, *, booted: bool) -> Part:

@@ -95,6 +95,11 @@ class Reason(Enum):
         "the links in /dev/char, and the driver's device nodes",
         "Run `nvidia-ctk system create-dev-char-symlinks`.",
     )
+    DeviceNodesRestricted = (
+        "Can every user open the driver's device nodes?",
+        "owner and mode of /dev/nvidiactl, /dev/nvidia-uvm and the node of each GPU",
+        "Give containers the group that the nodes have: `podman run --group-add keep-groups`.",
+    )
     SelinuxDenies = (
         "Does SELinux let containers use devices?",
         "enforce and booleans/container_use_devices in /sys/fs/selinux",

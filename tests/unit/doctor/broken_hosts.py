@@ -168,6 +168,15 @@ def no_character_links(lab: Lab) -> Findings:
     return shown(*hardware.character_links(lab.host.roots, booted=True).findings)
 
 
+def nodes_of_a_group(lab: Lab) -> Findings:
+    lab.driver(gpus=1)
+    node = lab.home / "dev/nvidiactl"
+    node.unlink()
+    node.write_text("", encoding="utf-8")
+    node.chmod(0o660)
+    return hardware_of(hardware.node_modes)(lab)
+
+
 def selinux_denies(lab: Lab) -> Findings:
     lab.host.write("sys/fs/selinux/enforce", "1")
     lab.host.write("sys/fs/selinux/booleans/container_use_devices", "0 0")
@@ -405,6 +414,7 @@ CASES: dict[Reason, Case] = {
     Reason.FabricManagerNotRunning: switches_without_manager,
     Reason.PersistenceOff: no_persistence_daemon,
     Reason.CharacterLinksMissing: no_character_links,
+    Reason.DeviceNodesRestricted: nodes_of_a_group,
     Reason.SelinuxDenies: selinux_denies,
     Reason.SpecificationFolderWritable: writable_folder,
     Reason.DeviceNodesMissing: no_device_node,

@@ -9,7 +9,7 @@ import pytest
 
 from nvct.cdi import registry
 from nvct.config.model import Config
-from nvct.doctor import engine_versions, gpu_health, images, incumbent, kubelet
+from nvct.doctor import engine_versions, gpu_health, hardware, images, incumbent, kubelet
 from nvct.doctor.gpu_health import Log
 from nvct.doctor.reasons import Reason
 from nvct.kernel.kmsg import RECORD_LIMIT
@@ -53,6 +53,25 @@ def test_an_xid_of_an_application_is_no_fault_and_an_old_one_does_not_count(
     assert [one.severity for one in application.findings] == ["note"]
     assert old.findings == ()
     assert old.lines == ("1 GPU, none with an error that asks for something",)
+
+
+@pytest.mark.parametrize(
+    ("modes", "line"),
+    [
+        ({}, "no device node of the driver"),
+        ({"nvidia0": 0o666, "nvidiactl": 0o666, "nvidia-modeset": 0o600}, "2 device nodes, for"),
+        ({"nvidia0": 0o666, "nvidia-uvm": 0o660}, "/dev/nvidia-uvm has mode 0660 and group "),
+        ({"nvidia0": 0o660, "nvidiactl": 0o660}, "can open it, like 1 more"),
+    ],
+)
+def test_who_can_open_the_nodes(modes: dict[str, int], line: str, tmp_path: Path) -> None:
+    for name, mode in modes.items():
+        hosts.write(tmp_path, f"dev/{name}").chmod(mode)
+
+    part = hardware.node_modes(hosts.roots_of(tmp_path))
+
+    assert line in part.lines[0]
+    assert not any(finding.is_fault for finding in part.findings)
 
 
 def test_a_gpu_that_the_driver_excludes_is_no_fault(tmp_path: Path) -> None:
