@@ -275,7 +275,7 @@ CHECKS = (
     Check(
         "selinux",
         "Does SELinux let containers use devices?",
-        lambda node: security.selinux(node.roots),
+        lambda node: security.selinux(node.roots, node.log),
     ),
     Check(
         "folders",

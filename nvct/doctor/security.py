@@ -7,6 +7,7 @@ import os
 import re
 import stat
 
+from nvct.doctor.model import Finding
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nvct.cdi.registry import SpecFile
+    from nvct.doctor.gpu_health import Log
     from nvct.doctor.model import Part
     from nvct.host.roots import Roots
 
 BOOLEAN = "fs/selinux/booleans/container_use_devices"
+DENIED = re.compile(
+    r"avc: +denied .{0,400}(?:nvidia|xserver_misc_device_t).{0,400}tclass=chr_file"
+)
+"""The kernel's words about a container's process and a node of the driver."""
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -52,8 +58,13 @@ def _writable(folder: str, owner: int) -> Iterator[str]:
             yield f"{path} can be written by others: mode {stat.S_IMODE(status.st_mode):04o}"
 
 
-def selinux(roots: Roots) -> Part:
-    """Check SELinux's boolean that lets containers use devices."""
+def selinux(roots: Roots, log: Log) -> Part:
+    """Check SELinux's boolean that lets containers use devices, and what the kernel denied.
+
+    Args:
+        roots: of this host.
+        log: the kernel's messages; auditd takes the denials from it if it runs.
+    """
     enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
     if enforce != "1":
         text = "SELinux is permissive" if enforce else "SELinux is off"
@@ -62,6 +73,14 @@ def selinux(roots: Roots) -> Part:
     if not value:
         text = f"SELinux is enforcing; its boolean {os.path.basename(BOOLEAN)} cannot be read"
         return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "unknown", [text]))
+    denied = [message.text for message in log.messages if DENIED.search(message.text)]
+    if value[0] == "1" and denied:
+        text = f"SELinux denied a device of the driver: {denied[-1]}"
+        remedy = "Update container-selinux, or allow it: `ausearch -m avc -ts boot | audit2allow`."
+        found = Finding(
+            reason=Reason.SelinuxDenies, severity="warning", evidence=text, remedy=remedy
+        )
+        return part_of("selinux", [text], [found])
     if value[0] == "1":
         return part_of("selinux", ["SELinux is enforcing, and containers may use devices"])
     text = f"SELinux is enforcing, and {os.path.basename(BOOLEAN)} is off"

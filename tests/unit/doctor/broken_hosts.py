@@ -10,6 +10,7 @@ import shutil
 from nvct.config import load
 from nvct.container.plan.store import Store
 from nvct.doctor import agent_status, docker, driver, hardware, parts, security, specifications
+from nvct.doctor.gpu_health import Log
 from nvct.doctor.reasons import Reason
 from nvct.engine.control.command import Completed
 from nvct.engine.control.status import Status
@@ -180,7 +181,7 @@ def nodes_of_a_group(lab: Lab) -> Findings:
 def selinux_denies(lab: Lab) -> Findings:
     lab.host.write("sys/fs/selinux/enforce", "1")
     lab.host.write("sys/fs/selinux/booleans/container_use_devices", "0 0")
-    return hardware_of(security.selinux)(lab)
+    return hardware_of(lambda roots: security.selinux(roots, Log()))(lab)
 
 
 def writable_folder(lab: Lab) -> Findings:

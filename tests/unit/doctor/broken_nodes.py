@@ -130,6 +130,20 @@ def a_gpu_without_its_node(home: Path, broken: bool) -> Part:  # noqa: FBT001
     return gpu_health.check(roots_of(home), state, conditions, Log())
 
 
+AVC = (
+    "audit: type=1400 audit(1684465329.146:35): avc:  denied  { map } for  pid=3"
+    ' comm="python" path="/dev/nvidia0" scontext=system_u:system_r:container_t:s0'
+    " tcontext=system_u:object_r:xserver_misc_device_t:s0 tclass=chr_file permissive=0"
+)
+
+
+def a_node_that_selinux_denies(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    write(home, "sys/fs/selinux/enforce", "1")
+    write(home, "sys/fs/selinux/booleans/container_use_devices", "1 1")
+    text = AVC if broken else AVC.replace("nvidia0", "sda").replace("xserver_misc", "disk")
+    return security.selinux(roots_of(home), said(text))
+
+
 def a_module_of_another_kernel(home: Path, broken: bool) -> Part:  # noqa: FBT001
     roots = gpu_on_the_bus(home)
     if broken:
@@ -273,6 +287,7 @@ BUILDERS: dict[str, tuple[str, Builder, str]] = {
         ),
         ("DeviceUnhealthy", a_gpu_that_nvml_does_not_list, f"GPU {BUS} is the driver's, and NVML"),
         ("DeviceNodesMissing", a_gpu_without_its_node, "does not exist, and NVML does not list"),
+        ("SelinuxDenies", a_node_that_selinux_denies, "denied  { map }"),
         ("DriverNotLoaded", a_module_of_another_kernel, "there is one for 6.8.0-48-generic"),
         ("DriverNotLoaded", a_module_that_is_not_signed, "unavailable key is rejected"),
         ("SpecificationTooNew", an_old_engine, "Docker 25.0.3 will refuse it: 0.7.0"),
