@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import stat
 
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
     from nvct.doctor.model import Part, Severity
     from nvct.engine.control.status import Status
 
-FOLDER = "var/lib/kubelet"
+FOLDERS = ("var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet")
+"""Of the kubelet, unless --root-dir says something else: the usual one, k0s, MicroK8s."""
+ROOT_DIR = re.compile(rb"--root-dir[=\0]/?([^\0]+)")
+PLUGINS = "device-plugins"
 PROCESSES = ("kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "microk8s")
 """Names of processes that are, or contain, a kubelet: /proc/PID/comm."""
-CHECKPOINT = f"{FOLDER}/device-plugins/kubelet_internal_checkpoint"
+CHECKPOINT = f"{PLUGINS}/kubelet_internal_checkpoint"
 LIMIT = 64 << 20
+COMMAND_LIMIT = 1 << 20
 PREFIX = "nvidia.com/"
 VALIDATIONS = "run/nvidia/validations"
 WAITED_FOR = ("driver-ready", "toolkit-ready")
@@ -48,22 +53,23 @@ def check(proc: str, gpus: int, statuses: Sequence[Status], host: str = "/") -> 
         host: the folder with var and run.
     """
     root = host.rstrip("/")
-    folder = f"{root}/{FOLDER}/device-plugins"
-    if part := unseen("kubelet", Reason.ResourceNotListed, folder):
+    processes = _processes(proc)
+    base = _folder(proc, processes, root)
+    if part := unseen("kubelet", Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
         return part
-    if not os.path.isdir(folder):
-        text = f"no kubelet: /{FOLDER}/device-plugins does not exist"
+    if not os.path.isdir(f"{root}/{base}/{PLUGINS}"):
+        text = f"no kubelet: /{base}/{PLUGINS} does not exist"
         return part_of("kubelet", [text], health="absent")
-    if not _runs(proc):
-        text = f"no process of a kubelet runs, though /{FOLDER} exists"
+    if not processes:
+        text = f"no process of a kubelet runs, though /{base} exists"
         return part_of("kubelet", [text], findings_of(Reason.KubeletNotRunning, "warning", [text]))
     found = _waiting(root)
     lines: list[str] = []
     if gpus:
-        resources = _resources(f"{root}/{CHECKPOINT}", root)
+        resources = _resources(f"{root}/{base}/{CHECKPOINT}", root)
         lines += [resources] if isinstance(resources, str) else []
         if not isinstance(resources, str):
-            found += _devices(resources, gpus, root)
+            found += _devices(resources, gpus, f"{root}/{base}")
             lines += _sums(resources)
     if gpus and statuses and not any(status.registered for status in statuses):
         found += findings_of(Reason.EngineNotConfigured, "note", [_no_handler(statuses)])
@@ -71,9 +77,25 @@ def check(proc: str, gpus: int, statuses: Sequence[Status], host: str = "/") -> 
     return part_of("kubelet", lines or ["it runs"], found)
 
 
-def _runs(proc: str) -> bool:
+def _processes(proc: str) -> list[str]:
+    """Return the ids of processes that are, or contain, a kubelet."""
     pids = (name for name in procfs.list_directory(proc) if name.isdecimal())
-    return any((procfs.read_text(f"{proc}/{pid}/comm") or "").strip() in PROCESSES for pid in pids)
+    return [
+        pid for pid in pids if (procfs.read_text(f"{proc}/{pid}/comm") or "").strip() in PROCESSES
+    ]
+
+
+def _folder(proc: str, processes: Sequence[str], root: str) -> str:
+    """Return the kubelet's folder below the host's root: of its command line, or a usual one."""
+    for pid in processes:
+        try:
+            words = read_bytes(f"{proc}/{pid}/cmdline", COMMAND_LIMIT)
+        except (OSError, DocumentError):
+            continue
+        if match := ROOT_DIR.search(words):
+            return match[1].decode("utf-8", "surrogateescape").rstrip("/")
+    there = (folder for folder in FOLDERS if os.path.isdir(f"{root}/{folder}/{PLUGINS}"))
+    return next(there, FOLDERS[0])
 
 
 def _no_handler(statuses: Sequence[Status]) -> str:
@@ -101,10 +123,10 @@ def _sums(resources: dict[str, list[str]]) -> list[str]:
     return [f"the kubelet has {', '.join(own)}"] if own else []
 
 
-def _devices(resources: dict[str, list[str]], gpus: int, root: str) -> list[Finding]:
+def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Finding]:
     own = {name: ids for name, ids in resources.items() if name.startswith(PREFIX)}
     number = sum(len(ids) for ids in own.values())
-    plugins = _plugins(f"{root}/{FOLDER}")
+    plugins = _plugins(folder)
     if not number:
         if any(name.endswith("gpu.nvidia.com-reg.sock") for name in plugins):
             return []  # a DRA driver offers them
@@ -123,7 +145,7 @@ def _devices(resources: dict[str, list[str]], gpus: int, root: str) -> list[Find
 def _plugins(folder: str) -> dict[str, bool]:
     """Return the sockets of plugins for GPUs: whether a process listens on each."""
     found = {}
-    for name in ("device-plugins", "plugins_registry"):
+    for name in (PLUGINS, "plugins_registry"):
         for file in procfs.list_directory(f"{folder}/{name}"):
             path = f"{folder}/{name}/{file}"
             if "nvidia" in file and _is_socket(path):

@@ -233,13 +233,13 @@ def node_of_kubernetes(home: Path, registered: list[str]) -> list[Status]:
     data = {
         "Data": {"PodDeviceEntries": None, "RegisteredDevices": {"nvidia.com/gpu": registered}}
     }
-    write(home, kubelet.CHECKPOINT, json.dumps(data))
+    write(home, f"{kubelet.FOLDERS[0]}/{kubelet.CHECKPOINT}", json.dumps(data))
     return [Status(engine=Engine(engine="containerd"), registered=("nvidia",))]
 
 
 def a_plugin_that_is_not_registered(home: Path, broken: bool) -> Part:  # noqa: FBT001
     statuses = node_of_kubernetes(home, [] if broken else [UUID])
-    path = f"{kubelet.FOLDER}/device-plugins/nvidia-gpu.sock"
+    path = f"{kubelet.FOLDERS[0]}/device-plugins/nvidia-gpu.sock"
     opened = listening(home, path, alive=not broken)
     part = kubelet.check(str(home / "proc"), 1, statuses, str(home))
     for server in opened:

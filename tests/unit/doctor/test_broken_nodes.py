@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -122,7 +123,7 @@ def test_a_yml_file_is_told_though_no_engine_is_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"Data": 1}', '{"Data": {"RegisteredDevices": []}}'])
 def test_a_checkpoint_that_is_none_is_no_crash(text: str, tmp_path: Path) -> None:
     statuses = hosts.node_of_kubernetes(tmp_path, [])
-    hosts.write(tmp_path, kubelet.CHECKPOINT, text)
+    hosts.write(tmp_path, f"{kubelet.FOLDERS[0]}/{kubelet.CHECKPOINT}", text)
 
     part = kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path))
 
@@ -156,7 +157,7 @@ def test_a_removed_package_is_not_installed(tmp_path: Path) -> None:
 
 def test_a_dra_driver_needs_no_extended_resource(tmp_path: Path) -> None:
     statuses = hosts.node_of_kubernetes(tmp_path, [])
-    path = f"{kubelet.FOLDER}/plugins_registry/gpu.nvidia.com-reg.sock"
+    path = f"{kubelet.FOLDERS[0]}/plugins_registry/gpu.nvidia.com-reg.sock"
     (server,) = hosts.listening(tmp_path, path, alive=True)
     part = kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path))
     server.close()
@@ -170,3 +171,26 @@ def test_a_host_without_a_gpu_lacks_nothing_in_the_kernels_messages(tmp_path: Pa
     part = gpu_health.check(hosts.roots_of(tmp_path), None, None, log)
 
     assert (part.health, part.findings) == ("absent", ())
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "folder"),
+    [
+        ("k0s", b"k0s\0worker\0", "var/lib/k0s/kubelet"),
+        ("kubelite", b"kubelite\0", "var/snap/microk8s/common/var/lib/kubelet"),
+        ("kubelet", b"kubelet\0--root-dir=/data/kubelet\0--v=2\0", "data/kubelet"),
+        ("kubelet", b"kubelet\0--root-dir\0/data/kubelet/\0", "data/kubelet"),
+    ],
+)
+def test_the_folder_of_the_kubelet_is_found(
+    name: str, words: bytes, folder: str, tmp_path: Path
+) -> None:
+    hosts.write(tmp_path, "proc/77/comm", f"{name}\n")
+    (tmp_path / "proc/77/cmdline").write_bytes(words)
+    data = {"Data": {"RegisteredDevices": {"nvidia.com/gpu": ["GPU-1", "GPU-2"]}}}
+    hosts.write(tmp_path, f"{folder}/{kubelet.CHECKPOINT}", json.dumps(data))
+
+    part = kubelet.check(str(tmp_path / "proc"), 2, [], str(tmp_path))
+
+    assert part.lines == ("the kubelet has 2 of nvidia.com/gpu",)
+    assert part.findings == ()
