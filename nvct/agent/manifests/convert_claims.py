@@ -14,7 +14,15 @@ import re
 from typing import Any
 
 from nvct.agent.manifests.convert import MAJOR, MINOR, PREFIX, REQUIRED
-from nvct.agent.manifests.pod_specs import containers, identity, objects, pod_specs, sequence, table, tables
+from nvct.agent.manifests.pod_specs import (
+    containers,
+    identity,
+    objects,
+    pod_specs,
+    sequence,
+    table,
+    tables,
+)
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False
