@@ -59,8 +59,8 @@ def test_another_interval_has_no_effect() -> None:
         ({**config(), "metadata": {}}, "has no field metadata"),
         (config(stratgy="MPS"), "sharing of the claim's configuration has no field stratgy"),
         (
-            config(strategy="TimeSlicing", timeSlicingConfig={"intervall": "Long"}),
-            "sharing.timeSlicingConfig of the claim's configuration has no field intervall",
+            config(strategy="TimeSlicing", timeSlicingConfig={"period": "Long"}),
+            "sharing.timeSlicingConfig of the claim's configuration has no field period",
         ),
         (
             config("MigDeviceConfig", strategy="TimeSlicing", timeSlicingConfig={}),
