@@ -336,7 +336,7 @@ class HealthEngine:
             reason, message, is_warning = notices.of_change(change)
             (self._log.warning if is_warning else self._log.info)(message)
             about = notices.name_of(change.key)
-            self._log.decided(TASK, "changed", about, result=message)
+            self._log.decided(TASK, "changed", about, result=message.removeprefix(f"{about} "))
             self._notices.add(reason, message, time.time(), change.devices, is_warning=is_warning)
             is_failure = change.after.state == "unhealthy" != change.before.state
             self._counts.failures[change.key] += is_failure

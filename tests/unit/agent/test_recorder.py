@@ -73,7 +73,7 @@ def test_a_gpu_that_fails_or_hangs(tmp_path: Path) -> None:
     assert hangs == ("changed", GPU, "does not answer: its devices are unhealthy")
     assert answers == ("changed", GPU, "answers again")
     assert fails[:2] == ("changed", GPU)
-    assert "is unhealthy: XID 79" in fails[2]
+    assert fails[2].startswith("is unhealthy: XID 79")
     assert health_module.TASK == "health"
 
 
