@@ -87,17 +87,20 @@ def users(
     containers.refresh()
     memory = _memory(samples)
     indices = {gpu.uuid: gpu.index for gpu in state.gpus}
-    found = [
-        Use(
-            device=_device(holder.device, holder.instance, indices),
-            pid=holder.pid,
-            command=holder.command,
-            memory=memory.get(holder.pid),
-            unit=holder.unit,
-            labels=containers.labels(holder.pid),
+    found = []
+    for holder in holders.holders(roots, state.gpus, ignore=holders.own_processes(roots)):
+        device = _device(holder.device, holder.instance, indices)
+        whole = Device(device.gpu, "")  # an old driver does not tell the instance
+        found.append(
+            Use(
+                device=device,
+                pid=holder.pid,
+                command=holder.command,
+                memory=memory.get((device, holder.pid), memory.get((whole, holder.pid))),
+                unit=holder.unit,
+                labels=containers.labels(holder.pid),
+            )
         )
-        for holder in holders.holders(roots, state.gpus, ignore=holders.own_processes(roots))
-    ]
     busy = {(use.device, tuple(sorted(use.labels.items()))) for use in found}
     names = holders.device_numbers(roots, state.gpus, None)
     for pid, labels in _containers(roots, containers):
@@ -128,13 +131,15 @@ def _device(
     return Device(indices[uuid], f"{gi}/{ci}")
 
 
-def _memory(samples: NvmlSamples | None) -> dict[int, int]:
-    """Return the memory that each process uses, on all GPUs."""
-    total: dict[int, int] = {}
+def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
+    """Return the memory that each process uses, by GPU or MIG device, and process."""
+    total: dict[tuple[Device, int], int] = {}
     for gpu in samples.gpus if samples else ():
         for process in gpu.processes:
             if process.memory is not None:
-                total[process.pid] = total.get(process.pid, 0) + process.memory
+                instance = f"{process.gi}/{process.ci}" if process.gi >= 0 else ""
+                key = Device(gpu.index, instance), process.pid
+                total[key] = total.get(key, 0) + process.memory
     return total
 
 

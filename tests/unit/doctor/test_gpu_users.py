@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from nvct.cli.ps import text
 from nvct.doctor import gpu_users
@@ -50,11 +51,25 @@ def test_a_process_uses_what_it_has_open(tmp_path: Path) -> None:
         processes=(ProcessSample(pid=41, memory=5 << 20),),
     )  # fmt: skip
 
-    (use,) = users(tree, NvmlSamples(gpus=(sample,)))
+    processes = (ProcessSample(pid=41, memory=3 << 20),)
+    other = replace(sample, index=1, uuid="GPU-1", processes=processes)
+    (use,) = users(tree, NvmlSamples(gpus=(sample, other)))
 
     assert use == Use(
         device=Device(0, ""), pid=41, command="python3", memory=5 << 20, unit="train.service"
     )
+
+
+def test_the_memory_of_a_mig_device_is_its_own() -> None:
+    processes = (
+        ProcessSample(pid=41, memory=5, gi=7, ci=0), ProcessSample(pid=41, memory=3, gi=8, ci=0),
+        ProcessSample(pid=41, memory=None, gi=9, ci=0), ProcessSample(pid=42, memory=1),
+    )  # fmt: skip
+    sample = GpuSample(index=0, minor=3, uuid="", bus_id="", name="", processes=processes)
+
+    assert gpu_users._memory(NvmlSamples(gpus=(sample,))) == {
+        (Device(0, "7/0"), 41): 5, (Device(0, "8/0"), 41): 3, (Device(0, ""), 42): 1,
+    }  # fmt: skip
 
 
 def test_the_container_of_a_process_is_named_as_its_engine_names_it(tmp_path: Path) -> None:
