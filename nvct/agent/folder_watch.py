@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MASK = inotify.CREATE | inotify.DELETE | inotify.MOVED_TO | inotify.DELETE_SELF
 LOOK_S = 1.0
-"""Until the next look though no change was told: of a folder that was replaced, or of a lock."""
+"""Until the next look without a report of a change: a folder may be replaced, a lock taken."""
 
 
 class FolderWatch:
@@ -31,7 +31,7 @@ class FolderWatch:
         self._changed = asyncio.Event()
 
     def __enter__(self) -> Self:
-        """Start; without a free inotify instance of this user, nothing is told."""
+        """Start; without a free inotify instance of this user, no change is reported."""
         try:
             self._inotify = Inotify()
         except OSError:

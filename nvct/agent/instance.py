@@ -73,7 +73,7 @@ class Instance:
         This never ends if the folder was removed: nvct leaves this node.
         """
         await asyncio.sleep(GRACE_S)
-        while not self._try(0):  # noqa: ASYNC110 - nothing tells of a file lock
+        while not self._try(0):  # noqa: ASYNC110 - nothing reports a file lock
             await asyncio.sleep(STANDBY_S)
 
     def release(self) -> None:

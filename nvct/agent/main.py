@@ -168,7 +168,7 @@ class Agent:
         if not self.has_gpu():
             self.status.part = "waiting"
             self.journal.info("this node has no NVIDIA GPU; waiting for one")
-            while not self.has_gpu():  # noqa: ASYNC110 - nothing tells of new hardware
+            while not self.has_gpu():  # noqa: ASYNC110 - nothing reports new hardware
                 await asyncio.sleep(HARDWARE_S)
             self.status.part = "serving"
         released = mig_release.follow(self.client, self.journal)

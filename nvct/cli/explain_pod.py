@@ -27,11 +27,11 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
         UsageError: there is no such pod.
         NvctError: the API server refuses or does not answer, or the extra `agent` is missing.
     """
-    told = asyncio.run(_ask(namespace, name, kubeconfig))
+    report = asyncio.run(_ask(namespace, name, kubeconfig))
     if form == "json":
-        click.echo(json.dumps(told, indent=2))
+        click.echo(json.dumps(report, indent=2))
         return
-    for line in text(told):
+    for line in text(report):
         words = line.lstrip()
         margin = line[: len(line) - len(words)]
         for part in screen.wrapped(margin, words, screen.columns(), len(margin) + 4):
@@ -53,72 +53,74 @@ async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
         await cluster.close()
 
 
-def text(told: dict[str, Any]) -> list[str]:
+def text(report: dict[str, Any]) -> list[str]:
     """Return the lines about a pod."""
     from nvct.doctor import messages
 
-    where = f" on node {told['node']}" if told["node"] else ", on no node yet"
-    lines = [f"{told['pod']}: {told['phase']}{where}"]
-    lines += [f"  Kubernetes says: {why}" for why in told["why"]]
-    for found in messages.explained("\n".join(told["why"])):
+    where = f" on node {report['node']}" if report["node"] else ", on no node yet"
+    lines = [f"{report['pod']}: {report['phase']}{where}"]
+    lines += [f"  Kubernetes says: {why}" for why in report["why"]]
+    for found in messages.explained("\n".join(report["why"])):
         lines.append(f"  cause: {found.message.cause}")
         lines.append(f"  do: {found.message.remedy}")
-    for resource in told["resources"]:
-        lines += _resource(resource, is_placed=bool(told["node"]))
-    for claim in told["claims"]:
+    for resource in report["resources"]:
+        lines += _resource(resource, is_placed=bool(report["node"]))
+    for claim in report["claims"]:
         lines += _claim(claim)
-    if not told["resources"] and not told["claims"]:
+    if not report["resources"] and not report["claims"]:
         lines.append("  it asks for no GPU: neither a resource of nvidia.com nor a claim")
-    lines += [f"  note: {note}" for note in told["notes"]]
+    lines += [f"  note: {note}" for note in report["notes"]]
     return [printable(line) for line in lines]
 
 
-def _resource(told: dict[str, Any], *, is_placed: bool) -> Iterator[str]:
-    yield f"  asks for {told['count']} of {told['resource']}"
+def _resource(report: dict[str, Any], *, is_placed: bool) -> Iterator[str]:
+    yield f"  asks for {report['count']} of {report['resource']}"
     if is_placed:
         return
-    for name in told["classes"]:
+    for name in report["classes"]:
         yield f"    devices of class {name} are given for it, too (DRA)"
-    if not told["nodes"] and not told["classes"]:
-        yield f"    no node offers {told['resource']}: its device plugin does not run"
-    for node in told["nodes"][:SHOWN]:
+    if not report["nodes"] and not report["classes"]:
+        yield f"    no node offers {report['resource']}: its device plugin does not run"
+    for node in report["nodes"][:SHOWN]:
         takers = ", ".join(f"{pod} ({count})" for pod, count in node["taken"].items())
         taken = sum(node["taken"].values())
         by = f" by {takers}" if takers else ""
         lost = node["capacity"] - node["offered"]
         unhealthy = f"; {lost} more are unhealthy" if lost > 0 else ""
-        few = "" if node["free"] < told["count"] else "; enough are free: other rules keep it away"
+        few = (
+            "" if node["free"] < report["count"] else "; enough are free: other rules keep it away"
+        )
         yield f"    node {node['node']} has {node['offered']}, {taken} taken{by}{unhealthy}{few}"
-    yield from _more(told["nodes"], "nodes")
+    yield from _more(report["nodes"], "nodes")
 
 
-def _claim(told: dict[str, Any]) -> Iterator[str]:
-    if told["state"] == "missing":
-        yield f"  claim {told['missing']}: it does not exist, or may not be read"
+def _claim(report: dict[str, Any]) -> Iterator[str]:
+    if report["state"] == "missing":
+        yield f"  claim {report['missing']}: it does not exist, or may not be read"
         return
-    yield f"  claim {told['claim']}: {told['state']}"
-    for device in told["devices"]:
+    yield f"  claim {report['claim']}: {report['state']}"
+    for device in report["devices"]:
         about = f" ({device['about']})" if device["about"] else ""
         yield f"    has {device['device']} of {device['node']}{about} for {device['request']}"
         for expression in device["because"]:
             yield f"      because {' '.join(expression.split())}"
-    for request in told["requests"]:
-        if "fitting" in request and told["state"] == "pending":
+    for request in report["requests"]:
+        if "fitting" in request and report["state"] == "pending":
             yield from _request(request)
 
 
-def _request(told: dict[str, Any]) -> Iterator[str]:
-    if not told["class exists"]:
-        yield f"    request {told['name']}: there is no DeviceClass {told['class']}"
+def _request(report: dict[str, Any]) -> Iterator[str]:
+    if not report["class exists"]:
+        yield f"    request {report['name']}: there is no DeviceClass {report['class']}"
         return
-    fitting = told["fitting"]
+    fitting = report["fitting"]
     free = [one for one in fitting if not one["taken"] and not one["tainted"]]
     unknown = "" if all(one["certain"] for one in fitting) else " or may fit"
     yield (
-        f"    request {told['name']} ({told['count']} of class {told['class']}): "
-        f"{len(fitting)} of {told['devices']} devices fit{unknown}, {len(free)} of them free"
+        f"    request {report['name']} ({report['count']} of class {report['class']}): "
+        f"{len(fitting)} of {report['devices']} devices fit{unknown}, {len(free)} of them free"
     )
-    for term in told["terms"]:
+    for term in report["terms"]:
         if term["unknown"]:
             yield f"      ?     {term['term']}  (nvct cannot evaluate it on each device)"
         else:

@@ -158,10 +158,10 @@ def _until(try_once: Callable[[], Found], pause_s: float | None) -> Found:
         except NvctError as error:
             if pause_s is None:
                 raise
-            said = line("waiting", error)
-            if said != last:
-                say(said)
-            last = said
+            message = line("waiting", error)
+            if message != last:
+                say(message)
+            last = message
         time.sleep(pause_s)
 
 

@@ -40,7 +40,7 @@ class DeviceEvents:
     """
 
     def __init__(self, node: str, socket: str, log: Log) -> None:
-        """Do nothing yet; what happened before is told by nobody.
+        """Do nothing yet; nothing that happened before becomes an Event.
 
         Args:
             node: name of the Node.

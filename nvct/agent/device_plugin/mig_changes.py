@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nvct.mig.pause import Paused
 
 LOOK_S = 0.2
-"""How often the announcement is looked at while there is one, or where nothing tells of one."""
+"""How often the announcement is looked at while there is one, or where nothing reports one."""
 REASON = "MIG devices of this GPU are being changed"
 
 
@@ -47,7 +47,7 @@ class MigChanges:
                 if paused != self._paused:
                     self._paused = paused
                     self._changed()
-                if paused:  # nothing tells of a writer that was killed
+                if paused:  # nothing reports a writer that was killed
                     await asyncio.sleep(LOOK_S)
                 else:
                     await changes.wait([self._folder], LOOK_S)

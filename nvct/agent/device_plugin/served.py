@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nvct.agent.logs import Log
 
 BLIND_S = 0.1
-"""How often the sockets are looked at, a stat for each, where nothing tells of their changes."""
+"""How often the sockets are looked at, a stat for each, where nothing reports their changes."""
 
 
 @dataclass

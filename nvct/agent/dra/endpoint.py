@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The driver's two sockets: the one that the kubelet finds, and the one that it then calls.
 
-The kubelet reads its folder at its own start, and is told of new sockets by inotify. So a socket
+The kubelet reads its folder at its own start, and learns of new sockets by inotify. So a socket
 is bound under a name that begins with a dot, which the kubelet ignores, and then renamed.
 """
 

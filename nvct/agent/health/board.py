@@ -97,7 +97,7 @@ class Board:
         return max(concerned, key=_badness, default=Health())
 
     def note_xid(self, event: XidEvent, fault: Fault, now: float) -> list[Change]:
-        """Note an XID that asks for a reset or more; of every GPU if it tells of none."""
+        """Note an XID that asks for a reset or more; of every GPU if it names none."""
         return self._step(self._concerned(event), Xid(fault=fault), now)
 
     def devices_of(self, event: XidEvent) -> tuple[str, ...]:

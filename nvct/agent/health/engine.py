@@ -316,14 +316,14 @@ class HealthEngine:
 
     def _note_hanging(self, hanging: dict[str, str]) -> None:
         """Note which GPUs do not answer: a reason for each, by UUID."""
-        told = [
+        messages = [
             *(
                 (uuid, "does not answer: its devices are unhealthy")
                 for uuid in sorted(hanging.keys() - self._hanging.keys())
             ),
             *((uuid, "answers again") for uuid in sorted(self._hanging.keys() - hanging.keys())),
         ]
-        for uuid, text in told:
+        for uuid, text in messages:
             self._log.warning(f"{uuid} {text}")
             self._log.decided(TASK, "changed", uuid, result=text)
         if hanging != self._hanging:

@@ -52,7 +52,7 @@ class Health:
         reason: a sentence; "" for a healthy device.
         since: when the state began.
         seen: how many looks in a row have found the fault of a suspect.
-        must_reset: only a reset ends the fault: an XID tells of an error, and not of its end.
+        must_reset: only a reset ends the fault: an XID reports an error, and not its end.
         asked: whether the driver has asked for a recovery since the fault.
         returns: when the device came back, the last ones.
     """

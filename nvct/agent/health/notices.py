@@ -59,7 +59,7 @@ class Notices:
     def add(
         self, reason: str, message: str, at: float, devices: Iterable[str], *, is_warning: bool
     ) -> Notice | None:
-        """Add a notice, and return it; None if the same was said just now."""
+        """Add a notice, and return it; None if it repeats one of a moment ago."""
         concerned = tuple(devices)
         for notice in self.all:
             is_same = (notice.message, notice.devices) == (message, concerned)

@@ -45,7 +45,7 @@ IDENTIFY_S = 1.0
 HEALTH_S = 1.0
 """How often the health of devices is compared with what the kubelet knows."""
 BELIEVED_S = 30
-"""How long the kubelet believes it; it is told again before."""
+"""How long the kubelet believes it; it is sent again before."""
 
 
 class ClaimRef(NamedTuple):
@@ -71,7 +71,7 @@ class PreparedDevice(NamedTuple):
 
 
 class Driver(Protocol):
-    """What the services call; an error is told to the kubelet, which tries again."""
+    """What the services call; the kubelet gets an error as its answer, and tries again."""
 
     async def prepare(self, claim: ClaimRef) -> Sequence[PreparedDevice]:
         """Make the devices of a claim ready."""

@@ -121,10 +121,10 @@ def _condition(node: Object, now: datetime) -> tuple[str, str]:
     found = condition.find(node)
     if found is None:
         return UNKNOWN, ""
-    said = found.get("lastHeartbeatTime")
-    if not said:
+    heartbeat = found.get("lastHeartbeatTime")
+    if not heartbeat:
         return UNKNOWN, "the condition does not tell when it was written"
-    if now - datetime.fromisoformat(said.replace("Z", "+00:00")) > SILENT:
-        return UNKNOWN, f"the agent has been silent since {said}"
+    if now - datetime.fromisoformat(heartbeat.replace("Z", "+00:00")) > SILENT:
+        return UNKNOWN, f"the agent has been silent since {heartbeat}"
     is_good = found.get("reason") == condition.READY
     return found["status"], "" if is_good else found.get("message", "")

@@ -2,7 +2,7 @@
 """Explains which GPUs a pod has or waits for, from the API server's objects: nvct explain POD.
 
 Two ways lead to a GPU: a resource of a device plugin (nvidia.com/gpu), and a ResourceClaim (DRA).
-Contract: the functions below `read` are pure. What the user may not read is told in a note.
+Contract: the functions below `read` are pure. A note names what the user may not read.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _limits(container: Object) -> dict[str, int]:
 def _reasons(seen: Seen) -> Iterator[str]:
     """Yield the sentences of Kubernetes about a pod that does not run."""
     status = seen.pod.get("status", {})
-    said = [
+    texts = [
         condition.get("message")
         for condition in status.get("conditions") or ()
         if condition.get("type") == "PodScheduled" and condition.get("status") != "True"
@@ -151,11 +151,11 @@ def _reasons(seen: Seen) -> Iterator[str]:
         *(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()),
     ):  # fmt: skip
         waiting = container.get("state", {}).get("waiting") or {}
-        said.append(waiting.get("message") or waiting.get("reason"))
-    said.append(status.get("message"))
+        texts.append(waiting.get("message") or waiting.get("reason"))
+    texts.append(status.get("message"))
     if status.get("phase") != "Running":
-        said += [e.get("message") for e in seen.events if e.get("type") == "Warning"]
-    yield from dict.fromkeys(" ".join(text.split()) for text in said if text)
+        texts += [e.get("message") for e in seen.events if e.get("type") == "Warning"]
+    yield from dict.fromkeys(" ".join(text.split()) for text in texts if text)
 
 
 def _resource(seen: Seen, resource: str, count: int) -> Object:
@@ -241,29 +241,29 @@ def _expressions(owner: Object) -> list[str]:
 def _request(seen: Seen, request: Object, *, with_counts: bool) -> Object:
     of_class = next((c for c in seen.classes if c["metadata"]["name"] == request["class"]), None)
     expressions = [*(_expressions(of_class["spec"]) if of_class else ()), *request["expressions"]]
-    told = {**request, "expressions": expressions, "class exists": of_class is not None}
+    explained = {**request, "expressions": expressions, "class exists": of_class is not None}
     if not with_counts:
-        return told
+        return explained
     every = list(_devices(seen.slices))
     of_driver = [one for one in every if _fits(one, _expressions(of_class["spec"]))
                  is not False] if of_class else []  # fmt: skip
     fitting = [one for one in of_driver if _fits(one, expressions) is not False]
     taken = _taken(seen)
-    told["devices"] = len(of_driver)
-    told["terms"] = [
+    explained["devices"] = len(of_driver)
+    explained["terms"] = [
         {"term": term, "fits": sum(selectors.holds(term, d["driver"], d["device"]) is True
                                    for d in of_driver),
          "unknown": sum(selectors.holds(term, d["driver"], d["device"]) is None
                         for d in of_driver)}
         for expression in expressions for term in selectors.terms(expression)
     ]  # fmt: skip
-    told["fitting"] = [
+    explained["fitting"] = [
         {"device": one["device"]["name"], "node": one["pool"], "about": _about(one["device"]),
          "certain": _fits(one, expressions) is True, "taken": taken.get(_place(one), ""),
          "tainted": _is_tainted(one["device"])}
         for one in fitting
     ]  # fmt: skip
-    return told
+    return explained
 
 
 def _fits(one: Object, expressions: Sequence[str]) -> bool | None:

@@ -73,11 +73,11 @@ async def wait(
                 hint=f"kubectl --namespace {namespace} describe pods shows why",
             )
         await asyncio.sleep(POLL_S)
-    for sentence in await said(cluster, found, namespace):
+    for sentence in await messages(cluster, found, namespace):
         say(sentence)
 
 
-async def said(cluster: Cluster, daemon_set: Object, namespace: str) -> list[str]:
+async def messages(cluster: Cluster, daemon_set: Object, namespace: str) -> list[str]:
     """Return the last messages of the init containers of a DaemonSet's pods, by node.
 
     Raises:

@@ -48,7 +48,7 @@ class File:
     """A file for Node Feature Discovery's source `local`; it is removed at the end."""
 
     def __init__(self, path: str, *, stays: bool) -> None:
-        """Write to a path; the file stays at the end if that is said."""
+        """Write to a path; the file stays at the end if that is asked for."""
         self._path = path
         self._stays = stays
 
@@ -108,7 +108,7 @@ class OwnNode:
         self._there = None if node is None else node["metadata"].get("labels") or {}
 
     def lacks(self, labels: Labels) -> bool:
-        """Return whether the watch tells of a Node without these labels."""
+        """Return whether the watch has seen a Node without these labels."""
         return self._there is not None and not labels.items() <= self._there.items()
 
     async def write(self, labels: Labels) -> None:
@@ -129,7 +129,7 @@ class OwnNode:
                 status=NOT_FOUND,
             )
         uid, there = node["metadata"]["uid"], node["metadata"].get("labels") or {}
-        self._there = None  # what the watch has told is older
+        self._there = None  # what the watch has seen is older
         if self._applied == (uid, labels) and labels.items() <= there.items():
             return
         # With the uid, an apply never creates a Node that was deleted just now.

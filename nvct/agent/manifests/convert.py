@@ -178,7 +178,7 @@ def _by_capability(what: str, condition: Object, operator: str, values: list[str
     is_wrong = not pairs or any(not part.isdecimal() for pair in pairs for part in pair)
     if is_wrong or operator == "NotIn" or (operator != "In" and len(pairs) != 1):
         raise DocumentError(
-            f"{what}: {_text(condition)} cannot be said by labels",
+            f"{what}: {_text(condition)} cannot be expressed by labels",
             hint="say In, or Gt or Lt with one version as 7.0",
         )
     if operator == "In":

@@ -47,7 +47,7 @@ def reason(node: Object) -> str:
 
 
 def can_pause(node: Object) -> bool:
-    """Return whether a Node has DaemonSets of the operator that can be told to go."""
+    """Return whether a Node has DaemonSets of the operator that a label can pause."""
     return any(_labels(node).get(key) in (DEPLOYED, PAUSED) for key in DEPLOY)
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 TASK = "mig-manager"
 PERIOD_S = 30.0
-"""Between two comparisons if nothing is said to have changed."""
+"""Between two comparisons without a report of a change."""
 DEADLINE_S = 300.0
 """Of a change; NVIDIA's manager waits as long for each of its steps."""
 CLEAR_S = 120.0
@@ -242,7 +242,7 @@ class MigManager:
             await self._start_services()
 
     async def _start_services(self) -> None:
-        """Start what was stopped; a failure is told, tried again, and fails no change."""
+        """Start what was stopped; a failure is logged, tried again, and fails no change."""
         try:
             await self._run(self._services.start)
         except NvctError as error:

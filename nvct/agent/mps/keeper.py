@@ -113,7 +113,7 @@ class Kept:
                     self._silent += 1
                     self.problem = "the MPS control daemon does not answer"
                     return
-                if not self.problem:  # told before it is started again: its clients have ended
+                if not self.problem:  # reported before the next start: its clients have ended
                     self.problem = ENDED
                     return
                 if not self._start():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nvct.agent.nvml.client import NvmlClient
 
 LOOK_S = 0.2
-"""How often the announcement is looked at while there is one, or where nothing tells of one."""
+"""How often the announcement is looked at while there is one, or where nothing reports one."""
 RETRY_S = 5.0
 LIMIT_S = 300
 """How long a change may keep others waiting; the reset of a GPU takes most of it."""
@@ -40,7 +40,7 @@ async def _release(client: NvmlClient, journal: Log, folder: str) -> None:
     try:
         async with client.released(LIMIT_S):
             journal.info("NVML is closed while another program changes MIG")
-            while _wants_gpu(folder):  # noqa: ASYNC110 - nothing tells of a file lock
+            while _wants_gpu(folder):  # noqa: ASYNC110 - nothing reports a file lock
                 await asyncio.sleep(LOOK_S)
     except NvmlError as error:
         journal.warning(f"NVML stays open while another program changes MIG: {error.message}")
