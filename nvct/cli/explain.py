@@ -95,6 +95,9 @@ def explain(
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
     if words:
+        for one in env:
+            if "=" not in one:
+                raise UsageError(f"--env {one!r} is no NAME=VALUE")
         found = explanation.of_words(
             list(env), _pairs(annotations), list(mounts), privileged=privileged
         )

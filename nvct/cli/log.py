@@ -11,8 +11,8 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle
-from nvct.errors import printable
+from nvct.cli.options import GoStyle, say, settings_in_force
+from nvct.errors import NvctError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,9 +35,9 @@ def log(
 ) -> None:
     """Show what was decided about containers that asked for a GPU, the oldest first.
 
-    CONTAINER is a container's id, or another part of its bundle's path; for decisions of the agent
-    a part of the resource, the claim or the device. Runtime, hooks and agent keep the last
-    decisions, each at most half a megabyte.
+    CONTAINER is a container's id, another part of its bundle's path, or the name of a running
+    container; for decisions of the agent a part of the resource, the claim or the device. Runtime,
+    hooks and agent keep the last decisions, each at most half a megabyte.
 
     Example: sudo nvct log --outcome refused --since 60
     """
@@ -45,11 +45,14 @@ def log(
 
     wanted = decisions.Filter(
         container=container,
+        ids=_ids(container) if container else (),
         outcome=outcome or "",
         since_s=time.time() - 60 * since if since is not None else 0.0,
     )
     find = decisions.follow if follow else decisions.read
+    empty = True
     for record in find(decisions.folders(os.environ), wanted):
+        empty = False
         if form == "json":
             click.echo(json.dumps(record))
             continue
@@ -59,6 +62,21 @@ def log(
         click.echo(screen.colored(head, color) + first[HEAD:])
         for each in more:
             click.echo(each)
+    if empty:
+        say("no such decision is recorded: the container asked for no GPU, its engine served it by"
+            " CDI, or the record is gone")  # fmt: skip
+
+
+def _ids(word: str) -> tuple[str, ...]:
+    """Return the ids of the running containers with a name, an id or a process id."""
+    from nvct.compile import live_host
+    from nvct.doctor import one_container
+
+    try:
+        running = one_container.find(live_host.roots_of(settings_in_force()), word)
+    except NvctError:
+        return ()
+    return tuple(one.id for one in running if one.id)
 
 
 def text(record: Mapping[str, str]) -> str:

@@ -31,18 +31,20 @@ class Filter:
     Attributes:
         container: a part of the bundle's path, such as a container's id, or of the resource,
             claim or device that the agent decided about; "" for all.
+        ids: of containers that are shown as well.
         outcome: given, ignored, refused or changed; "" for all.
         since_s: seconds since the epoch.
     """
 
     container: str = ""
+    ids: tuple[str, ...] = ()
     outcome: str = ""
     since_s: float = 0.0
 
     def takes(self, record: Mapping[str, str]) -> bool:
         """Return whether a record is to be shown."""
         return (
-            self.container in subject(record)
+            any(part in subject(record) for part in (self.container, *self.ids))
             and self.outcome in ("", record["outcome"])
             and float(record["time"]) >= self.since_s
         )

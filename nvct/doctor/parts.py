@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from nvct import paths
 from nvct.compile import live_host
-from nvct.config import unread
+from nvct.config import load, unread
 from nvct.config.model import check
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
@@ -50,10 +50,12 @@ STALE = "; the next container replaces it"
 
 def configuration(settings: Config) -> Part:
     """Check config.toml as a create does; a key without effect is reported, but is no fault."""
+    text = (load.read(settings.path) or b"") if settings.path else b""
+    ignored = [*unread.warnings(settings), *unread.unknown_keys(text.decode())]
     findings = [
         *_refused_values(settings),
         *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),
-        *findings_of(Reason.ConfigurationKeyIgnored, "note", unread.warnings(settings)),
+        *findings_of(Reason.ConfigurationKeyIgnored, "note", ignored),
     ]
     if not settings.path and not findings:
         return part_of("config", ["no config.toml: the defaults hold"], health="absent")

@@ -52,7 +52,8 @@ def message_of(text: str) -> Message | None:
     if match is None or reason is None:
         return None
     # The error's own words say what is wrong.
-    return Message(match[1], "nvct", "", text[: match.start()].strip(), reason=reason)
+    cause = text[: match.start()].strip().removeprefix("nvct: ")
+    return Message(match[1], "nvct", "", cause, reason=reason)
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:

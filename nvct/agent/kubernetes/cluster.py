@@ -20,6 +20,7 @@ from lightkube.core.exceptions import ApiError, ConfigError
 from lightkube.core.resource import ApiInfo, NamespacedSubResource, ResourceDef
 from lightkube.types import PatchType
 from msgspec import MsgspecError
+from yaml import YAMLError
 
 from nvct.errors import HostError
 
@@ -347,6 +348,9 @@ def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:
             if kubeconfig
             else "does the pod have a service account's token (automountServiceAccountToken)?",
         ) from error
+    except YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise ClusterError(f"kubeconfig {kubeconfig} is no YAML: {problem}") from error
     except (ValueError, TypeError, LookupError, AttributeError) as error:  # a malformed file
         raise ClusterError(f"kubeconfig {kubeconfig} is malformed: {error}") from error
 

@@ -58,6 +58,8 @@ def undo(
                 errors.append(error)
         if not recorded and not errors:
             hint = "; --remove removes its handlers nevertheless" if name else ""
+            if os.geteuid() and not state_dir:
+                hint += "; what root has configured, root can undo: use sudo"
             target = name or "any engine"
             say(f"nothing to undo: {journal.folder} has no record of {target}{hint}")
     for later_error in errors[1:]:

@@ -35,8 +35,9 @@ def nvml_library(roots: Roots) -> str:
             continue
         if path is not None:
             return path
+    searched = "/" if roots.driver_root == "/" else f"{roots.driver_root} or /"
     raise DriverNotFoundError(
-        f"no {NVML} in {roots.driver_root} or /",
+        f"no {NVML} in {searched}",
         hint="install NVIDIA's driver, or name its root: `root` of [nvidia-container-cli] in "
         "config.toml, DRIVER_ROOT_CTR_PATH for the agent",
     )

@@ -165,6 +165,7 @@ def test_control_characters_of_a_container_do_not_reach_the_terminal(lab: Lab) -
         ["--bundle", "y", "--mount", "0"],
         ["x", "--privileged"],
         ["--annotation", "x"],
+        ["--env", "x"],
     ],
     ids=str,
 )

@@ -18,7 +18,7 @@ from nvct.cli.log import text
 from nvct.cli.main import program
 from nvct.container import recorder
 from nvct.container.plan.store import Store
-from nvct.doctor import decisions
+from nvct.doctor import decisions, one_container
 from nvct.errors import RequestError
 from tests.support.shim_lab import Lab
 
@@ -46,7 +46,8 @@ def records(lab: Lab) -> list[dict[str, str]]:
 def log(lab: Lab, *words: str) -> str:
     done = CliRunner().invoke(program("nvct"), ["log", *words], env=lab.env)
     assert done.exit_code == 0, done.output
-    return done.output
+    assert bool(done.stdout) is not ("no such decision is recorded" in done.stderr)
+    return done.stdout
 
 
 def test_what_a_container_got_is_recorded(lab: Lab) -> None:
@@ -103,6 +104,21 @@ def test_the_log_finds_a_container_by_a_part_of_its_bundle(lab: Lab) -> None:
         "/run/bbb",
     ]
     assert log(lab, "--since", "0") == ""
+
+
+def test_the_log_of_a_running_container_is_found_by_its_name(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_ = "ab" * 32
+    running = [one_container.Found(id=id_, pid=40, labels={"container": "train"})]
+    monkeypatch.setattr(one_container, "find", lambda _roots, _word: running)
+    store = Store(str(lab.run_dir))
+    for name in (id_, "other"):
+        recorder.refused(store, "shim", f"/run/{name}", RequestError("no such GPU"))
+    store.close()
+
+    assert f"/run/{id_}: no such GPU" in log(lab, "train")
+    assert "other" not in log(lab, "train")
 
 
 def test_the_files_stay_small_and_keep_the_latest(lab: Lab) -> None:

@@ -205,6 +205,7 @@ def test_the_command_explains_an_error_of_nvct_by_its_code() -> None:
     status, said = explain("nvct: no GPU has the index 9; see `nvidia-smi -L` [unknown-device]")
 
     assert status == 0
+    assert said.startswith("nvct: no GPU has the index 9;")
     assert "reason: DeviceUnknown" in said
 
 

@@ -50,6 +50,19 @@ def test_keys_without_effect_are_reported_and_alarm_nobody(lab: Lab) -> None:
     assert len(part.lines) == 2
 
 
+def test_a_misspelled_key_is_reported(lab: Lab) -> None:
+    lab.configure(modus="cdi")
+
+    part = parts.configuration(settings(lab))
+
+    assert part.health == "ok"
+    key = "nvidia-container-runtime.mode"
+    told = (
+        f"nvidia-container-runtime.modus has no effect: there is no such key; did you mean {key}?"
+    )
+    assert part.lines[1:] == (told,)
+
+
 def test_a_value_that_was_replaced_is_to_be_looked_at(lab: Lab) -> None:
     lab.configure(**{"log-level": "loud"})
 

@@ -54,7 +54,7 @@ def test_help_is_printed() -> None:
         ([], {"MIG_STRATEGY": "x"}, "invalid --mig-strategy option: 'x'"),
         ([], {"NVCT_LOG_FORMAT": "xml"}, "NVCT_LOG_FORMAT='xml'; it is one of text, json"),
         (["--log-level=loud"], {}, "invalid --log-level option: 'loud'; it is one of debug, info"),
-        (["--kubelet-socket="], {}, "no libnvidia-ml.so.1 in / or /"),
+        (["--kubelet-socket="], {}, "no libnvidia-ml.so.1 in /;"),
     ],
 )
 def test_a_failure_is_the_last_line_and_status_1(

@@ -249,7 +249,7 @@ def test_the_program_prints_version_and_help() -> None:
         (["--mig-strategy=x"], {}, "invalid --mig-strategy option: 'x'"),
         ([], {"GFD_SLEEP_INTERVAL": "60"}, "the interval '60' is no duration"),
         (["--oneshot"], {}, "this is no pod of a cluster, and no kubeconfig is given"),
-        (["--oneshot", "--use-node-feature-api=false"], {}, "no libnvidia-ml.so.1 in / or /"),
+        (["--oneshot", "--use-node-feature-api=false"], {}, "no libnvidia-ml.so.1 in /;"),
     ],
 )
 def test_a_failure_of_the_program_is_the_last_line_and_status_1(

@@ -305,6 +305,18 @@ def test_nvct_registers_three_runtimes_and_removes_them(lab: Lab) -> None:
     assert lab.run("nvct", "undo").stderr.startswith("nothing to undo: ")
 
 
+def test_another_user_hears_that_roots_record_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    undone = CliRunner().invoke(
+        program("nvct"), ["runtime", "undo"], env={"XDG_STATE_HOME": str(tmp_path)}
+    )
+
+    assert undone.stderr.startswith(f"nothing to undo: {tmp_path}/nvct/engines has no record of ")
+    assert undone.stderr.endswith("; what root has configured, root can undo: use sudo\n")
+
+
 def test_nvct_registers_one_named_runtime(lab: Lab) -> None:
     path = lab.path("daemon.json", "{}")
 
