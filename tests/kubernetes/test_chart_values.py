@@ -576,6 +576,10 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
         ),
         ({"config": {"fallbackStrategies": ["first"]}}, "at '/config/fallbackStrategies/0'"),
         ({"sleepInterval": 60}, "at '/sleepInterval': got number, want"),
+        (
+            {"condition": {"enable": False}},
+            "at '/condition': additional properties 'enable' not allowed",
+        ),
         ({"tolkit": {}}, "at '': additional properties 'tolkit' not allowed"),
         ({"toolkit": {"env": [{"name": "A B", "value": ""}]}}, "at '/toolkit/env/0/name'"),
     ],

@@ -56,10 +56,8 @@ def test_a_misspelled_key_is_reported(lab: Lab) -> None:
     part = parts.configuration(settings(lab))
 
     assert part.health == "ok"
-    key = "nvidia-container-runtime.mode"
-    told = (
-        f"nvidia-container-runtime.modus has no effect: there is no such key; did you mean {key}?"
-    )
+    key, similar = "nvidia-container-runtime.modus", "nvidia-container-runtime.mode"
+    told = f"{key} has no effect: there is no such key; did you mean {similar}?"
     assert part.lines[1:] == (told,)
 
 
