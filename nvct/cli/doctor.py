@@ -31,8 +31,14 @@ UNSEEN = "?"
 @click.command(cls=GoStyle)
 @words("--only", text="Names of checks; all of them if none is named.")
 @click.option("--security", is_flag=True, help="Only what protects this host from others.")
-@click.option("--fix", is_flag=True, help="Run the commands of nvct that mend what was found.")
-@click.option("--dry-run", is_flag=True, help="With --fix: print the commands; change nothing.")
+@click.option("--fix", is_flag=True, help="Mend what was found: all of it, or nothing.")
+@click.option("--undo", is_flag=True, help="Take back the last --fix.")
+@click.option(
+    "--dry-run", is_flag=True, help="With --fix or --undo: print the plan; change nothing."
+)
+@click.option("--state-dir", envvar="NVCT_STATE_DIR",
+              help="Where --fix keeps what was there before.  "
+              "[default: /var/lib/nvct/doctor; of users: below ~]")  # fmt: skip
 @click.option(
     "--bundle", metavar="FILE", help="Write an archive for a bug report, without secrets."
 )
@@ -42,7 +48,9 @@ def doctor(
     only: tuple[tuple[str, ...], ...],
     security: bool,
     fix: bool,
+    undo: bool,
     dry_run: bool,
+    state_dir: str | None,
     bundle: str | None,
     form: str,
 ) -> None:
@@ -54,26 +62,33 @@ def doctor(
 
     Example: sudo nvct doctor
     """
+    from nvct.cli import doctor_fix
     from nvct.doctor import checks
 
-    if dry_run and not fix:
-        raise UsageError("--dry-run goes with --fix", hint="nvct doctor --fix --dry-run")
+    if dry_run and not (fix or undo):
+        raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
+    if undo:
+        if only or security or bundle or form != "text":
+            raise UsageError("--undo takes back all of the last --fix", hint="nvct doctor --undo")
+        is_whole = doctor_fix.undo(node_of_host(), state_dir, dry_run=dry_run)
+        sys.exit(0 if is_whole else 1)
     chosen = _chosen(flat(only), security=security)
     node = node_of_host()
     done = [(check, check.look(node)) for check in chosen]
-    if fix and _mend([part for _, part in done], dry_run=dry_run):
-        from nvct.host.nvml import shared
-
-        shared.close()  # NVML lists the GPUs that it found when it was loaded
-        node = node_of_host()
-        done = [(check, check.look(node)) for check in chosen]
+    failed = False
+    if fix:
+        parts = [part for _, part in done]
+        changed, failed = doctor_fix.fix(node, parts, state_dir, dry_run=dry_run)
+        if changed:
+            node = node_of_host()
+            done = [(check, check.look(node)) for check in chosen]
     if bundle:
         _save(bundle, node, done)
     if form == "json":
         click.echo(json.dumps([_to_dict(check, part) for check, part in done], indent=2))
     else:
         click.echo("\n".join(text(done, is_root=checks.sees_everything(), width=columns())))
-    sys.exit(1 if any(part.health == "attention" for _, part in done) else 0)
+    sys.exit(1 if failed or any(part.health == "attention" for _, part in done) else 0)
 
 
 def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
@@ -144,25 +159,6 @@ def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:
         bundle.Bundle(node=node, documents=documents, hangs=Reason.NvmlHung in found), path
     )
     say(f"wrote {path}: read it before you send it; `nvct sim replay` works on it")
-
-
-def _mend(parts: Sequence[Part], *, dry_run: bool) -> bool:
-    """Run the commands that mend what is wrong; return whether one was run."""
-    from nvct.doctor import mends
-
-    planned = mends.plan(parts)
-    config = click.get_current_context().meta.get("nvct.config")
-    for mend in planned:
-        names = ", ".join(reason.name for reason in mend.reasons)
-        click.echo(f"{'would run' if dry_run else 'running'}: {mend}  ({names})", err=True)
-        if dry_run:
-            continue
-        status = mends.carry_out(mend, ["--config", config] if config else [])
-        if status:
-            click.echo(f"it ended with exit status {status}", err=True)
-    if not planned:
-        click.echo("nothing that a command of nvct mends", err=True)
-    return bool(planned) and not dry_run
 
 
 def text(done: Sequence[tuple[Check, Part]], *, is_root: bool, width: int) -> Iterator[str]:

@@ -1,35 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `nvct doctor --fix` runs: commands of nvct's own that remove the reason of a finding.
+"""What `nvct doctor --fix` changes: what commands of nvct change to remove a finding's reason.
 
-Each of them changes only what nvct makes, atomically, and nothing if there is nothing to do.
+Contract: nothing here changes the host. A mend is a list of paths and what they are to be;
+`transaction` changes them.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import subprocess
-from dataclasses import dataclass
+import tempfile
+from dataclasses import dataclass, replace
 
+from nvct.compile import published_spec
+from nvct.doctor.path_state import ABSENT, PathState, state_of
 from nvct.doctor.reasons import Reason
+from nvct.doctor.transaction import Step
+from nvct.engine.change import staging
+from nvct.errors import HostError
+from nvct.host.device_nodes import create, dev_char
+from nvct.host.model import Findings
 from nvct.launcher import cold
+from nvct.linux.files import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from nvct.config.model import Config
     from nvct.doctor.model import Part
+    from nvct.doctor.transaction import Say
+    from nvct.host.roots import Roots
 
+    States = dict[str, PathState]
+
+NODES = ("system", "create-device-nodes", "--all")
+LINKS = ("system", "create-dev-char-symlinks")
 PUBLISH = ("publish",)
 COMMANDS = {
     Reason.SpecificationStale: PUBLISH,
     Reason.SpecificationIncomplete: PUBLISH,
     Reason.HookMissing: PUBLISH,
     Reason.HookWithoutEnvironment: PUBLISH,
-    Reason.DeviceNodesMissing: ("system", "create-device-nodes", "--all"),
-    Reason.CharacterLinksMissing: ("system", "create-dev-char-symlinks"),
-    Reason.PlanStale: ("refresh",),
+    Reason.DeviceNodesMissing: NODES,
+    Reason.CharacterLinksMissing: LINKS,
 }
-"""The words after `nvct`, by reason; nodes come first, because specifications name them."""
-ORDER = tuple(dict.fromkeys((COMMANDS[Reason.DeviceNodesMissing], *COMMANDS.values())))
+"""The words after `nvct` of the command that does the same, by reason."""
+ORDER = (NODES, PUBLISH, LINKS)
+"""Nodes come first, because specifications name them."""
+SPEC_MODE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +64,27 @@ class Mend:
         return " ".join(("nvct", *self.words))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What mends look at.
+
+    Attributes:
+        roots: of the host.
+        settings: config.toml's.
+        output: path of the specification that `nvct publish` writes.
+        options: of the program nvct, before a command's words.
+        say: prints a line of a command.
+    """
+
+    roots: Roots
+    settings: Config
+    output: str
+    options: Sequence[str]
+    say: Say
+
+
 def plan(parts: Sequence[Part]) -> list[Mend]:
-    """Return the commands for the faults of some parts, in the order to run them."""
+    """Return the mends for the faults of some parts, in their order."""
     found = [finding.reason for part in parts for finding in part.findings if finding.is_fault]
     reasons = dict.fromkeys(reason for reason in found if reason in COMMANDS)
     return [
@@ -55,12 +94,107 @@ def plan(parts: Sequence[Part]) -> list[Mend]:
     ]
 
 
-def carry_out(mend: Mend, options: Sequence[str] = ()) -> int:
-    """Run a command in a process of its own; return its exit status.
+def step(mend: Mend, host: Host) -> Step:
+    """Return a mend as a step of the transaction."""
+    states: dict[tuple[str, ...], Callable[[Host], States]] = {
+        NODES: _nodes,
+        LINKS: _links,
+        PUBLISH: _specification,
+    }
+    return Step(name=str(mend), plan=lambda: states[mend.words](host))
 
-    Args:
-        mend: the command.
-        options: of the program, before the command's words.
+
+def lines(mend: Mend, host: Host) -> Iterator[str]:
+    """Yield what a mend will change, a path each; what it leaves out; what cannot be undone.
+
+    Raises:
+        NvctError: a path cannot be looked at.
     """
-    argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *options, *mend.words]
-    return subprocess.run(argv, check=False).returncode
+    findings = Findings()
+    if mend.words == NODES:
+        nodes = create.plan_nodes(host.roots, create.KINDS, findings)
+        for node in nodes.steps:
+            if node.action != "keep":
+                yield f"{node.node.path}: {_action(node)}"
+        if nodes.missing:
+            error = create.missing_majors_error(nodes.missing, host.roots)
+            yield f"left out: {error.message}; {error.hint}"
+    elif mend.words == LINKS:
+        folder = _link_folder(host)
+        for link in dev_char.plan_links(host.roots, folder, findings, create_all=False).steps:
+            if link.action == "blocked":
+                yield f"left out: {link.path} is no link"
+            elif link.action != "keep":
+                yield f"{link.path}: {link.action} the link to {link.target or link.was}"
+    else:
+        path = published_spec.output_path(host.output)
+        yield f"{path}: {'replace' if os.path.lexists(path) else 'make'} the specification"
+        if host.settings.wants_view:
+            yield f"cannot be undone: a view of the driver may be made in {host.settings.farm_dir}"
+    yield from (f"left out: {warning}" for warning in findings.warnings)
+
+
+def _action(node: create.NodeStep) -> str:
+    expected = node.node
+    permissions = expected.permissions
+    new = f"device {expected.major}:{expected.minor}"
+    if node.action == "permissions":
+        new = f"mode {permissions.mode:04o} of {permissions.uid}:{permissions.gid}"
+    return f"{new} instead of {node.was}" if node.was else f"make {new}"
+
+
+def _nodes(host: Host) -> States:
+    planned = create.plan_nodes(host.roots, create.KINDS, Findings())
+    return {
+        step.node.path: PathState(
+            mode=stat.S_IFCHR | step.node.permissions.mode,
+            uid=step.node.permissions.uid,
+            gid=step.node.permissions.gid,
+            rdev=os.makedev(step.node.major, step.node.minor),
+        )
+        for step in planned.steps
+        if step.action != "keep"
+    }
+
+
+def _links(host: Host) -> States:
+    planned = dev_char.plan_links(host.roots, _link_folder(host), Findings(), create_all=False)
+    link = PathState(mode=stat.S_IFLNK | 0o777, uid=os.geteuid(), gid=os.getegid())
+    return {
+        step.path: replace(link, data=os.fsencode(step.target)) if step.target else ABSENT
+        for step in planned.steps
+        if step.action not in ("keep", "blocked")
+    }
+
+
+def _link_folder(host: Host) -> str:
+    return f"{host.roots.dev}/char"
+
+
+def _specification(host: Host) -> States:
+    """Have `nvct publish` write to a folder of its own; return what it wrote.
+
+    Raises:
+        HostError: it failed.
+    """
+    output = published_spec.output_path(os.path.abspath(host.output))
+    with tempfile.TemporaryDirectory(prefix="nvct-doctor-") as folder:
+        words = [*PUBLISH, f"--output={output}", f"--staged={folder}"]
+        argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *host.options, *words]
+        done = subprocess.run(argv, check=False, capture_output=True, text=True)
+        for line in done.stderr.splitlines():
+            host.say(line.replace(folder, os.path.dirname(output)))
+        if done.returncode:
+            raise HostError(f"it ended with exit status {done.returncode}")
+        written = {name: read_bytes(f"{folder}/{name}") for name in sorted(os.listdir(folder))}
+    if not written:
+        return {staging.target(output): ABSENT}
+    paths = {staging.target(f"{os.path.dirname(output)}/{name}"): name for name in written}
+    return {path: _file(path, written[name]) for path, name in paths.items()}
+
+
+def _file(path: str, data: bytes) -> PathState:
+    """Return a specification's state; a file that is there keeps its owner."""
+    before = state_of(path)
+    uid, gid = (before.uid, before.gid) if before.is_file else (os.geteuid(), os.getegid())
+    return PathState(mode=stat.S_IFREG | SPEC_MODE, uid=uid, gid=gid, data=data)

@@ -84,6 +84,23 @@ def holders(
     ]
 
 
+def holders_of(roots: Roots, number: tuple[int, int], name: str) -> list[Holder]:
+    """Return the processes, without this one and its children, that have a device open.
+
+    Args:
+        roots: the machine.
+        number: major and minor of the device.
+        name: of the device, for sentences.
+    """
+    own = own_processes(roots)
+    pids = sorted(int(pid) for pid in procfs.list_directory(roots.proc) if pid.isdigit())
+    return [
+        _holder(roots, pid, name, None)
+        for pid in pids
+        if pid not in own and number in _open_devices(roots, pid)
+    ]
+
+
 def own_processes(roots: Roots) -> set[int]:
     """Return this process and its descendants, with the numbers that this /proc has for them."""
     try:

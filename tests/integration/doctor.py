@@ -57,8 +57,14 @@ def heals_what_it_found(work: Path) -> None:
 
     assert doctor("--fix", "--dry-run")[0] == 1
     assert not os.path.exists(UVM)
+    os.environ["NVCT_STATE_DIR"] = str(work / "state")
     assert doctor("--fix") == (0, {})
     assert os.stat(UVM).st_rdev == numbers
+
+    subprocess.run(["nvct", "doctor", "--undo"], check=True, capture_output=True)
+    assert not os.path.exists(UVM)
+    assert doctor() == (status, faults)
+    assert doctor("--fix") == (0, {})
 
 
 def publishes_again(work: Path) -> None:
@@ -70,7 +76,7 @@ def publishes_again(work: Path) -> None:
     assert status == 1
     assert "SpecificationStale" in faults["specs"]
 
-    assert doctor("--fix") == (0, {})
+    undo_and_fix(work)
     with open(SPEC, encoding="utf-8") as file:
         assert file.read() == text
     container_has_gpus(work, 7 + 7)
@@ -89,6 +95,7 @@ def gives_hooks_an_environment(work: Path) -> None:
     assert (status, faults) == (1, {"hooks": ["HookWithoutEnvironment"] * len(hooks)})
     assert doctor("--security")[1] == faults
 
+    os.environ["NVCT_STATE_DIR"] = str(work / "state")
     assert doctor("--fix") == (0, {})
     container_has_gpus(work, 7 + 7)
 
@@ -102,6 +109,7 @@ def gives_each_gpu(work: Path) -> None:
 
     assert "SpecificationIncomplete" in doctor()[1]["specs"]
 
+    os.environ["NVCT_STATE_DIR"] = str(work / "state")
     assert doctor("--fix") == (0, {})
     container_has_gpus(work, 7 + 7)
 
@@ -126,6 +134,20 @@ def published() -> str:
     subprocess.run(["nvct", "publish"], check=True, capture_output=True)
     with open(SPEC, encoding="utf-8") as file:
         return file.read()
+
+
+def undo_and_fix(work: Path) -> None:
+    """Mend the specification, bring its fault back by --undo, and mend it again."""
+    with open(SPEC, "rb") as file:
+        broken = file.read()
+    faults = doctor()
+    os.environ["NVCT_STATE_DIR"] = str(work / "state")
+    assert doctor("--fix") == (0, {})
+    subprocess.run(["nvct", "doctor", "--undo"], check=True, capture_output=True)
+    with open(SPEC, "rb") as file:
+        assert file.read() == broken
+    assert doctor() == faults
+    assert doctor("--fix") == (0, {})
 
 
 def write(text: str) -> None:

@@ -33,7 +33,7 @@ DEFAULTS: Mapping[str, Any] = {
     "vendor": None, "cls": None, "device_name_strategy": (), "device_id": (),
     "no_all_device": False, "node_numbers": False, "hook": None, "disable_hook": (),
     "enable_hook": (), "ldconfig_path": None, "csv_files": (), "csv_ignore": (),
-    "csv_compat": None, "feature_flag": (), "config": None,
+    "csv_compat": None, "feature_flag": (), "staged": None, "config": None,
 }  # fmt: skip
 """Values of the options that are not given."""
 OTHER_ROOTS = ("driver_root", "dev_root", "library_search_path", "config_search_path", "csv_files")
@@ -68,7 +68,10 @@ def write(values: OptionValues) -> None:
     spec = specgen.generate(inventory, options)
     hook_is_named = bool(values["hook"]) or settings.hook_path != paths.HOOK_PATH
     _check_hook(spec, options.hook_path, is_named=hook_is_named)
-    write_specs(_split(spec, discovery.flags), inventory, values["output"], form, limit)
+    output = values["output"]
+    if values["staged"]:
+        output = os.path.join(values["staged"], os.path.basename(output))
+    write_specs(_split(spec, discovery.flags), inventory, output, form, limit)
 
 
 def _discover(values: OptionValues, settings: Config, options: DiscoveryOptions) -> Inventory:

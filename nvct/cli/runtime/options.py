@@ -300,14 +300,14 @@ def _drop_in(engine: str, option: str) -> str | None:
     return option
 
 
-def state_dir(option: str | None) -> str:
-    """Return the folder of the journal: root's, or below the home of another user."""
+def state_dir(option: str | None, name: str = "engines") -> str:
+    """Return the folder of a journal: root's, or below the home of another user."""
     if option:
         return os.path.abspath(option)
     if os.geteuid() == 0:
-        return STATE_DIR
+        return f"{os.path.dirname(STATE_DIR)}/{name}"
     home = os.environ.get("XDG_STATE_HOME", "")
-    return f"{home or os.path.expanduser('~/.local/state')}/nvct/engines"
+    return f"{home or os.path.expanduser('~/.local/state')}/nvct/{name}"
 
 
 def warn(invocation: Invocation) -> None:

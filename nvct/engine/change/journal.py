@@ -129,7 +129,7 @@ class Journal:
             DocumentError: it cannot be read or is damaged.
         """
         try:
-            data = files.read_bytes(path, LIMIT, check=_check_file)
+            data = files.read_bytes(path, LIMIT, check=check_owner)
         except (FileNotFoundError, NotADirectoryError):
             return Page()
         except OSError as error:
@@ -254,7 +254,7 @@ def options_to_undo(options: EngineOptions, state: State, old: Record | None) ->
     )
 
 
-def _check_file(path: str, status: os.stat_result) -> None:
+def check_owner(path: str, status: os.stat_result) -> None:
     """Refuse a page that others could have written: undo writes files with its content."""
     if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
         raise DocumentError(
@@ -294,12 +294,12 @@ def _page(data: bytes) -> Page:
         ValueError: it holds none.
     """
     document = json.loads(data)
-    if _member(document, "format", int) != FORMAT:
+    if member(document, "format", int) != FORMAT:
         raise ValueError(f"format {document['format']!r} is not known here")
     return Page(done=_record(document, "done"), pending=_record(document, "pending"))
 
 
-def _member(document: object, name: str, kind: type[Kind]) -> Kind:
+def member(document: object, name: str, kind: type[Kind]) -> Kind:
     """Return a member of an object.
 
     Raises:
@@ -313,25 +313,26 @@ def _member(document: object, name: str, kind: type[Kind]) -> Kind:
     return value
 
 
-def _is_null(document: object, name: str) -> bool:
+def is_null(document: object, name: str) -> bool:
+    """Return whether an object has a member that is null."""
     return isinstance(document, dict) and document.get(name, ...) is None
 
 
 def _record(page: object, name: str) -> Record | None:
-    if _is_null(page, name):
+    if is_null(page, name):
         return None
-    document = _member(page, name, dict)
+    document = member(page, name, dict)
     return Record(
-        options=_options(_member(document, "wanted", dict)),
-        entries=tuple(map(_entry, _member(document, "entries", list))),
-        restart=_member(document, "restart", bool),
-        reloaded=_member(document, "told", bool),
+        options=_options(member(document, "wanted", dict)),
+        entries=tuple(map(_entry, member(document, "entries", list))),
+        restart=member(document, "restart", bool),
+        reloaded=member(document, "told", bool),
     )
 
 
 def _options(document: Mapping[str, object]) -> EngineOptions:
     """Return the options of a record; members that a later version added are ignored."""
-    values: dict[str, Any] = {"engine": _member(document, "engine", str)}
+    values: dict[str, Any] = {"engine": member(document, "engine", str)}
     for field in fields(EngineOptions):
         value = document.get(field.name)
         if field.name in document and field.type in _FITS:
@@ -339,23 +340,23 @@ def _options(document: Mapping[str, object]) -> EngineOptions:
                 raise ValueError(f"{field.name} is {value!r:.60}")
             values[field.name] = tuple(value) if isinstance(value, list) else value
     values["handlers"] = tuple(
-        Handler(name=_member(handler, "name", str), path=_member(handler, "path", str))
-        for handler in _member(document, "handlers", list)
+        Handler(name=member(handler, "name", str), path=member(handler, "path", str))
+        for handler in member(document, "handlers", list)
     )
     return EngineOptions(**values)
 
 
 def _entry(document: object) -> Entry:
-    path, folders = _member(document, "path", str), _member(document, "folders", list)
+    path, folders = member(document, "path", str), member(document, "folders", list)
     for each in (path, *folders):
         if not (isinstance(each, str) and each.startswith("/")):
             raise ValueError(f"{each!r:.60} is no path of a file")
-    numbers = {key: _member(document, key, int) for key in ("mode", "uid", "gid")}
+    numbers = {key: member(document, key, int) for key in ("mode", "uid", "gid")}
     for key, number in numbers.items():
         if number < 0:
             raise ValueError(f"{key} is {number}")
     original, replacement = (
-        None if _is_null(document, key) else _bytes(_member(document, key, str))
+        None if is_null(document, key) else _bytes(member(document, key, str))
         for key in ("original", "ours")
     )
     return Entry(

@@ -123,42 +123,6 @@ def faulty(*reasons: Reason) -> list[Part]:
     return [Part(name="specs", health="attention", lines=("x",), findings=found)]
 
 
-def test_device_nodes_come_before_the_specification_that_names_them() -> None:
-    planned = mends.plan(
-        faulty(
-            Reason.SpecificationStale, Reason.DeviceNodesMissing, Reason.SpecificationIncomplete
-        )
-    )
-
-    assert [str(one) for one in planned] == [
-        "nvct system create-device-nodes --all",
-        "nvct publish",
-    ]
-    assert planned[1].reasons == (Reason.SpecificationStale, Reason.SpecificationIncomplete)
-
-
-def test_what_no_command_mends_is_left_alone() -> None:
-    assert mends.plan(faulty(Reason.SelinuxDenies, Reason.GpuBoundElsewhere)) == []
-
-
-def test_a_dry_run_prints_the_commands_and_changes_nothing(lab: Lab) -> None:
-    path = lab.spec(
-        kind="acme.com/nic", devices={"0": {"deviceNodes": [{"path": "/dev/no-such"}]}}
-    )
-    before = path.read_bytes()
-
-    _, said = doctor(lab, "--only", "specs", "--fix", "--dry-run")
-
-    assert "would run: nvct system create-device-nodes --all  (DeviceNodesMissing)" in said
-    assert path.read_bytes() == before
-
-
-def test_a_dry_run_of_nothing_is_refused(lab: Lab) -> None:
-    done = CliRunner().invoke(program("nvct"), ["doctor", "--dry-run"], env=lab.env)
-
-    assert "--dry-run goes with --fix" in str(done.exception)
-
-
 def test_the_page_lists_every_check_with_its_question_and_every_mend() -> None:
     page = PAGE.read_text(encoding="utf-8")
     sections = re.findall(r"^### (\w+)\n\n(.*\?)\n\n- looks at: .", page, re.MULTILINE)
@@ -329,19 +293,3 @@ def test_an_agent_that_may_not_be_asked_is_not_said_to_be_missing(
 
     assert part.lines == (f"{folder} cannot be read: Permission denied",)
     assert part.health == "absent"
-
-
-def test_a_mend_is_run_by_the_interpreter_that_has_nvct(monkeypatch: pytest.MonkeyPatch) -> None:
-    ran: list[list[str]] = []
-
-    def run(argv: list[str], **_more: object) -> object:
-        ran.append(argv)
-        return type("Done", (), {"returncode": 0})
-
-    monkeypatch.setattr(mends.cold, "interpreter", lambda: "/usr/lib/nvct/cold")  # type: ignore[attr-defined]
-    monkeypatch.setattr(mends.subprocess, "run", run)  # type: ignore[attr-defined]
-
-    assert mends.carry_out(mends.Mend(("publish",), ()), ["--config", "/c"]) == 0
-    assert ran == [
-        ["/usr/lib/nvct/cold", "-I", "-m", "nvct.cli", "nvct", "--config", "/c", "publish"]
-    ]

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `nvct doctor` does with --fix and --undo: prints the plan, and hands it on."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from nvct.cli.publish import OUTPUT, OUTPUT_ENV
+from nvct.cli.runtime.options import state_dir
+from nvct.doctor import mends
+from nvct.doctor.transaction import Transaction
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.doctor.checks import Node
+    from nvct.doctor.model import Part
+
+
+def fix(
+    node: Node, parts: Sequence[Part], folder: str | None, *, dry_run: bool
+) -> tuple[bool, bool]:
+    """Print the plan that mends what is wrong, and carry it out.
+
+    Args:
+        node: this host.
+        parts: what the checks found.
+        folder: of the journal; None for the usual one.
+        dry_run: whether to print the plan only.
+
+    Returns:
+        Whether the host has to be checked again, and whether a step failed.
+    """
+    from nvct.host.nvml import shared
+
+    planned = mends.plan(parts)
+    host = _host(node)
+    for mend in planned:
+        names = ", ".join(reason.name for reason in mend.reasons)
+        _say(f"{'would run' if dry_run else 'plan'}: {mend}  ({names})")
+        for line in list(mends.lines(mend, host)) or ["changes nothing"]:
+            _say(f"  {line}")
+    if not planned:
+        _say("nothing that a command of nvct mends")
+    if dry_run or not planned:
+        return False, False
+    shared.close()  # NVML lists the GPUs that it found when it was loaded
+    transaction = Transaction(state_dir(folder, "doctor"), node.roots, _say)
+    is_done = transaction.carry_out([mends.step(mend, host) for mend in planned])
+    if is_done:
+        _say("done: `nvct doctor --undo` takes it back")
+    return True, not is_done
+
+
+def undo(node: Node, folder: str | None, *, dry_run: bool) -> bool:
+    """Take back the last --fix; return whether all of it is taken back.
+
+    Raises:
+        NvctError: the journal cannot be used.
+    """
+    transaction = Transaction(state_dir(folder, "doctor"), node.roots, _say)
+    return transaction.undo(dry_run=dry_run)
+
+
+def _host(node: Node) -> mends.Host:
+    config = click.get_current_context().meta.get("nvct.config")
+    return mends.Host(
+        roots=node.roots,
+        settings=node.settings,
+        output=os.environ.get(OUTPUT_ENV) or OUTPUT,
+        options=["--config", config] if config else [],
+        say=_say,
+    )
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
