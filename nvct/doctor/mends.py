@@ -17,7 +17,8 @@ from nvct.compile import published_spec
 from nvct.doctor.path_state import ABSENT, PathState, state_of
 from nvct.doctor.reasons import Reason
 from nvct.doctor.transaction import Step
-from nvct.engine.change import staging
+from nvct.engine.change.journal import OTHERS_WRITE
+from nvct.engine.change.staging import LINK_LIMIT
 from nvct.errors import HostError
 from nvct.host.device_nodes import create, dev_char
 from nvct.host.model import Findings
@@ -188,9 +189,32 @@ def _specification(host: Host) -> States:
             raise HostError(f"it ended with exit status {done.returncode}")
         written = {name: read_bytes(f"{folder}/{name}") for name in sorted(os.listdir(folder))}
     if not written:
-        return {staging.target(output): ABSENT}
-    paths = {staging.target(f"{os.path.dirname(output)}/{name}"): name for name in written}
+        return {_target(output): ABSENT}
+    paths = {_target(f"{os.path.dirname(output)}/{name}"): name for name in written}
     return {path: _file(path, written[name]) for path, name in paths.items()}
+
+
+def _target(path: str) -> str:
+    """Return the file that links at a path lead to.
+
+    Raises:
+        HostError: it is a link or another user's file, in a folder that others can write to.
+    """
+    for _ in range(LINK_LIMIT):
+        folder = os.path.dirname(path)
+        if not os.path.lexists(path):
+            break
+        is_link, owner = os.path.islink(path), os.lstat(path).st_uid
+        if os.stat(folder).st_mode & OTHERS_WRITE and (is_link or owner != os.geteuid()):
+            kind = "a link" if is_link else f"a file of uid {owner}"
+            raise HostError(
+                f"{path} is {kind} in a folder that others can write to",
+                hint=f"chmod go-w {folder}",
+            )
+        if not is_link:
+            break
+        path = os.path.join(folder, os.readlink(path))
+    return path
 
 
 def _file(path: str, data: bytes) -> PathState:

@@ -216,6 +216,27 @@ def test_an_engine_reads_no_file_that_is_not_finished(
     assert [each.name for each in spec.parent.iterdir()] == [spec.name]
 
 
+def test_a_link_is_followed_unless_others_can_write_to_its_folder(lab: Lab) -> None:
+    link, spec = lab.home / "cdi/gpu.json", lab.home / "cdi2/gpu.json"
+    lab.spec(folder="cdi2", devices={"0": broken_hosts.mount("/no/such/file")})
+    link.symlink_to("../cdi2/gpu.json")
+    before = spec.read_bytes()
+    link.parent.chmod(0o1777)
+
+    _, said = doctor(lab, "--fix")
+
+    assert f"{link} is a link in a folder that others can write to" in said
+    assert spec.read_bytes() == before
+
+    link.parent.chmod(0o755)
+    doctor(lab, "--fix")
+    assert link.is_symlink()
+    assert spec.read_bytes() != before
+    doctor(lab, "--undo")
+    assert link.is_symlink()
+    assert spec.read_bytes() == before
+
+
 def test_without_a_driver_its_specification_is_to_be_removed(lab: Lab) -> None:
     spec = lab.spec(devices={"0": broken_hosts.mount("/no/such/file")})
     shutil.rmtree(lab.home / "proc/driver")
