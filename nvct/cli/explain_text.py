@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from nvct.cli.screen import wrapped
+from nvct.doctor.model import count
 from nvct.errors import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 HEADLINES = {
@@ -39,6 +41,7 @@ def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
         rows += _request_rows(told)
     rows += [("note", one) for one in told["notes"]]
     rows += _injected_rows(told.get("inject", {}), everything=everything)
+    rows += [("took", one) for one in _times(told)]
     lines: list[str] = []
     before = ""
     for name, line in rows:
@@ -46,6 +49,22 @@ def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
         lines += wrapped(head, printable(line), width)
         before = name
     return "\n".join(lines)
+
+
+def left_out(one: dict[str, Any]) -> str:
+    """Return a sentence about a capability that the container does not get."""
+    return f"{one['capability']} ({count(one['paths'], 'path')}): {one['why']}"
+
+
+def _times(told: dict[str, Any]) -> Iterator[str]:
+    """Yield how long each step took just now, and all of them when the container was created."""
+    yield "; ".join(
+        f"{one['step']}{' ' if one['how'] else ''}{one['how']} {one['ms']:.1f} ms"
+        for one in told["steps"]
+    )
+    if told["recorded"] and "took" in told["recorded"]:
+        verb = "refused" if told["recorded"]["outcome"] == "refused" else "created"
+        yield f"when it was {verb}, all of it took {told['recorded']['took']}"
 
 
 def _config_rows(config: dict[str, Any]) -> list[tuple[str, str]]:
@@ -68,6 +87,7 @@ def _request_rows(told: dict[str, Any]) -> list[tuple[str, str]]:
     capabilities = request["capabilities"]
     words = "all but compat32" if capabilities is None else ", ".join(capabilities) or "none"
     rows.append(("capabilities", words))
+    rows += [("left out", left_out(one)) for one in told["left out"]]
     for one in told["requirements"]:
         host = "; ".join(
             ", ".join(f"{name} {value}" for name, value in facts.items() if value)

@@ -71,6 +71,16 @@ def read(places: Sequence[str], wanted: Filter) -> list[dict[str, str]]:
     return sorted(records, key=lambda record: float(record["time"]))
 
 
+def last(places: Sequence[str], bundle: str) -> dict[str, str] | None:
+    """Return the last record about a bundle's folder; None if there is none that can be read."""
+    path = os.path.abspath(bundle)
+    try:
+        records = read(places, Filter(container=path))
+    except HostError:
+        return None
+    return next((one for one in reversed(records) if one.get("bundle") == path), None)
+
+
 def follow(places: Sequence[str], wanted: Filter) -> Iterator[dict[str, str]]:
     """Yield the records in some folders, and then each new one; never ends.
 

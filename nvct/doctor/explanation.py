@@ -20,7 +20,9 @@ from nvct.container.plan.store import Store, run_dir
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES
 from nvct.container.request.requirements import holds
 from nvct.container.request.resolve import parse_env
+from nvct.doctor import decisions, left_out
 from nvct.doctor.reasons import Reason
+from nvct.doctor.step_clock import Clock
 from nvct.errors import HostError, NvctError, line
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
@@ -43,17 +45,21 @@ class Reader(Host):
     """The host as the create lane sees it, without writes.
 
     Attributes:
+        clock: measures how long plans take.
         config: the configuration in force.
         notes: differences from a create.
         used: the plans that were requested, in order.
         scratch: the store of newly compiled plans.
     """
 
-    __slots__ = ("config", "notes", "scratch", "used")
+    __slots__ = ("clock", "config", "notes", "scratch", "used")
 
-    def __init__(self, config: Config, stored: Store, scratch: Store, env: dict[str, str]) -> None:
+    def __init__(
+        self, config: Config, stored: Store, scratch: Store, env: dict[str, str], clock: Clock
+    ) -> None:
         """Read plans from `stored`; store newly compiled plans in `scratch`."""
         super().__init__(stored, env, cold.interpreter())
+        self.clock = clock
         self.scratch = scratch
         self.notes: list[str] = []
         self.config = config
@@ -65,14 +71,29 @@ class Reader(Host):
         Raises:
             NvctError: the plan cannot be compiled.
         """
-        plan = None if fresh else self.stored(name)
-        if plan is None:
-            host = Host(self.scratch, self.env, self.cold)
-            host.config_path = self._compile_from()
-            plan = host.plan(name, fresh=fresh)
-            for spec in plan["specs"]:
-                spec["path"] = spec["path"].replace(self.scratch.path, self.store.path)
+        before = self.clock.end(then=f"plan {name}")
+        how = "read"
+        try:
+            plan = None if fresh else self.stored(name)
+            if plan is None:
+                how = "compiled"
+                plan = self._compiled(name, fresh=fresh)
+        finally:
+            self.clock.end(how, then=before)
         self.used.append(plan)
+        return plan
+
+    def _compiled(self, name: str, *, fresh: bool) -> model.Plan:
+        """Return a plan that is compiled aside.
+
+        Raises:
+            NvctError: it cannot be compiled.
+        """
+        host = Host(self.scratch, self.env, self.cold)
+        host.config_path = self._compile_from()
+        plan = host.plan(name, fresh=fresh)
+        for spec in plan["specs"]:
+            spec["path"] = spec["path"].replace(self.scratch.path, self.store.path)
         return plan
 
     def _compile_from(self) -> str:
@@ -96,12 +117,14 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
     """
     from nvct.container.shim.main import MODES
 
+    clock = Clock("config.toml")
     path = load.path_from(env)
     trouble: NvctError | None = None
     try:
         config = load.load(path)
     except NvctError as error:
         config, trouble = Config(), error
+    clock.end()
     config = config.replaced(mode=MODES.get(program) or config.mode)
     told: dict[str, Any] = {
         "nvct-explanation": 1,
@@ -113,9 +136,12 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
     with tempfile.TemporaryDirectory(prefix="nvct-explain-") as folder:
         scratch = Store(folder)
         try:
-            reader = Reader(config, kept, scratch, dict(env))
+            reader = Reader(config, kept, scratch, dict(env), clock)
             _decide(told, bundle, config, reader, trouble=trouble, program=program)
             told["notes"] += reader.notes
+            told["steps"] = clock.to_dicts()
+            where, places = _folder(bundle), decisions.folders(env)
+            told["recorded"] = decisions.last(places, where) if where else None
         finally:
             scratch.close()
             kept.close()
@@ -172,14 +198,19 @@ def _decide(
     program: str,
 ) -> None:
     """Make the shim's decision and add its outcome to `told`."""
-    folder = None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
-    decision = decide(
-        bundle, config, reader, folder=folder, trouble=trouble,
-        accept=lambda _request: reader.used.clear(),  # drop the plans that the policy used
-    )  # fmt: skip
+    folder, clock = _folder(bundle), reader.clock
+
+    def accept(_request: Request) -> None:
+        reader.used.clear()  # drop the plans that the policy used
+        clock.end(then="devices and files")
+
+    clock.begin("request and policy")
+    decision = decide(bundle, config, reader, folder=folder, trouble=trouble, accept=accept)
+    clock.end(then="edits")
     request, error = decision.request, None
     try:
         decision.into(bundle, config, None)
+        clock.end()
         if request is not None and folder is None and wants_view(bundle, config, decision.notes):
             decision.notes.append(
                 "layout farm is chosen by the container's root; shown is classic"
@@ -194,9 +225,16 @@ def _decide(
     if request is not None:
         told["requirements"] = _requirements(request, reader.used)
         told["devices"] = _devices(request, reader.used)
+        names = [str(one["name"]) for one in told["devices"]]
+        told["left out"] = left_out.by_capability(request, names, reader.used, config)
     warning = [] if trouble is None or error else [f"warning: {trouble}"]
     told["notes"] = [*decision.notes, *warning]
     told["error"] = None if error is None else _error(error, program)
+
+
+def _folder(bundle: Bundle) -> str | None:
+    """Return the folder of a bundle; None if there is only a request."""
+    return None if bundle.path == WORDS_ONLY else bundle.path.rpartition("/")[0]
 
 
 def _findings(notes: list[str], error: NvctError | None, config: Config) -> list[dict[str, str]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -195,3 +196,77 @@ def test_brand_and_architecture_are_shown_where_they_decide(
         *wanted
     ]
     assert (told["error"] is None) is is_met
+
+
+def test_each_step_is_measured_and_the_recorded_decision_is_beside_it(lab: Lab) -> None:
+    case.gpu(lab)
+    document = lab.document()
+
+    cold = explained(lab)
+
+    steps = ["config.toml", "request and policy", "plan own", "devices and files", "edits"]
+    assert [one["step"] for one in cold["steps"]] == steps
+    assert all(one["ms"] >= 0 for one in cold["steps"])
+    assert [one["step"] for one in cold["steps"] if one["how"] == "compiled"] == ["plan own"]
+    assert cold["recorded"] is None
+
+    lab.create()
+    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
+    warm = explained(lab)
+
+    assert [one["how"] for one in warm["steps"] if one["step"] == "plan own"] == ["read"]
+    assert warm["recorded"]["outcome"] == "given"
+    said = " ".join(case.run(lab, "--bundle", lab.bundle).stdout.split())
+    assert re.search(
+        r"took config.toml [\d.]+ ms; .*plan own read [\d.]+ ms; .*edits [\d.]+ ms", said
+    )
+    assert f"when it was created, all of it took {warm['recorded']['took']}" in said
+
+
+def test_a_request_for_nothing_has_no_step_after_the_request(lab: Lab) -> None:
+    case.nothing(lab)
+
+    told = explained(lab)
+
+    assert [one["step"] for one in told["steps"]] == ["config.toml", "request and policy", "edits"]
+
+
+def test_the_plan_that_the_policy_reads_is_measured_apart(lab: Lab) -> None:
+    case.denied(lab)
+
+    steps = [one["step"] for one in explained(lab)["steps"]]
+
+    assert steps == ["config.toml", "plan own", "request and policy"]
+
+
+def test_capabilities_that_are_left_out_are_named_with_the_reason(lab: Lab) -> None:
+    case.capabilities(lab)  # utility
+    everything = "graphics", "compute", "video"
+    told = explained(lab)["left out"]
+
+    found = {one["capability"]: one["why"] for one in told}
+
+    assert set(everything) <= set(found)
+    assert set(found.values()) == {"NVIDIA_DRIVER_CAPABILITIES does not ask for it"}
+    assert "utility" not in found
+    assert all(one["paths"] > 0 for one in told)
+    said = " ".join(case.run(lab, "--bundle", lab.bundle).stdout.split())
+    assert re.search(r"left out compute \(\d+ paths?\): NVIDIA_DRIVER_CAPABILITIES", said)
+
+
+def test_what_config_toml_forbids_is_left_out_of_all(lab: Lab) -> None:
+    lab.driver()
+    lab.configure(f'supported-driver-capabilities = "utility"\n{lab.config_toml.read_text()}')
+    lab.age(lab.config_toml)
+    lab.asks(VISIBLE + "all", "NVIDIA_DRIVER_CAPABILITIES=all")
+
+    told = explained(lab)["left out"]
+
+    reasons = {one["why"] for one in told}
+    assert reasons == {"supported-driver-capabilities of config.toml does not allow it"}
+
+
+def test_of_everything_that_was_asked_for_nothing_is_left_out(lab: Lab) -> None:
+    case.gpu(lab)
+
+    assert explained(lab)["left out"] == []
