@@ -67,21 +67,22 @@ def doctor(
 
     if dry_run and not (fix or undo):
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
-    if undo:
-        if only or security or bundle or form != "text":
-            raise UsageError("--undo takes back all of the last --fix", hint="nvct doctor --undo")
-        is_whole = doctor_fix.undo(node_of_host(), state_dir, dry_run=dry_run)
-        sys.exit(0 if is_whole else 1)
-    chosen = _chosen(flat(only), security=security)
+    if undo and (only or security or bundle or form != "text"):
+        raise UsageError("--undo takes back all of the last --fix", hint="nvct doctor --undo")
     node = node_of_host()
-    done = [(check, check.look(node)) for check in chosen]
+    if undo:
+        sys.exit(0 if doctor_fix.undo(node, state_dir, dry_run=dry_run) else 1)
+    chosen = _chosen(flat(only), security=security)
+    if fix and not dry_run:
+        doctor_fix.settle(node, state_dir)
+    done = _look(chosen, node)
     failed = False
     if fix:
         parts = [part for _, part in done]
         changed, failed = doctor_fix.fix(node, parts, state_dir, dry_run=dry_run)
         if changed:
             node = node_of_host()
-            done = [(check, check.look(node)) for check in chosen]
+            done = _look(chosen, node)
     if bundle:
         _save(bundle, node, done)
     if form == "json":
@@ -89,6 +90,10 @@ def doctor(
     else:
         click.echo("\n".join(text(done, is_root=checks.sees_everything(), width=columns())))
     sys.exit(1 if failed or any(part.health == "attention" for _, part in done) else 0)
+
+
+def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
+    return [(check, check.look(node)) for check in chosen]
 
 
 def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:

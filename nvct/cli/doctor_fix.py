@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from nvct.doctor.model import Part
 
 
+def settle(node: Node, folder: str | None) -> None:
+    """Take back what a killed --fix or --undo left.
+
+    Raises:
+        NvctError: the journal cannot be used.
+    """
+    _transaction(node, folder).settle()
+
+
 def fix(
     node: Node, parts: Sequence[Part], folder: str | None, *, dry_run: bool
 ) -> tuple[bool, bool]:
@@ -48,8 +57,7 @@ def fix(
     if dry_run or not planned:
         return False, False
     shared.close()  # NVML lists the GPUs that it found when it was loaded
-    transaction = Transaction(state_dir(folder, "doctor"), node.roots, _say)
-    is_done = transaction.carry_out([mends.step(mend, host) for mend in planned])
+    is_done = _transaction(node, folder).carry_out([mends.step(mend, host) for mend in planned])
     if is_done:
         _say("done: `nvct doctor --undo` takes it back")
     return True, not is_done
@@ -61,8 +69,11 @@ def undo(node: Node, folder: str | None, *, dry_run: bool) -> bool:
     Raises:
         NvctError: the journal cannot be used.
     """
-    transaction = Transaction(state_dir(folder, "doctor"), node.roots, _say)
-    return transaction.undo(dry_run=dry_run)
+    return _transaction(node, folder).undo(dry_run=dry_run)
+
+
+def _transaction(node: Node, folder: str | None) -> Transaction:
+    return Transaction(state_dir(folder, "doctor"), node.roots, _say)
 
 
 def _host(node: Node) -> mends.Host:

@@ -65,6 +65,22 @@ class Transaction:
         self.say = say
         self.kernel = kernel
 
+    def settle(self) -> None:
+        """Take back what a killed run left; without such a run, write nothing.
+
+        Contract: it comes before the checks, because they would not find what is taken back.
+
+        Raises:
+            NvctError: the journal cannot be used.
+        """
+        if mend_journal.load(self.folder).pending is None:
+            return
+        with self._locked():
+            page = mend_journal.load(self.folder)
+            left = self._take_back_pending(page)
+            record = page.pending and self._rest(page.pending, left)
+            self._save(Page(done=page.done, pending=record))
+
     def carry_out(self, steps: Sequence[Step]) -> bool:
         """Carry out all steps; return False if one failed, and all were taken back.
 
@@ -73,10 +89,7 @@ class Transaction:
         """
         with self._locked():
             page = mend_journal.load(self.folder)
-            entries: list[Entry] = []
-            if page.pending:
-                self.say("an earlier run was not finished: what it changed is taken back first")
-                entries += self._take_back(page.pending)
+            entries = self._take_back_pending(page)
             done = page.done
             for step in steps:
                 try:
@@ -172,6 +185,12 @@ class Transaction:
         record = self._record(entries)
         left = self._take_back(record)
         self._save(Page(done=done, pending=self._rest(record, left)))
+
+    def _take_back_pending(self, page: Page) -> list[Entry]:
+        if page.pending is None:
+            return []
+        self.say("an earlier run was not finished: what it changed is taken back first")
+        return self._take_back(page.pending)
 
     def _take_back(self, record: Record, *, dry_run: bool = False) -> list[Entry]:
         """Put back what was there before; return the entries for which that may work later."""

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 
 from nvct.cli.main import program
 from nvct.config import load
-from nvct.doctor import checks, mends
-from nvct.doctor.mend_journal import NAME
+from nvct.doctor import checks, mend_journal, mends
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.path_state import ABSENT
 from nvct.doctor.reasons import Reason
+from nvct.kernel.calls import KERNEL
 from tests.support.shim_lab import Lab
 from tests.unit.doctor import broken_hosts
 
@@ -59,7 +59,7 @@ def reasons(lab: Lab, only: str = CHECKED) -> set[str]:
 
 
 def journal(lab: Lab) -> Path:
-    return lab.home / "state" / NAME
+    return lab.home / "state" / mend_journal.NAME
 
 
 def faulty(*found: Reason) -> list[Part]:
@@ -150,6 +150,23 @@ def test_device_nodes_are_made_and_undo_removes_them(lab: Lab) -> None:
     assert doctor(lab, "--undo")[0] == 0
     assert {each.name: each.lstat().st_mode for each in path.parent.iterdir()} == dev
     assert reasons(lab) == {"DeviceNodesMissing"}
+
+
+@needs_root
+def test_what_a_killed_fix_left_is_taken_back_before_the_checks_look(lab: Lab) -> None:
+    path = lab.home / "dev/nvidia0"
+    path.unlink()
+    doctor(lab, "--fix")
+    folder = str(journal(lab).parent)
+    page = mend_journal.load(folder)
+    mend_journal.save(folder, mend_journal.Page(pending=page.done), KERNEL)
+
+    status, said = doctor(lab, "--fix")
+
+    assert said.index(f"  {path}: removed") < said.index(f"  {path}: make device 195:0")
+    assert (status, reasons(lab)) == (0, set()), said
+    doctor(lab, "--undo")
+    assert not path.exists()
 
 
 @needs_root
