@@ -18,7 +18,7 @@ from nvct.doctor.mend_journal import Entry, Page, Record
 from nvct.doctor.path_state import ABSENT, identity, put, state_of
 from nvct.engine.change.journal import Journal
 from nvct.engine.files import writing
-from nvct.errors import HostError, NvctError
+from nvct.errors import EngineError, HostError, NvctError
 from nvct.host import procfs
 from nvct.kernel.calls import KERNEL
 from nvct.mig import holders
@@ -172,14 +172,18 @@ class Transaction:
         try:
             writing.make_folders(entry.folders, self.kernel)
             put(entry.path, entry.after, self.kernel)
+        except EngineError as error:  # its hint is about engines' files
+            raise HostError(error.message) from error
         except OSError as error:
-            raise writing.refused(error, entry.path) from error
+            raise HostError(f"{entry.path} cannot be written: {error.strerror}") from error
 
     def _undo_failed(
         self, step: Step, done: Record | None, entries: list[Entry], error: BaseException
     ) -> None:
         """Take everything back after a failure, and say so."""
-        text = str(error) if isinstance(error, NvctError) else "it was interrupted"
+        text = "it was interrupted"
+        if isinstance(error, NvctError):
+            text = f"{error.message}; {error.hint}" if error.hint else error.message
         self.say(f"{step.name} failed: {text}")
         self.say("what this --fix changed is taken back" if entries else "nothing was changed")
         record = self._record(entries)

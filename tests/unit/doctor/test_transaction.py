@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from nvct.doctor.transaction import Step, Transaction
 from nvct.errors import DocumentError, HostError
 from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL
+from nvct.linux.kernel import Kernel
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nvct.linux.kernel import Kernel
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
@@ -102,7 +103,7 @@ class Host:
 
     @staticmethod
     def _fails() -> dict[str, PathState]:
-        raise HostError("it ended with exit status 1")
+        raise HostError("it ended with exit status 1", hint="look at it")
 
     def states(self) -> dict[str, PathState]:
         return {name: state_of(f"{self.root}/{name}") for name in AFTER}
@@ -149,9 +150,27 @@ def test_a_step_that_fails_takes_back_those_before(host: Host) -> None:
     assert not host.fix(then_fails=True)
 
     assert host.is_as_before()
-    assert "step 3 failed: it ended with exit status 1" in host.said
+    assert "step 3 failed: it ended with exit status 1; look at it" in host.said
     assert "what this --fix changed is taken back" in host.said
     assert host.journal == mend_journal.Page()
+
+
+class Refusing(Kernel):
+    """Refuses to make a folder."""
+
+    __slots__ = ()
+
+    def mkdir(self, path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        del mode, dir_fd
+        raise OSError(errno.EROFS, "Read-only file system", path)
+
+
+def test_a_path_that_cannot_be_written_takes_back_those_before(host: Host) -> None:
+    assert not host.fix(Refusing())
+
+    assert host.is_as_before()
+    folder = f"{host.root}/dev/char"
+    assert f"step 1 failed: {folder} cannot be written: Read-only file system" in host.said
 
 
 def test_a_fix_that_failed_does_not_hide_the_one_before(host: Host) -> None:
