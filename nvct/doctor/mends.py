@@ -184,7 +184,8 @@ def _specification(host: Host) -> States:
         argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *host.options, *words]
         done = subprocess.run(argv, check=False, capture_output=True, text=True)
         for line in done.stderr.splitlines():
-            host.say(line.replace(folder, os.path.dirname(output)))
+            if not line.startswith("wrote "):  # the transaction writes, a moment later
+                host.say(line.replace(folder, os.path.dirname(output)))
         if done.returncode:
             raise HostError(f"it ended with exit status {done.returncode}")
         written = {name: read_bytes(f"{folder}/{name}") for name in sorted(os.listdir(folder))}
