@@ -11,9 +11,10 @@ from typing import Any
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.dra import slices
-from nvct.agent.dra.devices import MIB, Device, Offer, Version
+from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Version
 from nvct.agent.dra.journal import FILE
 from nvct.agent.dra.settings import PLUGINS
+from nvct.agent.dra.sharing import GPU_CONFIG, VERSION
 from nvct.agent.manifests import convert_claims
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.kubernetes.api import PODS, wait
@@ -54,6 +55,11 @@ TESLA = " && ".join(
 )  # fmt: skip
 """As `nvct convert --claims` writes it."""
 HUGE = MEMORY.format("200Gi")
+MPS_PROGRAMS = (
+    f"PATH={DRIVER_ROOT}/usr/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    f"LD_LIBRARY_PATH={DRIVER_ROOT}/usr/lib/x86_64-linux-gnu",
+)
+"""Variables of the driver: outside of a pod, it starts the programs of MPS as anybody does."""
 
 
 class Driver:
@@ -80,7 +86,7 @@ class Driver:
         self._log = f"dra-{name}.log"
         self.plugins = f"{folder}/plugins" if folder else PLUGINS
         self._words = [
-            f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.dra.main",
+            "env", *MPS_PROGRAMS, f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.dra.main",
             f"--container-driver-root={DRIVER_ROOT}", f"--nvidia-driver-root={DRIVER_ROOT}",
             f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={name}",
             f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand", *flags,
@@ -216,14 +222,19 @@ def claim(
     expression: str = "",
     count: int = 1,
     device_class: str = "gpu.nvidia.com",
+    *,
+    sharing: dict[str, Any] | None = None,
 ) -> None:
     """Create a claim; without an expression, for GPUs of the node with a kubelet."""
     selector = {"cel": {"expression": expression or f"{ATTRIBUTES}.productName != 'Tesla T4'"}}
     request: dict[str, Any] = {
         "deviceClassName": device_class, "count": count, "selectors": [selector]
     }  # fmt: skip
-    spec = {"devices": {"requests": [{"name": "gpu", "exactly": request}]}}
-    cluster.api.create(CLAIMS, {"metadata": {"name": name}, "spec": spec})
+    wanted: dict[str, Any] = {"requests": [{"name": "gpu", "exactly": request}]}
+    if sharing:
+        parameters = {"apiVersion": VERSION, "kind": GPU_CONFIG, "sharing": sharing}
+        wanted["config"] = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
+    cluster.api.create(CLAIMS, {"metadata": {"name": name}, "spec": {"devices": wanted}})
 
 
 def asks_for_claims(*names: str, script: str = f"{LIST}; sleep 2", **more: Any) -> Pod:

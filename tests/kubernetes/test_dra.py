@@ -13,6 +13,8 @@ import time
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.dra.devices import DRIVER
+from nvct.agent.mps.place import DEFAULT_ROOT
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
@@ -50,6 +52,20 @@ if TYPE_CHECKING:
 
     from tests.kubernetes.cluster import Cluster
 
+BY_MPS = {
+    "strategy": "MPS",
+    "mpsConfig": {
+        "defaultActiveThreadPercentage": 40,
+        "defaultPinnedDeviceMemoryLimit": "10Gi",
+    },
+}
+LIMITS = """
+echo get_default_active_thread_percentage | nvidia-cuda-mps-control
+echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control
+touch /dev/shm/of-a-pod
+"""
+MPS_CLAIMS = f"{DEFAULT_ROOT}/{DRIVER}"
+MODES = ("--query-gpu=compute_mode", "--format=csv,noheader")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.parametrize("cluster", [of_release("trixie")], indirect=True),
@@ -117,9 +133,12 @@ def test_pods_get_the_gpus_that_they_describe_and_no_others(node: Cluster, drive
 def test_what_a_claim_has_is_what_its_pod_sees_also_after_a_restart_of_the_kubelet(
     node: Cluster, driver: Driver
 ) -> None:
-    claim(node, "stays")
-    with pod(node, "stays", asks_for_claims("stays", script=f"{LIST}; sleep 600")):
+    claim(node, "stays", sharing=BY_MPS)
+    with pod(node, "stays", asks_for_claims("stays", script=f"{LIMITS}{LIST}; sleep 600")):
         assert wait(lambda: UUID.findall(log_of(node, "stays")), TIMEOUT_S), driver.log()
+        assert log_of(node, "stays").splitlines()[:2] == ["40.0", "10G"]
+        assert "Exclusive_Process" in smi(node, *MODES)
+        assert MPS_CLAIMS in node.box.call("find", MPS_CLAIMS, "-name", "of-a-pod").stdout
         (name,) = allocated(node, "stays")
         mine = devices(node)[name.partition("/")[2]]
         assert UUID.findall(log_of(node, "stays")) == [mine]
@@ -140,6 +159,8 @@ def test_what_a_claim_has_is_what_its_pod_sees_also_after_a_restart_of_the_kubel
         assert len(others) == GPUS - 1, (rest, driver.log())
         assert mine not in others
         assert runs(node, "stays")
+    assert wait(lambda: set(smi(node, *MODES).split()) == {"Default"}, TIMEOUT_S), driver.log()
+    assert wait(lambda: node.box.call("ls", MPS_CLAIMS).stdout == "", TIMEOUT_S), driver.log()
 
 
 def test_a_killed_driver_and_a_claim_that_was_deleted_meanwhile(

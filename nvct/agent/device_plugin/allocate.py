@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.mps import clients
 from nvct.errors import RequestError
 from nvct.host.roots import join
 from nvct.paths import VOLUME_MOUNT_ROOT
@@ -26,9 +27,6 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 IMEX_CHANNELS = "NVIDIA_IMEX_CHANNELS"
 IMEX_NODE = "/dev/nvidia-caps-imex-channels/channel{}"
 NOTHING = "/dev/null"
-MPS_PIPES = "CUDA_MPS_PIPE_DIRECTORY"
-MPS_FOLDER, SHM = "/mps", "/dev/shm"  # noqa: S108
-"""Where containers have MPS's folders, and the shared memory of clients and servers."""
 
 
 def check(resource: Resource, ids: Sequence[str], settings: Settings) -> None:
@@ -92,11 +90,10 @@ def answer(
 
 
 def _add_mps(response: api.ContainerAllocateResponse, resource: str, settings: Settings) -> None:
-    pipes = f"{MPS_FOLDER}/{resource}/pipe"
-    response.envs[MPS_PIPES] = pipes
-    host_path = f"{settings.mps_root}/{resource}/pipe"
-    response.mounts.add(host_path=host_path, container_path=pipes)
-    response.mounts.add(host_path=f"{settings.mps_root}/shm", container_path=SHM)
+    name, value = clients.variable(resource)
+    response.envs[name] = value
+    for host_path, path in clients.mounts(resource, settings.mps_root).items():
+        response.mounts.add(host_path=host_path, container_path=path)
 
 
 def _cdi_names(names: Sequence[str], node: Node) -> list[str]:

@@ -24,11 +24,13 @@ class Allocated(NamedTuple):
         device: its name in the pool of the node.
         requests: names of the claim's requests that it is for.
         is_admin: whether the claim only observes it, and others may have it.
+        alternatives: as `requests`, with the alternative that was taken: REQUEST/ALTERNATIVE.
     """
 
     device: str
     requests: tuple[str, ...]
     is_admin: bool = False
+    alternatives: tuple[str, ...] = ()
 
 
 def kind(version: str) -> Kind:
@@ -48,9 +50,13 @@ def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
     for result in devices.get("results", ()):
         if (result.get("driver"), result.get("pool")) == (DRIVER, node):
             key = result["device"], bool(result.get("adminAccess"))
-            # A container names the request; which of its alternatives was taken does not matter.
-            found.setdefault(key, []).append(result["request"].partition("/")[0])
+            found.setdefault(key, []).append(result["request"])
     return tuple(
-        Allocated(device, tuple(dict.fromkeys(requests)), is_admin)
-        for (device, is_admin), requests in found.items()
+        # A container names the request; which of its alternatives was taken does not matter to it.
+        Allocated(device, tuple(dict.fromkeys(map(_request, names))), is_admin, tuple(names))
+        for (device, is_admin), names in found.items()
     )
+
+
+def _request(name: str) -> str:
+    return name.partition("/")[0]

@@ -16,6 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from nvct.agent.dra.devices import Place
+from nvct.agent.mps import daemons
 from nvct.errors import DocumentError, HostError
 from nvct.linux.files import write_atomic
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from nvct.agent.kubelet.dra_service import ClaimRef
+    from nvct.agent.mps.daemons import Daemon
 
     Places: TypeAlias = dict[str, list[Place]]
 
@@ -59,12 +61,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A prepared claim."""
+    """A prepared claim.
+
+    Attributes:
+        daemon: of MPS, None if it does not share by MPS.
+    """
 
     namespace: str
     name: str
     uid: str
     entries: tuple[Entry, ...]
+    daemon: Daemon | None = None
+
+    def uses_mps(self, entry: Entry) -> bool:
+        """Return whether containers use one of its devices by its daemon."""
+        is_shared = self.daemon is not None and entry.uuid in self.daemon.uuids
+        return is_shared and not entry.is_admin
 
 
 class Journal:
@@ -168,10 +180,11 @@ class Journal:
                 claim["uid"]: Prepared(
                     **{key: claim[key] for key in ("namespace", "name", "uid")},
                     entries=tuple(_entry(entry) for entry in claim["entries"]),
+                    daemon=daemons.from_json(claim["daemon"]) if claim.get("daemon") else None,
                 )
                 for claim in document["claims"]
             }
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self._malformed(f"a field is missing or unknown: {error}") from error
 
     def _malformed(self, reason: str) -> DocumentError:

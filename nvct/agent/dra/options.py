@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 NO_EFFECT = "No effect"
-FOLDERS = ("registry", "plugins", "cdi_root", "container_driver_root")
+FOLDERS = ("registry", "plugins", "cdi_root", "container_driver_root", "mps_root")
 
 
 def _ignored(name: str, env: str, why: str) -> Option:
@@ -69,6 +69,10 @@ OPTIONS = (
     Option(
         flags=("mig-devices",), env=("MIG_DEVICES",), field="mig", choices=(EXISTING, ON_DEMAND),
         help="Offer the MIG devices that exist, or make them for claims on GPUs in MIG mode",
+    ),
+    Option(
+        flags=("mps-root",), env=("MPS_ROOT",), field="mps_root",
+        help="The folder of MPS on the host, for claims that share by MPS",
     ),
     Option(
         flags=("config-file",), env=("CONFIG_FILE",), field="",

@@ -20,13 +20,14 @@ from nvct.errors import HostError, NvctError, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from nvct.agent.dra.claims import Allocated
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.instances import Instances
     from nvct.agent.dra.journal import Journal
+    from nvct.agent.dra.mps_claims import ClaimDaemons
     from nvct.agent.dra.specs import Specs
     from nvct.agent.kubelet.dra_service import ClaimRef
     from nvct.agent.kubernetes.cluster import Object
@@ -46,6 +47,7 @@ class Preparer:
     Attributes:
         devices: that the node has, by name; replaced after each change of the machine.
         instances: makes MIG devices; None where none is made.
+        mps: the daemons of claims that share by MPS; None where there can be none.
         holders: returns the pod that has each device of a device plugin, by the UUID.
         mode: which task offers the GPUs; None if there is no other task that does.
         prepared: how often a claim was prepared; `failures`: how often that failed.
@@ -66,6 +68,7 @@ class Preparer:
         """
         self.devices: Mapping[str, Device] = {}
         self.instances: Instances | None = None
+        self.mps: ClaimDaemons | None = None
         self.holders: Callable[[], Awaitable[Mapping[str, str]]] | None = None
         self.mode: ResourcesMode | None = None
         self.prepared = 0
@@ -94,7 +97,7 @@ class Preparer:
         self.prepared += 1
         self.took_s += time.monotonic() - began
         return [
-            PreparedDevice(e.requests, self._node, e.device, cdi_devices(claim.uid, e))
+            PreparedDevice(e.requests, self._node, e.device, cdi_devices(claim, e))
             for e in claim.entries
         ]
 
@@ -105,7 +108,7 @@ class Preparer:
             NvctError: a file cannot be written or removed.
         """
         _check(ref)
-        async with self._journal.locked() as known:
+        async with self._locked() as known:
             await self._forget(ref.uid, known)
 
     async def reconcile(self) -> None:
@@ -115,7 +118,7 @@ class Preparer:
             NvctError: the journal cannot be read or written.
         """
         gone = [claim for claim in self._journal.load().values() if await self._is_gone(claim)]
-        async with self._journal.locked() as known:
+        async with self._locked() as known:
             for claim in gone:
                 # Again: the same claim may have been allocated again until now.
                 if claim.uid in known and await self._is_gone(claim):
@@ -143,8 +146,16 @@ class Preparer:
         Raises:
             NvctError: the journal cannot be read.
         """
-        async with self._journal.locked() as known:
+        async with self._locked() as known:
             await self._write_specs(known)
+
+    @contextlib.asynccontextmanager
+    async def _locked(self) -> AsyncIterator[dict[str, Prepared]]:
+        """Yield the claims of the journal, whose MPS control daemons are wanted and no others."""
+        async with self._journal.locked() as known:
+            if self.mps is not None:
+                self.mps.want(claim.daemon for claim in known.values() if claim.daemon)
+            yield known
 
     async def _write_specs(self, known: Mapping[str, Prepared]) -> None:
         if self._specs.edits is None:
@@ -159,7 +170,7 @@ class Preparer:
     async def _prepare(self, ref: ClaimRef) -> Prepared:
         _check(ref)
         wanted = await self._wanted(ref)
-        async with self._journal.locked() as known:
+        async with self._locked() as known:
             before = known.get(ref.uid)
             claim = wanted or before
             if claim is None:
@@ -168,6 +179,7 @@ class Preparer:
                 await self._forget(ref.uid, known)
             await self._check_free(claim, known)
             if claim == before:
+                await self._start(claim)
                 self._specs.write(await self._made(claim))
             else:
                 with self._reserved(claim):
@@ -177,11 +189,12 @@ class Preparer:
 
     async def _take(self, claim: Prepared, known: dict[str, Prepared]) -> None:
         """Make the devices of a claim, and write its specification and the journal."""
-        if any(entry.place for entry in claim.entries):
+        if claim.daemon or any(entry.place for entry in claim.entries):
             # What is made from here on has an owner, also if this process ends.
             known[claim.uid] = claim
             self._journal.save(known)
         try:
+            await self._start(claim)
             self._specs.write(await self._made(claim))
         except NvctError:
             with contextlib.suppress(NvctError):  # the first error counts
@@ -192,6 +205,18 @@ class Preparer:
         names = ", ".join(f"{e.device} ({e.uuid})" for e in claim.entries)
         self._log.info(f"claim {claim.namespace}/{claim.name} ({claim.uid}) has {names}")
         self._log.decided(TASK, "given", f"{claim.namespace}/{claim.name}", asked=names)
+
+    async def _start(self, claim: Prepared) -> None:
+        """Start the MPS control daemon of a claim, if it asks for one.
+
+        Raises:
+            NvctError: it is not ready in time.
+        """
+        if claim.daemon is None:
+            return
+        if self.mps is None:
+            raise HostError(f"claim {claim.name} asks for MPS, and nothing here can start it")
+        await self.mps.ensure(claim.daemon)
 
     def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
         """Keep the agent's own device plugin from giving the GPUs of a claim."""
@@ -240,10 +265,19 @@ class Preparer:
         before = self._journal.load().get(ref.uid)
         known = {(e.device, e.is_admin): e for e in before.entries} if before else {}
         devices = claims.allocated(found, self._node)
-        for warning in sharing.check(found, {name for one in devices for name in one.requests}):
+        configs = sharing.configs(found, {name for one in devices for name in one.requests})
+        for warning in filter(None, (config.warning for config in configs)):
             self._log.warning(f"claim {ref.namespace}/{ref.name}: {warning}")
         entries = tuple(self._entry(one, known) for one in devices)
-        return Prepared(namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries)
+        used = [
+            (name, entry)
+            for one, entry in zip(devices, entries, strict=True)
+            for name in (() if one.is_admin else one.alternatives)
+        ]
+        return Prepared(
+            namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries,
+            daemon=sharing.daemon(configs, ref.uid, used),
+        )  # fmt: skip
 
     def _entry(self, allocated: Allocated, known: Mapping[tuple[str, bool], Entry]) -> Entry:
         device = self.devices.get(allocated.device)
@@ -284,6 +318,8 @@ class Preparer:
         claim = known.get(uid)
         if claim is None:
             return
+        if claim.daemon and self.mps is not None:
+            await self.mps.release(claim.daemon)
         for entry in claim.entries:
             if entry.place is None or entry.is_admin:  # admin access owns no MIG device
                 continue

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 
 from nvct.agent.device_plugin import settings as device_plugin
+from nvct.agent.mps.place import DEFAULT_ROOT
 from nvct.paths import CDI_DYNAMIC_DIR, HOOK_PATH
 
 REGISTRY = "/var/lib/kubelet/plugins_registry"
@@ -32,6 +33,7 @@ class Settings:
         plugins: the kubelet's folder of plugins' own files.
         pod_uid: part of the sockets' names, so that two pods do not share them.
         mig: which MIG devices are offered.
+        mps_root: the folder of MPS on the host.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
     """
 
@@ -45,6 +47,7 @@ class Settings:
     plugins: str = PLUGINS
     pod_uid: str = ""
     mig: str = EXISTING
+    mps_root: str = DEFAULT_ROOT
     kubeconfig: str = ""
     excluded: tuple[str, ...] = ()
 

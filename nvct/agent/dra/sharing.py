@@ -1,35 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a claim wants its devices to be shared: the opaque configuration of NVIDIA's DRA driver.
 
-Containers and pods that use the same claim share its GPU by the driver's own time-slicing. A
-configuration that asks for something else is refused, because a pod would run without the limits
-that it asked for. Contract: pure functions.
+Containers and pods that use the same claim share its GPU by the driver's own time-slicing, or by
+MPS with the limits of the configuration. A configuration that asks for something else is refused,
+because a pod would run without the limits that it asked for. Contract: pure functions.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from nvct.agent.dra.devices import DRIVER
+from nvct.agent.dra.mps_limits import Limits, read
+from nvct.agent.dra.tables import checked
+from nvct.agent.mps.daemons import CLAIMS, Daemon, from_json
 from nvct.errors import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import Any
+    from collections.abc import Collection, Iterable, Sequence
 
+    from nvct.agent.dra.journal import Entry
     from nvct.agent.kubernetes.cluster import Object
 
 VERSION = "resource.nvidia.com/v1beta1"
+GPU_CONFIG, MIG_CONFIG = "GpuConfig", "MigDeviceConfig"
 KINDS = {
-    "GpuConfig": ("strategy", "timeSlicingConfig", "mpsConfig"),
-    "MigDeviceConfig": ("strategy", "mpsConfig"),
+    GPU_CONFIG: ("strategy", "timeSlicingConfig", "mpsConfig"),
+    MIG_CONFIG: ("strategy", "mpsConfig"),
 }
 """The kinds of configurations, and the fields of `sharing` of each."""
 TIME_SLICING, MPS = "TimeSlicing", "MPS"
 INTERVALS = ("Default", "Short", "Medium", "Long")
+CLASS = "FromClass"
+MIG = "MIG-"
 
 
-def check(claim: Object, requests: Collection[str]) -> list[str]:
-    """Return a sentence for each setting of a claim that has no effect.
+class Config(NamedTuple):
+    """A configuration.
+
+    Attributes:
+        kind: which devices it is for.
+        requests: for which requests it is, () for all.
+        limits: of MPS, None if it does not ask for MPS.
+        warning: about a setting that has no effect, "" if there is none.
+    """
+
+    kind: str
+    requests: tuple[str, ...] = ()
+    limits: Limits | None = None
+    warning: str = ""
+
+    def names(self, request: str) -> bool:
+        """Return whether it names a request, or an alternative of one by the request."""
+        return request in self.requests or request.partition("/")[0] in self.requests
+
+
+def configs(claim: Object, requests: Collection[str]) -> list[Config]:
+    """Return the configurations of a claim; a later one takes the place of an earlier one.
 
     Args:
         claim: as the API server has it.
@@ -39,16 +67,84 @@ def check(claim: Object, requests: Collection[str]) -> list[str]:
         RequestError: a configuration is malformed, or asks for what this driver does not have.
     """
     devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
-    warnings = []
-    for entry in devices.get("config", ()):
+    found = []
+    # The claim's own take the place of its class's.
+    for entry in sorted(devices.get("config", ()), key=lambda one: one.get("source") != CLASS):
         opaque = entry.get("opaque") or {}
-        named = {name.partition("/")[0] for name in entry.get("requests") or requests}
-        if opaque.get("driver") == DRIVER and named & set(requests):
-            warnings += _check(opaque.get("parameters"))
-    return warnings
+        named = tuple(entry.get("requests") or ())
+        known = {name.partition("/")[0] for name in named or requests}
+        if opaque.get("driver") == DRIVER and known & set(requests):
+            found.append(_config(opaque.get("parameters"))._replace(requests=named))
+    return found
 
 
-def _check(parameters: object) -> list[str]:
+def daemon(found: Sequence[Config], uid: str, used: Iterable[tuple[str, Entry]]) -> Daemon | None:
+    """Return the MPS control daemon that a claim asks for, None if it asks for none.
+
+    Args:
+        found: the claim's configurations.
+        uid: of the claim.
+        used: its requests and their devices, without those of admin access.
+
+    Raises:
+        RequestError: MPS cannot serve the devices, or not with these limits.
+    """
+    shared = [
+        (config.limits, entry)
+        for request, entry in used
+        if (config := _config_of(found, request, entry)) and config.limits is not None
+    ]
+    if not shared:
+        return None
+    if any(entry.place is not None for _, entry in shared):
+        raise RequestError(
+            "MPS is not supported for MIG devices that are made for the claim",
+            hint="ask for a whole GPU; or set MIG_DEVICES=existing, and make them before",
+        )
+    limits = shared[0][0]
+    if any(other != limits for other, _ in shared):
+        raise RequestError(
+            "the claim has different MPS configurations, and one MPS control daemon",
+            hint="ask for these devices by several claims",
+        )
+    uuids = tuple(sorted({entry.uuid for _, entry in shared}))
+    if len(uuids) > 1 and any(uuid.startswith(MIG) for uuid in uuids):
+        raise RequestError(
+            "an MPS control daemon serves one MIG device, or whole GPUs",
+            hint="ask for each MIG device by a claim of its own",
+        )
+    made = Daemon(
+        resource=f"{CLAIMS}{uid}", uuids=uuids,
+        limits=limits.of(uuids), percentage=limits.percentage,
+    )  # fmt: skip
+    try:
+        return from_json(made.to_json())
+    except ValueError as error:
+        raise RequestError(f"MPS cannot serve claim {uid} with {', '.join(uuids)}") from error
+
+
+def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | None:
+    """Return the configuration of a device.
+
+    Raises:
+        RequestError: one that names the request is for devices of another kind.
+    """
+    is_mig = entry.place is not None or entry.uuid.startswith(MIG)
+    kind = MIG_CONFIG if is_mig else GPU_CONFIG
+    for config in reversed(found):
+        if config.names(request):
+            if config.kind != kind:
+                raise RequestError(
+                    f"the configuration of request {request} is a {config.kind}, and "
+                    f"{entry.device} needs a {kind}"
+                )
+            return config
+        if not config.requests and config.kind == kind:
+            return config
+    return None
+
+
+def _config(parameters: object) -> Config:
     if not isinstance(parameters, dict):
         raise RequestError("the claim's configuration is no object")
     version, kind = str(parameters.get("apiVersion", "")), str(parameters.get("kind"))
@@ -57,38 +153,33 @@ def _check(parameters: object) -> list[str]:
             f"the claim's configuration is of kind {version}/{kind}",
             hint=f"{DRIVER} of nvct has {' and '.join(KINDS)} of {VERSION}",
         )
-    _check_fields(parameters, ("apiVersion", "kind", "sharing"), "")
+    checked(parameters, ("apiVersion", "kind", "sharing"), "")
     if parameters.get("sharing") is None:
-        return []
-    sharing = _check_fields(parameters["sharing"], KINDS[kind], "sharing")
+        return Config(kind)
+    sharing = checked(parameters["sharing"], KINDS[kind], "sharing")
     strategy = sharing.get("strategy", TIME_SLICING)
-    if strategy == MPS or sharing.get("mpsConfig") is not None:
+    of_strategies = {TIME_SLICING: "timeSlicingConfig", MPS: "mpsConfig"}
+    if not isinstance(strategy, str) or strategy not in of_strategies:
         raise RequestError(
-            "the claim asks for sharing by MPS, which nvct does not have yet",
-            hint="without it, its containers share the GPU by time-slicing",
+            f"unknown sharing strategy {strategy!r}", hint=" or ".join(of_strategies)
         )
-    if strategy != TIME_SLICING:
-        raise RequestError(f"unknown sharing strategy {strategy!r}", hint=TIME_SLICING)
-    config = sharing.get("timeSlicingConfig")
-    if config is None:
-        return []
-    config = _check_fields(config, ("interval",), "sharing.timeSlicingConfig")
+    for other, name in of_strategies.items():
+        if other != strategy and sharing.get(name) is not None:
+            raise RequestError(
+                f"{name} of the claim's configuration does not go with the strategy {strategy}",
+                hint=f"sharing.strategy: {other}",
+            )
+    table = sharing.get(of_strategies[strategy])
+    if strategy == MPS:
+        return Config(kind, limits=read({} if table is None else table))
+    return Config(kind, warning="" if table is None else _warning(table))
+
+
+def _warning(table: object) -> str:
+    config = checked(table, ("interval",), "sharing.timeSlicingConfig")
     interval = config.get("interval", INTERVALS[0])
     if interval not in INTERVALS:
         raise RequestError(f"unknown interval {interval!r}", hint=f"one of {', '.join(INTERVALS)}")
-    return (
-        [] if interval == INTERVALS[0] else [f"the time-slicing interval {interval} has no effect"]
-    )
-
-
-def _check_fields(table: object, known: Collection[str], path: str) -> dict[str, Any]:
-    """Return a table of somebody's document, if all of its fields are known."""
-    where = f"{path} of the claim's configuration" if path else "the claim's configuration"
-    if not isinstance(table, dict):
-        raise RequestError(f"{where} is no object")
-    unknown = sorted(str(name) for name in table.keys() - set(known))
-    if unknown:
-        raise RequestError(
-            f"{where} has no field {unknown[0]}", hint=f"known are {', '.join(known)}"
-        )
-    return table
+    if interval == INTERVALS[0]:
+        return ""
+    return f"the time-slicing interval {interval} has no effect"

@@ -2,8 +2,9 @@
 """The CDI specifications of the driver: one with the driver's files, and one for each claim.
 
 A claim's devices have device nodes alone. Each container gets the driver's files, too, by a CDI
-device that all claims share, so that two claims of a container do not give them twice. All are
-derived: from the machine and from the journal.
+device that all claims share, so that two claims of a container do not give them twice; and what
+MPS needs by one that the devices of its claim share. All are derived: from the machine and from
+the journal.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import glob
 import os
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
+from nvct.agent.mps import clients
+from nvct.agent.mps.place import DEFAULT_ROOT
 from nvct.cdi import store
 from nvct.errors import HostError
 from nvct.spec.generate import VOID_ENV
@@ -22,11 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nvct.agent.dra.journal import Entry, Prepared
-    from nvct.cdi.types import ContainerEdits, Spec
+    from nvct.agent.mps.daemons import Daemon
+    from nvct.cdi.types import ContainerEdits, Device, Spec
 
 DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
+MPS = "-mps"
+"""The end of the name of a claim's CDI device for MPS."""
 FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
 """The CDI device with the driver's files."""
+OPTIONS = ("rw", "nosuid", "nodev", "bind")
+"""Of the mounts for MPS."""
 
 
 class Specs:
@@ -36,10 +44,11 @@ class Specs:
         edits: those of each GPU or MIG device by its UUID, None before `update`.
     """
 
-    def __init__(self, folder: str) -> None:
-        """Write nothing yet."""
+    def __init__(self, folder: str, mps_root: str = DEFAULT_ROOT) -> None:
+        """Write nothing yet; `mps_root` is the folder of MPS on the host."""
         self.edits: Mapping[str, ContainerEdits] | None = None
         self._folder = folder
+        self._mps_root = mps_root
 
     def update(self, spec: Spec) -> None:
         """Write the driver's files of a specification of all GPUs, and keep their devices.
@@ -81,6 +90,8 @@ class Specs:
                 for entry in claim.entries
             ],
         }
+        if claim.daemon is not None:
+            spec["devices"].append(self._mps(claim.uid, claim.daemon))
         store.save(spec, self._path(claim.uid), "json")
 
     def remove(self, uid: str) -> None:
@@ -103,13 +114,27 @@ class Specs:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
+    def _mps(self, uid: str, daemon: Daemon) -> Device:
+        mounts = clients.mounts(daemon.resource, self._mps_root).items()
+        edits: ContainerEdits = {
+            "env": ["=".join(clients.variable(daemon.resource))],
+            "mounts": [
+                {"hostPath": host_path, "containerPath": path, "options": [*OPTIONS]}
+                for host_path, path in mounts
+            ],
+        }
+        return {"name": f"{uid}{MPS}", "containerEdits": edits}
+
     def _path(self, uid: str) -> str:
         return f"{self._folder}/{DRA_VENDOR}-{CLAIM_CLASS}_{uid}.json"
 
 
-def cdi_devices(uid: str, entry: Entry) -> tuple[str, ...]:
+def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
     """Return the CDI devices that give a claim's device to a container."""
-    return FILES, f"{DRA_VENDOR}/{CLAIM_CLASS}={_name(uid, entry)}"
+    names = [_name(claim.uid, entry)]
+    if claim.uses_mps(entry):
+        names.append(f"{claim.uid}{MPS}")
+    return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)
 
 
 def _name(uid: str, entry: Entry) -> str:

@@ -20,6 +20,7 @@ from nvct.agent.dra.devices import DRIVER, Offer
 from nvct.agent.dra.endpoint import Endpoint
 from nvct.agent.dra.instances import Instances, make_nodes
 from nvct.agent.dra.journal import Journal, ref_of
+from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.dra.offer import offer
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
@@ -92,10 +93,11 @@ class DraDriver:
         self._connect = connect
         self._health = health
         self._log = log
-        self._specs = Specs(settings.cdi_root)
+        self._specs = Specs(settings.cdi_root, settings.mps_root)
         self._journal = Journal(f"{settings.plugins}/{DRIVER}")
         self._preparer = Preparer(settings.node, self._journal, self._specs, self._find, log)
         self._preparer.instances = Instances(discovery.nvml, self._look_at_mig, log)
+        self._preparer.mps = self._daemons = ClaimDaemons(discovery.nvml, log)
         self._endpoint = Endpoint(self, settings.registry, settings.plugins, settings.pod_uid)
         self._classic = Classic(settings.pod_resources)
         self._preparer.holders = self._classic.holders
@@ -123,6 +125,7 @@ class DraDriver:
             self._follow(),
             self._publisher.run(),
             self._reconcile(),
+            self._daemons.watch(),
             self._health.run(self._watched, lambda _: self._offer()),
         ]
         if self._mode is not None:
@@ -192,11 +195,7 @@ class DraDriver:
         return await self._preparer.prepare(claim)
 
     async def unprepare(self, claim: ClaimRef) -> None:
-        """Undo `prepare`, for the kubelet.
-
-        Raises:
-            NvctError: see `Preparer.unprepare`.
-        """
+        """Undo `prepare`, for the kubelet: as `Preparer.unprepare`."""
         await self._preparer.unprepare(claim)
 
     def health(self) -> dict[tuple[str, str], str]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import time
 
+from nvct.agent.mps.place import make_shm
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from nvct.agent.mps.place import Place
 
 PROGRAM, SMI = "nvidia-cuda-mps-control", "nvidia-smi"
+GPU = "GPU-"
 EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 CALL_S = 5.0
 """Of one command."""
@@ -71,8 +74,8 @@ class Control:
             if os.path.isdir(SELINUX):
                 os.setxattr(pipe, "security.selinux", CONTAINERS)
             self._child = subprocess.Popen(
-                self._place.command(PROGRAM, "-f"),
-                env=self._place.environment(self.daemon.resource),
+                self._place.command(PROGRAM, "-f", shm=self._own_shm()),
+                env=self._environment(),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         except OSError as error:
@@ -129,6 +132,8 @@ class Control:
         except HostError:
             pass
         self.end_child()
+        if self.daemon.is_of_claim:
+            shutil.rmtree(f"{self._place.folder}/{self.daemon.resource}", ignore_errors=True)
 
     def end_child(self) -> None:
         """Wait for the end of a daemon that this process has started; kill it if it lives on."""
@@ -155,9 +160,25 @@ class Control:
         """
         return self._run(PROGRAM, command=command)
 
+    def _own_shm(self) -> str:
+        """Return the folder of a claim's own shared memory, which is made; "" if it has none."""
+        if not self.daemon.is_of_claim:
+            return ""
+        shm = self._place.shm(self.daemon.resource)
+        make_shm(shm)
+        return shm
+
+    def _environment(self) -> dict[str, str]:
+        """Return the variables of the daemon; that of a claim sees no other GPUs."""
+        found = self._place.environment(self.daemon.resource)
+        if self.daemon.is_of_claim:
+            found["CUDA_VISIBLE_DEVICES"] = ",".join(self.daemon.uuids)
+        return found
+
     def _set_compute_mode(self, mode: str) -> None:
         for uuid in self.daemon.uuids:
-            self._run(SMI, "-i", uuid, "-c", mode)
+            if uuid.startswith(GPU):  # a MIG device has no mode
+                self._run(SMI, "-i", uuid, "-c", mode)
 
     def _run(self, program: str, *words: str, command: str = "") -> str:
         try:

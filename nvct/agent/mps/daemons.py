@@ -2,7 +2,8 @@
 """The MPS control daemons that a node's resources need, and their limits: pure functions.
 
 One daemon serves each resource whose devices are shared by MPS. It divides the memory and the
-threads of a GPU among its replicas, as NVIDIA's mps-control-daemon 0.20 does.
+threads of a GPU among its replicas, as NVIDIA's mps-control-daemon 0.20 does. A claim of DRA that
+asks for MPS has a daemon of its own, with the limits that it asks for.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ VOLTA = (7, 0)
 """The first compute capability whose MPS server has limits and 48 clients."""
 UNKNOWN = (0, 0)
 CLIENTS, CLIENTS_BEFORE_VOLTA = 48, 16
-RESOURCE = re.compile(r"nvidia\.com/[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
-UUID = re.compile(r"GPU-[0-9a-f-]{36}")
+RESOURCE = re.compile(r"(gpu\.)?nvidia\.com/[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
+CLAIMS = "gpu.nvidia.com/"
+"""The beginning of a claim's name, which no resource of the device plugin has."""
+UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]{36}")
 INDEX = re.compile(r"[0-9]{1,4}")
 FIELDS = {"resource", "uuids", "limits", "percentage"}
 
@@ -36,9 +39,10 @@ class Daemon:
     """A daemon.
 
     Attributes:
-        resource: the name of the resource that it serves.
-        uuids: of its GPUs.
-        limits: the memory of a client in MiB, by the index of the GPU.
+        resource: the name of the resource that it serves; of a claim CLAIMS and the uid.
+        uuids: of its GPUs; a claim may have a MIG device.
+        limits: the memory of a client in MiB, by the index of the GPU; by its place in `uuids` for
+            a claim, whose daemon sees no other GPUs.
         percentage: of a GPU's threads for a client; 0 sets nothing.
     """
 
@@ -46,6 +50,11 @@ class Daemon:
     uuids: tuple[str, ...]
     limits: Mapping[str, int] = field(default_factory=dict)
     percentage: int = 0
+
+    @property
+    def is_of_claim(self) -> bool:
+        """Return whether it serves a claim, and ends with that for good."""
+        return self.resource.startswith(CLAIMS)
 
     def to_json(self) -> Json:
         """Return it as JSON data."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a program of the driver where MPS runs: `python -m nvct.agent.mps.enter ROOT FOLDER ...`.
+"""Runs a program where MPS runs: `python -m nvct.agent.mps.enter ROOT FOLDER SHM PROGRAM ...`.
 
-It mounts FOLDER/shm at /dev/shm and, below another root, FOLDER at /tmp, in a mount namespace of
-its own, and becomes the program.
+It mounts SHM at /dev/shm and, below another root, FOLDER at /tmp, in a mount namespace of its own,
+and becomes the program.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 
-from nvct.agent.mps.place import INSIDE, SHM
+from nvct.agent.mps.place import INSIDE
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def enter(root: str, folder: str) -> None:
+def enter(root: str, folder: str, shm: str) -> None:
     """Move this process to a mount namespace with the folders of MPS, and to another root.
 
     Raises:
@@ -27,7 +27,7 @@ def enter(root: str, folder: str) -> None:
     """
     KERNEL.unshare(CLONE_NEWNS)
     KERNEL.mount(None, "/", flags=MS_REC | MS_PRIVATE)
-    KERNEL.mount(f"{folder}/{SHM}", os.path.join(root, "dev/shm"), flags=MS_BIND)
+    KERNEL.mount(shm, os.path.join(root, "dev/shm"), flags=MS_BIND)
     if root != "/":
         KERNEL.mount(folder, f"{root}{INSIDE}", flags=MS_BIND)
         os.chroot(root)
@@ -36,9 +36,9 @@ def enter(root: str, folder: str) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Enter, and become the program; return the exit status of a failure."""
-    root, folder, program, *arguments = words
+    root, folder, shm, program, *arguments = words
     try:
-        enter(root, folder)
+        enter(root, folder, shm)
         os.execvp(program, [program, *arguments])
     except OSError as error:
         sys.stdout.write(f"cannot start {program} below {root}: {error}\n")

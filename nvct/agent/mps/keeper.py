@@ -21,7 +21,7 @@ import time
 
 from nvct.agent.mps import daemons
 from nvct.agent.mps.control import Control
-from nvct.agent.mps.place import SHM, of_environment
+from nvct.agent.mps.place import SHM, make_shm, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
@@ -159,7 +159,7 @@ def serve(connection: socket) -> None:
     _outlive_others()
     place = of_environment(os.environ)
     keeper = Keeper(place)
-    sent: dict[str, str] | None = None
+    sent: dict[str, str] | None = {}  # no answer before the first request
     try:
         while True:
             state = keeper.state
@@ -171,7 +171,8 @@ def serve(connection: socket) -> None:
             if readable:
                 _take(keeper, messages.receive(connection))
                 sent = None
-                make_shm(place.folder)
+                with contextlib.suppress(OSError):  # the start of a daemon says what is wrong
+                    make_shm(f"{place.folder}/{SHM}")
             keeper.look()
     except EOFError:
         pass
@@ -204,13 +205,8 @@ def _entries(message: Json) -> list[Json]:
     return entries if isinstance(entries, list) else []
 
 
-def make_shm(folder: str) -> None:
-    """Make the folder of shared memory of clients and servers, as /dev/shm is."""
-    with contextlib.suppress(OSError):  # the start of a daemon says what is wrong
-        path = f"{folder}/{SHM}"
-        if not os.path.isdir(path):
-            os.makedirs(path, exist_ok=True)
-            os.chmod(path, 0o1777)  # noqa: S103 - as /dev/shm
+def _by_name(entries: list[Json]) -> dict[str, Json]:
+    return {str(entry["resource"]): entry for entry in entries if isinstance(entry, dict)}
 
 
 class KeeperProcess:
@@ -221,6 +217,7 @@ class KeeperProcess:
     def __init__(self) -> None:
         """Start nothing yet."""
         self._process: WorkerProcess | None = None
+        self._of_owners: dict[str, list[Json]] = {}
         self._sent: Json = None
         self._state: dict[str, str] = {}
 
@@ -230,11 +227,15 @@ class KeeperProcess:
         return self._process.pid if self._process else None
 
     def exchange(self, wanted: Json) -> Json:
-        """Tell the keeper what is wanted, and return the last state that it has sent.
+        """Tell the keeper what an owner wants, and return the last state that it has sent.
+
+        The keeper gets one list, which is joined here: the daemons of other owners stay, also if
+        the agent is another one than that which has asked for them.
 
         Raises:
             HostError: the keeper cannot be started.
         """
+        owner, wanted = self._joined(wanted)
         if self._process is not None and self._process.has_ended():
             self._process.connection.close()
             self._process, self._sent = None, None
@@ -245,7 +246,21 @@ class KeeperProcess:
         if wanted != self._sent:
             self._send(self._process, wanted)
         self._receive(self._process)
-        return {**self._state}
+        others = {
+            name
+            for key, entries in self._of_owners.items()
+            if key != owner
+            for name in _by_name(entries)
+        }
+        return {name: text for name, text in self._state.items() if name not in others}
+
+    def _joined(self, wanted: Json) -> tuple[str, Json]:
+        """Return the owner, and what all owners want."""
+        request = wanted if isinstance(wanted, dict) else {}
+        owner = str(request.get("owner", ""))
+        self._of_owners[owner] = _entries(wanted)
+        every = [entry for entries in self._of_owners.values() for entry in entries]
+        return owner, {"daemons": every, "starts": request.get("starts")}
 
     def close(self) -> None:
         """End the keeper, which stops its daemons."""
@@ -256,9 +271,13 @@ class KeeperProcess:
                 process.kill()
 
     def _send(self, process: WorkerProcess, wanted: Json) -> None:
-        """Send what is wanted; until the keeper answers, nothing is ready, and all is there."""
-        names = [entry["resource"] for entry in _entries(wanted) if isinstance(entry, dict)]
-        self._state = dict.fromkeys((*self._state, *map(str, names)), NOT_YET)
+        """Send what is wanted; until the keeper answers, what changes is there and not ready."""
+        entries, before = _by_name(_entries(wanted)), _by_name(_entries(self._sent))
+        kept = {name for name, entry in entries.items() if entry == before.get(name)}
+        self._state = {
+            name: self._state.get(name, NOT_YET) if name in kept else NOT_YET
+            for name in (*self._state, *entries)
+        }
         try:
             messages.send(process.connection, wanted, time.monotonic() + 1)
             self._sent = wanted

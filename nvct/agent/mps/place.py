@@ -57,6 +57,10 @@ class Place:
         """Return the folders of a resource's pipes and logs, for this process."""
         return f"{self.folder}/{resource}/pipe", f"{self.folder}/{resource}/log"
 
+    def shm(self, resource: str) -> str:
+        """Return the folder of shared memory that a claim does not share with others."""
+        return f"{self.folder}/{resource}/{SHM}"
+
     def environment(self, resource: str) -> dict[str, str]:
         """Return the variables of the programs."""
         is_own = self.root == "/"
@@ -75,12 +79,12 @@ class Place:
             "LD_LIBRARY_PATH": ":".join(f"{self.driver}{folder}" for folder in LIBRARIES),
         }
 
-    def command(self, program: str, *words: str) -> list[str]:
-        """Return the command line of a program of the driver."""
+    def command(self, program: str, *words: str, shm: str = "") -> list[str]:
+        """Return the command line of a program of the driver; `shm` is not the common one."""
         if not self.is_private:
             return [program, *words]
         enter = [sys.executable, "-I", "-m", "nvct.agent.mps.enter"]
-        return [*enter, self.root, self.folder, program, *words]
+        return [*enter, self.root, self.folder, shm or f"{self.folder}/{SHM}", program, *words]
 
 
 def of_environment(env: Mapping[str, str]) -> Place:
@@ -100,6 +104,17 @@ def of_environment(env: Mapping[str, str]) -> Place:
 
 def _starts_programs(root: str) -> bool:
     return any(glob.glob(f"{glob.escape(root)}/{pattern}") for pattern in LOADERS)
+
+
+def make_shm(path: str) -> None:
+    """Make a folder of shared memory of clients and servers, as /dev/shm is.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    if not os.path.isdir(path):
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, 0o1777)  # noqa: S103 - as /dev/shm
 
 
 def has_shm(folder: str) -> bool:

@@ -223,14 +223,17 @@ class NvmlClient:
         except messages.MalformedMessageError as error:
             raise self._failure(str(error)) from error
 
-    async def mps(self, daemons: Iterable[Daemon], *, starts: bool) -> dict[str, str]:
+    async def mps(
+        self, daemons: Iterable[Daemon], *, starts: bool, owner: str = ""
+    ) -> dict[str, str]:
         """Return why each MPS control daemon is not ready, "" if it is, by its resource.
 
         It does not need NVML, and does not wait for the daemons.
 
         Args:
-            daemons: those that are wanted.
+            daemons: those that a task wants; those of other tasks stay, and are not returned.
             starts: whether they are started, and others stopped.
+            owner: the task; "" is the device plugin.
 
         Raises:
             NvctError: the supervisor does not answer, or cannot keep daemons.
@@ -238,6 +241,7 @@ class NvmlClient:
         wanted: dict[str, Json] = {
             "daemons": [daemon.to_json() for daemon in daemons],
             "starts": starts,
+            "owner": owner,
         }
         state = await asyncio.shield(self._exchange(MPS, wanted))
         return {name: str(text) for name, text in state.items()} if isinstance(state, dict) else {}

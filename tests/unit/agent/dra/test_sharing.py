@@ -8,8 +8,28 @@ from typing import Any
 import pytest
 
 from nvct.agent.dra import sharing
-from nvct.agent.dra.devices import DRIVER
+from nvct.agent.dra.devices import DRIVER, Place
+from nvct.agent.dra.journal import Entry
+from nvct.agent.dra.mps_limits import Limits
+from nvct.agent.mps.daemons import Daemon
 from nvct.errors import RequestError
+
+UUIDS = [f"GPU-00000000-1111-5222-8333-{n:012x}" for n in range(3)]
+MIG = "MIG-00000000-1111-5222-8333-000000000000"
+
+
+def entry(uuid: str, place: Place | None = None) -> Entry:
+    return Entry(device="gpu-0", uuid=uuid, gpu=uuid, requests=(), place=place)
+
+
+def daemon(
+    used: list[tuple[str, Entry]], parameters: object, requests: list[str] | None = None
+) -> Daemon | None:
+    """Return the daemon of a claim with one configuration."""
+    names = {name for name, _ in used}
+    return sharing.daemon(
+        sharing.configs(claim(parameters, requests=requests), names), "uid-1", used
+    )
 
 
 def claim(parameters: object, driver: str = DRIVER, requests: list[str] | None = None) -> Any:
@@ -33,15 +53,17 @@ def config(kind: str = "GpuConfig", **sharing: object) -> dict[str, object]:
     ],
 )  # fmt: skip
 def test_time_slicing_is_what_the_driver_does_anyway(parameters: object) -> None:
-    assert sharing.check(claim(parameters), ["gpu"]) == []
+    (config,) = sharing.configs(claim(parameters), ["gpu"])
+
+    assert (config.limits, config.warning) == (None, "")
 
 
 def test_another_interval_has_no_effect() -> None:
     asked = config(strategy="TimeSlicing", timeSlicingConfig={"interval": "Long"})
 
-    (warning,) = sharing.check(claim(asked), ["gpu"])
+    (found,) = sharing.configs(claim(asked), ["gpu"])
 
-    assert "Long has no effect" in warning
+    assert "Long has no effect" in found.warning
 
 
 @pytest.mark.parametrize(
@@ -50,7 +72,7 @@ def test_another_interval_has_no_effect() -> None:
         (None, "is no object"), ([], "is no object"), ({}, "is of kind /None"),
         ({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "VfioDeviceConfig"}, "VfioDevice"),
         ({"apiVersion": "other.example.com/v1", "kind": "GpuConfig"}, "other.example.com"),
-        (config(strategy="MPS"), "by MPS"), (config(strategy="Magic"), "unknown sharing strategy"),
+        (config(strategy="Magic"), "unknown sharing strategy"),
         (config(strategy="TimeSlicing", timeSlicingConfig={"interval": "x"}), "unknown interval"),
         (config(strategy="TimeSlicing", timeSlicingConfig=5), "is no object"),
         ({**config(), "sharing": "x"}, "sharing of the claim's"),
@@ -66,22 +88,131 @@ def test_another_interval_has_no_effect() -> None:
             config("MigDeviceConfig", strategy="TimeSlicing", timeSlicingConfig={}),
             "has no field timeSlicingConfig",
         ),
-        (config(strategy="TimeSlicing", mpsConfig={"defaultActiveThreadPercentage": 10}), "MPS"),
-        (config(mpsConfig={}), "MPS"), (config(strategy=""), "unknown sharing strategy"),
+        (config(strategy="TimeSlicing", mpsConfig={}), "mpsConfig .* strategy TimeSlicing"),
+        (config(mpsConfig={}), "mpsConfig .* strategy TimeSlicing"),
+        (config(strategy="MPS", timeSlicingConfig={}), "timeSlicingConfig .* strategy MPS"),
+        (config(strategy=""), "unknown sharing strategy"),
+        (config(strategy=["MPS"]), "unknown sharing strategy"),
         (config(strategy="TimeSlicing", timeSlicingConfig=False), "is no object"),
         ({**config(), "kind": []}, r"/\[\]"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done_is_refused(parameters: object, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        sharing.check(claim(parameters), ["gpu"])
+        sharing.configs(claim(parameters), ["gpu"])
 
 
 def test_configurations_of_others_do_not_matter() -> None:
-    mps = config(strategy="MPS")
+    wrong = config(strategy="Magic")
 
-    assert sharing.check(claim(mps, driver="other.example.com"), ["gpu"]) == []
-    assert sharing.check(claim(mps, requests=["nic"]), ["gpu"]) == []
-    assert sharing.check({"status": {}}, ["gpu"]) == []
+    assert sharing.configs(claim(wrong, driver="other.example.com"), ["gpu"]) == []
+    assert sharing.configs(claim(wrong, requests=["nic"]), ["gpu"]) == []
+    assert sharing.configs({"status": {}}, ["gpu"]) == []
     with pytest.raises(RequestError):
-        sharing.check(claim(mps, requests=["gpu/large"]), ["gpu"])
+        sharing.configs(claim(wrong, requests=["gpu/large"]), ["gpu"])
+
+
+def test_mps_has_the_limits_that_the_claim_asks_for() -> None:
+    limits = {
+        "defaultActiveThreadPercentage": 40,
+        "defaultPinnedDeviceMemoryLimit": "10Gi",
+        "defaultPerDevicePinnedMemoryLimit": {"1": 2147483648, UUIDS[2]: "700M"},
+    }
+    used = [(f"r{n}", entry(uuid)) for n, uuid in enumerate(reversed(UUIDS))]
+
+    made = daemon(used, config(strategy="MPS", mpsConfig=limits))
+
+    assert made == Daemon(
+        resource="gpu.nvidia.com/uid-1", uuids=tuple(UUIDS),
+        limits={"0": 10240, "1": 2048, "2": 667}, percentage=40,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [{}, {"mpsConfig": None}, {"mpsConfig": {}}])
+def test_mps_without_limits_has_a_daemon_without_limits(asked: dict[str, Any]) -> None:
+    made = daemon([("gpu", entry(UUIDS[0]))], config(strategy="MPS", **asked))
+
+    assert made == Daemon(resource="gpu.nvidia.com/uid-1", uuids=(UUIDS[0],))
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"defaultActiveThreadPercentage": 0}, "from 1 to 100, not 0"),
+        ({"defaultActiveThreadPercentage": 101}, "from 1 to 100, not 101"),
+        ({"defaultActiveThreadPercentage": "50"}, "from 1 to 100, not '50'"),
+        ({"defaultActiveThreadPercentage": True}, "from 1 to 100, not True"),
+        ({"defaultPinnedDeviceMemoryLimit": "10 GB"}, "is no quantity: '10 GB'"),
+        ({"defaultPinnedDeviceMemoryLimit": "-1Gi"}, "is no quantity"),
+        ({"defaultPinnedDeviceMemoryLimit": ["1Gi"]}, "is no quantity"),
+        ({"defaultPinnedDeviceMemoryLimit": "1000k"}, "is 1000k, less than 1Mi"),
+        ({"defaultPerDevicePinnedMemoryLimit": {"0": "5"}}, "Limit.0 is 5, less than 1Mi"),
+        ({"defaultPerDevicePinnedMemoryLimit": {"1": "5Gi"}}, "names '1', which is no device"),
+        ({"defaultPerDevicePinnedMemoryLimit": {"GPU-9": "5Gi"}}, "names 'GPU-9'"),
+        ({"defaultPerDevicePinnedMemoryLimit": []}, "is no object"),
+        ({"activeThreadPercentage": 5}, "has no field activeThreadPercentage"),
+        ([], "sharing.mpsConfig of the claim's configuration is no object"),
+    ],
+)
+def test_wrong_limits_are_refused(limits: object, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        daemon([("gpu", entry(UUIDS[0]))], config(strategy="MPS", mpsConfig=limits))
+
+
+def test_the_last_configuration_of_a_request_counts_and_the_claims_before_its_classs() -> None:
+    mps = {"driver": DRIVER, "parameters": config(strategy="MPS")}
+    sliced = {"driver": DRIVER, "parameters": config(strategy="TimeSlicing")}
+    used = [("a/large", entry(UUIDS[0])), ("b", entry(UUIDS[1]))]
+
+    def shared(*entries: object) -> tuple[str, ...]:
+        status = {"allocation": {"devices": {"config": list(entries)}}}
+        made = sharing.daemon(sharing.configs({"status": status}, ["a", "b"]), "uid-1", used)
+        return made.uuids if made else ()
+
+    assert shared({"opaque": mps}) == (UUIDS[0], UUIDS[1])
+    assert shared({"opaque": mps}, {"opaque": sliced}) == ()
+    assert shared({"opaque": mps}, {"opaque": sliced, "requests": ["b"]}) == (UUIDS[0],)
+    assert shared({"opaque": mps, "requests": ["a/large"]}) == (UUIDS[0],)
+    assert shared({"opaque": mps, "requests": ["a"]}) == (UUIDS[0],)
+    assert shared({"opaque": mps, "requests": ["a/small"]}) == ()
+    of_claim, of_class = {"source": "FromClaim"}, {"source": "FromClass"}
+    assert shared({"opaque": mps, **of_claim}, {"opaque": sliced, **of_class}) == tuple(UUIDS[:2])
+
+
+@pytest.mark.parametrize(
+    ("used", "kind", "message"),
+    [
+        ([entry("", place=Place(19, 0, 1, 0))], "MigDeviceConfig", "made for the claim"),
+        ([entry(MIG), entry(MIG.replace("0", "1"))], "MigDeviceConfig", "serves one MIG device"),
+        ([entry("GPU-of-another-form")], "GpuConfig", "cannot serve claim uid-1"),
+    ],
+)
+def test_what_mps_cannot_serve_is_refused(used: list[Entry], kind: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        daemon([("gpu", one) for one in used], config(kind, strategy="MPS"))
+
+
+def test_devices_of_one_claim_have_one_daemon() -> None:
+    used = [("a", entry(UUIDS[0])), ("b", entry(UUIDS[1]))]
+
+    def configs(*percentages: int) -> list[sharing.Config]:
+        return [
+            sharing.Config("GpuConfig", (name,), Limits(percentage, 0, {}))
+            for name, percentage in zip("ab", percentages, strict=True)
+        ]
+
+    made = sharing.daemon(configs(50, 50), "uid-1", used)
+    assert made
+    assert made.uuids == tuple(UUIDS[:2])
+    with pytest.raises(RequestError, match="has different MPS configurations"):
+        sharing.daemon(configs(50, 25), "uid-1", used)
+
+
+def test_a_configuration_is_for_devices_of_its_kind() -> None:
+    asked = config("MigDeviceConfig", strategy="MPS")
+
+    made = daemon([("gpu", entry(UUIDS[0])), ("mig", entry(MIG))], asked)
+    assert made
+    assert made.uuids == (MIG,)
+    with pytest.raises(RequestError, match="is a MigDeviceConfig, and gpu-0 needs a GpuConfig"):
+        daemon([("gpu", entry(UUIDS[0]))], asked, requests=["gpu"])

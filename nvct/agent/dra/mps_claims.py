@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MPS control daemons of claims: started before a claim is prepared, stopped after it.
+
+The agent's keeper has them, beside those of the device plugin. It starts again what has ended;
+after a restart of the agent, it gets the daemons of the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from nvct.agent.mps.keeper import ENDED, NOT_YET
+from nvct.agent.waiting import tick
+from nvct.errors import HostError, NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvct.agent.logs import Log
+    from nvct.agent.mps.daemons import Daemon
+    from nvct.agent.nvml.client import NvmlClient
+
+OWNER = "dra"
+LOOK_S = 2.0
+"""How often the keeper is asked for daemons that have ended."""
+POLL_S = 0.1
+"""The same, while a claim waits for its daemon."""
+LIMIT_S = 12.0
+"""Until a daemon is ready, or has ended: with the wait for the journal's lock less than the
+kubelet's limit for a call."""
+
+
+class ClaimDaemons:
+    """The daemons that claims of this node have, by the names of these.
+
+    Attributes:
+        problems: why each daemon is not ready, "" if it is.
+    """
+
+    def __init__(self, nvml: NvmlClient, log: Log) -> None:
+        """Want none yet.
+
+        Args:
+            nvml: the client of the supervisor that has the keeper.
+            log: for what happens.
+        """
+        self.problems: dict[str, str] = {}
+        self._nvml = nvml
+        self._log = log
+        self._wanted: dict[str, Daemon] = {}
+        self._asked: dict[str, Daemon] = {}
+
+    def want(self, daemons: Iterable[Daemon]) -> None:
+        """Want these daemons, and no others."""
+        self._wanted = {daemon.resource: daemon for daemon in daemons}
+
+    async def ensure(self, daemon: Daemon) -> None:
+        """Want a daemon, and wait until its limits have been read back.
+
+        Raises:
+            NvctError: it is not ready in time.
+        """
+        name = daemon.resource
+        self._wanted[name] = daemon
+        end = time.monotonic() + LIMIT_S
+        while problem := (await self._ask(self._wanted)).get(name, NOT_YET):
+            is_final = problem not in (NOT_YET, ENDED)
+            if is_final or time.monotonic() > end:
+                raise HostError(
+                    f"the MPS control daemon of the claim is not ready: {problem}",
+                    hint="the kubelet asks again",
+                )
+            await asyncio.sleep(POLL_S)
+        self.problems[name] = ""
+
+    async def release(self, daemon: Daemon) -> None:
+        """Want a daemon no more, and wait until it has ended.
+
+        Raises:
+            NvctError: it has not ended in time.
+        """
+        name = daemon.resource
+        # A keeper stops what it knows: one that was started a moment ago may not know it yet.
+        await self._ask({**self._wanted, name: daemon})
+        self._wanted.pop(name, None)
+        self.problems.pop(name, None)
+        end = time.monotonic() + LIMIT_S
+        while name in await self._ask(self._wanted):
+            if time.monotonic() > end:
+                raise HostError(
+                    f"MPS control daemon {name} has not ended within {LIMIT_S:g} s",
+                    hint="the kubelet asks again",
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def watch(self) -> None:
+        """Tell the keeper what is wanted, and the log what has changed, until canceled."""
+        while True:
+            await self._look()
+            await asyncio.sleep(tick(LOOK_S))
+
+    async def _look(self) -> None:
+        wanted = {**self._wanted}
+        if not wanted and not self._asked:
+            return
+        try:
+            state = await self._ask(wanted)
+        except NvctError as error:
+            state = dict.fromkeys(wanted, error.message)
+        for name in wanted.keys() & self._wanted.keys():
+            problem = state.get(name, NOT_YET)
+            if problem != self.problems.get(name):
+                self._log.info(f"{name}: {problem or 'its MPS control daemon is ready'}")
+            self.problems[name] = problem
+
+    async def _ask(self, wanted: dict[str, Daemon]) -> dict[str, str]:
+        self._asked = {**wanted}
+        return await self._nvml.mps(wanted.values(), starts=True, owner=OWNER)

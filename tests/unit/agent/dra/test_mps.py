@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims that share by MPS, on a simulated node with the stand-in for nvidia-cuda-mps-control."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvct.agent.discovery import Discovery
+from nvct.agent.dra.devices import DRIVER
+from nvct.agent.dra.journal import FILE, Journal
+from nvct.agent.dra.specs import FILES
+from nvct.agent.mps.daemons import Daemon
+from nvct.agent.mps.place import Place
+from nvct.agent.nvml.client import NvmlClient
+from nvct.host.gpu.nodes import named_nodes
+from nvct.sim import tree
+from tests.support.nvml_node import CACHE
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.dra.fake_api import FakeApi
+from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
+from tests.unit.agent.dra.test_prepare import CLAIM, allocation
+from tests.unit.agent.dra.test_sharing import config
+from tests.unit.agent.dra.test_task import driver, folder
+from tests.unit.agent.machines import Supervisor, roots_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from nvct.agent.kubelet.dra_service import ClaimRef
+    from nvct.sim.tree import Node
+
+__all__ = ["folder"]
+GPU = "nvidia.com/gpu"
+PERCENTAGE = "get_default_active_thread_percentage"
+LIMIT = "get_default_device_pinned_mem_limit"
+MEMORY = {"defaultPinnedDeviceMemoryLimit": "3Gi"}
+LIMITS = {"defaultActiveThreadPercentage": 30, **MEMORY}
+
+
+class Lab:
+    """A node whose agents have MPS, an API server, and a kubelet."""
+
+    def __init__(self, node: Node, folder: Path) -> None:
+        self.node, self.folder = node, folder
+        self.mps = folder / "mps"
+        self.mps.mkdir()
+        (self.mps / "shm").symlink_to("/dev/shm")  # no mount namespace is needed then
+        self.api = FakeApi()
+        self.kubelet = FakeKubelet(f"{folder}/registry")
+        (library,) = node.driver_root.rglob("libnvidia-simstate.so.1")
+        self.env = {
+            "NVCT_SIM_DEV": str(node.dev), "MPS_ROOT": str(self.mps),
+            "PATH": f"{node.driver_root}/usr/bin:{os.environ['PATH']}",
+            "LD_LIBRARY_PATH": str(library.parent),
+        }  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def worker(self) -> AsyncIterator[Discovery]:
+        """Run what has NVML and MPS, for one agent or more."""
+        supervisor = Supervisor(**self.env)
+        client = NvmlClient(supervisor.connection)
+        roots = roots_of(self.node)
+        try:
+            yield Discovery(roots, client, named_nodes(roots))
+        finally:
+            client.disconnect()
+            assert await asyncio.to_thread(supervisor.ended) == 0
+
+    @contextlib.asynccontextmanager
+    async def agent(self, worker: Discovery | None = None) -> AsyncIterator[NvmlClient]:
+        """Run an agent; with a worker of its own, the keeper ends with it."""
+        async with contextlib.AsyncExitStack() as stack:
+            machine = worker
+            if machine is None:
+                machine = await stack.enter_async_context(self.worker())
+            async with driver(self.api, machine, self.folder, "uid-1"):
+                await self.kubelet.register()
+                yield machine.nvml
+
+    def allocate(self, name: str, *devices: str, sharing: object = None, **more: Any) -> ClaimRef:
+        from nvct.agent.kubelet.dra_service import ClaimRef
+
+        ref = ClaimRef("ns", name, f"uid-{name}")
+        status = allocation(*devices, **more)
+        status["allocation"]["devices"]["config"] = [
+            {"opaque": {"driver": DRIVER, "parameters": sharing or by_mps()}}
+        ]
+        metadata = {"name": name, "namespace": "ns", "uid": ref.uid}
+        self.api.put(CLAIM, {"metadata": metadata, "status": status})
+        return ref
+
+    def say(self, name: str, command: str) -> str:
+        """Return what the daemon of a claim, or of a resource, answers."""
+        resource = name if "/" in name else f"gpu.nvidia.com/uid-{name}"
+        done = subprocess.run(
+            ["nvidia-cuda-mps-control"], input=f"{command}\n", text=True, check=False, timeout=10,
+            env={**self.env, **Place(str(self.mps)).environment(resource)} | {
+                "PATH": self.env["PATH"]
+            },
+            stdout=subprocess.PIPE,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def runs(self, name: str) -> bool:
+        return not self.say(name, PERCENTAGE).startswith("Cannot find")
+
+    def pid(self, name: str) -> str:
+        """Return the number of the process of a claim's daemon."""
+        self.say(name, PERCENTAGE)  # it has written its number before it answers
+        path = self.mps / f"gpu.nvidia.com/uid-{name}/pipe/nvidia-cuda-mps-control.pid"
+        return path.read_text().split()[-1]
+
+    def modes(self) -> list[str]:
+        words = ["nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader"]
+        env = {**os.environ, **self.env}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=True)
+        return [line[0] for line in done.stdout.splitlines()]
+
+    def journal(self) -> list[str]:
+        return [claim.name for claim in Journal(f"{self.folder}/plugins/{DRIVER}").load().values()]
+
+    def spec(self, name: str) -> dict[str, Any]:
+        path = self.folder / f"cdi/k8s.gpu.nvidia.com-claim_uid-{name}.json"
+        devices = json.loads(path.read_text())["devices"]
+        return {device["name"]: device["containerEdits"] for device in devices}
+
+
+def by_mps(**limits: object) -> dict[str, object]:
+    return config(strategy="MPS", mpsConfig=limits or LIMITS)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    made = tree.create(
+        "mps", "t4-4", tmp_path_factory.mktemp("nodes"), nodes="plain", native_cache=CACHE
+    )
+    yield made
+    tree.destroy(made)
+
+
+@pytest.fixture
+def lab(node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    made = Lab(node, folder)
+    monkeypatch.setenv("PATH", made.env["PATH"])
+    yield made
+    assert set(made.modes()) == {"D"}
+    assert [path.name for path in made.mps.glob("gpu.nvidia.com/*")] == []
+
+
+def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -> None:
+    async def test() -> None:
+        async with lab.agent():
+            pair = lab.allocate("pair", "gpu-1", "gpu-3")
+            one, two = await lab.kubelet.prepare(pair)
+            # The limits are there when prepare has answered.
+            assert lab.say("pair", PERCENTAGE) == "30.0"
+            limits = [lab.say("pair", f"{LIMIT} {n}") for n in range(3)]
+            assert limits == ["3G", "3G", "0M"]
+            assert lab.modes() == ["D", "E", "D", "E"]
+            kind = "k8s.gpu.nvidia.com/claim=uid-pair"
+            assert one.cdi == (FILES, f"{kind}-gpu-1", f"{kind}-mps")
+            assert two.cdi == (FILES, f"{kind}-gpu-3", f"{kind}-mps")
+            root, path = "/run/nvidia/mps/gpu.nvidia.com/uid-pair", "gpu.nvidia.com/uid-pair"
+            options = ["rw", "nosuid", "nodev", "bind"]
+            assert lab.spec("pair")["uid-pair-mps"] == {
+                "env": [f"CUDA_MPS_PIPE_DIRECTORY=/mps/{path}/pipe"],
+                "mounts": [
+                    {
+                        "hostPath": f"{root}/pipe",
+                        "containerPath": f"/mps/{path}/pipe",
+                        "options": options,
+                    },
+                    {
+                        "hostPath": f"{root}/shm",
+                        "containerPath": "/dev/shm",
+                        "options": options,
+                    },
+                ],
+            }
+            assert visible(lab, "pair") == sorted(uuids(lab, "gpu-1", "gpu-3"))
+            assert await lab.kubelet.prepare(pair) == [one, two]
+
+            other = lab.allocate("other", "gpu-0", sharing=by_mps(**MEMORY))
+            await lab.kubelet.prepare(other)
+            assert (lab.say("other", PERCENTAGE), lab.say("other", f"{LIMIT} 0")) == (
+                "100.0",
+                "3G",
+            )
+            watches = lab.allocate("watches", "gpu-0", adminAccess=True)
+            (shown,) = await lab.kubelet.prepare(watches)
+            assert len(shown.cdi) == 2
+            assert not lab.runs("watches")
+
+            await lab.kubelet.unprepare(pair)
+            await lab.kubelet.unprepare(pair)
+            assert not lab.runs("pair")
+            assert lab.modes() == ["E", "D", "D", "D"]
+            assert lab.say("other", f"{LIMIT} 0") == "3G"
+            await lab.kubelet.unprepare(other)
+
+    asyncio.run(test())
+
+
+def test_daemons_of_claims_and_of_the_device_plugin_do_not_stop_each_other(lab: Lab) -> None:
+    async def test() -> None:
+        async with lab.agent() as client:
+            inventory = {gpu.index: gpu.uuid for gpu in (await client.report()).gpus}
+            plugins = Daemon(resource=GPU, uuids=(inventory[2],), percentage=50)
+
+            async def ready(*daemons: Daemon) -> dict[str, str]:
+                end = time.monotonic() + 20
+                while any((state := await client.mps(daemons, starts=True)).values()):
+                    assert time.monotonic() < end, state
+                    await asyncio.sleep(0.02)
+                return state
+
+            assert await ready(plugins) == {GPU: ""}
+            claim = lab.allocate("claim", "gpu-0")
+            asked = asyncio.create_task(lab.kubelet.prepare(claim))
+            while not asked.done():  # its devices would be unhealthy
+                assert await client.mps([plugins], starts=True) == {GPU: ""}
+                await asyncio.sleep(0.01)
+            await asked
+            assert lab.say(GPU, PERCENTAGE) == "50.0"
+            assert lab.modes() == ["E", "D", "E", "D"]
+            assert await ready() == {}
+            await until(lambda: not lab.runs(GPU))
+            assert lab.runs("claim")
+            assert await ready(plugins) == {GPU: ""}
+            await lab.kubelet.unprepare(claim)
+            assert not lab.runs("claim")
+            assert lab.say(GPU, PERCENTAGE) == "50.0"
+
+    asyncio.run(test())
+
+
+def test_after_a_restart_the_daemons_are_back_and_those_of_gone_claims_end(lab: Lab) -> None:
+    async def test() -> None:
+        async with lab.agent():
+            kept, gone = lab.allocate("kept", "gpu-0"), lab.allocate("gone", "gpu-1")
+            await lab.kubelet.prepare(kept)
+            await lab.kubelet.prepare(gone)
+        assert not lab.runs("kept")
+        assert lab.modes() == ["D"] * 4
+        # As if the agent had been killed with all its processes but one daemon.
+        left(lab, "gone", 1)
+        lab.api.remove(CLAIM, "gone", "ns")
+
+        async with lab.agent():
+            await until(lambda: lab.say("kept", f"{LIMIT} 0") == "3G")
+            await until(lambda: lab.journal() == ["kept"])
+            assert not lab.runs("gone")
+            await until(lambda: lab.modes() == ["E", "D", "D", "D"])
+            assert len(await lab.kubelet.prepare(kept)) == 1
+        left(lab, "kept", 0)
+
+        async with lab.agent():
+            await lab.kubelet.unprepare(kept)
+            assert not lab.runs("kept")
+            assert lab.journal() == []
+
+    asyncio.run(test())
+
+
+def test_a_new_agent_of_the_same_worker_leaves_the_daemons_running(lab: Lab) -> None:
+    async def test() -> None:
+        async with lab.worker() as worker:
+            async with lab.agent(worker) as client:
+                kept, gone = lab.allocate("kept", "gpu-0"), lab.allocate("gone", "gpu-1")
+                await lab.kubelet.prepare(kept)
+                await lab.kubelet.prepare(gone)
+            pid = lab.pid("kept")
+            lab.api.remove(CLAIM, "gone", "ns")
+            # The device plugin of the new agent may ask before its DRA driver does.
+            assert await client.mps((), starts=True) == {}
+
+            async with lab.agent(worker):
+                await until(lambda: lab.journal() == ["kept"])
+                assert not lab.runs("gone")
+                assert lab.pid("kept") == pid
+                await lab.kubelet.unprepare(kept)
+                assert not lab.runs("kept")
+
+    asyncio.run(test())
+
+
+def test_what_cannot_be_done_is_refused_and_leaves_nothing(lab: Lab) -> None:
+    async def refused(name: str, **more: Any) -> str:
+        with pytest.raises(RefusedError) as caught:
+            await lab.kubelet.prepare(lab.allocate(name, "gpu-0", **more))
+        return str(caught.value)
+
+    async def test() -> None:
+        async with lab.agent():
+            too_much = by_mps(defaultActiveThreadPercentage=101)
+            assert "from 1 to 100, not 101" in await refused("much", sharing=too_much)
+            far = by_mps(defaultPerDevicePinnedMemoryLimit={"GPU-far": "1Gi"})
+            assert "names 'GPU-far', which is no device" in await refused("far", sharing=far)
+            assert lab.journal() == []
+
+        programs, _, lab.env["PATH"] = lab.env["PATH"].partition(":")
+        async with lab.agent():
+            why = await refused("without-programs")
+            assert "the MPS control daemon of the claim is not ready" in why
+            assert "cannot be started" in why
+            assert lab.journal() == []
+
+        lab.env["PATH"] = f"{programs}:{lab.env['PATH']}"
+
+    asyncio.run(test())
+
+
+def uuids(lab: Lab, *names: str) -> list[str]:
+    document = json.loads((lab.folder / f"plugins/{DRIVER}/{FILE}").read_text())
+    entries = [entry for claim in document["claims"] for entry in claim["entries"]]
+    return [entry["uuid"] for entry in entries if entry["device"] in names]
+
+
+def visible(lab: Lab, name: str) -> list[str]:
+    """Return the GPUs that the daemon of a claim sees."""
+    lines = Path("/proc", lab.pid(name), "environ").read_text().split("\0")
+    variables = dict(line.split("=", 1) for line in lines if line)
+    return variables["CUDA_VISIBLE_DEVICES"].split(",")
+
+
+def left(lab: Lab, name: str, index: int) -> None:
+    """Leave a daemon without a keeper, on a GPU in exclusive mode."""
+    place = Place(str(lab.mps))
+    pipe, log = place.folders(f"gpu.nvidia.com/uid-{name}")
+    for path in (pipe, log):
+        Path(path).mkdir(parents=True)
+    env = {**os.environ, **lab.env, **place.environment(f"gpu.nvidia.com/uid-{name}")}
+    env["PATH"] = lab.env["PATH"]
+    for words in (
+        ["nvidia-cuda-mps-control", "-d"],
+        ["nvidia-smi", "-i", str(index), "-c", "EXCLUSIVE_PROCESS"],
+    ):
+        subprocess.run(words, env=env, check=True, stdout=subprocess.DEVNULL)
+    assert lab.modes()[index] == "E"
