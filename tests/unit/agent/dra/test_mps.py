@@ -139,11 +139,11 @@ def by_mps(**limits: object) -> dict[str, object]:
     return config(strategy="MPS", mpsConfig=limits or LIMITS)
 
 
-@pytest.fixture(scope="module")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    made = tree.create(
-        "mps", "t4-4", tmp_path_factory.mktemp("nodes"), nodes="plain", native_cache=CACHE
-    )
+@pytest.fixture
+def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Node]:
+    """Yield a node of the profile that a test names, else one of four T4."""
+    profile = getattr(request, "param", "t4-4")
+    made = tree.create("mps", profile, tmp_path, nodes="plain", native_cache=CACHE)
     yield made
     tree.destroy(made)
 
@@ -207,6 +207,25 @@ def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -
             assert lab.modes() == ["E", "D", "D", "D"]
             assert lab.say("other", f"{LIMIT} 0") == "3G"
             await lab.kubelet.unprepare(other)
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("node", ["mixed"], indirect=True)
+def test_a_mig_device_that_exists_is_shared_without_a_compute_mode(lab: Lab) -> None:
+    async def test() -> None:
+        async with lab.agent():
+            name = "gpu-0-mig-3g40gb-9-0"
+            sharing = config("MigDeviceConfig", strategy="MPS", mpsConfig=MEMORY)
+            half = lab.allocate("half", name, sharing=sharing)
+            (device,) = await lab.kubelet.prepare(half)
+            assert device.cdi[-1] == "k8s.gpu.nvidia.com/claim=uid-half-mps"
+            assert lab.say("half", f"{LIMIT} 0") == "3G"
+            assert visible(lab, "half") == uuids(lab, name)
+            assert visible(lab, "half")[0].startswith("MIG-")
+            assert set(lab.modes()) == {"D"}
+            await lab.kubelet.unprepare(half)
+            assert not lab.runs("half")
 
     asyncio.run(test())
 

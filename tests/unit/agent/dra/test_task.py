@@ -90,9 +90,8 @@ async def driver(
     api: FakeApi, machine: Discovery, folder: Path, pod_uid: str = "", *,
     mig: str = "existing", mode: ResourcesMode | None = None, excluded: Sequence[str] = (),
 ) -> AsyncIterator[DraDriver]:  # fmt: skip
-    known = settings(folder, pod_uid, mig)
     machine.nvml._lock = asyncio.Lock()  # that of an older test may be bound to its event loop
-    made = new_driver(api, machine, known, mode=mode, excluded=excluded)
+    made = new_driver(api, machine, settings(folder, pod_uid, mig), mode=mode, excluded=excluded)
     task = asyncio.create_task(made.run())
     kubelet = FakeKubelet(f"{folder}/registry")
     try:

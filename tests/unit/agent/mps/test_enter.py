@@ -48,6 +48,23 @@ def test_the_shared_memory_is_that_of_the_clients_and_this_processs_stays(folder
     assert not Path("/dev/shm", name).exists()
 
 
+def test_a_claim_has_shared_memory_of_its_own(folder: Path) -> None:
+    where = Place(str(folder))
+    own = Path(where.shm("gpu.nvidia.com/uid-1"))
+    own.mkdir(parents=True)
+
+    done = subprocess.run(
+        where.command("touch", f"/dev/shm/nvct-{folder.name}", shm=str(own)),
+        env=where.environment("gpu.nvidia.com/uid-1"), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    if "Operation not permitted" in done.stdout:
+        pytest.skip("no mount namespace can be made here")
+    assert done.returncode == 0, done
+    assert [path.name for path in own.iterdir()] == [f"nvct-{folder.name}"]
+    assert list((folder / "shm").iterdir()) == []
+
+
 def test_in_the_drivers_root_the_folder_is_at_another_path(folder: Path) -> None:
     """The root is that of this machine by another name, so that it has programs."""
     where = Place(str(folder), "/proc/self/root")
