@@ -132,6 +132,9 @@ class Control:
         except HostError:
             pass
         self.end_child()
+
+    def remove(self) -> None:
+        """Remove the folder of a claim, which pods that run have mounted."""
         if self.daemon.is_of_claim:
             shutil.rmtree(f"{self._place.folder}/{self.daemon.resource}", ignore_errors=True)
 

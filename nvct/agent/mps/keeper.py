@@ -76,10 +76,16 @@ class Keeper:
             if by_name.get(name) != kept.control.daemon:
                 if starts:
                     kept.control.stop()
+                    kept.control.remove()
                 del self._kept[name]
         for name, daemon in by_name.items():
             if name not in self._kept:
                 self._kept[name] = Kept(Control(daemon, self._place))
+
+    def stop(self) -> None:
+        """Stop the daemons; another keeper may start them in the same folders."""
+        for kept in self._kept.values():
+            kept.control.stop()
 
     def look(self) -> None:
         """Start what has ended, and correct limits that differ."""
@@ -178,7 +184,7 @@ def serve(connection: socket) -> None:
         pass
     finally:
         if keeper.starts:
-            keeper.want([], starts=True)
+            keeper.stop()
 
 
 def _outlive_others() -> None:

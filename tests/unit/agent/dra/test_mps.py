@@ -269,6 +269,8 @@ def test_after_a_restart_the_daemons_are_back_and_those_of_gone_claims_end(lab: 
             kept, gone = lab.allocate("kept", "gpu-0"), lab.allocate("gone", "gpu-1")
             await lab.kubelet.prepare(kept)
             await lab.kubelet.prepare(gone)
+            pipes = lab.mps / "gpu.nvidia.com/uid-kept/pipe"
+            mounted = pipes.stat().st_ino  # by a pod that still runs
         assert not lab.runs("kept")
         assert lab.modes() == ["D"] * 4
         # As if the agent had been killed with all its processes but one daemon.
@@ -281,6 +283,7 @@ def test_after_a_restart_the_daemons_are_back_and_those_of_gone_claims_end(lab: 
             assert not lab.runs("gone")
             await until(lambda: lab.modes() == ["E", "D", "D", "D"])
             assert len(await lab.kubelet.prepare(kept)) == 1
+            assert pipes.stat().st_ino == mounted
         left(lab, "kept", 0)
 
         async with lab.agent():
@@ -357,7 +360,7 @@ def left(lab: Lab, name: str, index: int) -> None:
     place = Place(str(lab.mps))
     pipe, log = place.folders(f"gpu.nvidia.com/uid-{name}")
     for path in (pipe, log):
-        Path(path).mkdir(parents=True)
+        Path(path).mkdir(parents=True, exist_ok=True)
     env = {**os.environ, **lab.env, **place.environment(f"gpu.nvidia.com/uid-{name}")}
     env["PATH"] = lab.env["PATH"]
     for words in (
