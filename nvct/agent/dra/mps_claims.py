@@ -109,6 +109,8 @@ class ClaimDaemons:
             state = await self._ask(wanted)
         except NvctError as error:
             state = dict.fromkeys(wanted, error.message)
+        for name in self.problems.keys() - self._wanted.keys():
+            del self.problems[name]
         for name in wanted.keys() & self._wanted.keys():
             problem = state.get(name, NOT_YET)
             if problem != self.problems.get(name):

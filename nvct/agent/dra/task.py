@@ -160,6 +160,7 @@ class DraDriver:
                 "of_device_plugins": len(self._all.devices) - len(offered.devices),
                 "api": publisher.version if publisher else "",
                 "slices_written": publisher.written if publisher else 0,
+                "mps": {**self._daemons.problems},
                 "claims": [f"{one.namespace}/{one.name}" for one in self._known()],
             }
         ]

@@ -36,6 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
+    from nvct.agent.dra.task import DraDriver
     from nvct.agent.kubelet.dra_service import ClaimRef
     from nvct.sim.tree import Node
 
@@ -77,15 +78,15 @@ class Lab:
             assert await asyncio.to_thread(supervisor.ended) == 0
 
     @contextlib.asynccontextmanager
-    async def agent(self, worker: Discovery | None = None) -> AsyncIterator[NvmlClient]:
+    async def agent(self, worker: Discovery | None = None) -> AsyncIterator[DraDriver]:
         """Run an agent; with a worker of its own, the keeper ends with it."""
         async with contextlib.AsyncExitStack() as stack:
             machine = worker
             if machine is None:
                 machine = await stack.enter_async_context(self.worker())
-            async with driver(self.api, machine, self.folder, "uid-1"):
+            async with driver(self.api, machine, self.folder, "uid-1") as made:
                 await self.kubelet.register()
-                yield machine.nvml
+                yield made
 
     def allocate(self, name: str, *devices: str, sharing: object = None, **more: Any) -> ClaimRef:
         from nvct.agent.kubelet.dra_service import ClaimRef
@@ -159,7 +160,7 @@ def lab(node: Node, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[L
 
 def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -> None:
     async def test() -> None:
-        async with lab.agent():
+        async with lab.agent() as made:
             pair = lab.allocate("pair", "gpu-1", "gpu-3")
             one, two = await lab.kubelet.prepare(pair)
             # The limits are there when prepare has answered.
@@ -201,6 +202,9 @@ def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -
             assert len(shown.cdi) == 2
             assert not lab.runs("watches")
 
+            assert made.describe()[0]["mps"] == dict.fromkeys(
+                ("gpu.nvidia.com/uid-pair", "gpu.nvidia.com/uid-other"), ""
+            )
             await lab.kubelet.unprepare(pair)
             await lab.kubelet.unprepare(pair)
             assert not lab.runs("pair")
@@ -232,7 +236,8 @@ def test_a_mig_device_that_exists_is_shared_without_a_compute_mode(lab: Lab) -> 
 
 def test_daemons_of_claims_and_of_the_device_plugin_do_not_stop_each_other(lab: Lab) -> None:
     async def test() -> None:
-        async with lab.agent() as client:
+        async with lab.worker() as worker, lab.agent(worker):
+            client = worker.nvml
             inventory = {gpu.index: gpu.uuid for gpu in (await client.report()).gpus}
             plugins = Daemon(resource=GPU, uuids=(inventory[2],), percentage=50)
 
@@ -297,14 +302,14 @@ def test_after_a_restart_the_daemons_are_back_and_those_of_gone_claims_end(lab: 
 def test_a_new_agent_of_the_same_worker_leaves_the_daemons_running(lab: Lab) -> None:
     async def test() -> None:
         async with lab.worker() as worker:
-            async with lab.agent(worker) as client:
+            async with lab.agent(worker):
                 kept, gone = lab.allocate("kept", "gpu-0"), lab.allocate("gone", "gpu-1")
                 await lab.kubelet.prepare(kept)
                 await lab.kubelet.prepare(gone)
             pid = lab.pid("kept")
             lab.api.remove(CLAIM, "gone", "ns")
             # The device plugin of the new agent may ask before its DRA driver does.
-            assert await client.mps((), starts=True) == {}
+            assert await worker.nvml.mps((), starts=True) == {}
 
             async with lab.agent(worker):
                 await until(lambda: lab.journal() == ["kept"])
