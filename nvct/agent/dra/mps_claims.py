@@ -113,7 +113,7 @@ class ClaimDaemons:
             del self.problems[name]
         for name in wanted.keys() & self._wanted.keys():
             problem = state.get(name, NOT_YET)
-            if problem != self.problems.get(name):
+            if problem != self.problems.get(name, NOT_YET):
                 self._log.info(f"{name}: {problem or 'its MPS control daemon is ready'}")
             self.problems[name] = problem
 
