@@ -151,7 +151,7 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _locked(self) -> AsyncIterator[dict[str, Prepared]]:
-        """Yield the claims of the journal, whose MPS control daemons are wanted and no others."""
+        """Yield the claims of the journal; the keeper then has their MPS control daemons alone."""
         async with self._journal.locked() as known:
             if self.mps is not None:
                 self.mps.want(claim.daemon for claim in known.values() if claim.daemon)
