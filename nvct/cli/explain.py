@@ -13,14 +13,10 @@ from nvct import paths
 from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.formats import format_option
-from nvct.cli.options import settings_in_force
 from nvct.errors import UsageError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
     from nvct.doctor.messages import Found
     from nvct.oci.bundle import Bundle
 
@@ -90,7 +86,9 @@ def explain(
         explain_pod(namespace or owner, name, kubeconfig, form)
         return
     if config_json and kind == "container":
-        _explain_container(config_json, form)
+        from nvct.cli.explain_container import explain_container
+
+        explain_container(config_json, form)
         return
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
@@ -115,63 +113,6 @@ def explain(
     )
     if told["error"]:
         sys.exit(1)
-
-
-def _explain_container(word: str, form: str) -> None:
-    """Print which GPUs a container has, and what was decided about it.
-
-    Raises:
-        UsageError: there is none, and nothing was decided about one.
-        NvctError: NVML does not answer.
-    """
-    from nvct.cli.ps import uses_of_host
-    from nvct.compile import live_host
-    from nvct.doctor import decisions, one_container
-    from nvct.errors import NvctError
-
-    roots = live_host.roots_of(settings_in_force())
-    places = decisions.folders(os.environ)
-    try:
-        found = one_container.find(roots, word)
-    except UsageError:
-        told = one_container.decided(word, places)
-        if not told:
-            raise
-    else:
-        try:
-            uses = uses_of_host(roots)
-        except NvctError:
-            uses = []
-        told = [one_container.told(one, uses, places) for one in found]
-    if form == "json":
-        click.echo(json.dumps(told, indent=2))
-        return
-    for line in (line for one in told for line in _container_lines(one)):
-        head, text = line[:11], line[11:]
-        click.echo("\n".join(screen.wrapped(head, printable(text), screen.columns())))
-
-
-def _container_lines(one: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines about a container; the first eleven columns of each name what it tells."""
-    from nvct.cli.log import text as decided
-
-    runs = f"process {one['pid']}" if one["pid"] else "does not run"
-    yield f"{printable(str(one['name']))}  (id {str(one['id'])[:12] or '-'}, {runs})"
-    for use in one["uses"]:
-        mig = f", MIG device {use['instance']}" if use["instance"] else ""
-        opened = f", open in {use['command']} ({use['pid']})" if use["pid"] else ""
-        yield f"  has      GPU {use['gpu']}{mig}{opened}"
-    if not one["uses"] and one["pid"]:
-        yield "  has      no GPU"
-    for record in one["decisions"]:
-        yield f"  decided  {decided(record)}"
-    if not one["id"]:
-        yield "  decided  nothing: it is in no container"
-    elif not one["decisions"]:
-        yield (
-            "  decided  nothing is recorded: it asked for no GPU, its engine served it by CDI,"
-            " or the record is gone"
-        )
 
 
 def _explain_message(text: str, form: str) -> None:

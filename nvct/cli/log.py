@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 
 import click
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 HEAD = len("2026-11-24 00:00:00 refused ")
 """Of a line: date, time and outcome."""
 INDENT = 4
+NOTHING = (
+    "no such decision is recorded: the container asked for no GPU, its engine served it by CDI, or"
+    " the record is gone"
+)
 OUTCOMES = ("given", "ignored", "refused", "changed")
 
 
@@ -49,22 +54,32 @@ def log(
         outcome=outcome or "",
         since_s=time.time() - 60 * since if since is not None else 0.0,
     )
-    find = decisions.follow if follow else decisions.read
-    empty = True
-    for record in find(decisions.folders(os.environ), wanted):
-        empty = False
-        if form == "json":
-            click.echo(json.dumps(record))
-            continue
-        line, color = text(record), "red" if record["outcome"] == "refused" else None
-        head, rest = line[:HEAD], line[HEAD:]
-        first, *more = screen.wrapped(head, rest, screen.columns(), INDENT)
-        click.echo(screen.colored(head, color) + first[HEAD:])
-        for each in more:
-            click.echo(each)
-    if empty:
-        say("no such decision is recorded: the container asked for no GPU, its engine served it by"
-            " CDI, or the record is gone")  # fmt: skip
+    places = decisions.folders(os.environ)
+    found = decisions.look(places, wanted)
+    for problem in found.problems:
+        say(f"warning: {problem}")
+    if not found.records:
+        say(NOTHING)
+    if follow:
+        for record in decisions.follow(places, wanted, screen.wait_for_end):
+            _show(record, form)
+        raise BrokenPipeError
+    for record in found.records:
+        _show(record, form)
+    if not any(one.is_readable for one in found.rings):
+        sys.exit(1)
+
+
+def _show(record: Mapping[str, str], form: str) -> None:
+    if form == "json":
+        click.echo(json.dumps(record))
+        return
+    line, color = text(record), "red" if record["outcome"] == "refused" else None
+    head, rest = line[:HEAD], line[HEAD:]
+    first, *more = screen.wrapped(head, rest, screen.columns(), INDENT)
+    click.echo(screen.colored(head, color) + first[HEAD:])
+    for each in more:
+        click.echo(each)
 
 
 def _ids(word: str) -> tuple[str, ...]:
@@ -73,7 +88,7 @@ def _ids(word: str) -> tuple[str, ...]:
     from nvct.doctor import one_container
 
     try:
-        running = one_container.find(live_host.roots_of(settings_in_force()), word)
+        running = one_container.find(live_host.roots_of(settings_in_force()), word, env=os.environ)
     except NvctError:
         return ()
     return tuple(one.id for one in running if one.id)
@@ -83,12 +98,17 @@ def text(record: Mapping[str, str]) -> str:
     """Return a record as a line."""
     from nvct.doctor.decisions import subject
 
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["time"])))
     if record["outcome"] == "refused":
         hint = record.get("hint", "")
         what = f"{record.get('error', '')}{f'; {hint}' if hint else ''} [{record.get('code', '')}]"
     else:
         parts = (record.get(key, "") for key in ("asked", "mode", "result", "notes"))
         what = "; ".join(part for part in parts if part)
-    took = f" ({record['took']})" if "took" in record else ""
-    return printable(f"{when} {record['outcome']:<8}{subject(record)}: {what}{took}")
+    steps = f": {record['steps']}" if "steps" in record else ""
+    took = f" ({record['took']}{steps})" if "took" in record else ""
+    return printable(f"{when(record)} {record['outcome']:<8}{subject(record)}: {what}{took}")
+
+
+def when(record: Mapping[str, str]) -> str:
+    """Return the local date and time of a record."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(float(record["time"])))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
 import sys
 import textwrap
@@ -52,6 +53,13 @@ def wrapped(head: str, text: str, width: int, indent: int | None = None) -> Iter
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     yield from (line.replace(GLUE, " ") for line in lines or [head.rstrip()])
+
+
+def wait_for_end(seconds: float) -> bool:
+    """Wait; return at once, with True, when nobody reads the output any more."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # POLLERR and POLLHUP are always reported
+    return bool(poll.poll(seconds * 1000))
 
 
 def colored(text: str, color: str | None, *, bold: bool = False) -> str:

@@ -52,6 +52,7 @@ def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> lis
     """
     capabilities, compat = request.capabilities, config.wants_compat(request.mode)
     ids = request.ids
+    request.plans = []
     extra_edits: list[model.Edits] = []
     if request.extras:
         from nvct.container import extras  # few containers request any
@@ -59,10 +60,12 @@ def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> lis
         ids, extra_edits = extras.collect(request, host, fresh=fresh)
     if not ids:
         plan, kind = plan_of(request, host, request.kind, fresh=fresh, without_gpus=True)
+        request.plans.append(model.fingerprint(plan))
         _check_requirements(request, plan, [], host)
         return [*model.common(plan, kind, capabilities, compat=compat), *extra_edits]
     edits: list[model.Edits] = []
     for plan, names in plans_of(request, ids, host, fresh=fresh):
+        request.plans.append(model.fingerprint(plan))
         _refuse_conflicts(plan, names)
         if request.mode == "csv":
             request.notes += [text for text in plan["problems"] if text not in request.notes]

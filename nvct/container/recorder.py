@@ -3,8 +3,8 @@
 
 Hot. The records are in the run directory, two files of at most LIMIT bytes, the older one with the
 name OLD; the agent has a folder of its own. Contract: a record is one write of at most RECORD
-bytes; what cannot be written is lost, and no container fails because of it. A record has no value
-of an image's variable but the request.
+bytes; what cannot be written is lost, and no container fails or waits because of it. A record has
+no value of an image's variable but the request.
 """
 
 from __future__ import annotations
@@ -16,44 +16,71 @@ from nvct.oci.jsontext import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from nvct.container.decide import Decision
     from nvct.container.plan.store import Store
+    from nvct.container.request.origin import RuleResult
     from nvct.errors import NvctError
 
 NAME, OLD = "decisions.jsonl", "decisions.old.jsonl"
 LIMIT = 256 << 10
-RECORD, TEXT = 2048, 400
+RECORD, TEXT, ASKED = 4096, 400, 1000
+"""Bytes of a record, characters of a text in it, and of a request: one may name 16 UUIDs."""
 LONGER = 12
 """The most bytes that one character takes in ASCII JSON: a surrogate pair of escapes."""
-FLAGS = posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
+CUT = "..."
+"""The end of a text that is longer."""
+FLAGS = (
+    posix.O_WRONLY | posix.O_APPEND | posix.O_CREAT | posix.O_CLOEXEC | posix.O_NOFOLLOW
+    | posix.O_NONBLOCK
+)  # fmt: skip
+"""No link is followed, and a FIFO without a reader is an error instead of a wait."""
+S_IFMT, S_IFREG = 0o170000, 0o100000
+STEPS = ("config", "decide", "deliver")
+"""Reading config.toml, deciding, and changing config.json, the root or the live container."""
+EXTRAS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "mig_monitor")
+NVIDIA = "/dev/nvidia"
+"""The nodes that are named; the others are those of DRM, six for each GPU."""
+USERS_FOLDERS = "/run/user"
 
 
-def given(store: Store, program: str, bundle: str, decision: Decision, began: float = 0.0) -> None:
+def given(
+    store: Store, program: str, bundle: str, decision: Decision, times: Sequence[float] = ()
+) -> None:
     """Record what a container got that asked for a GPU, or why its request is ignored.
 
-    `began` is when the program began by CLOCK_MONOTONIC, 0 if that is not to be recorded.
+    `times` are the program's begin and the end of each of STEPS, in seconds of CLOCK_MONOTONIC.
     """
-    request = decision.request
-    fields = {"outcome": "given" if request else "ignored"}
-    if request is not None:
-        nodes = sum([len(edit["nodes"]) for edit in decision.edits])
-        mounts = sum([len(edit["mounts"]) for edit in decision.edits])
-        fields["asked"] = f"{request.source}: {', '.join(request.ids) or 'the driver alone'}"
-        fields["mode"] = request.mode
-        fields["result"] = f"{nodes} nodes, {mounts} mounts"
-    if decision.notes:
-        fields["notes"] = "; ".join(decision.notes)
-    _append(store, program, ("bundle", bundle), fields, began)
+    fields = {"outcome": "given" if decision.request else "ignored", **_about(decision)}
+    _append(store, program, ("bundle", bundle), fields, times)
 
 
-def refused(store: Store, program: str, bundle: str, error: NvctError, began: float = 0.0) -> None:
-    """Record why a container was refused; `began` as in `given`."""
+def refused(
+    store: Store,
+    program: str,
+    bundle: str,
+    error: NvctError,
+    *,
+    times: Sequence[float] = (),
+    decision: Decision | None = None,
+) -> None:
+    """Record why a container was refused.
+
+    Args:
+        store: the run directory.
+        program: that refused.
+        bundle: folder of the container's bundle.
+        error: the reason.
+        times: as in `given`; the step that failed has no end.
+        decision: as far as it came.
+    """
     fields = {"outcome": "refused", "error": error.message, "code": error.code}
     if error.hint:
         fields["hint"] = error.hint
-    _append(store, program, ("bundle", bundle), fields, began)
+    if decision is not None:
+        fields |= _about(decision)
+    _append(store, program, ("bundle", bundle), fields, times)
 
 
 def decided(store: Store, program: str, about: str, fields: Mapping[str, str]) -> None:
@@ -61,32 +88,95 @@ def decided(store: Store, program: str, about: str, fields: Mapping[str, str]) -
     _append(store, program, ("about", about), fields)
 
 
+def folder_of_hook(run_dir: str, users: str = USERS_FOLDERS, root: str = "/") -> str:
+    """Return the folder for the records of a hook, which must not trust its environment.
+
+    The engine of a user starts it as root of a user namespace, where `/` belongs to another user.
+    Then it is the folder nvct in the user's runtime directory, found by its owner.
+    """
+    own = posix.geteuid()
+    try:
+        if posix.stat(root).st_uid != own:
+            for name in posix.listdir(users):
+                if posix.lstat(f"{users}/{name}").st_uid == own:
+                    return f"{users}/{name}/nvct"
+    except OSError:
+        pass
+    return run_dir
+
+
+def _about(decision: Decision) -> dict[str, str]:
+    """Return what was asked, what the policy's rules said, and what was found for it."""
+    request, origin, fields = decision.request, decision.origin, {}
+    if request is not None:
+        fields["asked"] = f"{request.source}: {', '.join(request.ids) or 'the driver alone'}"
+        fields["mode"] = request.mode
+        if request.capabilities is not None:
+            fields["capabilities"] = ",".join(request.capabilities)
+        if request.extras:
+            fields["besides"] = ",".join([n for n in EXTRAS if getattr(request.extras, n)])
+        if request.plans:
+            fields["plan"] = " ".join(request.plans)
+    if decision.edits and decision.error is None:
+        nodes = [node["path"] for edit in decision.edits for node in edit["nodes"]]
+        mounts = sum([len(edit["mounts"]) for edit in decision.edits])
+        fields["result"] = f"{len(nodes)} nodes, {mounts} mounts"
+        fields["nodes"] = " ".join([path for path in nodes if path.startswith(NVIDIA)])
+    if origin is not None and origin.results:
+        fields["policy"] = "; ".join([_rule(one) for one in origin.results])
+    if decision.notes:
+        fields["notes"] = "; ".join(decision.notes)
+    return fields
+
+
+def _rule(result: RuleResult) -> str:
+    verdict = "decides" if result.holds else "does not hold"
+    return f"{result.rule!r} ({result.then}) {verdict}: {result.why}"
+
+
 def _append(
     store: Store,
     program: str,
     subject: tuple[str, str],
     fields: Mapping[str, str],
-    began: float = 0.0,
+    times: Sequence[float] = (),
 ) -> None:
     if store.fd < 0:
         return
     head = {"time": f"{time.time():.3f}", "program": program, subject[0]: subject[1] or "."}
     fields = {**head, **fields}
-    if began:
-        fields["took"] = f"{(time.monotonic() - began) * 1000:.1f} ms"
+    if times:
+        fields |= _durations(times, time.monotonic())
     line = _line(fields, TEXT)
     if len(line) > RECORD:
         line = _line(fields, TEXT // LONGER)
     try:
         fd = posix.open(NAME, FLAGS, 0o600, dir_fd=store.fd)
         try:
+            status = posix.fstat(fd)
+            if status.st_mode & S_IFMT != S_IFREG:
+                store.reason = f"{store.path}/{NAME} is no regular file"
+                return
             posix.write(fd, line)
-            if posix.fstat(fd).st_size > LIMIT:
+            if status.st_size + len(line) > LIMIT:
                 _rotate(store, fd)
         finally:
             posix.close(fd)
     except OSError as error:
         store.reason = f"{store.path}/{NAME}: {error.strerror}"
+
+
+def _durations(times: Sequence[float], now: float) -> dict[str, str]:
+    """Return how long all took, and each step, in milliseconds."""
+    took = {"took": f"{(now - times[0]) * 1000:.1f} ms"}
+    if len(times) == 1:  # of a hook, which has no steps, or of a failure before the first one
+        return took
+    ends = [*times[1:], now]
+    steps = [
+        f"{step} {(end - start) * 1000:.1f}"
+        for step, start, end in zip(STEPS, times, ends, strict=False)
+    ]
+    return {**took, "steps": ", ".join(steps)}
 
 
 def _rotate(store: Store, fd: int) -> None:
@@ -104,8 +194,14 @@ def _rotate(store: Store, fd: int) -> None:
 
 
 def _line(fields: Mapping[str, str], limit: int) -> bytes:
-    pairs = [f"{quote(key)}:{quote(value[:limit])}" for key, value in fields.items()]
+    pairs = [f"{quote(key)}:{quote(_cut(key, value, limit))}" for key, value in fields.items()]
     return f"{{{','.join(pairs)}}}\n".encode()
+
+
+def _cut(key: str, value: str, limit: int) -> str:
+    if len(value) <= limit or (key == "asked" and limit == TEXT and len(value) <= ASKED):
+        return value
+    return value[:limit] + CUT
 
 
 def _inode(store: Store) -> int:

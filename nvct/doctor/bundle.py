@@ -91,11 +91,9 @@ class Bundle:
             if any(word in message.text for word in DRIVER_WORDS)
         ]
         yield "kernel.txt", "".join(f"{line}\n" for line in lines) or f"{self.node.log.problem}\n"
-        try:
-            found = decisions.read(decisions.folders(self.node.env), Filter())[-RECORDS:]
-            yield "decisions.jsonl", "".join(f"{json.dumps(record)}\n" for record in found)
-        except HostError as error:
-            yield "decisions.jsonl", f"{error.message}\n"
+        log = decisions.look(decisions.folders(self.node.env), Filter())
+        lines = [*map(json.dumps, log.records[-RECORDS:]), *(f"# {one}" for one in log.problems)]
+        yield "decisions.jsonl", "".join(f"{line}\n" for line in lines)
         if self.node.settings.path:
             yield "config.toml", _text(self.node.settings.path)
 

@@ -129,7 +129,7 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
     told: dict[str, Any] = {
         "nvct-explanation": 1,
         "config": _config(config, path, program),
-        "asked": _asked(bundle, config),
+        "asked": asked(bundle, config),
         "privileged": "CAP_SYS_ADMIN" in bundle.bounding,
     }
     kept = Store(run_dir(env))
@@ -169,7 +169,7 @@ def _config(config: Config, path: str, program: str) -> dict[str, object]:
     }
 
 
-def _asked(bundle: Bundle, config: Config) -> list[str]:
+def asked(bundle: Bundle, config: Config) -> list[str]:
     """Return everything in config.json that can affect the request, by precedence."""
     found = [
         f"annotation {key}={value}"

@@ -7,18 +7,24 @@ the /dev of its first process.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 
-from nvct.doctor import decisions
-from nvct.errors import HostError, UsageError
-from nvct.host import procfs
+from nvct.doctor import reconstruction
+from nvct.doctor.decisions import subject
+from nvct.engine.docker.host import started
+from nvct.errors import NvctError, UsageError
+from nvct.host import engine_files, procfs
 from nvct.host.containers import SHORT, Containers
+from nvct.oci import bundle as bundles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
+    from nvct.config.model import Config
+    from nvct.doctor.decisions import Log
     from nvct.doctor.gpu_users import Use
     from nvct.host.roots import Roots
 
@@ -44,85 +50,131 @@ class Found:
         return "/".join(part for part in parts if part) or f"process {self.pid}"
 
 
-def find(roots: Roots, word: str, host: str = "/") -> list[Found]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the containers are explained by.
+
+    Attributes:
+        roots: the machine.
+        settings: of config.toml.
+        env: of this process, which names the run directory and the user's own engines.
+        log: all records of the flight recorder.
+        host: the folder that has the engines' state and /proc.
+    """
+
+    roots: Roots
+    settings: Config
+    env: Mapping[str, str]
+    log: Log
+    host: str = "/"
+
+
+def find(
+    roots: Roots, word: str, host: str = "/", env: Mapping[str, str] | None = None
+) -> list[Found]:
     """Return the running containers with a name, a pod's name, an id, or a process id.
 
     Args:
         roots: the machine.
         word: what the user knows; of an id at least the first SHORT digits.
         host: the folder that has the engines' state and /proc.
+        env: of this process, for containers of the user's own engines.
 
     Raises:
         UsageError: no running container of this host has it.
     """
     containers = Containers(host)
     containers.refresh()
-    found = [one for one in _all(roots, containers) if _is_meant(one, word)]
-    if not found and word.isdecimal():
+    own = engine_files.own_names(env or {})
+    running = [_named(one, own) for one in _all(roots, containers)]
+    found = [one for one in running if _is_meant(one, word)]
+    if not found and word.isdecimal() and word.isascii():
         labels = containers.labels(int(word))
         id_ = containers.id_of(int(word))
         if id_ or procfs.read_text(f"{roots.proc}/{word}/comm"):
-            found = [Found(id=id_, pid=int(word), labels=labels)]
+            found = [_named(Found(id=id_, pid=int(word), labels=labels), own)]
     if not found:
+        seen = "" if os.geteuid() == 0 else "; sudo finds the containers of others"
         raise UsageError(
             f"{word!r} is no file, and no running container of this host has that name or id",
-            hint="`nvct log` shows what was decided about containers that are gone",
+            hint=f"`nvct log` shows what was decided about containers that are gone{seen}",
         )
     return found
 
 
-def decided(word: str, places: Sequence[str], host: str = "/") -> list[dict[str, Any]]:
-    """Return what was decided about containers that do not run, as `told` does.
+def ended(word: str, around: Surroundings) -> list[Found]:
+    """Return the containers that do not run, and about which something was decided.
 
     A container that was refused never runs, and may have a name nevertheless.
 
     Args:
         word: the container's name, or at least the first SHORT digits of its id.
-        places: folders of the flight recorder's files.
-        host: the folder that has the engines' state.
+        around: the host, with the records.
     """
-    containers = Containers(host)
+    containers = Containers(around.host)
     containers.refresh()
-    wanted = dict.fromkeys(containers.named(word), word)
-    try:
-        records = decisions.read(places, decisions.Filter())
-    except HostError:
-        return []
-    found: dict[str, dict[str, Any]] = {}
-    for record in records:
+    own = engine_files.own_names(around.env)
+    wanted = [*containers.named(word), *(id_ for id_, name in own.items() if name == word)]
+    found: dict[str, Found] = {}
+    for record in around.log.records:
         parts = record.get("bundle", "").split("/")
         is_id = len(word) >= SHORT
         for id_ in (one for one in parts if one in wanted or (is_id and one.startswith(word))):
-            entry = {"name": wanted.get(id_, id_[:SHORT]), "id": id_, "pid": 0, "uses": []}
-            found.setdefault(id_, {**entry, "decisions": []})["decisions"].append(record)
+            name = word if id_ in wanted else id_[:SHORT]
+            found[id_] = Found(id=id_, pid=0, labels={"container": name})
     return list(found.values())
 
 
-def told(found: Found, uses: Sequence[Use], places: Sequence[str]) -> dict[str, Any]:
+def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, Any]:
     """Return what is known about a container, as JSON data.
 
     Args:
         found: the container.
         uses: who uses the GPUs of this host.
-        places: folders of the flight recorder's files.
+        around: the host, with the records.
     """
-    try:
-        wanted = decisions.Filter(container=found.id)
-        records = decisions.read(places, wanted) if found.id else []
-    except HostError:
-        records = []
+    records = [record for record in around.log.records if found.id and found.id in subject(record)]
     own = [
         use.to_dict()
         for use in uses
         if use.pid == found.pid or (found.labels and use.labels == found.labels)
     ]
+    creation = None
+    if found.id:
+        evidence = _evidence(found, records, around)
+        creation = reconstruction.reconstructed(evidence, around.settings, around.env)
     return {
         "name": found.name,
         "id": found.id,
         "pid": found.pid,
+        "creation": creation,
         "decisions": records,
         "uses": own,
     }
+
+
+def _evidence(
+    found: Found, records: Sequence[dict[str, str]], around: Surroundings
+) -> reconstruction.Evidence:
+    folders = [record["bundle"] for record in records if record.get("bundle", "").startswith("/")]
+    folder = folders[-1] if folders else engine_files.bundle_of(found.id, around.env)
+    try:
+        bundle = bundles.load(bundles.config_path(folder)) if folder else None
+    except NvctError:
+        bundle = None
+    annotations = bundle.annotations if bundle else {}
+    return reconstruction.Evidence(
+        creation=engine_files.creation_of(found.id, around.env, annotations),
+        bundle=bundle,
+        records=records,
+        log=around.log,
+        started_s=started(around.roots.proc, found.pid) if found.pid else None,
+    )
+
+
+def _named(one: Found, own: Mapping[str, str]) -> Found:
+    """Return a container with the name that the user's own engine has for it."""
+    return replace(one, labels={"container": own[one.id]}) if one.id in own else one
 
 
 def _all(roots: Roots, containers: Containers) -> Iterator[Found]:

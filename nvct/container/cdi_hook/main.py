@@ -9,6 +9,7 @@ unknown flag fails. Errors are one line on stderr, which the OCI runtime quotes.
 from __future__ import annotations
 
 import sys
+import time
 
 from nvct import errors
 from nvct.container.cdi_hook import options as flags
@@ -67,12 +68,14 @@ def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir:
         stdin_fd: where the container's state is read from.
         program: its name in messages.
         run_dir: where a failure is recorded for `nvct log`: crun does not show what a hook says.
-            No variable names it, because an engine may start hooks with an image's. "": nowhere.
+            No variable names it, because an engine may start hooks with an image's. A hook of a
+            user's own engine has `recorder.folder_of_hook` instead. "": nowhere.
 
     Returns:
         The exit status: 0 for success, 1 for failure.
     """
     contexts: list[Context] = []
+    began = time.monotonic()
     try:
         return _dispatch(argv, stdin_fd, program, contexts)
     except NvctError as error:
@@ -87,16 +90,19 @@ def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir:
         problem = NvctError(text, hint="a defect; --debug shows where")
     _say(errors.line(program, problem))
     if run_dir:
-        _record(run_dir, program, contexts, problem)
+        _record(run_dir, program, contexts, problem, began)
     return 1
 
 
-def _record(run_dir: str, program: str, contexts: list[Context], problem: NvctError) -> None:
+def _record(
+    run_dir: str, program: str, contexts: list[Context], problem: NvctError, began: float
+) -> None:
     from nvct.container import recorder
     from nvct.container.plan.store import Store
 
-    store = Store(run_dir, create=True)
-    recorder.refused(store, program, contexts[0].bundle if contexts else "", problem)
+    store = Store(recorder.folder_of_hook(run_dir), create=True)
+    bundle = contexts[0].bundle if contexts else ""
+    recorder.refused(store, program, bundle, problem, times=[began])
     store.close()
 
 

@@ -205,6 +205,11 @@ def is_current(plan: object) -> bool:
     return _match(plan) and (plan.get("farm") is None or _match(plan["farm"]))
 
 
+def fingerprint(plan: Plan) -> str:
+    """Return when a plan was compiled, in ns since 1970, and for which driver: 0 if unknown."""
+    return f"{plan.get('made', 0)}/{plan.get('host', {}).get('driver') or 0}"
+
+
 def _match(part: object) -> bool:
     facts = part.get("facts") if isinstance(part, dict) else None
     return isinstance(facts, list) and fingerprints.broken(facts) is None

@@ -18,6 +18,8 @@ from nvct.errors import ConfigError, NvctError, RequestError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nvct.config.model import Config
     from nvct.container.cdi_hook.options import Kinds
     from nvct.container.decide import Decision
@@ -111,7 +113,13 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     from nvct.container.prestart import state as states
     from nvct.oci import bundle as bundles
 
-    began = time.monotonic()
+    times = [time.monotonic()]
+    decisions: list[Decision] = []
+
+    def decided(decision: Decision) -> None:
+        times.append(time.monotonic())
+        decisions.append(decision)
+
     state = states.read(stdin_fd)
     if states.is_inside(state.pid):
         env = {}  # inside, the variables are the image's
@@ -121,13 +129,16 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     store = Store(run_dir(env), create=True)
     try:
         config, trouble = settings.load_or_default(store, env, cold)
+        times.append(time.monotonic())
         host = Host(store, env, cold, config.proc_root)
-        decision = _deliver(bundle, state, config, host, trouble=trouble, program=program)
+        _deliver(bundle, state, config, host, decided, trouble=trouble, program=program)
+        (decision,) = decisions
         if decision.request is not None or decision.notes:
-            recorder.given(store, program, state.bundle, decision, began)
+            recorder.given(store, program, state.bundle, decision, times)
     except Exception as error:
         known = error if isinstance(error, NvctError) else errors.unexpected(error)
-        recorder.refused(store, program, state.bundle, known, began)
+        last = decisions[-1] if decisions else None
+        recorder.refused(store, program, state.bundle, known, times=times, decision=last)
         raise
     finally:
         store.close()
@@ -164,10 +175,12 @@ def _deliver(
     state: State,
     config: Config,
     host: Host,
+    decided: Callable[[Decision], None],
     *,
     trouble: NvctError | None,
     program: str,
-) -> Decision:
+) -> None:
+    """Decide, call `decided`, and give the container what it gets."""
     from nvct.container.decide import decide
 
     processes: list[Process] = []
@@ -186,6 +199,7 @@ def _deliver(
     legacy = config.replaced(mode="legacy")
     try:
         decision = decide(bundle, legacy, host, trouble=trouble, accept=accept)
+        decided(decision)
         if decision.error is not None:
             raise decision.error
         if decision.request is not None:
@@ -197,7 +211,6 @@ def _deliver(
                 Delivery(container, bundle, config, host.env, warn).run(decision.edits)
             finally:
                 container.close()
-        return decision
     finally:
         for process in processes:
             process.close()

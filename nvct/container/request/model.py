@@ -87,6 +87,8 @@ class Request:
         extras: other requested features; none in mode cdi.
         capabilities: sorted driver capabilities; None for all except 32-bit libraries.
         requirements: (variable, expression) pairs that must hold.
+        plans: a fingerprint of each plan that was used: the time of its compilation in ns since
+            1970, and the driver's version.
     """
 
     __slots__ = (
@@ -97,6 +99,7 @@ class Request:
         "mode",
         "none",
         "notes",
+        "plans",
         "qualified",
         "requirements",
         "source",
@@ -113,3 +116,4 @@ class Request:
         self.extras = Extras()
         self.capabilities: list[str] | None = None
         self.requirements: list[tuple[str, str]] = []
+        self.plans: list[str] = []

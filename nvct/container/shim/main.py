@@ -37,26 +37,51 @@ def main(cold: str) -> NoReturn:
     invocation = argv.parse(sys.argv[2:])
     env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
            for k, v in posix.environ.items()}  # fmt: skip
-    logs = [invocation.log]
-    began = time.monotonic()
+    progress = Progress(invocation.log)
     try:
-        _run(program, invocation, env, cold, logs, began=began)
+        _run(program, invocation, env, cold, progress)
     except NvctError as error:
         from nvct.container.shim.log import report
 
-        report(program, error, invocation, logs)
-        _record(program, invocation, env, error, began)
+        report(program, error, invocation, progress.logs)
+        _record(program, invocation, env, error, progress)
         posix._exit(error.exit_status)  # skips finalisation: saves 1 ms
     except Exception as error:
         from nvct.container.shim.log import report_crash
 
-        report_crash(program, error, invocation, logs, debug="NVCT_DEBUG" in env)
-        _record(program, invocation, env, unexpected(error), began)
+        report_crash(program, error, invocation, progress.logs, debug="NVCT_DEBUG" in env)
+        _record(program, invocation, env, unexpected(error), progress)
         posix._exit(1)
 
 
+class Progress:
+    """How far a run has come, for reports of a failure.
+
+    Attributes:
+        logs: where an error is reported.
+        times: of the begin and of the end of each step, see `recorder.STEPS`.
+        decision: about the container, None before it is made.
+    """
+
+    __slots__ = ("decision", "logs", "times")
+
+    def __init__(self, log: str) -> None:
+        """Begin now."""
+        self.logs = [log]
+        self.times = [time.monotonic()]
+        self.decision: Decision | None = None
+
+    def end_step(self) -> None:
+        """Note that a step ends now."""
+        self.times.append(time.monotonic())
+
+
 def _record(
-    program: str, invocation: argv.Invocation, env: dict[str, str], error: NvctError, began: float
+    program: str,
+    invocation: argv.Invocation,
+    env: dict[str, str],
+    error: NvctError,
+    progress: Progress,
 ) -> None:
     """Record why a container is not created, whatever it is: engines may show less."""
     if not invocation.creates:
@@ -65,7 +90,9 @@ def _record(
     from nvct.container.plan.store import Store, run_dir
 
     store = Store(run_dir(env), create=True)
-    recorder.refused(store, program, invocation.bundle, error, began)
+    recorder.refused(
+        store, program, invocation.bundle, error, times=progress.times, decision=progress.decision
+    )
     store.close()
 
 
@@ -74,9 +101,7 @@ def _run(
     invocation: argv.Invocation,
     env: dict[str, str],
     cold: str,
-    logs: list[str],
-    *,
-    began: float,
+    progress: Progress,
 ) -> NoReturn:
     from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
@@ -91,15 +116,16 @@ def _run(
     if invocation.creates:
         from nvct.container.host import Host
 
-        logs.append(config.debug)
+        progress.end_step()
+        progress.logs.append(config.debug)
         if program in MODES:
             config = config.replaced(mode=MODES[program])
         host = Host(store, env, cold, config.proc_root)
-        decision = _create(invocation, config, host, trouble)
+        decision = _create(invocation, config, host, trouble, progress)
         if decision.request is not None or decision.notes:
             from nvct.container import recorder
 
-            recorder.given(store, program, invocation.bundle, decision, began)
+            recorder.given(store, program, invocation.bundle, decision, progress.times)
         if config.debug:
             from nvct.container.shim.log import note
 
@@ -110,7 +136,11 @@ def _run(
 
 
 def _create(
-    invocation: argv.Invocation, config: Config, host: Host, trouble: NvctError | None
+    invocation: argv.Invocation,
+    config: Config,
+    host: Host,
+    trouble: NvctError | None,
+    progress: Progress,
 ) -> Decision:
     """Edit the bundle of a create or run command; return the decision.
 
@@ -123,6 +153,9 @@ def _create(
 
     bundle = bundles.load(bundles.config_path(invocation.bundle, invocation.config))
     decision = decide(bundle, config, host, folder=invocation.bundle, trouble=trouble)
+    progress.decision = decision
+    if decision.error is None:
+        progress.end_step()
     decision.into(bundle, config, KERNEL)
     bundle.save(KERNEL)
     return decision

@@ -18,7 +18,7 @@ from nvct.cli.log import text
 from nvct.cli.main import program
 from nvct.container import recorder
 from nvct.container.plan.store import Store
-from nvct.doctor import decisions, one_container
+from nvct.doctor import decisions, one_container, ring
 from nvct.errors import RequestError
 from tests.support.shim_lab import Lab
 
@@ -61,7 +61,12 @@ def test_what_a_container_got_is_recorded(lab: Lab) -> None:
     assert record["asked"] == "NVIDIA_VISIBLE_DEVICES: 1"
     assert re.fullmatch(r"\d+ nodes, \d+ mounts", record["result"])
     assert re.fullmatch(r"\d+\.\d ms", record["took"])
-    assert log(lab).endswith(f" ({record['took']})\n")
+    steps = re.fullmatch(r"config (\S+), decide (\S+), deliver (\S+)", record["steps"])
+    assert steps
+    assert sum(map(float, steps.groups())) == pytest.approx(float(record["took"][:-3]), abs=0.2)
+    assert log(lab).endswith(f" ({record['took']}: {record['steps']})\n")
+    assert record["nodes"].split()[-1] == "/dev/nvidia1"
+    assert record["plan"] == f"{lab.kept('own.plan')['made']}/580.159.04"
 
 
 def test_why_a_container_was_refused_is_recorded(lab: Lab) -> None:
@@ -111,7 +116,7 @@ def test_the_log_of_a_running_container_is_found_by_its_name(
 ) -> None:
     id_ = "ab" * 32
     running = [one_container.Found(id=id_, pid=40, labels={"container": "train"})]
-    monkeypatch.setattr(one_container, "find", lambda _roots, _word: running)
+    monkeypatch.setattr(one_container, "find", lambda *_words, **_more: running)
     store = Store(str(lab.run_dir))
     for name in (id_, "other"):
         recorder.refused(store, "shim", f"/run/{name}", RequestError("no such GPU"))
@@ -185,16 +190,15 @@ def test_a_link_in_the_place_of_the_file_is_not_followed(lab: Lab) -> None:
     assert other.read_bytes() == b""
 
 
-def test_following_shows_what_is_new(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_shows_what_is_new(lab: Lab) -> None:
     store = Store(str(lab.run_dir))
     recorder.refused(store, "shim", "/run/a", RequestError("x"))
-    monkeypatch.setattr(
-        time,
-        "sleep",
-        lambda _s: recorder.refused(store, "shim", "/run/b", RequestError("x")),
-    )
 
-    found = list(itertools.islice(decisions.follow([str(lab.run_dir)], ALL), 2))
+    def wait(_seconds: float) -> bool:
+        recorder.refused(store, "shim", "/run/b", RequestError("x"))
+        return False
+
+    found = list(itertools.islice(decisions.follow([str(lab.run_dir)], ALL, wait), 2))
     store.close()
 
     assert [record["bundle"] for record in found] == ["/run/a", "/run/b"]
@@ -206,19 +210,22 @@ def test_following_loses_and_repeats_nothing_while_the_files_change_places(
     store = Store(str(lab.run_dir))
     total = 6 * recorder.LIMIT // 500
     written = iter(range(total))
-    texts = decisions._text
+    read_file = ring._read_file
 
     def write(number: int = 40) -> None:
         for n in itertools.islice(written, number):
             recorder.refused(store, "shim", f"/run/{n}", RequestError("x" * 400))
 
-    def text(path: str) -> str:
+    def read(folder: ring.Ring, name: str) -> None:
         write()  # between the readings of the two files, too
-        return texts(path)
+        read_file(folder, name)
 
-    monkeypatch.setattr(decisions, "_text", text)
-    monkeypatch.setattr(time, "sleep", lambda _s: write())
-    found = list(itertools.islice(decisions.follow([str(lab.run_dir)], ALL), total))
+    def wait(_seconds: float) -> bool:
+        write()
+        return False
+
+    monkeypatch.setattr(ring, "_read_file", read)
+    found = list(itertools.islice(decisions.follow([str(lab.run_dir)], ALL, wait), total))
     store.close()
 
     assert sorted(int(one["bundle"].removeprefix("/run/")) for one in found) == [*range(total)]

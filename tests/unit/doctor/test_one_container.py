@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import pytest
 
+from nvct.config.model import Config
 from nvct.container import recorder
 from nvct.container.plan.store import Store
-from nvct.doctor import one_container
+from nvct.doctor import decisions, one_container
 from nvct.doctor.gpu_users import Device, Use
 from nvct.errors import RequestError, UsageError
+from nvct.paths import RUN_DIR_ENV
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False
@@ -34,6 +36,16 @@ def tree(tmp_path: Path) -> HostTree:
 
 def found(tree: HostTree, word: str) -> list[tuple[str, int]]:
     return [(one.name, one.pid) for one in one_container.find(tree.roots, word, str(tree.base))]
+
+
+def surroundings(tree: HostTree, folder: str) -> one_container.Surroundings:
+    return one_container.Surroundings(
+        roots=tree.roots,
+        settings=Config(),
+        env={RUN_DIR_ENV: folder},
+        log=decisions.look([folder], decisions.Filter()),
+        host=str(tree.base),
+    )
 
 
 @pytest.mark.parametrize("word", ["trainer", ID, ID[:12], "40"])
@@ -66,11 +78,13 @@ def test_a_container_that_was_refused_is_found_by_its_id_and_name(
     store.close()
 
     for word in ("late", refused, refused[:12]):
-        (one,) = one_container.decided(word, [str(folder)], str(tree.base))
+        around = surroundings(tree, str(folder))
+        (ended,) = one_container.ended(word, around)
+        one = one_container.told(ended, [], around)
         assert (one["id"], one["pid"]) == (refused, 0)
         assert [record["error"] for record in one["decisions"]] == ["no GPU 9", "again"]
     for word in ("docker", refused[:11], "run", "nobody"):
-        assert one_container.decided(word, [str(folder)], str(tree.base)) == []
+        assert one_container.ended(word, surroundings(tree, str(folder))) == []
 
 
 @pytest.mark.parametrize("word", ["nobody", "ab", "99"])
@@ -91,7 +105,7 @@ def test_its_decisions_and_its_gpus(tree: HostTree, tmp_path: Path) -> None:
         Use(device=Device(4, ""), pid=50, labels={"container": "main"}),
     ]
 
-    told = one_container.told(container, uses, [str(folder)])
+    told = one_container.told(container, uses, surroundings(tree, str(folder)))
 
     assert [one["error"] for one in told["decisions"]] == ["no GPU 9"]
     assert [one["gpu"] for one in told["uses"]] == [3]
@@ -101,4 +115,5 @@ def test_a_process_of_the_host_has_only_what_it_has_open_itself(tree: HostTree) 
     (process,) = one_container.find(tree.roots, "60", str(tree.base))
     uses = [Use(device=Device(0, ""), pid=61), Use(device=Device(1, ""), pid=60)]
 
-    assert [one["gpu"] for one in one_container.told(process, uses, ["/nowhere"])["uses"]] == [1]
+    told = one_container.told(process, uses, surroundings(tree, "/nowhere"))
+    assert [one["gpu"] for one in told["uses"]] == [1]

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What engines have written about a container before any runtime changed it. Cold; asks no engine.
+
+Docker keeps what it was asked in containers/ID, Podman since 5.0 in an SQLite database,
+containers/storage the images of Podman and CRI-O; all may be a user's own, below ~/.local/share.
+The kubelet's engines write who a container is into the annotations of its config.json. Files are
+those of dockerd 20.10 to 29, Podman 5 and containers/storage.
+"""
+
+from __future__ import annotations
+
+import base64
+import glob
+import json
+import os
+import sqlite3
+from dataclasses import dataclass, field
+
+from nvct.errors import DocumentError
+from nvct.linux.files import read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+LIMIT = 16 << 20
+BUNDLES = (
+    "/run/containerd/io.containerd.runtime.v2.task/*/{id}",
+    "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/{id}",
+    "/var/lib/containers/storage/*-containers/{id}/userdata",
+)
+USERS_BUNDLES = (
+    "{run}/docker/containerd/daemon/io.containerd.runtime.v2.task/*/{id}",
+    "{run}/containerd/*/io.containerd.runtime.v2.task/*/{id}",
+    "{data}/containers/storage/*-containers/{id}/userdata",
+)
+IMAGE_ANNOTATIONS = ("io.kubernetes.cri.image-name", "io.kubernetes.cri-o.ImageName")
+FLAGS = ("--gpus", "--runtime", "--privileged", "--hooks-dir")
+"""Of Docker's and Podman's command lines that concern a GPU, beside words with its names."""
+GPU_WORDS = ("NVIDIA_", "nvidia.com/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """What an engine was asked to create.
+
+    Attributes:
+        engine: its name, "" if no file tells.
+        image: its name.
+        env: variables of image and user; None if no file has them as they were asked.
+        image_env: those of the image; None if they are not known.
+        words: what else asked for a GPU, such as `--gpus device=2`.
+    """
+
+    engine: str = ""
+    image: str = ""
+    env: Sequence[str] | None = None
+    image_env: Sequence[str] | None = None
+    words: Sequence[str] = field(default=())
+
+    def who_set(self, name: str) -> str:
+        """Return who set a variable: "the image", "the user", or "" if that is not known."""
+        if self.env is None or self.image_env is None:
+            return ""
+        value = [entry for entry in self.env if entry.startswith(f"{name}=")]
+        if not value:
+            return ""
+        return "the image" if value[-1] in self.image_env else "the user"
+
+    def value(self, name: str) -> str | None:
+        """Return a variable as it was asked; None if it was not, or that is not known."""
+        values = [entry for entry in self.env or () if entry.startswith(f"{name}=")]
+        return values[-1].partition("=")[2] if values else None
+
+
+def creation_of(id_: str, env: Mapping[str, str], annotations: Mapping[str, str]) -> Creation:
+    """Return what is known about the creation of a container.
+
+    Args:
+        id_: of the engine.
+        env: of this process, whose user may have engines of his own.
+        annotations: of the container's config.json.
+    """
+    for data in ("/var/lib", *_own_data(env)):
+        found = _docker(data, id_) or _podman(data, id_)
+        if found is not None:
+            return found
+    for key in IMAGE_ANNOTATIONS:
+        if key in annotations:
+            engine = "CRI-O" if "cri-o" in key else "containerd"
+            return Creation(engine=engine, image=annotations[key])
+    return Creation()
+
+
+def own_names(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of the containers of this user's own engines, by id; {} for root."""
+    names: dict[str, str] = {}
+    for data in _own_data(env):
+        for path in glob.glob(f"{glob.escape(data)}/docker/containers/*/config.v2.json"):
+            names[path.split("/")[-2]] = str(_object(path).get("Name", "")).lstrip("/")
+        for path in glob.glob(
+            f"{glob.escape(data)}/containers/storage/*-containers/*tainers.json"
+        ):
+            for entry in _list(path):
+                listed = entry.get("names") if isinstance(entry, dict) else None
+                if isinstance(listed, list) and listed:
+                    names[str(entry.get("id"))] = str(listed[0])
+    return names
+
+
+def bundle_of(id_: str, env: Mapping[str, str]) -> str:
+    """Return the folder of a container's bundle; "" if none is found."""
+    patterns = list(BUNDLES)
+    for data in _own_data(env):
+        run = env.get("XDG_RUNTIME_DIR", "")
+        patterns += [one.replace("{run}", run).replace("{data}", data) for one in USERS_BUNDLES]
+    found = (path for one in patterns for path in glob.glob(one.replace("{id}", id_)))
+    return next((path for path in found if os.path.exists(f"{path}/config.json")), "")
+
+
+def _own_data(env: Mapping[str, str]) -> list[str]:
+    home = env.get("HOME", "")
+    if os.geteuid() == 0 or not home.startswith("/"):
+        return []
+    return [env.get("XDG_DATA_HOME") or f"{home}/.local/share"]
+
+
+def _docker(data: str, id_: str) -> Creation | None:
+    folder = f"{data}/docker/containers/{id_}"
+    document = _object(f"{folder}/config.v2.json")
+    config = document.get("Config")
+    if not isinstance(config, dict):
+        return None
+    digest = str(document.get("Image", "")).rpartition(":")[2]
+    paths = glob.glob(f"{glob.escape(data)}/docker/image/*/imagedb/content/sha256/{digest}")
+    return Creation(
+        engine="Docker",
+        image=str(config.get("Image", "")),
+        env=_texts(config.get("Env")),
+        image_env=_image_env(_object(paths[0])) if paths and digest.isalnum() else None,
+        words=[*_docker_words(_object(f"{folder}/hostconfig.json"))],
+    )
+
+
+def _docker_words(host: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the flags of `docker run` that concern GPUs."""
+    for one in host.get("DeviceRequests") or ():
+        ids = ",".join(_texts(one.get("DeviceIDs")))
+        if one.get("Driver") == "cdi":
+            yield from (f"--device {word}" for word in _texts(one.get("DeviceIDs")))
+            continue
+        amount = "all" if one.get("Count") == -1 else str(one.get("Count"))
+        yield f"--gpus {f'device={ids}' if ids else amount}"
+    if host.get("Privileged") is True:
+        yield "--privileged"
+    if host.get("Runtime") not in (None, "", "runc"):
+        yield f"--runtime {host['Runtime']}"
+
+
+def _podman(data: str, id_: str) -> Creation | None:
+    storage = f"{data}/containers/storage"
+    document = _podman_row(f"{storage}/db.sql", id_)
+    if document is None:
+        return None
+    image = str(document.get("rootfsImageID", ""))
+    key = base64.b64encode(f"sha256:{image}".encode()).decode()
+    paths = glob.glob(f"{glob.escape(storage)}/*-images/{image}/={key}") if image else []
+    spec = document.get("spec")
+    process = spec.get("process") if isinstance(spec, dict) else None
+    return Creation(
+        engine="Podman",
+        image=str(document.get("rootfsImageName", "")),
+        env=_texts(process.get("env")) if isinstance(process, dict) else None,
+        image_env=_image_env(_object(paths[0])) if paths else None,
+        words=[*_podman_words(_texts(document.get("createCommand")))],
+    )
+
+
+def _podman_row(path: str, id_: str) -> dict[str, Any] | None:
+    """Return what Podman's database has about a container, None if that cannot be read.
+
+    It is opened as one that nobody changes: else SQLite would write files beside it.
+    """
+    if not os.path.isfile(path):
+        return None
+    try:
+        database = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, timeout=1)
+        try:
+            query = "SELECT JSON FROM ContainerConfig WHERE ID = ?"
+            row = database.execute(query, (id_,)).fetchone()
+        finally:
+            database.close()
+        document = json.loads(row[0]) if row else None
+    except (sqlite3.Error, ValueError, RecursionError, TypeError):
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def _podman_words(command: Sequence[str]) -> Iterator[str]:
+    """Yield the words of `podman run` that concern GPUs, and no others: those may be secret."""
+    for before, word in zip(["", *command], command, strict=False):
+        if any(part in word for part in GPU_WORDS):
+            has_flag = before.startswith("-") and "=" not in before and not word.startswith("-")
+            yield f"{before} {word}" if has_flag else word
+        elif word.partition("=")[0] in FLAGS and ("=" in word or word == "--privileged"):
+            yield word
+        elif before in FLAGS and before != "--privileged":
+            yield f"{before} {word}"
+
+
+def _image_env(document: Mapping[str, Any]) -> list[str] | None:
+    config = document.get("config")
+    return _texts(config.get("Env")) if isinstance(config, dict) else None
+
+
+def _texts(value: object) -> list[str]:
+    return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
+
+
+def _object(path: str) -> dict[str, Any]:
+    document = _read(path)
+    return document if isinstance(document, dict) else {}
+
+
+def _list(path: str) -> list[Any]:
+    document = _read(path)
+    return document if isinstance(document, list) else []
+
+
+def _read(path: str) -> object:
+    try:
+        return json.loads(read_bytes(path, LIMIT))
+    except (OSError, DocumentError, ValueError, RecursionError):
+        return None
