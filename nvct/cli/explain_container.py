@@ -59,10 +59,12 @@ def explain_container(word: str, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(told, indent=2))
         return
+    width, before = screen.columns(), ""
     for name, line in (row for one in told for row in rows(one)):
-        head = f"  {name:<{HEAD - 2}}" if name else ""
+        head = f"  {'' if name == before else name:<{HEAD - 2}}" if name else ""
+        before = name
         text = printable(shortened(line, LONGEST))
-        click.echo("\n".join(screen.wrapped(head, text, screen.columns())))
+        click.echo("\n".join(screen.wrapped(head, text, width)))
 
 
 def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -88,8 +90,8 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         engine = f" ({creation['engine']})" if creation["engine"] else ""
         yield "image", f"{creation['image'] or 'unknown'}{engine}"
     for asked in creation["asked"]:
-        by = asked["by"] or "image or user, no file tells which"
-        yield "asked", f"{asked['text']}  (by {by})"
+        by = f"by {asked['by']}" if asked["by"] else "by image or user: no file tells which"
+        yield "asked", f"{asked['text']}  ({by})"
     if creation["privileged"]:
         yield "asked", "it has CAP_SYS_ADMIN"
     for rule in creation["policy"]:

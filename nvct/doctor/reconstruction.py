@@ -102,7 +102,7 @@ def _asked(
     elif (value := creation.value(VISIBLE_DEVICES)) is not None:
         text = f"{VISIBLE_DEVICES}={value}"
         found.append({"text": text, "by": creation.who_set(VISIBLE_DEVICES)})
-    found += [{"text": word, "by": "the user"} for word in creation.words]
+    found += [{"text": word, "by": _by_word(word)} for word in creation.words]
     bundle = evidence.bundle
     if bundle is None:
         return found
@@ -112,6 +112,12 @@ def _asked(
         if not (is_replaced or name == source or text in [one["text"] for one in found]):
             found.append({"text": text, "by": _by(name, creation)})
     return found
+
+
+def _by_word(word: str) -> str:
+    """Return who gave a flag; Docker writes its default runtime to where a user's choice is."""
+    is_default = word.startswith("--runtime ")
+    return "the user, or the engine's default" if is_default else "the user"
 
 
 def _by(source: str, creation: Creation) -> str:
@@ -240,15 +246,20 @@ def _without_record(evidence: Evidence) -> str:
     oldest = float(records[0]["time"]) if records else None
     if since is None:
         return "what was decided: nothing is recorded about it; the record may have been replaced"
+    served = evidence.bundle is not None and INJECTED in evidence.bundle.env
     if (gone and oldest is not None and since < oldest + SLACK_S) or (gone and not records):
         return (
             f"what was decided: it started at {_clock(since)}, before the oldest record that is"
             " kept; newer ones have taken the place of its record"
         )
-    kept = count(len(records), "record")
+    if served:
+        return (
+            "who decided: its config.json was changed for a GPU, and no record is about it: its"
+            " engine did that by CDI, or the record was removed"
+        )
     return (
-        f"who decided: it started at {_clock(since)}, and none of the {kept} is about it. So"
-        " it asked for no GPU, its engine gave it one by CDI, or nvct was not there yet"
+        f"who decided: it started at {_clock(since)}, and none of {count(len(records), 'record')}"
+        " is about it: it asked for no GPU, its engine gave it one by CDI, or nvct was not there"
     )
 
 

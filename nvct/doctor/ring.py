@@ -115,7 +115,7 @@ def _read_file(ring: Ring, name: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        why = "it is a link" if error.errno == errno.ELOOP else _why(error)
+        why = "it is a link: nothing is recorded" if error.errno == errno.ELOOP else _why(error)
         ring.problems.append(f"{path}: {why}")
         ring.is_readable = error.errno == errno.ELOOP
         return

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`nvct explain CONTAINER` beside real engines: who asked for what, what went in and was left out."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from tests.engines import configured
+from tests.engines.box import PROGRAMS
+from tests.engines.cri import Pod
+from tests.engines.daemons import IMAGE, Containerd, Docker, Podman
+from tests.engines.releases import of_release
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.engines.box import Box
+    from tests.engines.daemons import Daemon
+
+pytestmark = pytest.mark.slow
+TRIXIE = pytest.mark.parametrize("release", [of_release("trixie")])
+UTILITY = "NVIDIA_DRIVER_CAPABILITIES=utility"
+ASKS = ("--name=mine", "--runtime=nvidia", "--env=NVIDIA_VISIBLE_DEVICES=2", f"--env={UTILITY}")
+WAIT = "sleep 98765"
+
+
+def explained(daemon: Daemon, word: str) -> dict[str, Any]:
+    """Return what `nvct explain` says about a container; also as a text, which must not fail."""
+    text = daemon.box.call(f"{PROGRAMS}/nvct", "explain", word)
+    assert text.returncode == 0, text
+    done = daemon.box.call(f"{PROGRAMS}/nvct", "explain", word, "--format=json")
+    (container,) = json.loads(done.stdout)
+    assert isinstance(container, dict)
+    print(text.stdout, text.stderr)
+    return container
+
+
+def is_explained(container: dict[str, Any], by: str) -> None:
+    creation = container["creation"]
+    assert {"text": "NVIDIA_VISIBLE_DEVICES asks for 2", "by": by} in creation["asked"]
+    assert {"text": UTILITY, "by": by} in creation["asked"]
+    assert "driver capabilities utility" in creation["resolved"]
+    assert "/dev/nvidia2" in creation["went in"][1].split()
+    assert "compute" in [part["capability"] for part in creation["left out"]]
+    assert creation["policy"] == ["no rules"]
+    assert creation["took"].endswith(" ms")
+    assert creation["unknown"] == []
+    assert [use["gpu"] for use in container["uses"]] == [2]
+
+
+def forget(daemon: Daemon) -> None:
+    """Remove the records, as a ring does that is full."""
+    daemon.box.call("sh", "-c", "rm -f /run/nvct/decisions*")
+
+
+@TRIXIE
+def test_docker(machine_of: Callable[[str], Box], release: str) -> None:
+    docker = configured.started(lambda: Docker(machine_of(release)))
+    docker.configure()
+    done = docker.docker("run", "--detach", "--network=none", *ASKS, IMAGE, *WAIT.split())
+    assert done.returncode == 0, done
+    container = explained(docker, "mine")
+    is_explained(container, "the user")
+    assert (container["creation"]["engine"], container["creation"]["image"]) == ("Docker", IMAGE)
+    forget(docker)
+    creation = explained(docker, "mine")["creation"]
+    assert {"text": "NVIDIA_VISIBLE_DEVICES=2", "by": "the user"} in creation["asked"]
+    assert creation["left out"] == []
+    assert len(creation["unknown"]) == 1
+    assert docker.docker("rm", "--force", "mine").returncode == 0
+    docker.stop()
+
+
+@TRIXIE
+def test_podman(machine_of: Callable[[str], Box], release: str) -> None:
+    podman = configured.started(lambda: Podman(machine_of(release)))
+    podman.configure()
+    group = f"--cgroup-parent=/{podman.box.cgroup}"
+    done = podman.podman("run", "--detach", "--network=none", group, *ASKS, IMAGE, *WAIT.split())
+    assert done.returncode == 0, done
+    container = explained(podman, "mine")
+    is_explained(container, "the user")
+    assert (container["creation"]["engine"], container["creation"]["image"]) == ("Podman", IMAGE)
+    forget(podman)
+    creation = explained(podman, "mine")["creation"]
+    assert {"text": "NVIDIA_VISIBLE_DEVICES=2", "by": "the user"} in creation["asked"]
+    assert podman.podman("rm", "--force", "--time=0", "mine").returncode == 0
+
+
+@TRIXIE
+def test_containerd(machine_of: Callable[[str], Box], release: str) -> None:
+    containerd = configured.started(lambda: Containerd(machine_of(release), 2))
+    containerd.configure()
+    containerd.restart()
+    env = {"NVIDIA_VISIBLE_DEVICES": "2", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
+    pod = Pod(handler="nvidia", env=env)
+    thread = threading.Thread(target=containerd.pod, args=(WAIT, pod))
+    thread.start()
+
+    def rows() -> list[dict[str, Any]]:
+        done = containerd.box.call(f"{PROGRAMS}/nvct", "ps", "--format=json")
+        return list(json.loads(done.stdout))
+
+    try:
+        containerd.box.until(lambda: len(rows()) == 1, "containerd.log")
+        name = str(rows()[0]["container"])
+        container = explained(containerd, name)
+        forget(containerd)
+        creation = explained(containerd, name)["creation"]
+    finally:
+        containerd.box.call("pkill", "-KILL", "-f", f"^{WAIT}")
+        thread.join()
+    is_explained(container, "")
+    assert container["creation"]["engine"] == "containerd"
+    assert creation["went in"][0].startswith("its config.json has /dev/nvidia")
+    assert len(creation["unknown"]) == 2
+    containerd.stop()
