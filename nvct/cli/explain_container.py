@@ -82,7 +82,8 @@ def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         opened = f", open in {use['command']} ({use['pid']})" if use["pid"] else ""
         yield "has", f"GPU {use['gpu']}{mig}{opened}"
     if one["pid"] and not one["uses"]:
-        yield "has", one["problem"] or "no GPU"
+        nodes = f"{' '.join(one['nodes'])} in its /dev" if one["nodes"] else ""
+        yield "has", nodes or one["problem"] or "no GPU"
 
 
 def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -8,6 +8,7 @@ the /dev of its first process.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 
 from nvct.doctor import reconstruction
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from nvct.host.roots import Roots
 
 
+ID_LENGTH = 64
+GPU_NODE = re.compile(r"nvidia\d+")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """A running container.
@@ -37,11 +42,13 @@ class Found:
         id: of the engine, "" for a process in no container.
         pid: of its first process.
         labels: container, namespace, pod.
+        has_group: whether its control group names it, by which its processes are found.
     """
 
     id: str
     pid: int
     labels: Mapping[str, str]
+    has_group: bool = True
 
     @property
     def name(self) -> str:
@@ -86,7 +93,8 @@ def find(
     containers = Containers(host)
     containers.refresh()
     own = engine_files.own_names(env or {})
-    running = [_named(one, own) for one in _all(roots, containers)]
+    every = [*_all(roots, containers), *_watched(roots)]
+    running = [_named(one, own) for one in {one.id: one for one in reversed(every)}.values()]
     found = [one for one in running if _is_meant(one, word)]
     if not found and word.isdecimal() and word.isascii():
         labels = containers.labels(int(word))
@@ -150,6 +158,7 @@ def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, A
         "creation": creation,
         "decisions": records,
         "uses": own,
+        "nodes": [] if found.has_group else _nodes(around.roots, found.pid),
     }
 
 
@@ -170,6 +179,33 @@ def _evidence(
         log=around.log,
         started_s=started(around.roots.proc, found.pid) if found.pid else None,
     )
+
+
+def _nodes(roots: Roots, pid: int) -> list[str]:
+    """Return the names of the GPUs' device nodes in the /dev of a process."""
+    names = procfs.list_directory(f"{roots.proc}/{pid}/root/dev")
+    return sorted(name for name in names if GPU_NODE.fullmatch(name))
+
+
+def _watched(roots: Roots) -> Iterator[Found]:
+    """Yield the containers of Podman whose control group does not name them.
+
+    Such are those of a user without control groups. conmon has the id as its option -c and is the
+    parent of the first process. Another user's conmon is not believed.
+    """
+    for name in procfs.list_directory(roots.proc):
+        folder = f"{roots.proc}/{name}"
+        if not name.isdecimal() or procfs.read_text(f"{folder}/comm") != "conmon\n":
+            continue
+        words = (procfs.read_text(f"{folder}/cmdline") or "").split("\0")
+        children = (procfs.read_text(f"{folder}/task/{name}/children") or "").split()
+        try:
+            is_ours = os.stat(folder).st_uid == os.geteuid()
+            id_ = words[words.index("-c") + 1]
+        except (OSError, ValueError, IndexError):
+            continue
+        if is_ours and children and len(id_) == ID_LENGTH:
+            yield Found(id=id_, pid=int(children[0]), labels={}, has_group=False)
 
 
 def _named(one: Found, own: Mapping[str, str]) -> Found:

@@ -67,6 +67,8 @@ def read(folder: str) -> Ring:
         return _unreadable(ring, _why(error))
     if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
         return _unreadable(ring, "it is no folder: nothing is recorded")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return _unreadable(ring, "only root can read it: run it with sudo")
     forbidden = OTHERS_MAY_READ if folder == AGENT_DIR else NO_OTHERS
     if status.st_uid == os.geteuid() and status.st_mode & forbidden:
         mode = f"{status.st_mode & 0o7777:o}"

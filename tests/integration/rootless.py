@@ -16,7 +16,7 @@ from nvct.launcher.install import Built, install
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 UID = 5001
 SUB_ID = 300_000
@@ -127,15 +127,21 @@ class User:
             encoding="utf-8",
         )
         store = [f"--root={self.home}/store-{name}", f"--runroot={self.home}/run-{name}"]
+        env = {"CONTAINERS_CONF": str(conf), "PODMAN_IGNORE_CGROUPSV1_WARNING": "1"}
+        return self.do("podman", *store, "--storage-driver", "vfs", *words, env=env)
+
+    def do(
+        self, program: str, *words: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program as this user."""
         return subprocess.run(
             [
                 "setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups",
-                "--inh-caps=-all", "podman", *store, "--storage-driver", "vfs", *words,
+                "--inh-caps=-all", program, *words,
             ],
             env={
                 "PATH": os.environ["PATH"], "HOME": str(self.home),
-                "XDG_RUNTIME_DIR": str(self.home / "xdg"), "CONTAINERS_CONF": str(conf),
-                "PODMAN_IGNORE_CGROUPSV1_WARNING": "1",
+                "XDG_RUNTIME_DIR": str(self.home / "xdg"), **(env or {}),
             },
             cwd=self.home, capture_output=True, text=True, errors="replace", check=False,
             timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,

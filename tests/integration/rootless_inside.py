@@ -7,6 +7,7 @@ By the shim and by Podman's own CDI, of an image and with the user namespaces th
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 
@@ -54,6 +55,7 @@ def run_all(work: Path) -> None:
     archive = _image()
     for runtime in RUNTIMES:
         found.update(_run(user, runtime, archive))
+        found[f"explain-{runtime}"] = _explained(user, runtime)
     user.leave()
     (work / RESULTS).write_text(json.dumps(found, indent=1), encoding="utf-8")
 
@@ -93,6 +95,28 @@ def _run(user: rootless.User, runtime: str, archive: Path) -> dict[str, object]:
                 status, said = _without_gpu(user, runtime, usual) or (status, said)
             found[f"{way}-{runtime}-{space}"] = (status, done.stdout, said)
     return found
+
+
+def _explained(user: rootless.User, runtime: str) -> list[str]:
+    """Return what the user's `nvct explain` prints about a running container, by name and id."""
+    link = user.home / ".local/share/containers/storage"
+    os.makedirs(link.parent, exist_ok=True)
+    link.symlink_to(user.home / f"store-{runtime}")
+    device, _ = matrix.DEVICES
+    asks = [f"--env=NVIDIA_VISIBLE_DEVICES={device}", "--env=NVIDIA_DRIVER_CAPABILITIES=utility"]
+    words = ["--runtime", str(user.shim), "run", "--detach", "--name=mine", "--network=none"]
+    done = user.call(runtime, *words, *asks, "image:test", "/bin/sleep", "60")
+    if done.returncode:
+        raise SystemExit(f"SKIP: no rootless container stays: {done.stderr[-300:]}")
+    nvct = str(user.shim.with_name("nvct"))
+    try:
+        id_ = done.stdout.strip()
+        return [
+            user.do(nvct, *w).stdout for w in (("explain", "mine"), ("explain", id_), ("log",))
+        ]
+    finally:
+        user.call(runtime, "rm", "--force", "--time=0", "mine")
+        link.unlink()
 
 
 def _without_gpu(user: rootless.User, runtime: str, usual: list[str]) -> tuple[int, str] | None:

@@ -83,3 +83,19 @@ def test_a_user_s_container_gets_its_gpu(
     assert part(said, "nodes") == [f"/dev/{name} 666" for name in NODES], said
     assert part(said, "ldconfig") == ["1"], said
     assert part(said, "writable") == [], "a container can write the host's driver"
+
+
+@pytest.mark.parametrize("runtime", rootless_inside.RUNTIMES)
+def test_a_user_s_container_is_explained(runtime: str, found: dict[str, Any]) -> None:
+    by_name, by_id, log = found[f"explain-{runtime}"]
+    assert by_name == by_id
+    head, *lines = by_name.splitlines()
+    assert re.fullmatch(r"mine  \(id [0-9a-f]{12}, process \d+\)", head)
+    for line in (
+        "  asked    NVIDIA_VISIBLE_DEVICES asks for 0  (by image or user: no file tells which)",
+        "           /dev/nvidiactl /dev/nvidia0",
+        "  has      nvidia0 in its /dev",
+    ):
+        assert line in lines
+    assert "  left out compute (" in by_name
+    assert "NVIDIA_VISIBLE_DEVICES: 0; jit-cdi" in log.splitlines()[-1]

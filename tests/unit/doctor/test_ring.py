@@ -15,6 +15,7 @@ from nvct.container import recorder
 from nvct.container.plan.store import Store
 from nvct.doctor import decisions, ring
 from nvct.errors import RequestError
+from nvct.linux import files
 from nvct.sim import container_support
 from tests.support.shim_lab import BOOT, PROGRAM, REPOSITORY, Lab, started
 
@@ -216,7 +217,7 @@ def test_a_huge_file_is_not_read(lab: Lab) -> None:
 def test_a_file_that_shrinks_while_it_is_read(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     write(lab, 100)
     path = lab.run_dir / recorder.NAME
-    read_all = ring.read_all
+    read_all = files.read_all
 
     def shrunk(fd: int, size: int, limit: int) -> bytes | None:
         os.truncate(path, 1000)
