@@ -9,12 +9,19 @@ import os
 
 import click
 
+from nvct.cli import screen
 from nvct.cli.options import say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.agent.kubernetes import fleet
     from nvct.agent.kubernetes.cluster import Cluster
 
+HEADER = ("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "READY", "REASON")
+DOMAIN, VENDOR = "nvidia.com/", "NVIDIA-"
+"""Left out of the table, for a terminal's width; --output json has them."""
 KUBECONFIG = click.option(
     "--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE",
     help="Access to the cluster.  [default: this pod's service account, or ~/.kube/config]",
@@ -76,14 +83,22 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
     if form == "json":
         click.echo(json.dumps([node._asdict() for node in nodes], indent=2))
         return
-    rows = [("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "READY", "REASON")]
+    if not nodes:
+        say("no node has a GPU, and no pod of the agent runs: is --namespace the agent's?")
+    for line in table(nodes, screen.columns()) if nodes else ():
+        click.echo(line)
+
+
+def table(nodes: Sequence[fleet.GpuNode], width: int) -> Iterator[str]:
+    """Yield the lines about nodes; a resource of nvidia.com is named without its domain."""
+    rows: list[tuple[str, ...]] = [HEADER]
     for node in nodes:
-        gpus = ",".join(f"{name}={count}" for name, count in node.gpus.items())
-        rows.append((node.name, gpus, *node[2:]))
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        click.echo("  ".join(cells).rstrip())
+        counts = node.gpus.items()
+        gpus = ",".join(f"{name.removeprefix(DOMAIN)}={count}" for name, count in counts)
+        product = node.product.removeprefix(VENDOR)
+        row = (node.name, gpus, node.driver, product, node.agent, node.ready, node.reason)
+        rows.append(tuple(cell or "-" for cell in row[:-1]) + row[-1:])
+    yield from screen.table(rows, width)
 
 
 def connect(kubeconfig: str) -> Cluster:

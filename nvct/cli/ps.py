@@ -9,9 +9,10 @@ import time
 
 import click
 
+from nvct.cli import screen
 from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle
-from nvct.errors import NvmlError, printable
+from nvct.errors import NvmlError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,12 +54,7 @@ def ps(*, watch: bool, form: str) -> None:
 
 def text(uses: Sequence[Use], *, is_root: bool = True) -> list[str]:
     """Return the lines of a table; others than root are told that they do not see everything."""
-    rows = [HEADER, *(_row(use) for use in uses)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADER))]
-    lines = [
-        "  ".join(f"{word:<{width}}" for word, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = [*screen.table([HEADER, *map(_row, uses)], screen.columns())]
     if not uses:
         lines = ["no process or container uses a GPU" + ("" if is_root else " as far as is seen")]
     return lines if is_root else [*lines, "Only root sees everything: run it with sudo."]
@@ -68,7 +64,7 @@ def _row(use: Use) -> tuple[str, ...]:
     parts = (use.labels.get(name, "") for name in ("namespace", "pod", "container"))
     where = "/".join(part for part in parts if part) or use.unit
     memory = "-" if use.memory is None else f"{use.memory >> 20} MiB"
-    row = (
+    return (
         str(use.device.gpu),
         use.device.instance or "-",
         str(use.pid or "-"),
@@ -76,7 +72,6 @@ def _row(use: Use) -> tuple[str, ...]:
         use.command or "-",
         where or "-",
     )
-    return tuple(printable(word) for word in row)
 
 
 def uses_of_host(roots: Roots) -> list[Use]:

@@ -12,9 +12,11 @@ import textwrap
 
 import click
 
+from nvct.errors import printable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 COMMAND = re.compile(r"`[^`]*`")
 GLUE = "\0"
@@ -25,6 +27,12 @@ COLORS = {"ok": "green", "LOOK": "red", "?": "yellow"}
 """Of the marks; the question mark is of what could not be seen."""
 NARROW = 40
 """Columns; a narrower terminal breaks lines itself."""
+
+
+GAP, BELOW = "  ", "    "
+"""Between columns, and before a last column that stands below its row."""
+LAST_COLUMN = 44
+"""The fewest columns for long texts in the last column of a table: room for a UUID."""
 
 
 def columns() -> int:
@@ -53,6 +61,47 @@ def wrapped(head: str, text: str, width: int, indent: int | None = None) -> Iter
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
     yield from (line.replace(GLUE, " ") for line in lines or [head.rstrip()])
+
+
+def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    """Yield the lines of a table of any texts; the first row is the header.
+
+    The last column is broken to the width, in lines below it, or if it has no room there, below
+    the row. The others are never broken: their words are to be copied. If they do not fit
+    together, each row is a paragraph that names its columns.
+
+    Args:
+        rows: of equal length.
+        width: of a line; 0 for no limit.
+    """
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    left = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
+    if NARROW <= width < left:
+        yield from _paragraphs(cells, width)
+        return
+    fits = width - left >= min(widths[-1], LAST_COLUMN)
+    for row in cells:
+        head = "".join(
+            f"{cell:<{size}}{GAP}" for cell, size in zip(row, widths[:-1], strict=False)
+        )
+        if fits or width < NARROW or not row[-1]:
+            yield from wrapped(head, row[-1], width)
+        else:
+            yield head.rstrip()
+            yield from wrapped(BELOW, row[-1], width)
+
+
+def _paragraphs(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
+    header, *others = rows
+    names = [name.lower() for name in header[1:-1]]
+    for first, *middle, last in others:
+        yield first
+        cells = (
+            f"{name}{GLUE}{cell}" for name, cell in zip(names, middle, strict=True) if cell != "-"
+        )
+        yield from wrapped(BELOW, ", ".join(cells), width)
+        yield from wrapped(BELOW, last, width) if last else ()
 
 
 def wait_for_end(seconds: float) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 
 import click
 
+from nvct.cli import screen
 from nvct.cli.formats import format_option
 from nvct.cli.lazy import LazyGroup
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
@@ -18,12 +19,13 @@ from nvct.host.nvml.mig_model import MigState
 from nvct.mig import layers, tables
 from nvct.mig import plan as plans
 from nvct.mig.holders import holders as find_holders
-from nvct.mig.layout import layout_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, TypeAlias
+
+    from rich.text import Text
 
     from nvct.mig.config import Spec
 
@@ -75,7 +77,7 @@ def plan(
 ) -> None:
     """Print the changes that apply would make to each GPU, as a picture and as a list.
 
-    A place is a memory slice. Nothing is changed.
+    GPUs that are the same are one picture. A place is a memory slice. Nothing is changed.
 
     Example: nvct mig plan -c all-balanced --gpu H100-80GB
     """
@@ -87,15 +89,16 @@ def plan(
     out = picture.console()
     width = picture.slice_width(out)
     changed = {gpu.uuid for gpu in made.changed(state)}
+    groups: dict[tuple[str, ...], tuple[list[int], list[Text]]] = {}
     for gpu in map(tables.with_placements, state.gpus):
-        out.print(f"GPU {gpu.index}  {gpu.name}")
-        out.print("  now    ", picture.layout_line(gpu, layout_of(gpu), width))
-        if gpu.uuid in changed:
-            out.print("  then   ", picture.layout_line(gpu, made.layouts[gpu.uuid], width))
-            for line in picture.change_lines(gpu, made.layouts[gpu.uuid]):
-                out.print("        ", line)
-        else:
-            out.print("  stays as it is")
+        layout = made.layouts[gpu.uuid] if gpu.uuid in changed else None
+        lines = picture.plan_lines(gpu, layout, width)
+        key = (gpu.name, *(line.plain for line in lines))
+        groups.setdefault(key, ([], lines))[0].append(gpu.index)
+    for (name, *_), (indices, lines) in groups.items():
+        out.print(f"GPU {picture.numbers(indices)}  {name}", markup=False)
+        for line in lines:
+            out.print(line)
 
 
 @click.command(cls=GoStyle)
@@ -119,7 +122,8 @@ def configs(given: object, *, config_file: str, form: str) -> None:
         return
     from nvct.cli.mig import picture
 
-    picture.console().print(picture.configs_table(rows))
+    for line in screen.table(picture.configs_rows(rows), screen.columns()):
+        click.echo(line)
 
 
 @click.command(cls=GoStyle)
@@ -130,8 +134,8 @@ def configs(given: object, *, config_file: str, form: str) -> None:
 def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
     """Print the MIG profiles of this machine's GPUs, once for each model, or of a built-in table.
 
-    `instances` is the number of instances that a GPU can have, `places` are the memory slices
-    where one can begin.
+    INSTANCES is the number of instances that a GPU can have, COMPUTE and MEMORY are the slices of
+    one, STARTS AT the memory slices where one can begin.
     """
     if every:
         gpus = [tables.gpu_of(table) for table in tables.tables()]
@@ -150,7 +154,8 @@ def profiles(given: object, *, gpu_model: str, every: bool, form: str) -> None:
         return
     from nvct.cli.mig import picture
 
-    picture.console().print(picture.profiles_table(gpus))
+    for line in screen.table(picture.profiles_rows(gpus), screen.columns()):
+        click.echo(line)
 
 
 @click.command(cls=GoStyle)

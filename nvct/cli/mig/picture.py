@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from nvct.mig import steps as changes
-from nvct.mig.layout import COMPUTE_SLICES, device_name
+from nvct.mig.layout import COMPUTE_SLICES, device_name, layout_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nvct.host.nvml.mig_model import MigGpu
     from nvct.mig.layout import Layout, Part
@@ -29,7 +29,8 @@ COLORS = ("cyan", "green", "yellow", "magenta", "blue", "red")
 
 def console() -> Console:
     """Return the console; without a terminal its lines are not broken."""
-    made = Console(highlight=False, soft_wrap=True)
+    plain = bool(os.environ.get("NO_COLOR"))  # rich would still write bold and dim
+    made = Console(highlight=False, soft_wrap=True, color_system=None if plain else "auto")
     if not made.is_terminal:
         made.width = 200
     return made
@@ -71,26 +72,46 @@ def memory_slices(gpu: MigGpu) -> int:
     return max(ends, default=0)
 
 
-def configs_table(rows: Iterable[Mapping[str, object]]) -> Table:
-    """Return a table of named configurations."""
-    table = Table("configuration", "from", "fits", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(str(row["name"]), str(row["layer"]), "yes" if row["fits"] else "no")
-    return table
+def configs_rows(rows: Iterable[Mapping[str, object]]) -> list[tuple[str, ...]]:
+    """Return a table of named configurations, with its header."""
+    table = [(str(row["name"]), str(row["layer"]), "yes" if row["fits"] else "no") for row in rows]
+    return [("CONFIGURATION", "FROM", "FITS"), *table]
 
 
-def profiles_table(gpus: Iterable[MigGpu]) -> Table:
-    """Return a table of the profiles of GPUs, a row for each profile."""
-    table = Table("GPU", "profile", "instances", "slices", "places", box=None, pad_edge=False)
+def profiles_rows(gpus: Iterable[MigGpu]) -> list[tuple[str, ...]]:
+    """Return a table of the profiles of GPUs, a row for each profile, with its header."""
+    table = [("GPU", "PROFILE", "INSTANCES", "COMPUTE", "MEMORY", "STARTS AT")]
     for gpu in gpus:
         for profile in sorted(gpu.profiles, key=lambda each: (each.slices, each.limit, each.name)):
-            places = ",".join(str(place.start) for place in profile.placements)
-            size = profile.placements[0].size if profile.placements else 0
-            table.add_row(
+            places = profile.placements
+            row = (
                 gpu.name, profile.name, str(profile.limit), str(profile.slices),
-                f"{places or '?'} of size {size}" if size else "NVML does not say",
+                str(places[0].size) if places else "-",
+                numbers([place.start for place in places]) or "NVML does not say",
             )  # fmt: skip
-    return table
+            table.append(row)
+    return [*table]
+
+
+def plan_lines(gpu: MigGpu, layout: Layout | None, width: int = WIDTH) -> list[Text]:
+    """Return the lines about a GPU: what it has, and what it gets; None if it stays as it is."""
+    now = Text("  now     ") + layout_line(gpu, layout_of(gpu), width)
+    if layout is None:
+        return [now, Text("  stays as it is")]
+    then = Text("  then    ") + layout_line(gpu, layout, width)
+    changes_of = [Text("         ") + line for line in change_lines(gpu, layout)]
+    return [now, then, *changes_of]
+
+
+def numbers(indices: Sequence[int]) -> str:
+    """Return sorted numbers as a person writes them, such as 0-2, 4."""
+    runs: list[list[int]] = []
+    for index in indices:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def change_lines(gpu: MigGpu, layout: Layout) -> list[Text]:

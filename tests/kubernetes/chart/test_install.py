@@ -52,7 +52,7 @@ pytestmark = pytest.mark.slow
 README = CHART.parents[2] / "README.md"
 MANIFESTS = CHART.parents[1] / "kubernetes"
 AGENT = "/run/nvct-agent/agent.sock"
-READY_ROW = rf"(?m)^{NODE}  nvidia.com/gpu={GPUS}  [\d.]+ +\S+ +Ready  True$"
+READY_ROW = rf"(?m)^{NODE}  gpu={GPUS}  [\d.]+ +\S+ +Ready  True$"
 AGENTS_MIB = 80
 """Proportional set sizes of the agent and of NVML's processes, with all tasks of the chart."""
 FROM_NOTHING_S = 60.0

@@ -7,8 +7,10 @@ import io
 from collections import Counter
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from nvct.cli.main import program
 from nvct.cli.mig import picture
 from nvct.mig import tables
 from nvct.mig.search import layout_for
@@ -32,3 +34,24 @@ def test_a_picture_fits_on_a_narrow_terminal(model: str, wish: str, shown: str) 
     assert len(f"  then    {line}") <= 80
     wide = picture.layout_line(gpu, layout).plain
     assert len(f"  then    {wide}") <= picture.LINE
+
+
+def test_the_tables_say_where_an_instance_can_begin() -> None:
+    (header, *rows) = picture.profiles_rows([tables.gpu_of(tables.of_name("A100-80GB"))])
+    assert header == ("GPU", "PROFILE", "INSTANCES", "COMPUTE", "MEMORY", "STARTS AT")
+    assert ("A100 80GB", "1g.20gb", "4", "1", "2", "0, 2, 4, 6") in rows
+    assert ("A100 80GB", "1g.10gb", "7", "1", "1", "0-6") in rows
+
+
+def test_nothing_is_bold_or_dim_without_colors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert picture.console().color_system is None
+
+
+def test_equal_gpus_are_one_picture() -> None:
+    words = ["mig", "plan", "-c", "all-balanced", "--gpu", "A100-80GB", "--count", "4"]
+    done = CliRunner().invoke(program("nvct"), words)
+    assert done.exit_code == 0, done.output
+    assert [line for line in done.stdout.splitlines() if line.startswith("GPU")] == [
+        "GPU 0-3  A100 80GB"
+    ]

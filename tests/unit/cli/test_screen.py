@@ -56,3 +56,35 @@ def test_colors_can_be_switched_off(
 
 def test_no_terminal_no_color() -> None:
     assert screen.colored("LOOK", "red") == "LOOK"
+
+
+ROWS = [
+    ("NODE", "GPUS", "REASON"),
+    ("a", "gpu=8", "no driver\x1b[2J on this node, " * 3),
+    ("b", "", ""),
+]
+
+
+def test_a_table_breaks_its_last_column_only() -> None:
+    lines = list(screen.table(ROWS, 60))
+    assert lines[0] == "NODE  GPUS   REASON"
+    assert lines[1].startswith("a     gpu=8  no driver\\x1b[2J")
+    assert all(line.startswith(" " * 13) for line in lines[2:-1])
+    assert lines[-1] == "b"
+    assert max(map(len, lines)) <= 60
+
+
+def test_a_last_column_without_room_stands_below_its_row() -> None:
+    wide = [("NODE", "GPUS", "REASON"), ("n" * 30, "gpu=8", "the driver is not loaded here")]
+    lines = list(screen.table(wide, 50))
+    assert lines[:2] == [f"{'NODE':<30}  GPUS", "    REASON"]
+    assert lines[2:] == ["n" * 30 + "  gpu=8", "    the driver is not loaded here"]
+
+
+def test_columns_that_do_not_fit_together_become_a_paragraph() -> None:
+    wide = [("NODE", "GPUS", "AGENT", "REASON"), ("n" * 38, "gpu=8", "-", "not loaded here")]
+    assert list(screen.table(wide, 50)) == ["n" * 38, "    gpus gpu=8", "    not loaded here"]
+
+
+def test_a_table_for_a_pipe_has_a_line_for_each_row() -> None:
+    assert len(list(screen.table(ROWS, 0))) == len(ROWS)
