@@ -17,11 +17,13 @@ from nvct.errors import NvctError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 HEAD = len("2026-11-24 00:00:00 refused ")
 """Of a line: date, time and outcome."""
 INDENT = 4
+SHORT = 12
+"""Digits of an id, as engines show it."""
 NOTHING = (
     "no such decision is recorded: the container asked for no GPU, its engine served it by CDI, or"
     " the record is gone"
@@ -54,7 +56,7 @@ def log(
         outcome=outcome or "",
         since_s=time.time() - 60 * since if since is not None else 0.0,
     )
-    places = decisions.folders(os.environ)
+    places, names = decisions.folders(os.environ), _names()
     found = decisions.look(places, wanted)
     for problem in found.problems:
         say(f"warning: {problem}")
@@ -62,19 +64,29 @@ def log(
         say(NOTHING)
     if follow:
         for record in decisions.follow(places, wanted, screen.wait_for_end):
-            _show(record, form)
+            _show(record, form, names)
         raise BrokenPipeError
     for record in found.records:
-        _show(record, form)
+        _show(record, form, names)
     if not any(one.is_readable for one in found.rings):
         sys.exit(1)
 
 
-def _show(record: Mapping[str, str], form: str) -> None:
+def _names() -> Callable[[str], str]:
+    """Return what finds the name of a container's id."""
+    from nvct.host.containers import Containers
+    from nvct.host.engine_files import own_names
+
+    containers, own = Containers(), own_names(os.environ)
+    containers.refresh()
+    return lambda id_: own.get(id_) or containers.name_of(id_)
+
+
+def _show(record: Mapping[str, str], form: str, name_of: Callable[[str], str]) -> None:
     if form == "json":
         click.echo(json.dumps(record))
         return
-    line, color = text(record), "red" if record["outcome"] == "refused" else None
+    line, color = text(record, name_of), "red" if record["outcome"] == "refused" else None
     head, rest = line[:HEAD], line[HEAD:]
     first, *more = screen.wrapped(head, rest, screen.columns(), INDENT)
     click.echo(screen.colored(head, color) + first[HEAD:])
@@ -94,10 +106,13 @@ def _ids(word: str) -> tuple[str, ...]:
     return tuple(one.id for one in running if one.id)
 
 
-def text(record: Mapping[str, str]) -> str:
-    """Return a record as a line."""
-    from nvct.doctor.decisions import subject
+def text(record: Mapping[str, str], name_of: Callable[[str], str] | None = None) -> str:
+    """Return a record as a line, with a container's name and short id instead of its path."""
+    from nvct.doctor.decisions import container_of, subject
 
+    id_ = container_of(record)
+    name = name_of(id_) if id_ and name_of else ""
+    about = f"{name} {id_[:SHORT]}".lstrip() if id_ else subject(record)
     if record["outcome"] == "refused":
         hint = record.get("hint", "")
         what = f"{record.get('error', '')}{f'; {hint}' if hint else ''} [{record.get('code', '')}]"
@@ -106,7 +121,7 @@ def text(record: Mapping[str, str]) -> str:
         what = "; ".join(part for part in parts if part)
     steps = f": {record['steps']}" if "steps" in record else ""
     took = f" ({record['took']}{steps})" if "took" in record else ""
-    return printable(f"{when(record)} {record['outcome']:<8}{subject(record)}: {what}{took}")
+    return printable(f"{when(record)} {record['outcome']:<8}{about}: {what}{took}")
 
 
 def when(record: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 
 from nvct.container.plan.store import run_dir
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from nvct.doctor.ring import Ring
 
 PAUSE_S = 0.5
+ID = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +119,12 @@ def follow(
             before, shown = shown, now
         if wait(PAUSE_S):
             return
+
+
+def container_of(record: Mapping[str, str]) -> str:
+    """Return the id in a bundle's path, as Docker, Podman, containerd and CRI-O have it, or ""."""
+    parts = record.get("bundle", "").split("/")
+    return next((part for part in reversed(parts) if ID.fullmatch(part)), "")
 
 
 def subject(record: Mapping[str, str]) -> str:

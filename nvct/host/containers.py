@@ -85,6 +85,12 @@ class Containers:
             docker = []
         return [*podman, *(id_ for id_ in docker if self._docker_name(id_) == name)]
 
+    def name_of(self, id_: str) -> str:
+        """Return the name of a container, as namespace/pod/container; "" if none is known."""
+        labels = self._known(id_)
+        parts = (labels.get(name, "") for name in ("namespace", "pod", "container"))
+        return "/".join(part for part in parts if part)
+
     def _find(self, pid: int) -> tuple[str, Labels]:
         """Return the id of a process's container, and its names; ("", {}) without one.
 

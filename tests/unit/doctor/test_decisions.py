@@ -122,7 +122,7 @@ def test_the_log_of_a_running_container_is_found_by_its_name(
         recorder.refused(store, "shim", f"/run/{name}", RequestError("no such GPU"))
     store.close()
 
-    assert f"/run/{id_}: no such GPU" in log(lab, "train")
+    assert f"refused {id_[:12]}: no such GPU" in log(lab, "train")
     assert "other" not in log(lab, "train")
 
 
