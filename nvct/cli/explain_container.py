@@ -10,7 +10,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.explain_text import left_out
-from nvct.cli.options import say, settings_in_force
+from nvct.cli.options import say, say_if_inside, settings_in_force
 from nvct.errors import NvctError, UsageError, printable, shortened
 
 TYPE_CHECKING = False
@@ -56,6 +56,8 @@ def explain_container(word: str, form: str) -> None:
     for warning in around.log.problems:
         say(f"warning: {warning}")
     told = [{**one_container.told(one, uses, around), "problem": problem} for one in found]
+    if not any(one["decisions"] for one in told):
+        say_if_inside()
     if form == "json":
         click.echo(json.dumps(told, indent=2))
         return
@@ -72,7 +74,7 @@ def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     runs = f"process {one['pid']}" if one["pid"] else "does not run"
     yield "", f"{one['name']}  (id {str(one['id'])[:12] or '-'}, {runs})"
     if one["creation"] is None:
-        yield "decided", "nothing: it is in no container"
+        yield "decided", "nothing: it is in no container that is seen here"
     else:
         yield from _creation(one["creation"])
     for record in one["decisions"]:
@@ -82,8 +84,9 @@ def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         opened = f", open in {use['command']} ({use['pid']})" if use["pid"] else ""
         yield "has", f"GPU {use['gpu']}{mig}{opened}"
     if one["pid"] and not one["uses"]:
+        none = "no GPU" if os.geteuid() == 0 else "no GPU that this user can see"
         nodes = f"{' '.join(one['nodes'])} in its /dev" if one["nodes"] else ""
-        yield "has", nodes or one["problem"] or "no GPU"
+        yield "has", nodes or one["problem"] or none
 
 
 def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, say, settings_in_force
+from nvct.cli.options import GoStyle, say, say_if_inside, settings_in_force
 from nvct.errors import NvctError, printable
 
 TYPE_CHECKING = False
@@ -62,6 +62,7 @@ def log(
         say(f"warning: {problem}")
     if not found.records:
         say(NOTHING)
+        say_if_inside()
     if follow:
         for record in decisions.follow(places, wanted, screen.wait_for_end):
             _show(record, form, names)

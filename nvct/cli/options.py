@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from nvct.cli.context import flat, say, settings_in_force
@@ -18,7 +20,16 @@ if TYPE_CHECKING:
 else:
     ParamType = click.ParamType  # not generic before click 8.4
 
-__all__ = ["GoStyle", "Words", "drop_in_option", "flat", "say", "settings_in_force", "words"]
+__all__ = [
+    "GoStyle",
+    "Words",
+    "drop_in_option",
+    "flat",
+    "say",
+    "say_if_inside",
+    "settings_in_force",
+    "words",
+]
 
 
 class Words(ParamType):
@@ -35,6 +46,15 @@ class Words(ParamType):
         if isinstance(value, tuple):
             return value
         return tuple(word.strip() for word in str(value).split(",") if word.strip())
+
+
+def say_if_inside() -> None:
+    """Tell on stderr who finds nothing that this is a container, if it is one."""
+    from nvct.doctor import inside
+
+    note = inside.hint(os.environ)
+    if note:
+        say(note)
 
 
 def words(

@@ -11,7 +11,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle
+from nvct.cli.options import GoStyle, say_if_inside
 from nvct.errors import NvmlError
 
 TYPE_CHECKING = False
@@ -47,6 +47,8 @@ def ps(*, watch: bool, form: str) -> None:
             click.echo(json.dumps([use.to_dict() for use in uses], indent=2))
         else:
             click.echo("\n".join(text(uses, is_root=os.geteuid() == 0)))
+        if not uses:
+            say_if_inside()
         if not watch:
             return
         time.sleep(PAUSE_S)

@@ -24,6 +24,7 @@ MARKS = (".dockerenv", "run/.containerenv")
 OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
 VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
 """Of a pod, and of containers by the Container Interface of systemd."""
+INSIDE = "this is a container: what its host runs and records is not seen here"
 NAMED = 4
 NONE = ("", "void", "none")
 GPU_NODE = re.compile(r"nvidia\d+")
@@ -43,6 +44,11 @@ def is_container(env: Mapping[str, str], root: str = "/") -> bool:
         return True
     mounts = procfs.read_text(f"{root.rstrip('/')}/proc/self/mountinfo") or ""
     return any(name in env for name in VARIABLES) and bool(OVERLAY_ROOT.search(mounts))
+
+
+def hint(env: Mapping[str, str], root: str = "/") -> str:
+    """Return a sentence for who looks for containers or records from inside a container, or ""."""
+    return INSIDE if is_container(env, root) else ""
 
 
 def check(env: Mapping[str, str], root: str = "/") -> Part:
