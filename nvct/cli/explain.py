@@ -59,8 +59,10 @@ def explain(
     container could not be created. Run it as the user of the engine: it reads the config.toml and
     the plans of the user who runs it, and policy rules test the uid.
 
-    CONTAINER is the name, id or process of a container of this host: which GPUs it has, and what
-    was decided when it was created. One that was refused, or that has ended, is found by its id.
+    CONTAINER is the name, id or process of a container of this host: what it asked for and who
+    asked, what the policy said, what went in and was left out, how long that took, and which GPUs
+    it has. One that was refused, or that has ended, is found by its id. What cannot be known is
+    named.
 
     POD is NAMESPACE/NAME, or a name with --namespace. The API server is asked which devices it
     has, by which expression, or why it waits for some.

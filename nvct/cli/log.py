@@ -44,7 +44,9 @@ def log(
 
     CONTAINER is a container's id, another part of its bundle's path, or the name of a running
     container; for decisions of the agent a part of the resource, the claim or the device. Runtime,
-    hooks and agent keep the last decisions, each at most half a megabyte.
+    hooks and agent keep the last decisions, each at most half a megabyte. Beside a decision stands
+    how long it took: to read config.toml, to decide, and to deliver. Users other than root see
+    those of their own engines.
 
     Example: sudo nvct log --outcome refused --since 60
     """
