@@ -15,7 +15,7 @@ from nvct.errors import NvctError, UsageError, printable, shortened
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
 HEAD = 11
@@ -61,6 +61,11 @@ def explain_container(word: str, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(told, indent=2))
         return
+    show(told)
+
+
+def show(told: Sequence[Mapping[str, Any]]) -> None:
+    """Print what is known about containers."""
     width, before = screen.columns(), ""
     for name, line in (row for one in told for row in rows(one)):
         head = f"  {'' if name == before else name:<{HEAD - 2}}" if name else ""

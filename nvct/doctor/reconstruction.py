@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")
 INJECTED = f"{VISIBLE_DEVICES}=void"
 """In place of the request, where the shim or a CDI specification has served the container."""
+OWN_PREFIX = "NVIDIA_CTK_"
+"""Of variables that only specifications set."""
 RULE = re.compile(r"(?<=.); (?='[^']*' \((?:allow|ignore|deny)\) )")
 SLACK_S = 5.0
 """Between the start of a container's process and its record, whose clocks differ."""
@@ -86,7 +88,7 @@ def reconstructed(
 def _record(records: Sequence[Mapping[str, str]]) -> Mapping[str, str] | None:
     """Return the last decision of runtime or prestart hook about a request."""
     about = (one for one in reversed(records) if one.get("bundle") and one.get("asked"))
-    others = (one for one in reversed(records) if one.get("bundle") and one.get("notes"))
+    others = (one for one in reversed(records) if one.get("bundle"))
     return next(about, None) or next(others, None)
 
 
@@ -109,9 +111,17 @@ def _asked(
     for text in explanation.asked(bundle, settings):
         name = text.partition("=")[0]
         is_replaced = name == VISIBLE_DEVICES and INJECTED in bundle.env
-        if not (is_replaced or name == source or text in [one["text"] for one in found]):
+        is_known = name == source or text in [one["text"] for one in found]
+        if not (is_replaced or is_known or _is_injected(name, text, creation)):
             found.append({"text": text, "by": _by(name, creation)})
     return found
+
+
+def _is_injected(name: str, text: str, creation: Creation) -> bool:
+    """Return whether a variable is one of the edits, and was not asked."""
+    is_variable = " " not in name
+    was_asked = creation.env is None or text in creation.env
+    return is_variable and (name.startswith(OWN_PREFIX) or not was_asked)
 
 
 def _by_word(word: str) -> str:
@@ -246,6 +256,8 @@ def _without_record(evidence: Evidence) -> str:
     oldest = float(records[0]["time"]) if records else None
     if since is None:
         return "what was decided: nothing is recorded about it; the record may have been replaced"
+    if any(OWN_KIND in word for word in evidence.creation.words):
+        return "who decided: its engine gave it the device by CDI, which leaves no record"
     served = evidence.bundle is not None and INJECTED in evidence.bundle.env
     if (gone and oldest is not None and since < oldest + SLACK_S) or (gone and not records):
         return (

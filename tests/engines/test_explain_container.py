@@ -120,3 +120,20 @@ def test_containerd(machine_of: Callable[[str], Box], release: str) -> None:
     assert creation["went in"][0].startswith("its config.json has /dev/nvidia")
     assert len(creation["unknown"]) == 2
     containerd.stop()
+
+
+@TRIXIE
+def test_docker_s_own_flags(machine_of: Callable[[str], Box], release: str) -> None:
+    docker = configured.started(lambda: Docker(machine_of(release)))
+    docker.configure("--enable-cdi")
+    docker.restart()
+    words = ("run", "--detach", "--network=none")
+    for name, flag in (("gpus", "--gpus=device=2"), ("cdi", "--device=nvidia.com/gpu=2")):
+        done = docker.docker(*words, f"--name={name}", flag, IMAGE, *WAIT.split())
+        assert done.returncode == 0, done
+        container = explained(docker, name)
+        asked = container["creation"]["asked"]
+        assert {"text": flag.replace("=", " ", 1), "by": "the user"} in asked
+        assert [use["gpu"] for use in container["uses"]] == [2]
+        assert docker.docker("rm", "--force", name).returncode == 0
+    docker.stop()
