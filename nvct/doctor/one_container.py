@@ -166,14 +166,14 @@ def _evidence(
     found: Found, records: Sequence[dict[str, str]], around: Surroundings
 ) -> reconstruction.Evidence:
     folders = [record["bundle"] for record in records if record.get("bundle", "").startswith("/")]
-    folder = folders[-1] if folders else engine_files.bundle_of(found.id, around.env)
+    folder = folders[-1] if folders else engine_files.bundle_of(found.id, around.env, around.host)
     try:
         bundle = bundles.load(bundles.config_path(folder)) if folder else None
     except NvctError:
         bundle = None
     annotations = bundle.annotations if bundle else {}
     return reconstruction.Evidence(
-        creation=engine_files.creation_of(found.id, around.env, annotations),
+        creation=engine_files.creation_of(found.id, around.env, annotations, around.host),
         bundle=bundle,
         records=records,
         log=around.log,

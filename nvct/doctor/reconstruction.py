@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 
 from nvct.container.plan.store import Store, run_dir
+from nvct.container.recorder import CUT
 from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
 from nvct.doctor import explanation, left_out
 from nvct.doctor.model import count
@@ -69,6 +70,8 @@ def reconstructed(
     """
     record = _record(evidence.records)
     unknown = [] if record else [*_without_request(evidence), _without_record(evidence)]
+    if record and record.get("asked", "").endswith(CUT):
+        unknown.append("the whole request: a record keeps the start of a long one")
     leftover, uncertain = _left_out(record, settings, env) if record else ([], [])
     return {
         "engine": evidence.creation.engine,

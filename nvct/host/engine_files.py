@@ -74,15 +74,18 @@ class Creation:
         return values[-1].partition("=")[2] if values else None
 
 
-def creation_of(id_: str, env: Mapping[str, str], annotations: Mapping[str, str]) -> Creation:
+def creation_of(
+    id_: str, env: Mapping[str, str], annotations: Mapping[str, str], host: str = "/"
+) -> Creation:
     """Return what is known about the creation of a container.
 
     Args:
         id_: of the engine.
         env: of this process, whose user may have engines of his own.
         annotations: of the container's config.json.
+        host: the folder that has the engines' state.
     """
-    for data in ("/var/lib", *_own_data(env)):
+    for data in (f"{host.rstrip('/')}/var/lib", *_own_data(env)):
         found = _docker(data, id_) or _podman(data, id_)
         if found is not None:
             return found
@@ -109,9 +112,9 @@ def own_names(env: Mapping[str, str]) -> dict[str, str]:
     return names
 
 
-def bundle_of(id_: str, env: Mapping[str, str]) -> str:
+def bundle_of(id_: str, env: Mapping[str, str], host: str = "/") -> str:
     """Return the folder of a container's bundle; "" if none is found."""
-    patterns = list(BUNDLES)
+    patterns = [f"{host.rstrip('/')}{one}" for one in BUNDLES]
     for data in _own_data(env):
         run = env.get("XDG_RUNTIME_DIR", "")
         patterns += [one.replace("{run}", run).replace("{data}", data) for one in USERS_BUNDLES]
@@ -145,13 +148,15 @@ def _docker(data: str, id_: str) -> Creation | None:
 
 def _docker_words(host: Mapping[str, Any]) -> Iterator[str]:
     """Yield the flags of `docker run` that concern GPUs."""
-    for one in host.get("DeviceRequests") or ():
-        ids = ",".join(_texts(one.get("DeviceIDs")))
-        if one.get("Driver") == "cdi":
-            yield from (f"--device {word}" for word in _texts(one.get("DeviceIDs")))
-            continue
-        amount = "all" if one.get("Count") == -1 else str(one.get("Count"))
-        yield f"--gpus {f'device={ids}' if ids else amount}"
+    requests = host.get("DeviceRequests")
+    for one in requests if isinstance(requests, list) else ():
+        ids = _texts(one.get("DeviceIDs")) if isinstance(one, dict) else []
+        if ids and one.get("Driver") == "cdi":
+            yield from (f"--device {word}" for word in ids)
+        elif ids:
+            yield f"--gpus device={','.join(ids)}"
+        elif isinstance(one, dict) and isinstance(one.get("Count"), int):
+            yield f"--gpus {'all' if one['Count'] == -1 else one['Count']}"
     if host.get("Privileged") is True:
         yield "--privileged"
     if host.get("Runtime") not in (None, "", "runc"):
