@@ -27,8 +27,9 @@ NAME, OLD = "decisions.jsonl", "decisions.old.jsonl"
 LIMIT = 256 << 10
 RECORD, TEXT, ASKED = 4096, 400, 1000
 """Bytes of a record, characters of a text in it, and of a request: one may name 16 UUIDs."""
-LONGER = 12
-"""The most bytes that one character takes in ASCII JSON: a surrogate pair of escapes."""
+LONG_TEXTS = ("asked", "capabilities", "error", "hint", "nodes", "notes", "policy")
+SHORT = 33
+"""Characters of LONG_TEXTS, if the record is too long: JSON takes up to 12 bytes for one."""
 CUT = "..."
 """The end of a text that is longer."""
 FLAGS = (
@@ -149,7 +150,10 @@ def _append(
         fields |= _durations(times, time.monotonic())
     line = _line(fields, TEXT)
     if len(line) > RECORD:
-        line = _line(fields, TEXT // LONGER)
+        line = _line(fields, SHORT)
+    if len(line) > RECORD:
+        store.reason = f"{store.path}/{NAME}: a record is too long"
+        return
     try:
         fd = posix.open(NAME, FLAGS, 0o600, dir_fd=store.fd)
         try:
@@ -199,9 +203,11 @@ def _line(fields: Mapping[str, str], limit: int) -> bytes:
 
 
 def _cut(key: str, value: str, limit: int) -> str:
-    if len(value) <= limit or (key == "asked" and limit == TEXT and len(value) <= ASKED):
-        return value
-    return value[:limit] + CUT
+    if limit == SHORT and key not in LONG_TEXTS:
+        limit = TEXT
+    elif limit == TEXT and key == "asked":
+        limit = ASKED
+    return value if len(value) <= limit else value[:limit] + CUT
 
 
 def _inode(store: Store) -> int:

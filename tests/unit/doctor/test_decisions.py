@@ -17,7 +17,10 @@ from nvct.cli import screen
 from nvct.cli.log import text
 from nvct.cli.main import program
 from nvct.container import recorder
+from nvct.container.decide import Decision
+from nvct.container.plan.model import no_edits
 from nvct.container.plan.store import Store
+from nvct.container.request.model import Request
 from nvct.doctor import decisions, one_container, ring
 from nvct.errors import RequestError
 from tests.support.shim_lab import Lab
@@ -252,10 +255,22 @@ def test_the_agents_records_are_among_the_others(lab: Lab, tmp_path: Path) -> No
 
 def test_a_request_that_json_makes_long_is_recorded(lab: Lab) -> None:
     store = Store(str(lab.run_dir))
-    recorder.refused(store, "shim", "/run/a", RequestError("\U0001f600" * 400, hint="\x00" * 400))
+    long = "\U0001f600" * 5000
+    request = Request([long], long)
+    request.capabilities = [long]
+    request.extras.imex = [1]
+    decision = Decision(request)
+    decision.notes = [long]
+    decision.edits = [{**no_edits(), "nodes": [{"path": f"/dev/nvidia{long}"}]}]  # type: ignore[typeddict-item]
+    recorder.refused(
+        store, "shim", "/run/a", RequestError(long, hint="\x00" * 400),
+        times=[0.0, 0.0, 0.0, 0.0], decision=decision,
+    )  # fmt: skip
     store.close()
 
-    assert [record["bundle"] for record in records(lab)] == ["/run/a"]
+    (record,) = records(lab)
+    assert record["bundle"] == "/run/a"
+    assert (lab.run_dir / recorder.NAME).stat().st_size <= recorder.RECORD
 
 
 def test_a_file_that_another_process_has_renamed_is_not_renamed_again(
