@@ -42,6 +42,10 @@ class NvmlSession:
     The worker starts with the first call, and again with the first call after a crash or a
     missed deadline. A worker that does not answer is killed. A killed worker that survives waits
     in the kernel and keeps its handles: until it has ended, no other starts and calls fail.
+
+    Attributes:
+        first_answer_s: how long the first answer took, in seconds: the start of the worker, of
+            NVML, and of each GPU that nothing else uses. None until there is one.
     """
 
     def __init__(self, library: str, limit_s: float = LIMIT_S, serve: Serve | None = None) -> None:
@@ -58,6 +62,7 @@ class NvmlSession:
         self._serve = serve or _serve
         self._worker: WorkerProcess | None = None
         self._requests = 0
+        self.first_answer_s: float | None = None
 
     def report(self) -> NvmlReport:
         """Return what NVML reports about this machine: all of it.
@@ -169,8 +174,12 @@ class NvmlSession:
             worker = self._worker = WorkerProcess(lambda end: self._serve(end, self.path))
         if worker.killed:
             raise self._stuck(worker)
+        since = time.monotonic()
         try:
-            return parse(self._exchange(worker.connection, verb, arguments or {}))
+            answer = self._exchange(worker.connection, verb, arguments or {})
+            if self.first_answer_s is None:
+                self.first_answer_s = time.monotonic() - since
+            return parse(answer)
         except NvctError:  # an answer, too
             raise
         except TimeoutError as error:

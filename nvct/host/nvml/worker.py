@@ -49,6 +49,7 @@ VERBS: Mapping[str, str] = {
     "mig_destroy_compute": "mig_change",
     "mig_set_mode": "mig_change",
     "properties": "properties",
+    "readiness": "readiness",
     "report": "report",
     "samples": "samples",
     "topology": "topology",

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verb readiness, over a library in Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from types import SimpleNamespace
+
+import pytest
+
+from nvct.host.nvml import readiness_answer
+from nvct.host.nvml.calls import Calls
+from nvct.host.nvml.messages import MalformedMessageError
+from nvct.host.nvml.readiness import readiness
+from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
+from tests.unit.host.nvml.test_attributes import AttributedNvml, fabric
+
+BUS = "00000000:18:00.0"
+
+
+class ReadyNvml(AttributedNvml):
+    """GPUs with a persistence mode."""
+
+    def nvmlDeviceGetPersistenceMode(self, handle: dict[str, object]) -> object:  # noqa: N802
+        return self._known(handle, "persistence")
+
+    def nvmlDeviceGetPciInfo(self, handle: dict[str, object]) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(busId=self._known(handle, "bus").encode())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ({}, GpuReadiness(bus_id=BUS)),
+        ({"persistence": 1}, GpuReadiness(bus_id=BUS, persistence=True)),
+        (
+            {"persistence": 0, "fabric": fabric(2)},
+            GpuReadiness(bus_id=BUS, persistence=False, fabric=2),
+        ),
+        ({"fabric": fabric(3, status=999)}, GpuReadiness(bus_id=BUS, fabric=3, fabric_status=999)),
+    ],
+)
+def test_what_a_gpu_reports(gpu: dict[str, object], expected: GpuReadiness) -> None:
+    found = readiness(Calls(ReadyNvml({"bus": BUS, **gpu}, {})))
+
+    assert found == NvmlReadiness(gpus=(expected,))  # NVML refuses the second one
+    assert readiness_answer.readiness(json.loads(json.dumps(asdict(found)))) == found
+
+
+@pytest.mark.parametrize("value", [None, {}, {"gpus": [1]}, {"gpus": [{"bus_id": 1}]}])
+def test_a_malformed_answer_is_refused(value: object) -> None:
+    with pytest.raises(MalformedMessageError):
+        readiness_answer.readiness(value)  # type: ignore[arg-type]
