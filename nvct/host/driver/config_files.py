@@ -179,13 +179,27 @@ def _named_libraries(search: Search, host: Tree, file: DriverFile) -> set[str]:
         search.findings.warn(f"{file.host_path} can't be read: {error}")
         return set()
     text = (data or b"").decode("utf-8", "replace")
-    if file.host_path.endswith(".icd"):
-        return {line.strip() for line in text.splitlines()[:1] if line.strip()}
     try:
-        return {path for path in _library_paths(json.loads(text)) if path}
+        return libraries_in(text, is_icd=file.host_path.endswith(".icd"))
     except (ValueError, RecursionError) as error:
         search.findings.warn(f"{file.host_path} is no JSON: {error}")
         return set()
+
+
+def libraries_in(text: str, *, is_icd: bool) -> set[str]:
+    """Return the libraries that a configuration file names.
+
+    Args:
+        text: of the file.
+        is_icd: whether it is one of OpenCL, with a name in its first line, and not JSON.
+
+    Raises:
+        ValueError: it is no JSON.
+        RecursionError: its JSON is nested too deeply.
+    """
+    if is_icd:
+        return {line.strip() for line in text.splitlines()[:1] if line.strip()}
+    return {path for path in _library_paths(json.loads(text)) if path}
 
 
 def _library_paths(document: object) -> Iterator[str]:
