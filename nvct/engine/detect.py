@@ -99,6 +99,7 @@ def of_process(
         unit=process.unit,
         user_unit=process.user_unit,
         uid=process.uid,
+        path=process.env.get("PATH", "") if process.env else None,
         config=config,
         config_dir=process.path(_config_dir(process.engine, args, process.env, config)),
         root=process.root if other_file_system else files.root,

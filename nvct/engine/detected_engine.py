@@ -18,6 +18,7 @@ class Engine:
         unit: the systemd unit that runs it, or would start it; "" for none.
         user_unit: whether that is a unit of a user's own service manager.
         uid: the user it runs as.
+        path: the variable PATH of its process; None if that is unknown.
         socket: path of its API, "" if it has none.
         config: the main file that it reads, whether it exists or not.
         config_dir: the folder of drop-ins that it reads, too; "" if there is none or the main
@@ -40,6 +41,7 @@ class Engine:
     unit: str = ""
     user_unit: bool = False
     uid: int = 0
+    path: str | None = None
     socket: str = ""
     config: str = ""
     config_dir: str = ""

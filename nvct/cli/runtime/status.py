@@ -125,8 +125,8 @@ def _facts(engine_status: Status) -> Iterator[tuple[str, str]]:
         if state.spec_dirs:
             yield "CDI from", ", ".join(state.spec_dirs)
     yield from _in_force(engine_status)
-    for name in engine_status.missing:
-        yield "problem", f"the program of the runtime {name} is not there"
+    for text in engine_status.missing_programs():
+        yield "problem", text
     for fault in engine_status.faults:
         yield "problem", fault.text
     for text in engine.notes:
@@ -163,7 +163,7 @@ def _cdi(engine: Engine, state: State) -> bool | None:
 
 
 def _engine(engine: Engine) -> dict[str, Any]:
-    return {key: value for key, value in asdict(engine).items() if key != "root"}
+    return {key: value for key, value in asdict(engine).items() if key not in ("root", "path")}
 
 
 def document(engine_status: Status) -> dict[str, Any]:

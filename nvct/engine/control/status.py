@@ -56,6 +56,11 @@ class Status:
         in_force = self.running.state if self.running else None
         return in_force or self.state
 
+    def missing_programs(self) -> list[str]:
+        """Return a sentence about each registered runtime whose program is not there."""
+        programs = self.state.handlers if self.state else {}
+        return [_missing(self.engine, name, programs.get(name, "")) for name in self.missing]
+
     @property
     def is_default(self) -> bool:
         """Whether NVIDIA's runtime is the default."""
@@ -83,7 +88,9 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
         problem = "" if engine.leave else error.message
         return Status(engine=engine, problem=problem, running=reported)
     registered = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
-    missing = [name for name, path in sorted(registered.items()) if not _exists(path, files)]
+    missing = [
+        name for name, path in sorted(registered.items()) if not _exists(path, files, engine)
+    ]
     in_force = running.of(engine, state, ask)
     sentences = running.differences(engine, state, in_force, registered) if in_force else ()
     return Status(
@@ -119,6 +126,19 @@ def _is_other_users(engine: Engine) -> bool:
     return engine.uid not in (0, os.geteuid())
 
 
-def _exists(path: str, files: Files) -> bool:
-    """Report whether a program exists; the engine looks up a name without folders itself."""
-    return "/" not in path or os.access(files.at(path), os.X_OK)
+def _missing(engine: Engine, name: str, path: str) -> str:
+    program = f", {path}," if path else ""
+    if path and "/" not in path:
+        folders = engine.path or "empty"
+        return f"the program of its runtime {name}{program} is not on its PATH, which is {folders}"
+    return f"the program of its runtime {name}{program} is not there"
+
+
+def _exists(path: str, files: Files, engine: Engine) -> bool:
+    """Report whether a program exists; the engine looks up a name without folders on its PATH."""
+    if "/" in path:
+        return os.access(files.at(path), os.X_OK)
+    if not path or engine.path is None:
+        return True  # that cannot be seen
+    folders = (folder for folder in engine.path.split(":") if folder.startswith("/"))
+    return any(os.access(files.at(f"{folder}/{path}"), os.X_OK) for folder in folders)

@@ -104,6 +104,7 @@ class DockerHost:
         driver: version of the loaded driver, "" without one.
         elsewhere: what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or "".
         system_runtimes: the runtimes of /etc/docker/daemon.json.
+        hidden: why daemons may run that are not seen, "" if all are.
     """
 
     client: Client = Client()
@@ -113,6 +114,7 @@ class DockerHost:
     driver: str = ""
     elsewhere: str = ""
     system_runtimes: tuple[str, ...] = ()
+    hidden: str = ""
 
 
 def look(
@@ -149,6 +151,7 @@ def look(
         driver=procfs.driver_version(roots) or ("WSL" if platform.is_wsl(roots) else ""),
         elsewhere=bound[0].driver if bound else "",
         system_runtimes=_system_runtimes(files),
+        hidden=procfs.hidden_processes(proc),
     )
 
 

@@ -55,7 +55,7 @@ docker 28.5.2, runs as process 71
   default:   nvidia
   CDI:       on
   CDI from:  /etc/cdi, /run/cdi
-  problem:   the program of the runtime nvidia is not there
+  problem:   the program of its runtime nvidia, /usr/bin/nvidia-container-runtime, is not there
 """
     )
 
