@@ -31,6 +31,7 @@ UNSEEN = "?"
 @click.command(cls=GoStyle)
 @words("--only", text="Names of checks; all of them if none is named.")
 @click.option("--security", is_flag=True, help="Only what protects this host from others.")
+@click.option("--image", metavar="FOLDER", help="An unpacked image: has it what the driver needs?")
 @click.option("--fix", is_flag=True, help="Mend what was found: all of it, or nothing.")
 @click.option("--undo", is_flag=True, help="Take back the last --fix.")
 @click.option(
@@ -47,6 +48,7 @@ def doctor(
     *,
     only: tuple[tuple[str, ...], ...],
     security: bool,
+    image: str | None,
     fix: bool,
     undo: bool,
     dry_run: bool,
@@ -67,9 +69,10 @@ def doctor(
 
     if dry_run and not (fix or undo):
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
-    if undo and (only or security or bundle or form != "text"):
+    if undo and (only or security or image or bundle or form != "text"):
         raise UsageError("--undo takes back all of the last --fix", hint="nvct doctor --undo")
     node = node_of_host()
+    node.image = _unpacked(image)
     if undo:
         sys.exit(0 if doctor_fix.undo(node, state_dir, dry_run=dry_run) else 1)
     chosen = _chosen(flat(only), security=security)
@@ -82,6 +85,7 @@ def doctor(
         changed, failed = doctor_fix.fix(node, parts, state_dir, dry_run=dry_run)
         if changed:
             node = node_of_host()
+            node.image = image or ""
             done = _look(chosen, node)
     if bundle:
         _save(bundle, node, done)
@@ -90,6 +94,21 @@ def doctor(
     else:
         click.echo("\n".join(text(done, is_root=checks.sees_everything(), width=columns())))
     sys.exit(1 if failed or any(part.health == "attention" for _, part in done) else 0)
+
+
+def _unpacked(image: str | None) -> str:
+    """Return the folder of --image, "" without the option.
+
+    Raises:
+        UsageError: it is no folder.
+    """
+    if image is None:
+        return ""
+    from nvct.doctor.image_needs import UNPACK
+
+    if not os.path.isdir(image):
+        raise UsageError(f"--image: {image} is no folder with an unpacked image", hint=UNPACK)
+    return os.path.abspath(image)
 
 
 def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:

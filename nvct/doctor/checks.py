@@ -11,24 +11,30 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from nvct.cdi import registry
+from nvct.cdi import conflicts, registry
 from nvct.compile import live_host
 from nvct.container.plan.store import run_dir
 from nvct.doctor import (
     agent_status,
     docker,
     engine_versions,
+    fabric,
     gpu_health,
     hardware,
+    hook_programs,
+    image_needs,
     images,
     incumbent,
+    inotify,
     inside,
     kernel_module,
     kubelet,
     parts,
+    registered_engines,
     reload,
     security,
     specifications,
+    user_namespaces,
 )
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
@@ -36,6 +42,7 @@ from nvct.engine.control import status as engine_status
 from nvct.engine.docker import host as docker_host
 from nvct.engine.model import Files
 from nvct.errors import DriverNotFoundError
+from nvct.host import procfs
 from nvct.host.containers import Containers
 from nvct.host.nvml import shared
 from nvct.host.nvml.library import nvml_library
@@ -55,6 +62,7 @@ if TYPE_CHECKING:
     from nvct.errors import NvctError
     from nvct.host.model import Inventory
     from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.readiness_model import NvmlReadiness
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
     from nvct.spec.drift import Report
@@ -73,6 +81,7 @@ class Node:
         env: of the user who asks.
         engines: the engines of this host.
         agent: /status of the agent that serves this node, None if none does.
+        image: a folder with an unpacked image to look at, "" for none.
         trouble: why config.toml cannot be used; the settings are then the defaults.
     """
 
@@ -81,6 +90,7 @@ class Node:
     engines: Sequence[Engine] = ()
     agent: Mapping[str, Any] | None = None
     trouble: NvctError | None = None
+    image: str = ""
     booted: bool = field(default_factory=lambda: os.path.isdir(BOOTED))
 
     @cached_property
@@ -111,6 +121,11 @@ class Node:
         return hardware.nvml(self.session)
 
     @cached_property
+    def readiness(self) -> NvmlReadiness | None:
+        """What NVML reports of persistence mode and NVLink fabric; None if it does not answer."""
+        return hardware.readiness(self.session) if self.nvml[1] else None
+
+    @cached_property
     def log(self) -> Log:
         """The kernel's messages."""
         return gpu_health.kernel_log(self.env)
@@ -119,6 +134,13 @@ class Node:
     def statuses(self) -> list[Status]:
         """The configuration and state of the engines."""
         return [engine_status.of(engine, Files()) for engine in self.engines]
+
+    @cached_property
+    def containers(self) -> Containers:
+        """The containers of this host, by their processes."""
+        containers = Containers()
+        containers.refresh()
+        return containers
 
     @cached_property
     def report(self) -> Report:
@@ -165,14 +187,31 @@ def _health(node: Node) -> Part:
     return gpu_health.check(node.roots, state, reported, node.log)
 
 
+def _daemon(node: Node) -> Part:
+    readiness, session = node.readiness, node.session
+    return hardware.persistence(node.roots, readiness, session.first_answer_s if session else None)
+
+
 def _specs(node: Node) -> Part:
     return parts.specs(node.settings, node.report)
 
 
+def _hooks(node: Node) -> Part:
+    programs = hook_programs.findings(conflicts.in_force(node.registry))
+    return parts.hooks(node.report, list(programs))
+
+
 def _reload(node: Node) -> Part:
-    containers = Containers()
-    containers.refresh()
-    return reload.check(node.roots, containers)
+    return reload.check(node.roots, node.containers)
+
+
+def _userns(node: Node) -> Part:
+    return user_namespaces.check(
+        node.roots,
+        user_namespaces.who_asks(node.env),
+        uses_podman=any(engine.engine == "podman" for engine in node.engines),
+        name_of=node.containers.name_of,
+    )
 
 
 def _kubelet(node: Node) -> Part:
@@ -183,6 +222,18 @@ def _kubelet(node: Node) -> Part:
 def _images(node: Node) -> Part:
     is_default = any(status.is_default for status in node.statuses)
     return images.check(node.settings, is_default=is_default)
+
+
+def _engines(node: Node) -> Part:
+    inventory = node.driver[1]
+    return registered_engines.check(
+        node.statuses,
+        node.registry,
+        has_gpu=inventory is not None and bool(inventory.gpus or inventory.devices),
+        serves_pods=lambda: bool(kubelet.processes(node.roots.proc)),
+        no_cgroups=node.settings.cli_no_cgroups,
+        hidden=procfs.hidden_processes(node.roots.proc),
+    )
 
 
 def _docker(node: Node) -> Part:
@@ -223,8 +274,12 @@ CHECKS = (
     Check("nvml", "Does NVML answer?", lambda node: node.nvml[0]),
     Check("health", "Does every GPU work?", _health),
     Check("mig", "Is every MIG mode in force?", lambda node: hardware.mig(node.nvml[1])),
-    Check("fabric", "Does the fabric manager run?", lambda node: hardware.fabric(node.roots)),
-    Check("daemon", "Are GPUs kept initialized?", lambda node: hardware.persistence(node.roots)),
+    Check(
+        "fabric",
+        "Is the NVLink fabric complete?",
+        lambda node: fabric.check(node.roots, node.readiness),
+    ),
+    Check("daemon", "Are GPUs kept initialized?", _daemon),
     Check(
         "links",
         "Does systemd find the device nodes?",
@@ -239,7 +294,7 @@ CHECKS = (
     Check(
         "hooks",
         "Are the hooks of the CDI specifications safe?",
-        lambda node: parts.hooks(node.report),
+        _hooks,
         is_security=True,
     ),
     Check(
@@ -255,8 +310,8 @@ CHECKS = (
     ),
     Check(
         "engines",
-        "Is nvct registered with the engines, and in force?",
-        lambda node: parts.engines(node.statuses),
+        "Can the engines give GPUs, by a runtime or by CDI?",
+        _engines,
     ),
     Check("docker", "Does docker run --gpus work?", _docker),
     Check(
@@ -278,6 +333,17 @@ CHECKS = (
         lambda node: security.selinux(node.roots, node.log),
     ),
     Check(
+        "apparmor",
+        "Does AppArmor let containers use devices?",
+        lambda node: security.apparmor(node.roots, node.log),
+    ),
+    Check("userns", "Can users without root, and in user namespaces, use the GPUs?", _userns),
+    Check(
+        "inotify",
+        "Can the kubelet and the agent watch files?",
+        lambda node: inotify.check(node.roots.proc),
+    ),
+    Check(
         "folders",
         "Can only root write CDI specifications?",
         lambda node: security.spec_folders(node.settings.spec_dirs),
@@ -294,6 +360,11 @@ CHECKS = (
         "Are the devices that change MIG out of reach?",
         lambda node: security.management(node.roots, node.registry.specs),
         is_security=True,
+    ),
+    Check(
+        "image",
+        "Has the image what the driver needs?",
+        lambda node: image_needs.check(node.image, node.driver[1]),
     ),
     Check("images", "Does no image get all GPUs by itself?", _images, is_security=True),
 )

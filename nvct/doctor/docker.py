@@ -36,6 +36,7 @@ CAUSES = {
     Reason.EngineCdiDisabled: "cdi",
     Reason.SpecificationMissing: "cdi",
     Reason.EngineNotReloaded: "not-reloaded",
+    Reason.EngineNotConfigured: "not-registered",
     Reason.DriverNotLoaded: "no-driver",
 }
 """The reasons, by the names that `nvct runtime explain` prints."""
@@ -161,9 +162,10 @@ def _no_driver(host: DockerHost) -> Finding:
 
 
 def _no_daemon(host: DockerHost) -> Finding:
+    seen = f"no dockerd that serves {host.client.endpoint} is seen"
     return Finding(
         reason=Reason.EngineNotRunning,
-        severity="error",
-        evidence=f"no dockerd that serves {host.client.endpoint} is seen",
+        severity="unknown" if host.hidden else "error",
+        evidence=f"{seen}: {host.hidden}" if host.hidden else seen,
         remedy="systemctl start docker; as another user than root, others' daemons are not seen",
     )

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import time
 
+from nvct.doctor import engine_access
+from nvct.doctor.engine_access import Access
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine.control import running
 from nvct.engine.control.status import is_nvidia
 from nvct.engine.docker.config import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker.host import HOOKS, KIND
+from nvct.engine.model import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ def findings(host: DockerHost, daemon: Daemon) -> list[Finding]:
         _not_restarted(daemon),
         _cdi(daemon),
         _not_reloaded(daemon),
+        _not_registered(daemon),
     ]
 
 
@@ -204,8 +208,7 @@ def _cdi(daemon: Daemon) -> Finding:
     """Check CDI; what it lacks is an error only if nvidia-cdi-hook alone could serve --gpus."""
     numbers = daemon.engine.numbers
     said = daemon.state.cdi if daemon.state else None
-    told = daemon.running.state.cdi if daemon.running and daemon.running.state else None
-    on = cdi_is_on(numbers, said=said) if told is None else told
+    on = _cdi_is_on(daemon)
     if daemon.problem or on is None:
         seen = daemon.problem or "which release dockerd is cannot be told"
         return Finding(reason=Reason.EngineCdiDisabled, severity="unknown", evidence=seen)
@@ -228,6 +231,13 @@ def _cdi(daemon: Daemon) -> Finding:
     return Finding(reason=reason, severity="note", evidence=seen, remedy=advice)
 
 
+def _cdi_is_on(daemon: Daemon) -> bool | None:
+    """Return whether CDI is on, by the daemon's own report or else its file and release."""
+    said = daemon.state.cdi if daemon.state else None
+    reported = daemon.running.state.cdi if daemon.running and daemon.running.state else None
+    return cdi_is_on(daemon.engine.numbers, said=said) if reported is None else reported
+
+
 def _not_reloaded(daemon: Daemon) -> Finding:
     """Compare the daemon's own report with its file."""
     told, state = daemon.running, daemon.state
@@ -244,6 +254,23 @@ def _not_reloaded(daemon: Daemon) -> Finding:
     return Finding(
         reason=Reason.EngineNotReloaded, severity="error", evidence="; ".join(said), remedy=advice
     )
+
+
+def _not_registered(daemon: Daemon) -> Finding:
+    """Tell what `--runtime=nvidia` does; it is no cause for which `--gpus` fails."""
+    found, reported = _found(daemon), daemon.running and daemon.running.state
+    handlers = (reported or daemon.state or State(handlers={})).handlers
+    access = Access(
+        runtimes=tuple(sorted(name for name, path in handlers.items() if is_nvidia(name, path))),
+        cdi=_cdi_is_on(daemon) and bool(daemon.specs),
+        why=f"CDI is off, or no specification of {KIND} is there",
+        hook=found.path if found else "",
+        is_known=bool(reported or daemon.state),
+    )
+    if finding := engine_access.finding(daemon.engine, access, is_needed=False):
+        return finding
+    seen = f"dockerd knows {', '.join(access.runtimes)}"
+    return Finding(reason=Reason.EngineNotConfigured, severity="ok", evidence=seen)
 
 
 def _time(seconds: float) -> str:

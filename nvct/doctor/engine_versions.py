@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 
 from nvct.cdi import engines
+from nvct.doctor.engine_access import CDI_NAMES, spec_folders
 from nvct.doctor.model import Finding, count
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
-from nvct.paths import CDI_SPEC_DIRS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from nvct.cdi.registry import Registry, SpecFile
     from nvct.doctor.model import Part
     from nvct.engine.control.status import Status
-
-NAMES = {"crio": "cri-o"}
-"""Names of `nvct.engine` that `nvct.cdi` spells otherwise."""
 
 
 def check(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]) -> Part:
@@ -46,8 +43,8 @@ def check(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]
 
 def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding]:
     for status in statuses:
-        engine = NAMES.get(status.engine.engine, status.engine.engine)
-        folders = _folders(status)
+        engine = CDI_NAMES.get(status.engine.engine, status.engine.engine)
+        folders = spec_folders(status)
         for file in registry.specs:
             if os.path.dirname(file.path) not in folders:
                 continue
@@ -59,12 +56,6 @@ def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding
                     evidence=f"{file.path}: {text}",
                     remedy=_remedy(file, engine, status.engine.version),
                 )
-
-
-def _folders(status: Status) -> tuple[str, ...]:
-    """Return the folders of specifications that an engine reads."""
-    state = status.in_force
-    return tuple(state.spec_dirs) if state and state.spec_dirs else tuple(CDI_SPEC_DIRS)
 
 
 def _remedy(file: SpecFile, engine: str, release: str) -> str:

@@ -16,20 +16,23 @@ from nvct.host import procfs
 from nvct.host.device_nodes import dev_char
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
+from nvct.host.nvml import readiness_answer
+from nvct.host.nvml.messages import MalformedMessageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.doctor.model import Severity
     from nvct.host.nvml.mig_model import MigState
+    from nvct.host.nvml.readiness_model import NvmlReadiness
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
 
-FABRIC_MANAGER = "nv-fabricmanager"[:15]
-"""As /proc/PID/comm has it: TASK_COMM_LEN of Linux is 16, with the terminating zero."""
 SHARED_NODE = re.compile(r"nvidia(?:ctl|-uvm|\d+)")
 EVERYBODY = stat.S_IROTH | stat.S_IWOTH
 """What the driver gives its nodes unless NVreg_DeviceFileMode says something else."""
 PERSISTENCED_SOCKET = "nvidia-persistenced/socket"
+SLOW_S = 1.0
+"""NVML answers within 0.2 s if the GPUs are initialized, and after 1 to 3 s per GPU if not."""
 
 
 def gpus(roots: Roots) -> Part:
@@ -82,35 +85,33 @@ def _word(on: bool) -> str:  # noqa: FBT001 - the value itself
     return "on" if on else "off"
 
 
-def fabric(roots: Roots) -> Part:
-    """Check that a host with NVSwitches runs the fabric manager: without it, CUDA fails (802)."""
-    switches = procfs.list_directory(f"{roots.proc}/driver/nvidia-nvswitch/devices")
-    if not switches:
-        return part_of("fabric", ["no NVSwitch that this host has to manage"], health="absent")
-    things = f"{len(switches)} NVSwitch{'' if len(switches) == 1 else 'es'}"
-    if _runs(roots, FABRIC_MANAGER):
-        return part_of("fabric", [f"{things}, and the fabric manager runs"])
-    text = f"{things}, and no process {FABRIC_MANAGER}"
-    missing = findings_of(Reason.FabricManagerNotRunning, "error", [text])
-    return part_of("fabric", [text], missing)
+def persistence(
+    roots: Roots, readiness: NvmlReadiness | None, first_answer_s: float | None = None
+) -> Part:
+    """Check that something keeps the GPUs initialized: else each first user of a GPU waits for it.
 
-
-def _runs(roots: Roots, name: str) -> bool:
-    pids = (one for one in procfs.list_directory(roots.proc) if one.isdecimal())
-    return any(
-        (procfs.read_text(f"{roots.proc}/{pid}/comm") or "").rstrip("\n") == name for pid in pids
-    )
-
-
-def persistence(roots: Roots) -> Part:
-    """Check for nvidia-persistenced: without it, the first process to use a GPU waits for it."""
+    Args:
+        roots: of this host.
+        readiness: the GPUs' persistence mode, None if NVML does not answer.
+        first_answer_s: how long NVML's first answer took to this process, in seconds. It starts
+            the GPUs that nothing else uses; so it is short if something uses them.
+    """
     if not procfs.driver_version(roots):
         return part_of("daemon", [procfs.NOT_LOADED], health="absent")
     path = f"{roots.run}/{PERSISTENCED_SOCKET}"
     if os.path.exists(path):
         return part_of("daemon", ["nvidia-persistenced keeps the GPUs initialized"])
+    gpus = readiness.gpus if readiness else ()
+    off = [gpu for gpu in gpus if gpu.persistence is False]
+    if gpus and all(gpu.persistence for gpu in gpus):
+        return part_of("daemon", ["persistence mode keeps the GPUs initialized"])
     text = f"nvidia-persistenced does not run: {path} does not exist"
-    return part_of("daemon", [text], findings_of(Reason.PersistenceOff, "note", [text]))
+    text += f"; persistence mode is off in {len(off)} of {count(len(gpus), 'GPU')}" if off else ""
+    severity: Severity = "note"
+    if first_answer_s is not None and gpus:
+        text += f"; NVML's first answer took {first_answer_s:.1f} s"
+        severity = "warning" if off and first_answer_s > SLOW_S else "note"
+    return part_of("daemon", [text], findings_of(Reason.PersistenceOff, severity, [text]))
 
 
 def node_modes(roots: Roots) -> Part:
@@ -154,3 +155,13 @@ def character_links(roots: Roots, *, booted: bool) -> Part:
         return part_of("links", [f"{folder} has a link for each device node of the driver"])
     text = f"{folder} lacks {count(len(wrong), 'link')}, for example {wrong[0].path}"
     return part_of("links", [text], findings_of(Reason.CharacterLinksMissing, "warning", [text]))
+
+
+def readiness(session: NvmlSession | None) -> NvmlReadiness | None:
+    """Return what NVML reports of each GPU's readiness, None if it does not answer."""
+    if session is None:
+        return None
+    try:
+        return readiness_answer.readiness(session.call("readiness"))
+    except (NvmlError, MalformedMessageError):
+        return None  # as the check of NVML says

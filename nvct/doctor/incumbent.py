@@ -78,10 +78,15 @@ def _versions(root: str) -> set[tuple[str, str]]:
     return found | {(f"package {one[1]}", one[2]) for one in PACKAGE.finditer(listed)}
 
 
-def _of(where: str, version: str) -> Finding:
-    open_ones = [
+def open_holes(version: str) -> list[str]:
+    """Return the known vulnerabilities of a release, such as 1.17.4."""
+    return [
         name for release, names in FIXED if _numbers(version) < _numbers(release) for name in names
     ]
+
+
+def _of(where: str, version: str) -> Finding:
+    open_ones = open_holes(version)
     if not open_ones:
         text = f"{where} is of release {version}"
         return Finding(reason=Reason.ToolkitVulnerable, severity="ok", evidence=text)

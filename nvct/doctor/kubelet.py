@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.doctor.model import Part, Severity
+    from nvct.doctor.model import Health, Part, Severity
     from nvct.engine.control.status import Status
 
 FOLDERS = ("var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet")
@@ -53,16 +53,15 @@ def check(proc: str, gpus: int, statuses: Sequence[Status], host: str = "/") -> 
         host: the folder with var and run.
     """
     root = host.rstrip("/")
-    processes = _processes(proc)
-    base = _folder(proc, processes, root)
+    running = processes(proc)
+    base = _folder(proc, running, root)
     if part := unseen("kubelet", Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
         return part
     if not os.path.isdir(f"{root}/{base}/{PLUGINS}"):
         text = f"no kubelet: /{base}/{PLUGINS} does not exist"
         return part_of("kubelet", [text], health="absent")
-    if not processes:
-        text = f"no process of a kubelet runs, though /{base} exists"
-        return part_of("kubelet", [text], findings_of(Reason.KubeletNotRunning, "warning", [text]))
+    if not running:
+        return _not_running(proc, base)
     found = _waiting(root)
     lines: list[str] = []
     if gpus:
@@ -77,12 +76,23 @@ def check(proc: str, gpus: int, statuses: Sequence[Status], host: str = "/") -> 
     return part_of("kubelet", lines or ["it runs"], found)
 
 
-def _processes(proc: str) -> list[str]:
+def processes(proc: str) -> list[str]:
     """Return the ids of processes that are, or contain, a kubelet."""
     pids = (name for name in procfs.list_directory(proc) if name.isdecimal())
     return [
         pid for pid in pids if (procfs.read_text(f"{proc}/{pid}/comm") or "").strip() in PROCESSES
     ]
+
+
+def _not_running(proc: str, base: str) -> Part:
+    """Return the part of a host without a process of a kubelet, or with one that is not seen."""
+    text = f"no process of a kubelet runs, though /{base} exists"
+    severity: Severity = "warning"
+    health: Health = "ok"
+    if hidden := procfs.hidden_processes(proc):
+        text, severity, health = f"{text}; or it is not seen: {hidden}", "unknown", "absent"
+    found = findings_of(Reason.KubeletNotRunning, severity, [text])
+    return part_of("kubelet", [text], found, health=health)
 
 
 def _folder(proc: str, processes: Sequence[str], root: str) -> str:

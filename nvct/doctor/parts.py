@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.container.plan.model import Farm
     from nvct.doctor.model import Health, Severity
-    from nvct.engine.control.status import Status
     from nvct.host.model import Inventory
     from nvct.spec.drift import Report
 
@@ -141,15 +140,21 @@ def specs(settings: Config, report: Report) -> Part:
     return part_of("specs", [*lines, *causes.lines(report.drift)], specifications.findings(report))
 
 
-def hooks(report: Report) -> Part:
-    """Check the hooks of the CDI specs in force: their programs and their environment."""
+def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
+    """Check the hooks of the CDI specs in force: their programs and their environment.
+
+    Args:
+        report: of the specs.
+        programs: what was found out about the releases of the programs.
+    """
     if not report.specs:
         return part_of("hooks", ["no specification"], health="absent")
-    found = _only(report, hooks=True)
-    if not found.drift:
-        text = "each hook has its program and an environment of its own"
-        return part_of("hooks", [text])
-    return part_of("hooks", causes.lines(found.drift), specifications.findings(found))
+    differences = _only(report, hooks=True)
+    lines = [*causes.lines(differences.drift), *_evidence(programs)]
+    found = [*specifications.findings(differences), *programs]
+    if not any(finding.is_fault for finding in found):
+        lines.insert(0, "each hook has its program and an environment of its own")
+    return part_of("hooks", lines, found)
 
 
 def _only(report: Report, *, hooks: bool) -> Report:
@@ -209,50 +214,6 @@ def _table(run_dir: str) -> Farm | None:
     plan = Store(run_dir).read_json(paths.OWN_PLAN)
     table = (plan or {}).get("farm")
     return table if isinstance(table, dict) else None  # type: ignore[return-value]  # our compiler's
-
-
-def engines(statuses: Sequence[Status]) -> Part:
-    """Report the runtimes that are registered with each engine of the host."""
-    local = [status for status in statuses if not status.engine.foreign]
-    others = f"{len(statuses) - len(local)} of a container or another user"
-    if not local:
-        more = f", {others}" if statuses else ""
-        return part_of("engines", [f"none on this host{more}"], health="absent")
-    lines: list[str] = []
-    findings: list[Finding] = []
-    for status in local:
-        name = " ".join(word for word in (status.engine.engine, status.engine.version) if word)
-        registered = ", ".join(status.registered) or "no runtime of NVIDIA's"
-        lines.append(f"{name}: {registered}{', the default' if status.is_default else ''}")
-        if not status.registered:
-            findings += findings_of(Reason.EngineNotConfigured, "note", lines[-1:])
-        problems = _problems(status, name)
-        lines += _evidence(problems)
-        findings += problems
-    if len(statuses) > len(local):
-        lines.append(f"{others}, not looked at")
-    return part_of("engines", lines, findings)
-
-
-def _problems(status: Status, name: str) -> list[Finding]:
-    """Return what is wrong with one engine."""
-    found = {
-        Reason.EngineConfigurationInvalid: [status.problem] if status.problem else [],
-        Reason.EngineNotReloaded: status.differences,
-        Reason.RuntimeProgramMissing: [
-            f"the program of its runtime {word} is not there" for word in status.missing
-        ],
-    }
-    problems = [
-        finding
-        for reason, texts in found.items()
-        for finding in findings_of(reason, "error", [f"{name}: {text}" for text in texts])
-    ]
-    for fault in status.faults:
-        severity: Severity = "error" if fault.is_severe else "warning"
-        texts = [f"{name}: {fault.text}"]
-        problems += findings_of(Reason.EngineConfigurationInvalid, severity, texts)
-    return problems
 
 
 def units(*, booted: bool, systemctl: str = "systemctl") -> Part:

@@ -85,9 +85,19 @@ class Reason(Enum):
         "/proc/driver/nvidia-nvswitch/devices, and the processes of this host",
         "Install the driver's release of it, then `systemctl enable --now nvidia-fabricmanager`.",
     )
+    FabricManagerOtherRelease = (
+        "Is the fabric manager of the driver's release?",
+        "the release that nv-fabricmanager prints, and the version of the loaded driver",
+        "Install the driver's release of it, then `systemctl restart nvidia-fabricmanager`.",
+    )
+    FabricNotReady = (
+        "Has every GPU been registered with the NVLink fabric?",
+        "the state of the fabric that NVML reports for each GPU",
+        "Read `journalctl -u nvidia-fabricmanager` and `nvidia-smi -q`, then restart the manager.",
+    )
     PersistenceOff = (
         "Does nvidia-persistenced keep the GPUs initialized?",
-        "its socket in /run/nvidia-persistenced",
+        "its socket in /run, the GPUs' persistence mode, and how long NVML's first answer took",
         "Run `systemctl enable --now nvidia-persistenced`.",
     )
     CharacterLinksMissing = (
@@ -104,6 +114,31 @@ class Reason(Enum):
         "Does SELinux let containers use devices?",
         "enforce and booleans/container_use_devices in /sys/fs/selinux",
         "Run `setsebool -P container_use_devices on`.",
+    )
+    AppArmorDenies = (
+        "Does AppArmor let containers use the driver's devices?",
+        "what the kernel's messages of the last hour say that AppArmor denied",
+        "Add `/dev/nvidia* rw,` to the profile that the evidence names, and load it again.",
+    )
+    UserNamespaceDenies = (
+        "Can processes in user namespaces open the driver's device nodes?",
+        "the maps of user namespaces, and owner, group and mode of the nodes",
+        "Let every user open the nodes (NVreg_DeviceFileMode=0666), or use `keep-groups` of crun.",
+    )
+    SubordinateIdsMissing = (
+        "Does a user of rootless containers have subordinate ids?",
+        "/etc/subuid, /etc/subgid and /etc/nsswitch.conf",
+        "Run `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`.",
+    )
+    CgroupRulesOff = (
+        "Do containers of root's engines get device rules in their cgroup?",
+        "no-cgroups in config.toml, and the engines that run as root",
+        "Run `nvidia-ctk config --in-place --set nvidia-container-cli.no-cgroups=false`.",
+    )
+    InotifyExhausted = (
+        "Can the kubelet and the agent watch files?",
+        "the limits in /proc/sys/fs/inotify, and the inotify descriptors of root's processes",
+        "Run `sysctl -w fs.inotify.max_user_instances=8192 fs.inotify.max_user_watches=1048576`.",
     )
     DeviceNodesMissing = (
         "Do the device nodes of every GPU and of every CDI specification exist?",
@@ -194,6 +229,11 @@ class Reason(Enum):
         "the path of each hook in the specifications in force",
         "Install nvct or nvidia-container-toolkit, then run `nvct publish`.",
     )
+    HookOtherRelease = (
+        "Is the program of every hook in the CDI specifications of the installed release?",
+        "the release that the program prints, and that of nvct",
+        "Install nvct again, then run `nvct publish`; remove the other program.",
+    )
     HookWithoutEnvironment = (
         "Does every hook of a CDI specification have an environment of its own?",
         "the env of each hook in the specifications in force; see CVE-2025-23266",
@@ -251,9 +291,14 @@ class Reason(Enum):
 
     # Container engines.
     EngineNotConfigured = (
-        "Is a runtime of NVIDIA's registered with the engine?",
-        "the engine's configuration, and what the running engine reports",
+        "Can containers of the engine get GPUs, by a runtime of NVIDIA's or by CDI?",
+        "the engine's configuration, what the running engine reports, and the CDI specifications",
         "Run `nvct runtime configure`.",
+    )
+    EngineFileUnread = (
+        "Does the engine read every file that registers a runtime?",
+        "the usual files of the engine, and those that its command line and environment name",
+        "Run `nvct runtime configure`, which edits the file that the running engine reads.",
     )
     EngineConfigurationInvalid = (
         "Can the engine's configuration be read, and do its files fit together?",
@@ -361,4 +406,9 @@ class Reason(Enum):
         "Was this container given the driver?",
         "nvidia-smi on the container's PATH",
         "Start the container with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all.",
+    )
+    ImageIncomplete = (
+        "Has the image the libraries that the driver's libraries need?",
+        "DT_NEEDED and symbol versions of the driver's libraries, and the libraries of the image",
+        "Install in the image what the evidence names, or use a newer base image.",
     )

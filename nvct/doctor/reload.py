@@ -92,6 +92,4 @@ def _with_gpu(roots: Roots, containers: Containers) -> Iterator[tuple[str, str]]
         seen.add(id_)
         nodes = procfs.list_directory(f"{roots.proc}/{name}/root/dev")
         if any(NODE.fullmatch(node) for node in nodes):
-            labels = containers.labels(int(name))
-            parts = (labels.get(key, "") for key in ("namespace", "pod", "container"))
-            yield id_, "/".join(part for part in parts if part)
+            yield id_, containers.name_of(int(name))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 
 from nvct.doctor.model import Finding
 from nvct.doctor.parts import findings_of, part_of
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
     from nvct.doctor.gpu_health import Log
     from nvct.doctor.model import Part
     from nvct.host.roots import Roots
+    from nvct.kernel.kmsg import Message
 
 BOOLEAN = "fs/selinux/booleans/container_use_devices"
 DENIED = re.compile(
     r"avc: +denied .{0,400}(?:nvidia|xserver_misc_device_t).{0,400}tclass=chr_file"
 )
 """The kernel's words about a container's process and a node of the driver."""
+PROFILE_DENIED = re.compile(r'apparmor="DENIED" .{0,200}?\bprofile="([^"]{1,200})"')
+FIELD = re.compile(r'\b(name|comm)="([^"]{1,200})"')
+"""AppArmor writes a value with a quote or a space in it as hexadecimal digits, without quotes."""
+DRIVER_NODE = re.compile(r"/dev/(?:nvidia|dri/renderD)")
+RECENT_S = 3600.0
 OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -85,6 +92,40 @@ def selinux(roots: Roots, log: Log) -> Part:
         return part_of("selinux", ["SELinux is enforcing, and containers may use devices"])
     text = f"SELinux is enforcing, and {os.path.basename(BOOLEAN)} is off"
     return part_of("selinux", [text], findings_of(Reason.SelinuxDenies, "warning", [text]))
+
+
+def apparmor(roots: Roots, log: Log) -> Part:
+    """Check what AppArmor denied of the driver's devices in the last hour.
+
+    Older messages may be of a profile that was corrected since.
+
+    Args:
+        roots: of this host.
+        log: the kernel's messages; auditd takes the denials from it if it runs.
+    """
+    enabled = (procfs.read_text(f"{roots.sys}/module/apparmor/parameters/enabled") or "").strip()
+    if enabled != "Y":
+        return part_of("apparmor", ["AppArmor is off"], health="absent")
+    if log.problem:
+        text = f"what AppArmor denied: {log.problem}"
+        return part_of("apparmor", [text], findings_of(Reason.AppArmorDenies, "unknown", [text]))
+    denied: dict[tuple[str, ...], str] = {}
+    for message in log.messages:
+        if _age_s(message) < RECENT_S and (match := PROFILE_DENIED.search(message.text)):
+            fields = dict(FIELD.findall(message.text))
+            if DRIVER_NODE.match(fields.get("name", "")):
+                key = (match[1], fields["name"])
+                denied[key] = f"profile {match[1]} of AppArmor denies {fields['name']}"
+                denied[key] += f" to {fields['comm']}" if "comm" in fields else ""
+    if not denied:
+        text = "AppArmor is on, and denied no device of the driver in the last hour"
+        return part_of("apparmor", [text])
+    texts = list(denied.values())
+    return part_of("apparmor", texts, findings_of(Reason.AppArmorDenies, "warning", texts))
+
+
+def _age_s(message: Message) -> float:
+    return time.clock_gettime(time.CLOCK_MONOTONIC) - message.time_us / 1e6
 
 
 def management(roots: Roots, specs: Sequence[SpecFile]) -> Part:

@@ -74,6 +74,12 @@ class Containers:
         """Return the id of a process's container; "" if it is in none, or has ended."""
         return self._find(pid)[0]
 
+    def name_of(self, pid: int) -> str:
+        """Return NAMESPACE/POD/CONTAINER of a process, or less of it; "" if it is in none."""
+        labels = self.labels(pid)
+        parts = (labels.get(key, "") for key in ("namespace", "pod", "container"))
+        return "/".join(part for part in parts if part)
+
     def named(self, name: str) -> list[str]:
         """Return the ids of Docker's and Podman's containers with a name, running or not."""
         podman = [

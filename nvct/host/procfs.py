@@ -70,6 +70,29 @@ def parent(path: str) -> int:
     return int(fields[1]) if len(fields) > 1 else 0
 
 
+INITIAL_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the first PID namespace: include/uapi/linux/nsfs.h, PID_NS_INIT_INO."""
+
+
+def hidden_processes(proc: str) -> str:
+    """Return why processes of this host may not be seen, "" if all can be seen.
+
+    Args:
+        proc: the mount point of procfs.
+    """
+    if "self" not in list_directory(proc):
+        return "" if list_directory(proc) else f"{proc} lists no process"
+    try:
+        inode = os.stat(f"{proc}/self/ns/pid").st_ino
+    except OSError:
+        return ""
+    if inode != INITIAL_PID_NAMESPACE:
+        return "this is another PID namespace than the host's"
+    if read_text(f"{proc}/1/comm") is None:
+        return f"{proc} is mounted with hidepid"
+    return ""
+
+
 def driver_version(roots: Roots) -> str:
     """Return the version of the loaded kernel module, "" if none is loaded."""
     text = read_text(f"{roots.proc}/driver/nvidia/version") or ""

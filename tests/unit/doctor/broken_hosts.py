@@ -9,17 +9,30 @@ import shutil
 
 from nvct.config import load
 from nvct.container.plan.store import Store
-from nvct.doctor import agent_status, docker, driver, hardware, parts, security, specifications
+from nvct.doctor import (
+    agent_status,
+    docker,
+    driver,
+    hardware,
+    image_needs,
+    parts,
+    security,
+    specifications,
+)
 from nvct.doctor.gpu_health import Log
 from nvct.doctor.reasons import Reason
 from nvct.engine.control.command import Completed
-from nvct.engine.control.status import Status
-from nvct.engine.detected_engine import Engine
+from nvct.host.model import Inventory
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from tests.support import explained as request
 from tests.support.explained import VISIBLE, explained
 from tests.support.host_tree import LIB
-from tests.unit.doctor import broken_nodes
+from tests.unit.doctor import (
+    broken_nodes,
+    engine_statuses,
+    test_hook_programs,
+    unread_engine_files,
+)
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab
 
 TYPE_CHECKING = False
@@ -150,17 +163,6 @@ def mig_waits_for_a_reset(_lab: Lab) -> Findings:
     return shown(*hardware.mig(MigState(gpus=(gpu,))).findings)
 
 
-def switches_without_manager(lab: Lab) -> Findings:
-    lab.host.write("proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information")
-    lab.host.write("proc/1/comm", "systemd\n")
-    return hardware_of(hardware.fabric)(lab)
-
-
-def no_persistence_daemon(lab: Lab) -> Findings:
-    lab.driver()
-    return hardware_of(hardware.persistence)(lab)
-
-
 def no_character_links(lab: Lab) -> Findings:
     lab.driver(gpus=1)
     (lab.home / "dev/char").mkdir()
@@ -254,6 +256,10 @@ def hook_without_env(lab: Lab) -> Findings:
     return drifted(lab)
 
 
+def hook_of_another_release(lab: Lab) -> Findings:
+    return shown(*test_hook_programs.findings(lab.home, "X version 1.20.0\nnvct: 0.0.7"))
+
+
 # What nvct compiles and keeps.
 
 
@@ -301,9 +307,33 @@ def idle_unit(lab: Lab) -> Findings:
 
 
 def engine(**more: object) -> Case:
-    found = Engine(engine="docker", version="28.5.2", config="/etc/docker/daemon.json")
-    status = Status(engine=found, **more)  # type: ignore[arg-type]  # fields of the test
-    return lambda _lab: shown(*parts.engines([status]).findings)
+    found = engine_statuses.status(
+        engine_statuses.engine(),
+        cdi=False,
+        **more,  # type: ignore[arg-type]  # of the test
+    )
+    return lambda _lab: shown(*engine_statuses.check(found).findings)
+
+
+def no_cgroups(lab: Lab) -> Findings:
+    hook = lab.home / "bin" / RUNTIME_HOOK
+    hook.parent.mkdir(exist_ok=True)
+    hook.touch()
+    hook.chmod(0o755)
+    found = engine_statuses.status(engine_statuses.engine(path=str(hook.parent)), cdi=False)
+    return shown(*engine_statuses.check(found, no_cgroups=True).findings)
+
+
+def image_without_libc(lab: Lab) -> Findings:
+    (lab.home / "image").mkdir()
+    return shown(
+        *image_needs.check(str(lab.home / "image"), Inventory(driver_version="1")).findings
+    )
+
+
+def unread_file(lab: Lab) -> Findings:
+    found = unread_engine_files.findings(lab.home, "crio")
+    return shown(*found)
 
 
 def in_docker(lab: DockerLab) -> Findings:
@@ -412,11 +442,18 @@ CASES: dict[Reason, Case] = {
     Reason.ModuleNotLoaded: no_module_of_a_driver_container,
     Reason.GpuBoundElsewhere: nouveau,
     Reason.MigModePending: mig_waits_for_a_reset,
-    Reason.FabricManagerNotRunning: switches_without_manager,
-    Reason.PersistenceOff: no_persistence_daemon,
+    Reason.FabricManagerNotRunning: of_node(broken_nodes.switches_without_a_manager),
+    Reason.FabricManagerOtherRelease: of_node(broken_nodes.a_manager_of_another_release),
+    Reason.FabricNotReady: of_node(broken_nodes.a_gpu_that_waits_for_the_fabric),
+    Reason.PersistenceOff: of_node(broken_nodes.gpus_that_are_started_by_each_user),
     Reason.CharacterLinksMissing: no_character_links,
     Reason.DeviceNodesRestricted: nodes_of_a_group,
     Reason.SelinuxDenies: selinux_denies,
+    Reason.AppArmorDenies: of_node(broken_nodes.a_node_that_apparmor_denies),
+    Reason.UserNamespaceDenies: of_node(broken_nodes.a_container_whose_user_may_not_open_its_gpu),
+    Reason.SubordinateIdsMissing: of_node(broken_nodes.a_user_without_subordinate_ids),
+    Reason.CgroupRulesOff: no_cgroups,
+    Reason.InotifyExhausted: of_node(broken_nodes.inotify_that_is_used_up),
     Reason.SpecificationFolderWritable: writable_folder,
     Reason.DeviceNodesMissing: no_device_node,
     Reason.AgentTaskFailed: agent(state="failed", reason="there is no driver"),
@@ -440,6 +477,7 @@ CASES: dict[Reason, Case] = {
     Reason.SpecificationStale: stale_spec,
     Reason.SpecificationIncomplete: incomplete_spec,
     Reason.HookMissing: no_hook,
+    Reason.HookOtherRelease: hook_of_another_release,
     Reason.HookWithoutEnvironment: hook_without_env,
     Reason.ConfigurationInvalid: replaced_value,
     Reason.ConfigurationKeyIgnored: idle_key,
@@ -448,9 +486,10 @@ CASES: dict[Reason, Case] = {
     Reason.RefreshUnitFailed: failed_unit,
     Reason.RefreshUnitInactive: idle_unit,
     Reason.EngineNotConfigured: engine(),
+    Reason.EngineFileUnread: unread_file,
     Reason.EngineConfigurationInvalid: engine(problem="/etc/docker/daemon.json is no JSON"),
     Reason.EngineNotReloaded: engine(differences=("the runtime nvidia is not in force",)),
-    Reason.RuntimeProgramMissing: engine(registered=("nvidia",), missing=("nvidia",)),
+    Reason.RuntimeProgramMissing: engine(runtimes=("nvidia",), missing=("nvidia",)),
     Reason.EngineNotRunning: no_daemon,
     Reason.EngineNotRestarted: late_hook,
     Reason.EngineCdiDisabled: cdi_off,
@@ -468,5 +507,6 @@ CASES: dict[Reason, Case] = {
     Reason.RequestNotPermitted: asked(request.denied),
     Reason.RequirementNotMet: asked(request.requirement),
     Reason.CreateFailed: asked(no_storage),
+    Reason.ImageIncomplete: image_without_libc,
     Reason.ContainerWithoutDriver: nvidia_smi_is_nowhere,
 }

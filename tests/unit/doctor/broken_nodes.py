@@ -16,22 +16,28 @@ from nvct.cdi import registry
 from nvct.config.model import Config
 from nvct.doctor import (
     engine_versions,
+    fabric,
     gpu_health,
+    hardware,
     images,
     incumbent,
+    inotify,
     inside,
     kernel_module,
     kubelet,
     reload,
     security,
+    user_namespaces,
 )
 from nvct.doctor.gpu_health import Log
+from nvct.engine.control.command import Completed
 from nvct.engine.control.status import Status
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import State
 from nvct.host.containers import Containers
 from nvct.host.nvml.condition_model import GpuCondition, NvmlConditions
 from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
 from nvct.host.roots import Roots
 from nvct.kernel.kmsg import Message
 
@@ -276,6 +282,123 @@ def a_container_without_a_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
     return inside.check({"NVIDIA_VISIBLE_DEVICES": "all"}, str(home))
 
 
+def completed(text: str, status: int = 0) -> Completed:
+    return Completed(status=status, out=text)
+
+
+def switches(home: Path, *, manager: bool = True) -> Roots:
+    write(home, "proc/driver/nvidia-nvswitch/devices/0000:05:00.0/information")
+    write(home, "proc/1/comm", "systemd\n")
+    write(home, "sys/module/nvidia/version", "580.159.04\n")
+    if manager:
+        write(home, "proc/900/comm", "nv-fabricmanage\n")
+    return roots_of(home)
+
+
+def readiness(**values: object) -> NvmlReadiness:
+    return NvmlReadiness(gpus=(GpuReadiness(bus_id="00000000:18:00.0", **values),))  # type: ignore[arg-type]
+
+
+def switches_without_a_manager(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    return fabric.check(switches(home, manager=not broken), None)
+
+
+def a_manager_of_another_release(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    roots = switches(home)
+    program = write(home, "bin/nv-fabricmanager")
+    program.chmod(0o755)
+    write(home, f"proc/900/root{program}")
+    release = "570.1.1" if broken else "580.159.04"
+    return fabric.check(
+        roots, None, lambda *_: completed(f"Fabric Manager version is : {release}\n"),
+        (str(program.parent),),
+    )  # fmt: skip
+
+
+def a_gpu_that_waits_for_the_fabric(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    return fabric.check(switches(home), readiness(fabric=2 if broken else 3), no_program, ())
+
+
+def a_fabric_that_failed(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    state = readiness(fabric=3, fabric_status=999 if broken else 0)
+    return fabric.check(roots_of(home), state, no_program, ())
+
+
+def no_program(*_words: object) -> Completed:
+    return completed("", 127)
+
+
+def gpus_that_are_started_by_each_user(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    write(home, "sys/module/nvidia/version", "580.159.04\n")
+    return hardware.persistence(roots_of(home), readiness(persistence=not broken), 3.4)
+
+
+def a_node_that_apparmor_denies(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    write(home, "sys/module/apparmor/parameters/enabled", "Y\n")
+    node = "/dev/nvidiactl" if broken else "/etc/shadow"
+    return security.apparmor(roots_of(home), said(apparmor_line(node)))
+
+
+def apparmor_line(node: str, word: str = "DENIED") -> str:
+    return (
+        f'audit: type=1400 audit(1700000000.123:45): apparmor="{word}" operation="open" '
+        f'class="file" profile="docker-default" name="{node}" pid=4117 comm="nvidia-smi" '
+        'requested_mask="wr" denied_mask="wr" fsuid=0 ouid=0'
+    )
+
+
+def container_in_a_namespace(home: Path, mode: int, groups: str = "") -> Roots:
+    """Make a process in a user namespace that has the node of a GPU."""
+    for pid, namespace in (("self", "user:[1]"), ("4117", "user:[2]")):
+        folder = home / "proc" / pid / "ns"
+        folder.mkdir(parents=True)
+        (folder / "user").symlink_to(namespace)
+    write(home, "proc/self/uid_map", "0 0 4294967295\n")
+    for name in ("uid_map", "gid_map"):
+        write(home, f"proc/4117/{name}", "0 100000 65536\n")
+    ids = "\t".join(["100000"] * 4)
+    write(home, "proc/4117/status", f"Uid:\t{ids}\nGid:\t{ids}\nGroups:\t{groups} \n")
+    write(home, "proc/4117/root/dev/nvidia0").chmod(mode)
+    write(home, "dev/nvidiactl").chmod(0o666)
+    return roots_of(home)
+
+
+def a_container_whose_user_may_not_open_its_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    roots = container_in_a_namespace(home, 0o660 if broken else 0o666)
+    return user_namespaces.check(roots, None, uses_podman=False, name_of=lambda _: "train")
+
+
+def a_user_without_subordinate_ids(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    name = "you" if broken else "me"
+    for file in ("subuid", "subgid"):
+        write(home, f"etc/{file}", f"{name}:100000:65536\n")
+    user = user_namespaces.User(uid=1000, name="me")
+    return user_namespaces.check(roots_of(home), user, uses_podman=True, name_of=lambda _: "")
+
+
+def a_user_outside_of_the_nodes_group(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    node = write(home, "dev/nvidiactl")
+    node.chmod(0o660)
+    group = node.stat().st_gid
+    user = user_namespaces.User(uid=1000, groups=frozenset(() if broken else (group,)))
+    return user_namespaces.check(roots_of(home), user, uses_podman=False, name_of=lambda _: "")
+
+
+def inotify_instances(home: Path, used: int, limit: int) -> Path:
+    write(home, "proc/sys/fs/inotify/max_user_instances", f"{limit}\n")
+    write(home, "proc/sys/fs/inotify/max_user_watches", "100000\n")
+    (home / "proc/7/fd").mkdir(parents=True)
+    for number in range(used):
+        (home / f"proc/7/fd/{number}").symlink_to("anon_inode:inotify")
+    write(home, "proc/7/fdinfo/0", "pos:\t0\ninotify wd:1 ino:2\ninotify wd:2 ino:3\n")
+    return home / "proc"
+
+
+def inotify_that_is_used_up(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    proc = inotify_instances(home, 125 if broken else 25, 128)
+    return inotify.check(str(proc), uid=os.geteuid())
+
+
 BUILDERS: dict[str, tuple[str, Builder, str]] = {
     builder.__name__: (reason, builder, evidence)
     for reason, builder, evidence in (
@@ -296,6 +419,24 @@ BUILDERS: dict[str, tuple[str, Builder, str]] = {
         ("ManagementWithinReach", an_open_capability, "has mode 0444"),
         ("ImagesAskForAll", an_image_that_asks_for_all, "nvidia/cuda:12.4-base"),
         ("ImagesAskForAll", an_image_of_podman, "quay.io/me/train:1"),
+        ("FabricManagerNotRunning", switches_without_a_manager, "1 NVSwitch, and no process"),
+        ("FabricManagerOtherRelease", a_manager_of_another_release, "is of release 570.1.1, and"),
+        ("FabricNotReady", a_gpu_that_waits_for_the_fabric, f"GPU {BUS}: the fabric is In Prog"),
+        ("FabricNotReady", a_fabric_that_failed, "the fabric is Completed with the error 999"),
+        ("PersistenceOff", gpus_that_are_started_by_each_user, "first answer took 3.4 s"),
+        (
+            "AppArmorDenies",
+            a_node_that_apparmor_denies,
+            "profile docker-default of AppArmor denies /dev/nvidiactl to nvidia-smi",
+        ),
+        (
+            "UserNamespaceDenies",
+            a_container_whose_user_may_not_open_its_gpu,
+            "container train runs in a user namespace, and may not open /dev/nvidia0: mode 0660",
+        ),
+        ("SubordinateIdsMissing", a_user_without_subordinate_ids, "no line for user me (1000)"),
+        ("DeviceNodesRestricted", a_user_outside_of_the_nodes_group, "user 1000 may not open "),
+        ("InotifyExhausted", inotify_that_is_used_up, "have 125 of 128 instances of inotify"),
         ("GpuLostAtReload", a_scope_without_the_gpu, f"container {ID[:12]} has a GPU"),
         ("ResourceNotListed", a_plugin_that_is_not_registered, "nobody listens on"),
         ("DeviceUnhealthy", a_gpu_that_the_kubelet_lacks, "1 device of 2 GPUs"),

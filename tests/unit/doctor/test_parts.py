@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 
 import pytest
 
@@ -13,8 +12,6 @@ from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.plan.store import Store
 from nvct.doctor import parts, specifications
-from nvct.engine.control.status import Status
-from nvct.engine.detected_engine import Engine
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -159,26 +156,6 @@ def test_what_is_no_plan_is_said_to_be_made_anew(lab: Lab) -> None:
 
 def test_no_view_is_nothing_wrong(lab: Lab) -> None:
     assert parts.farm(settings(lab), str(lab.run_dir)).health == "absent"
-
-
-def test_engines_that_name_a_missing_program(tmp_path: Path) -> None:
-    engine = Engine(engine="docker", version="28.5.2", config=str(tmp_path / "daemon.json"))
-    assert parts.engines([]).health == "absent"
-    fine = parts.engines([Status(engine=engine, registered=("nvidia",))])
-    assert (fine.health, fine.lines) == ("ok", ("docker 28.5.2: nvidia",))
-    bad = parts.engines([Status(engine=engine, registered=("nvidia",), missing=("nvidia",))])
-    assert bad.health == "attention"
-    assert "is not there" in bad.lines[1]
-
-
-def test_engines_of_containers_and_other_users_are_not_this_nodes(tmp_path: Path) -> None:
-    engine = Engine(engine="docker", version="28.5.2", config=str(tmp_path / "daemon.json"))
-    other = Status(engine=replace(engine, version="", leave=True, foreign=True))
-    assert parts.engines([other]).health == "absent"
-    assert parts.engines([other]).lines == ("none on this host, 1 of a container or another user",)
-    assert parts.engines([Status(engine=engine, registered=("nvidia",)), other, other]).lines == (
-        "docker 28.5.2: nvidia", "2 of a container or another user, not looked at",
-    )  # fmt: skip
 
 
 def _systemctl(folder: Path, active: str, enabled: str, load_state: str = "loaded") -> str:

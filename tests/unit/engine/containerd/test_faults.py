@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nvct.cdi.registry import Registry
 from nvct.cli.runtime import status as runtime_status
-from nvct.doctor import parts
+from nvct.doctor import registered_engines
 from nvct.engine.containerd import config as containerd
 from nvct.engine.containerd import faults
 from nvct.engine.control import status
@@ -126,8 +127,10 @@ def test_the_doctor_and_the_status_show_them(tmp_path: Path) -> None:
     engine = Engine(engine="containerd", version="2.1.9", config=MAIN, root=tree.root)
 
     shown = status.of(engine, tree)
-    part = parts.engines([shown])
+    part = registered_engines.check([shown], Registry(), has_gpu=True, serves_pods=lambda: True)
 
-    assert [finding.reason.name for finding in part.findings] == ["EngineConfigurationInvalid"]
+    assert [finding.reason.name for finding in part.findings if finding.is_fault] == [
+        "EngineConfigurationInvalid"
+    ]
     assert part.health == "attention"
     assert f"problem:   {shown.faults[0].text}" in runtime_status.text(shown)

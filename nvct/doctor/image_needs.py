@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks what an image must have so that the driver's libraries can be loaded in it.
+
+Containers get the driver's libraries from the host, and the C library, X11 and so on from their
+image. So the image must have each library that DT_NEEDED of the driver's names, in a version that
+defines the symbols, and the files that name an ICD must name one that a container gets. Cold.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvct.doctor.image_tree import ImageTree
+from nvct.doctor.model import Finding
+from nvct.doctor.parts import part_of
+from nvct.doctor.reasons import Reason
+from nvct.errors import ElfError, HostError
+from nvct.host.driver import config_files
+from nvct.host.driver.names import is_of_driver
+from nvct.host.driver.symbol_versions import VersionedElf
+from nvct.linux.root import Root
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nvct.doctor.model import Part, Severity
+    from nvct.host.model import DriverFile, Inventory
+
+LIBC = "libc.so.6"
+ESSENTIAL = ("libcuda.so", "libnvidia-ml.so")
+"""Libraries of every program that uses a GPU. The others serve some: they are told as notes."""
+ALTERNATIVES = ("libnvidia-pkcs11", "libnvidia-gtk", "libnvidia-wayland-client")
+"""Builds of one library for several releases of another, and parts of a settings program."""
+SHOWN = 3
+ICD_FOLDERS = (
+    ("/etc/vulkan/icd.d", "*.json"), ("/usr/share/vulkan/icd.d", "*.json"),
+    ("/etc/glvnd/egl_vendor.d", "*.json"), ("/usr/share/glvnd/egl_vendor.d", "*.json"),
+    ("/etc/OpenCL/vendors", "*.icd"),
+)  # fmt: skip
+UNPACK = (
+    "unpack the image: docker create --name x IMAGE; docker export x | tar -x -C FOLDER; or, as "
+    "root: podman image mount IMAGE"
+)
+
+
+def check(folder: str, inventory: Inventory | None) -> Part:
+    """Check an unpacked image against the driver of this host.
+
+    Args:
+        folder: the root file system of the image; "" for none.
+        inventory: what containers of this host get, None without a driver.
+    """
+    if not folder:
+        return part_of("image", ["no --image to look at"], health="absent")
+    if inventory is None:
+        text = "this host has no driver whose libraries an image would need to serve"
+        return part_of("image", [text], health="absent")
+    try:
+        root = Root.open(folder)
+    except (OSError, HostError) as error:
+        text = f"{folder} cannot be read: {error}"
+        unseen = Finding(reason=Reason.ImageIncomplete, severity="unknown", evidence=text)
+        return part_of("image", [text], [unseen])
+    with root:
+        return _look(folder, ImageTree(root, os.uname().machine), inventory)
+
+
+def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:
+    libraries = [file for file in inventory.files if file.kind == "library"]
+    if tree.library(LIBC, 64) is None:
+        found = [_no_libc(folder, tree)]
+    else:
+        found = [*_libraries(tree, libraries), *_drivers(tree, libraries)]
+    lines = [finding.evidence for finding in found]
+    if not any(finding.is_fault or finding.severity == "unknown" for finding in found):
+        text = f"{folder} has what CUDA and NVML of this driver need"
+        lines.insert(0, f"{text}; {len(libraries)} of its libraries were looked at")
+    return part_of("image", lines, found)
+
+
+def _no_libc(folder: str, tree: ImageTree) -> Finding:
+    """Return the finding about an image without glibc."""
+    if tree.unread:
+        text = f"{tree.unread[0]} in {folder} cannot be read: {LIBC} was not found"
+        return Finding(reason=Reason.ImageIncomplete, severity="unknown", evidence=text)
+    why = "its C library is musl" if tree.has_musl else "it has no C library"
+    return Finding(
+        reason=Reason.ImageIncomplete,
+        severity="error",
+        evidence=f"{folder} has no {LIBC}, {why}: the driver's libraries need glibc",
+        remedy="Use an image with glibc, such as one of Debian, Ubuntu or Red Hat UBI.",
+    )
+
+
+def _libraries(tree: ImageTree, libraries: Sequence[DriverFile]) -> list[Finding]:
+    """Return a finding for each library, and each version of one, that the image lacks."""
+    given = _given(libraries)
+    missing: dict[str, list[DriverFile]] = {}
+    old: dict[tuple[str, str], list[DriverFile]] = {}
+    for file in libraries:
+        if os.path.basename(file.host_path).startswith(ALTERNATIVES):
+            continue
+        elf = _headers(file.host_path)
+        if elf is None or (elf.bits == 32 and tree.library(LIBC, 32) is None):
+            continue  # an image for programs of 64 bits only
+        for name in dict.fromkeys(file.needed):
+            if name in given:
+                continue
+            found = tree.library(name, elf.bits)
+            if found is None:
+                missing.setdefault(name, []).append(file)
+            elif lacks := _lacks(found, elf.needs.get(name, ())):
+                old.setdefault((name, lacks), []).append(file)
+    unread = tree.unread[0] if tree.unread else ""
+    return [
+        *(_finding(files, f"the image has no {name}", unread) for name, files in missing.items()),
+        *(
+            _finding(files, f"{name} of the image does not define {version}")
+            for (name, version), files in old.items()
+        ),
+    ]
+
+
+def _given(libraries: Sequence[DriverFile]) -> set[str]:
+    """Return every name by which a container's linker finds one of the driver's libraries."""
+    given = {os.path.basename(file.container_path) for file in libraries}
+    given |= {file.soname for file in libraries}
+    return given | {os.path.basename(link.path) for file in libraries for link in file.links}
+
+
+def _headers(path: str) -> VersionedElf | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return VersionedElf(fd)
+    except ElfError:
+        return None
+    finally:
+        os.close(fd)
+
+
+def _lacks(library: VersionedElf, versions: Sequence[str]) -> str:
+    """Return the highest version that a library lacks, "" if none; one without any has all."""
+    if not library.defines:
+        return ""
+    lacking = [version for version in versions if version not in library.defines]
+    return max(lacking, key=_order, default="")
+
+
+def _order(version: str) -> tuple[int, ...]:
+    numbers = version.rpartition("_")[2].split(".")
+    return tuple(int(number) if number.isdecimal() else 0 for number in numbers)
+
+
+def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Finding:
+    """Return the finding about something that the image lacks.
+
+    Args:
+        files: the driver's libraries that need it.
+        lack: a sentence.
+        unread: a path of the image that could not be read, so that it may be there.
+    """
+    names = [os.path.basename(file.host_path) for file in files]
+    essential = [name for name in names if name.startswith(ESSENTIAL)]
+    severity: Severity = "error" if essential else "note"
+    shown = [*essential, *(name for name in names if name not in essential)]
+    more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
+    capabilities = sorted({file.capability or "all" for file in files})
+    verb = "needs" if len(shown) == 1 else "need"
+    text = f"{lack}: {', '.join(shown[:SHOWN])}{more} {verb} it ({', '.join(capabilities)})"
+    if unread:
+        severity, text = "unknown", f"{text}; or it is not seen: {unread} cannot be read"
+    return Finding(reason=Reason.ImageIncomplete, severity=severity, evidence=text)
+
+
+def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Finding]:
+    """Yield a finding for each file of the image that names a library of another driver."""
+    given = _given(libraries)
+    for folder, pattern in ICD_FOLDERS:
+        for path, text in tree.texts(folder, pattern):
+            try:
+                named = config_files.libraries_in(text, is_icd=path.endswith(".icd"))
+            except (ValueError, RecursionError):
+                continue
+            for library in sorted(named):
+                name = os.path.basename(library)
+                if is_of_driver(name) and name not in given and not tree.library(name, 64):
+                    yield Finding(
+                        reason=Reason.ImageIncomplete,
+                        severity="warning",
+                        evidence=f"{path} of the image names {library}, which containers of this "
+                        "host do not get",
+                        remedy=f"Remove {path} from the image: the driver brings its own.",
+                    )

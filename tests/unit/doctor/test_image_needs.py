@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an unpacked image lacks so that the driver's libraries could be loaded in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nvct.doctor import image_needs
+from nvct.host.model import DriverFile, Inventory
+from nvct.sim.elf_writer import MACHINES, shared_object
+from tests.unit.doctor.broken_nodes import write
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.doctor.model import Part
+
+MACHINE = platform.machine()
+TRIPLET = MACHINES[MACHINE].triplet if MACHINE in MACHINES else ""
+FOLDERS = (f"/usr/lib/{TRIPLET}", f"/lib/{TRIPLET}", "/usr/lib64", "/lib64")
+GLIBC = next((Path(one) for one in FOLDERS if Path(one, "libm.so.6").exists()), None)
+
+
+def library(
+    home: Path, name: str, *needed: str, capability: str = "compute", source: Path | None = None
+) -> DriverFile:
+    """Make a library of the driver that needs some others."""
+    path = home / "driver" / name
+    path.parent.mkdir(exist_ok=True)
+    if source:
+        shutil.copy(source, path)
+    else:
+        path.write_bytes(shared_object(MACHINE, soname=name, needed=needed))
+    return DriverFile(
+        host_path=str(path), container_path=f"/usr/lib64/{name}", reason="test", kind="library",
+        capability=capability, soname=name, needed=needed,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def image(home: Path, *names: str, folder: str = "usr/lib64") -> Path:
+    """Make an image with some libraries."""
+    for name in names:
+        path = write(home, f"image/{folder}/{name}")
+        path.write_bytes(shared_object(MACHINE, soname=name))
+    (home / "image").mkdir(exist_ok=True)
+    return home / "image"
+
+
+def look(home: Path, *files: DriverFile) -> Part:
+    inventory = Inventory(driver_version="580.1", files=files)
+    return image_needs.check(str(home / "image"), inventory)
+
+
+def said(part: Part) -> list[tuple[str, str]]:
+    return [(one.severity, one.evidence) for one in part.findings]
+
+
+def test_an_image_that_has_all_is_fine(tmp_path: Path) -> None:
+    image(tmp_path, "libc.so.6", "libm.so.6")
+    files = (
+        library(tmp_path, "libcuda.so.1", "libc.so.6", "libm.so.6", "libnvidia-x.so.1"),
+        library(tmp_path, "libnvidia-x.so.1", "libc.so.6"),
+    )
+
+    part = look(tmp_path, *files)
+
+    assert (part.health, part.findings) == ("ok", ())
+    assert part.lines[0].endswith("2 of its libraries were looked at")
+
+
+def test_what_cuda_lacks_is_an_error_and_what_graphics_lacks_a_note(tmp_path: Path) -> None:
+    image(tmp_path, "libc.so.6")
+    files = (
+        library(tmp_path, "libcuda.so.1", "libc.so.6", "librt.so.1"),
+        library(tmp_path, "libGLX_nvidia.so.0", "libX11.so.6", capability="graphics"),
+        library(tmp_path, "libnvidia-pkcs11.so.1", "libcrypto.so.1.1"),
+    )
+
+    assert said(look(tmp_path, *files)) == [
+        ("error", "the image has no librt.so.1: libcuda.so.1 needs it (compute)"),
+        ("note", "the image has no libX11.so.6: libGLX_nvidia.so.0 needs it (graphics)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "it has no C library"),
+        ({"lib/ld-musl-x86_64.so.1": ""}, "its C library is musl"),
+        ({"usr/lib64/libc.so.6": "GROUP ( /lib/libc.so.6 )"}, "it has no C library"),
+    ],
+)
+def test_an_image_without_glibc(files: dict[str, str], words: str, tmp_path: Path) -> None:
+    for path, text in files.items():
+        write(tmp_path, f"image/{path}", text)
+    (tmp_path / "image").mkdir(exist_ok=True)
+
+    ((severity, evidence),) = said(look(tmp_path, library(tmp_path, "libcuda.so.1", "libc.so.6")))
+
+    assert severity == "error"
+    assert words in evidence
+
+
+@pytest.mark.skipif(GLIBC is None, reason="no glibc at a known place")
+def test_a_c_library_that_is_too_old_names_the_version(tmp_path: Path) -> None:
+    assert GLIBC is not None
+    cuda = library(tmp_path, "libcuda.so.1", "libc.so.6", source=GLIBC / "libm.so.6")
+    folder = image(tmp_path)
+    (folder / "usr/lib64").mkdir(parents=True)
+    shutil.copy(GLIBC / "libc.so.6", folder / "usr/lib64/libc.so.6")
+    assert look(tmp_path, cuda).findings == ()
+
+    shutil.copy(GLIBC / "libm.so.6", folder / "usr/lib64/libc.so.6")
+    ((severity, evidence),) = said(look(tmp_path, cuda))
+
+    assert severity == "error"
+    assert evidence.startswith("libc.so.6 of the image does not define GLIBC_")
+
+
+def test_folders_of_the_linkers_configuration_are_searched(tmp_path: Path) -> None:
+    image(tmp_path, "libc.so.6", folder="opt/lib")
+    write(tmp_path, "image/etc/ld.so.conf", "include ld.so.conf.d/*.conf\n# x\n")
+    write(tmp_path, "image/etc/ld.so.conf.d/a.conf", "/opt/lib\n/opt/lib\n")
+
+    assert look(tmp_path, library(tmp_path, "libcuda.so.1", "libc.so.6")).findings == ()
+
+
+def test_links_stay_in_the_image(tmp_path: Path) -> None:
+    folder = image(tmp_path, "libc.so.6", folder="opt/lib")
+    (folder / "usr").mkdir()
+    (folder / "usr/lib64").symlink_to("/opt/lib")
+
+    assert look(tmp_path, library(tmp_path, "libcuda.so.1", "libc.so.6")).findings == ()
+
+
+def test_an_icd_of_another_driver_in_the_image(tmp_path: Path) -> None:
+    image(tmp_path, "libc.so.6")
+    named = {"ICD": {"library_path": "libEGL_nvidia.so.535"}}
+    path = "usr/share/glvnd/egl_vendor.d/10_nvidia.json"
+    write(tmp_path, f"image/{path}", json.dumps(named))
+    write(tmp_path, "image/etc/OpenCL/vendors/nvidia.icd", "libnvidia-opencl.so.1\n")
+    write(tmp_path, "image/etc/OpenCL/vendors/pocl.icd", "libpocl.so.2\n")
+    write(tmp_path, "image/etc/vulkan/icd.d/x.json", "[" * 100_000)
+    given = library(tmp_path, "libnvidia-opencl.so.1", "libc.so.6")
+
+    assert said(look(tmp_path, given)) == [
+        (
+            "warning",
+            (
+                f"/{path} of the image names libEGL_nvidia.so.535, which containers of this host do "
+                "not get"
+            ),
+        )
+    ]
+
+
+def test_a_hostile_image_is_no_crash(tmp_path: Path) -> None:
+    folder = image(tmp_path, "libc.so.6")
+    (folder / "etc").mkdir()
+    os.mkfifo(folder / "etc/ld.so.conf")
+    (folder / "lib64").symlink_to("lib64")
+    (folder / "usr/lib").mkdir()
+    (folder / "usr/lib/a\udcff\n.so").symlink_to("/dev/zero")
+    (folder / "usr/lib/librt.so.1").symlink_to("../../../../../../../../dev/zero")
+    os.mkfifo(folder / "usr/lib/libm.so.6")
+    huge = folder / "usr/lib/libdl.so.2"
+    huge.write_bytes(shared_object(MACHINE, soname="x")[:80])
+    os.truncate(huge, 1 << 40)
+    (folder / "etc/vulkan").symlink_to("/etc")
+    needed = ("libc.so.6", "librt.so.1", "libm.so.6", "libdl.so.2", "a\udcff\n.so")
+
+    part = look(tmp_path, replace(library(tmp_path, "libnvidia-x.so.1"), needed=needed))
+
+    assert {one.severity for one in part.findings} == {"unknown"}
+
+
+def test_a_loop_of_configuration_files_ends(tmp_path: Path) -> None:
+    image(tmp_path, "libc.so.6")
+    write(tmp_path, "image/etc/ld.so.conf", "include /etc/ld.so.conf\ninclude /etc/*\n")
+
+    assert look(tmp_path, library(tmp_path, "libcuda.so.1", "libc.so.6")).findings == ()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads all")
+def test_an_image_that_may_not_be_read_is_not_blamed(tmp_path: Path) -> None:
+    folder = image(tmp_path, "libc.so.6")
+    (folder / "usr").chmod(0)
+
+    part = look(tmp_path, library(tmp_path, "libcuda.so.1", "libc.so.6"))
+
+    (folder / "usr").chmod(0o755)
+    assert [severity for severity, _ in said(part)] == ["unknown"]
+
+
+def test_without_an_image_or_a_driver_nothing_is_looked_at(tmp_path: Path) -> None:
+    assert image_needs.check("", Inventory(driver_version="1")).health == "absent"
+    assert image_needs.check(str(tmp_path), None).health == "absent"
+    gone = image_needs.check(str(tmp_path / "no"), Inventory(driver_version="1"))
+    assert [one.severity for one in gone.findings] == ["unknown"]
