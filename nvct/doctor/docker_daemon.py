@@ -258,13 +258,14 @@ def _not_reloaded(daemon: Daemon) -> Finding:
 
 def _not_registered(daemon: Daemon) -> Finding:
     """Tell what `--runtime=nvidia` does; it is no cause for which `--gpus` fails."""
-    found, reported = _found(daemon), daemon.running and daemon.running.state
+    hook, reported = daemon.programs.get(RUNTIME_HOOK), daemon.running and daemon.running.state
     handlers = (reported or daemon.state or State(handlers={})).handlers
     access = Access(
         runtimes=tuple(sorted(name for name, path in handlers.items() if is_nvidia(name, path))),
         cdi=_cdi_is_on(daemon) and bool(daemon.specs),
+        device=f"{KIND}=all",
         why=f"CDI is off, or no specification of {KIND} is there",
-        hook=found.path if found else "",
+        hook=hook.path if hook else "",
         is_known=bool(reported or daemon.state),
     )
     if finding := engine_access.finding(daemon.engine, access, is_needed=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nvct.cdi import engines
 from nvct.doctor.model import Finding
@@ -19,13 +19,14 @@ from nvct.paths import (
     CDI_SPEC_DIRS,
     DEFAULT_PATH_DIRS,
     GPU_KIND,
-    HOOK_PROGRAM,
     RUNTIME_HOOK_PROGRAM,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.cdi.registry import Registry
+    from collections.abc import Iterable
+
+    from nvct.cdi.registry import Registry, SpecFile
     from nvct.doctor.model import Severity
     from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
@@ -34,12 +35,6 @@ CDI_NAMES = {"crio": "cri-o"}
 """Names of `nvct.engine` that `nvct.cdi` spells otherwise."""
 PODS = ("containerd", "crio")
 """Engines of pods, which name a handler by a RuntimeClass."""
-BY_CDI = {
-    "docker": f"`--device {GPU_KIND}=all`",
-    "podman": f"`--device {GPU_KIND}=all`",
-    "containerd": "claims and CDI annotations",
-    "crio": "claims and CDI annotations",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +44,18 @@ class Access:
     Attributes:
         runtimes: registered runtimes of NVIDIA's.
         cdi: whether the engine gives CDI devices of NVIDIA's; None if that cannot be seen.
+        device: the qualified name of one that it gives, "" if none is known.
         why: why CDI gives none, "" if it does.
+        remedy: what makes a specification of this host readable, "" if another thing is wrong.
         hook: the hook by which Docker serves `--gpus`, "" if there is none.
         is_known: whether the engine's configuration could be read.
     """
 
     runtimes: tuple[str, ...] = ()
     cdi: bool | None = None
+    device: str = ""
     why: str = ""
+    remedy: str = ""
     hook: str = ""
     is_known: bool = True
 
@@ -73,11 +72,9 @@ def of(status: Status, registry: Registry) -> Access:
         status: of the engine.
         registry: the CDI specifications of this host.
     """
-    cdi, why = _by_cdi(status, registry)
-    return Access(
+    return replace(
+        _by_cdi(status, registry),
         runtimes=status.registered or _in_force(status),
-        cdi=cdi,
-        why=why,
         hook=_hook(status.engine) if status.engine.engine == "docker" else "",
         is_known=status.in_force is not None,
     )
@@ -109,12 +106,11 @@ def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | Non
     if not access.is_known:
         text = f"{name}: its configuration is not readable, or not asked for: whether it has a "
         text += "runtime of NVIDIA's cannot be told"
-        return Finding(reason=Reason.EngineNotConfigured, severity="unknown", evidence=text)
-    severity: Severity = "note"
-    if not access.gives_gpus and access.cdi is None:
-        severity = "unknown"
-    elif not access.gives_gpus and is_needed:
-        severity = "warning"
+        severity: Severity = "unknown" if is_needed else "note"
+        return Finding(reason=Reason.EngineNotConfigured, severity=severity, evidence=text)
+    severity = "note"
+    if is_needed and not access.gives_gpus:
+        severity = "unknown" if access.cdi is None else "warning"
     text = f"{name}: no runtime of NVIDIA's{_consequence(engine, access)}"
     remedy = _remedy(engine, access) if severity == "warning" else ""
     return Finding(
@@ -127,15 +123,25 @@ def _consequence(engine: Engine, access: Access) -> str:
     fails = "a RuntimeClass nvidia" if engine.engine in PODS else "`--runtime=nvidia`"
     if access.gives_gpus:
         ways = ["`--gpus` by its hook"] if access.hook else []
-        ways += [f"{BY_CDI[engine.engine]} by CDI"] if access.cdi else []
+        ways += [_named(engine, access)] if access.cdi else []
         more = "" if engine.leave else f" until `{_configure(engine)}`"
-        return f"; {' and '.join(ways)} gives GPUs, {fails} fails{more}"
+        verb = "give" if len(ways) > 1 else "gives"
+        return f"; {' and '.join(ways)} {verb} GPUs, {fails} fails{more}"
     if access.cdi is None:
         return f": {fails} fails; {access.why}"
     return f", and no GPU by CDI: {access.why}"
 
 
+def _named(engine: Engine, access: Access) -> str:
+    """Return how a container asks for a CDI device."""
+    if engine.engine in PODS:
+        return "CDI, by claims and annotations,"
+    return f"`--device {access.device or f'{GPU_KIND}=0'}` by CDI"
+
+
 def _remedy(engine: Engine, access: Access) -> str:
+    if access.remedy:
+        return access.remedy
     if engine.leave:
         return f"See what `nvct runtime status` says of {engine.platform or engine.engine}."
     if engine.engine == "podman":
@@ -152,38 +158,64 @@ def _is_on(access: Access) -> bool:
     return access.why.startswith("no specification")
 
 
-def _by_cdi(status: Status, registry: Registry) -> tuple[bool | None, str]:
+def _by_cdi(status: Status, registry: Registry) -> Access:
     """Return whether an engine gives CDI devices of NVIDIA's, and why not."""
     engine, state = status.engine, status.in_force
-    if state is None:
-        return None, "whether CDI is on cannot be told"
-    is_on = state.cdi
-    if engine.engine == "docker":
+    is_on = state.cdi if state else None
+    if state and engine.engine == "docker":
         is_on = docker.cdi_is_on(engine.numbers, said=state.cdi)
     if is_on is None:
-        return None, "whether CDI is on cannot be told"
+        return Access(why="whether CDI is on cannot be told")
     if not is_on:
-        return False, "CDI is off"
-    if status.running and any(name.startswith(f"{GPU_KIND}=") for name in status.running.devices):
-        return True, ""
+        return Access(cdi=False, why="CDI is off")
+    listed = status.running.devices if status.running else ()
+    if device := _one_of(listed):
+        return Access(cdi=True, device=device)
     return _by_specs(status, registry)
 
 
-def _by_specs(status: Status, registry: Registry) -> tuple[bool | None, str]:
+def _one_of(names: Iterable[str]) -> str:
+    """Return a device of NVIDIA's, the one of all GPUs if there is one; "" for none."""
+    found = [name for name in names if name.startswith(f"{GPU_KIND}=")]
+    every = f"{GPU_KIND}=all"
+    return every if every in found else next(iter(found), "")
+
+
+def _by_specs(status: Status, registry: Registry) -> Access:
     """Return whether a specification of NVIDIA's GPUs is where the engine reads it."""
-    name = CDI_NAMES.get(status.engine.engine, status.engine.engine)
-    folders = spec_folders(status)
-    files = {file.path: file for file in registry.specs if file.spec.get("kind") == GPU_KIND}
-    read = [path for path in files if os.path.dirname(path) in _with_links(folders)]
-    if not read:
-        return False, f"no specification of {GPU_KIND} in {' and '.join(folders)}"
-    version = status.engine.version
-    refusals = [
-        engines.refusal(files[path].spec, name, version) if version else "" for path in read
-    ]
-    if all(refusals):
-        return False, f"{read[0]}: {refusals[0]}"
-    return True, ""
+    engine, folders = status.engine, spec_folders(status)
+    name = CDI_NAMES.get(engine.engine, engine.engine)
+    refused: list[tuple[str, SpecFile]] = []
+    for file in registry.specs:
+        if file.spec.get("kind") != GPU_KIND or os.path.dirname(file.path) not in _with_links(
+            folders
+        ):
+            continue
+        why = engines.refusal(file.spec, name, engine.version) if engine.version else ""
+        devices = (f"{GPU_KIND}={device['name']}" for device in file.spec["devices"])
+        if not why:
+            return Access(cdi=True, device=_one_of(devices))
+        refused.append((f"{file.path}: {why}", file))
+    if refused:
+        why, file = refused[0]
+        return Access(cdi=False, why=why, remedy=older_remedy(file, name, engine.version))
+    return Access(cdi=False, why=f"no specification of {GPU_KIND} in {' and '.join(folders)}")
+
+
+def older_remedy(file: SpecFile, engine: str, release: str) -> str:
+    """Return what lets an engine read a specification that is too new for it.
+
+    Args:
+        file: of the specification.
+        engine: as `nvct.cdi.engines` names it.
+        release: of the engine.
+    """
+    highest = engines.highest(engine, release)
+    if not highest:
+        return f"Use `--runtime=nvidia` with {engine} {release}, or update it."
+    if file.spec["kind"].partition("/")[0].endswith("nvidia.com"):
+        return f"Run `nvidia-ctk cdi generate --cdi-version-max {highest} --output {file.path}`."
+    return f"Update {engine}, or have the specification written with cdiVersion {highest}."
 
 
 def _with_links(folders: tuple[str, ...]) -> set[str]:
@@ -197,10 +229,9 @@ def _with_links(folders: tuple[str, ...]) -> set[str]:
 
 
 def _hook(engine: Engine) -> str:
-    """Return the program by which dockerd serves `--gpus`, "" if it is not on dockerd's PATH."""
-    names = [RUNTIME_HOOK_PROGRAM]
-    if engine.numbers >= docker.GPUS_BY_CDI:
-        names.append(HOOK_PROGRAM)
+    """Return the program by which dockerd serves `--gpus`, "" if it is not on dockerd's PATH.
+
+    nvidia-cdi-hook serves it too since 29.2, but only where CDI gives GPUs anyway.
+    """
     folders = ":".join(DEFAULT_PATH_DIRS) if engine.path is None else engine.path
-    found = (shutil.which(name, path=folders or os.devnull) for name in names)
-    return next((path for path in found if path), "")
+    return shutil.which(RUNTIME_HOOK_PROGRAM, path=folders or os.devnull) or ""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from nvct.cdi import engines
-from nvct.doctor.engine_access import CDI_NAMES, spec_folders
+from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
 from nvct.doctor.model import Finding, count
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.cdi.registry import Registry, SpecFile
+    from nvct.cdi.registry import Registry
     from nvct.doctor.model import Part
     from nvct.engine.control.status import Status
 
@@ -54,17 +54,8 @@ def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding
                     # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
                     severity="note" if status.registered else "warning",
                     evidence=f"{file.path}: {text}",
-                    remedy=_remedy(file, engine, status.engine.version),
+                    remedy=older_remedy(file, engine, status.engine.version),
                 )
-
-
-def _remedy(file: SpecFile, engine: str, release: str) -> str:
-    highest = engines.highest(engine, release)
-    if not highest:
-        return f"Use `--runtime=nvidia` with {engine} {release}, or update it."
-    if file.spec["kind"].partition("/")[0].endswith("nvidia.com"):
-        return f"Run `nvidia-ctk cdi generate --cdi-version-max {highest} --output {file.path}`."
-    return f"Update {engine}, or have the specification written with cdiVersion {highest}."
 
 
 def _ignored(folders: Sequence[str]) -> Iterator[Finding]:

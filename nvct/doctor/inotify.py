@@ -74,6 +74,8 @@ def check(proc: str, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
         return part_of("inotify", [f"no limits in {proc}/{LIMITS}"], health="absent")
     used = count(proc, uid, budget_s)
     hidden = procfs.hidden_processes(proc)
+    if procfs.in_user_namespace(proc):
+        hidden = "this is another user namespace than the host's, with limits of its own"
     at_least = "" if used.is_complete and not hidden else "at least "
     pairs = (
         ("instances", used.instances, instances, FEW_INSTANCES),

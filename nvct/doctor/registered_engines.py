@@ -121,6 +121,9 @@ def _engine(
 
 def _problems(status: Status, name: str) -> list[Finding]:
     """Return what is wrong with one engine."""
+    if status.problem and status.is_closed:
+        texts = [f"{name}: {status.problem}"]
+        return findings_of(Reason.EngineConfigurationInvalid, "unknown", texts)
     found = {
         Reason.EngineConfigurationInvalid: [status.problem] if status.problem else [],
         Reason.EngineNotReloaded: status.differences,

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 
     from nvct.host.roots import Roots
 
-EVERY_ID = ("0", "0", "4294967295")
-"""The map of the first user namespace."""
 GPU_NODE = re.compile(r"nvidia\d+")
 READ_WRITE = 0o6
+STORAGE = ".local/share/containers/storage"
+"""Of a user's Podman, below the home: containers-storage.conf(5)."""
+FIRST_ID, IDS = 100_000, 65_536
+"""What useradd(8) gives the first user."""
 NAMESPACES = 256
 """User namespaces that are looked at."""
 
@@ -40,14 +42,14 @@ class User:
     Attributes:
         uid: of the user.
         name: "" if it is unknown.
-        groups: the ids of the user's groups, of a process of this user.
-        is_here: whether this process runs as that user, not as root for that user.
+        groups: the ids of the user's groups.
+        runs_containers: whether Podman has containers or images of that user.
     """
 
     uid: int
     name: str = ""
     groups: frozenset[int] = frozenset()
-    is_here: bool = True
+    runs_containers: bool = False
 
     def __str__(self) -> str:
         """Return the name or the number."""
@@ -71,29 +73,30 @@ def check(
             that is in none.
     """
     nodes = _nodes(roots.dev)
+    if not nodes:
+        return part_of("userns", ["no device node of the driver"], health="absent")
     found = [*_here(roots, nodes)]
-    if user and user.is_here and not found:
+    if user and not found:
         found += _of_user(user, nodes)
     if user and uses_podman:
         found += _subordinate(roots, user)
     found += _of_containers(roots, name_of)
     if found:
         return part_of("userns", [finding.evidence for finding in found], found)
-    if not nodes:
-        return part_of("userns", ["no device node of the driver"], health="absent")
     return part_of("userns", ["no user namespace that keeps its processes from the GPUs"])
 
 
 def who_asks(env: Mapping[str, str]) -> User | None:
-    """Return the user who asks: of this process, or the one who called sudo; None for root."""
+    """Return the user of this process, None for root."""
     uid = os.geteuid()
-    if uid:
-        groups = frozenset((os.getegid(), *os.getgroups()))
-        return User(uid=uid, name=env.get("USER", ""), groups=groups)
-    number = env.get("SUDO_UID", "")
-    if not (number.isascii() and number.isdecimal() and len(number) < 11) or not int(number):
+    if not uid:
         return None
-    return User(uid=int(number), name=env.get("SUDO_USER", ""), is_here=False)
+    return User(
+        uid=uid,
+        name=env.get("USER", ""),
+        groups=frozenset((os.getegid(), *os.getgroups())),
+        runs_containers=os.path.isdir(f"{env.get('HOME', '')}/{STORAGE}"),
+    )
 
 
 def _nodes(dev: str) -> dict[str, os.stat_result]:
@@ -110,7 +113,7 @@ def _nodes(dev: str) -> dict[str, os.stat_result]:
 
 def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
     """Yield a finding if this process is in a user namespace, and may not open a node."""
-    if not _is_mapped(f"{roots.proc}/self/uid_map"):
+    if not procfs.in_user_namespace(roots.proc):
         return
     closed = [path for path in nodes if not os.access(path, os.R_OK | os.W_OK, effective_ids=True)]
     if closed:
@@ -118,12 +121,6 @@ def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
         text += f"{_describe(nodes[closed[0]])}"
         text += f"; so for {len(closed) - 1} more" if len(closed) > 1 else ""
         yield Finding(reason=Reason.UserNamespaceDenies, severity="error", evidence=text)
-
-
-def _is_mapped(path: str) -> bool:
-    """Return whether a map of ids is not that of the first user namespace."""
-    words = tuple((procfs.read_text(path) or "").split())
-    return bool(words) and words != EVERY_ID
 
 
 def _describe(status: os.stat_result) -> str:
@@ -171,10 +168,25 @@ def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
         if not any(line.split(":")[0].strip() in names for line in listed.splitlines()):
             yield Finding(
                 reason=Reason.SubordinateIdsMissing,
-                severity="warning" if user.is_here else "note",
+                severity="warning" if user.runs_containers else "note",
                 evidence=f"/etc/{file} has no line for user {user}: Podman can run only images "
                 "whose files belong to root",
+                remedy=_add_ids(user, listed),
             )
+
+
+def _add_ids(user: User, listed: str) -> str:
+    """Return the command that adds ids which no other user has."""
+    rows = (line.split(":") for line in listed.splitlines())
+    ends = [
+        int(row[1]) + int(row[2])
+        for row in rows
+        if len(row) == 3
+        and all(word.isascii() and word.isdecimal() and len(word) < 11 for word in row[1:])
+    ]
+    start = max(FIRST_ID, *ends) if ends else FIRST_ID
+    ids = f"{start}-{start + IDS - 1}"
+    return f"Run `usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}`."
 
 
 def _is_readable(path: str) -> bool:

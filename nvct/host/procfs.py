@@ -93,6 +93,16 @@ def hidden_processes(proc: str) -> str:
     return ""
 
 
+EVERY_ID = ["0", "0", "4294967295"]
+"""The map of the first user namespace: user_namespaces(7)."""
+
+
+def in_user_namespace(proc: str) -> bool:
+    """Return whether this process is in another user namespace than the host's."""
+    words = (read_text(f"{proc}/self/uid_map") or "").split()
+    return bool(words) and words != EVERY_ID
+
+
 def driver_version(roots: Roots) -> str:
     """Return the version of the loaded kernel module, "" if none is loaded."""
     text = read_text(f"{roots.proc}/driver/nvidia/version") or ""

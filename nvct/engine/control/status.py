@@ -34,6 +34,7 @@ class Status:
         engine: as it was detected.
         state: what its files say; None if they are not read or cannot be read.
         problem: why they cannot be used, "" if they can.
+        is_closed: whether that is because this user may not read them.
         registered: the names of those handlers whose program is NVIDIA's, sorted.
         missing: of these, the names whose program does not exist.
         running: what the running engine has in force; None if it does not run.
@@ -44,6 +45,7 @@ class Status:
     engine: Engine
     state: State | None = None
     problem: str = ""
+    is_closed: bool = False
     registered: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     running: Running | None = None
@@ -86,7 +88,12 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
         # A file that is not ours to edit may have any syntax that its owner understands.
         reported = running.of(engine, None, ask)
         problem = "" if engine.leave else error.message
-        return Status(engine=engine, problem=problem, running=reported)
+        return Status(
+            engine=engine,
+            problem=problem,
+            is_closed=isinstance(error.__cause__, PermissionError),
+            running=reported,
+        )
     registered = {name: path for name, path in state.handlers.items() if is_nvidia(name, path)}
     missing = [
         name for name, path in sorted(registered.items()) if not _exists(path, files, engine)

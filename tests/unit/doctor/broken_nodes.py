@@ -372,7 +372,8 @@ def a_user_without_subordinate_ids(home: Path, broken: bool) -> Part:  # noqa: F
     name = "you" if broken else "me"
     for file in ("subuid", "subgid"):
         write(home, f"etc/{file}", f"{name}:100000:65536\n")
-    user = user_namespaces.User(uid=1000, name="me")
+    write(home, "dev/nvidiactl").chmod(0o666)
+    user = user_namespaces.User(uid=1000, name="me", runs_containers=True)
     return user_namespaces.check(roots_of(home), user, uses_podman=True, name_of=lambda _: "")
 
 

@@ -63,7 +63,7 @@ def test_without_a_gpu_nobody_misses_a_runtime() -> None:
 
 
 def test_where_cdi_works_the_runtime_is_said_to_fail() -> None:
-    running = in_force(("nvidia.com/gpu=0",), cdi=True)
+    running = in_force(("acme.com/nic=0", "nvidia.com/gpu=0", "nvidia.com/gpu=all"), cdi=True)
     part = check(status(engine(), running=running))
 
     assert (part.health, [one.severity for one in part.findings]) == ("ok", ["note"])
@@ -73,6 +73,12 @@ def test_where_cdi_works_the_runtime_is_said_to_fail() -> None:
             "`--runtime=nvidia` fails until `nvct runtime configure --runtime=docker`"
         ),
     )
+
+
+def test_a_device_that_is_there_is_named() -> None:
+    part = check(status(engine(), running=in_force(("nvidia.com/gpu=7",), cdi=True)))
+
+    assert "`--device nvidia.com/gpu=7` by CDI gives GPUs" in part.lines[0]
 
 
 def test_a_runtime_of_the_command_line_is_registered() -> None:
@@ -89,6 +95,15 @@ def test_what_cannot_be_seen_is_not_blamed() -> None:
     assert (part.health, [one.severity for one in part.findings]) == ("ok", ["unknown"])
     unknown = check(status(engine(version="")))
     assert [one.severity for one in unknown.findings] == ["unknown"]
+
+
+def test_a_file_that_this_user_may_not_read_is_no_fault() -> None:
+    problem = "/root/x cannot be read: Permission denied"
+    closed = check(Status(engine=engine(), problem=problem, is_closed=True))
+    damaged = check(Status(engine=engine(), problem="/root/x is no JSON"))
+
+    assert (closed.health, [one.severity for one in closed.findings]) == ("ok", ["unknown"])
+    assert damaged.health == "attention"
 
 
 def test_an_idle_engine_is_needed_only_if_no_other_gives_gpus() -> None:
@@ -123,7 +138,9 @@ def test_a_specification_counts_if_the_engine_reads_its_folder_and_version(tmp_p
         engine_access.of(elsewhere, specs).why == "no specification of nvidia.com/gpu in /etc/cdi"
     )
     old = replace(podman, engine=engine("podman", "4.0.0", pid=0))
-    assert engine_access.of(old, specs).cdi is False
+    refused = engine_access.of(old, specs)
+    assert refused.cdi is False
+    assert refused.remedy == "Use `--runtime=nvidia` with podman 4.0.0, or update it."
 
 
 def test_a_hook_on_dockers_path_serves_gpus(tmp_path: Path) -> None:

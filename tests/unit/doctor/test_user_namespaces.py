@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 def look(home: Path, user: User | None = None, container: str = "train") -> Part:
+    if not (home / "dev").exists():
+        hosts.write(home, "dev/nvidiactl").chmod(0o666)
     return user_namespaces.check(
         hosts.roots_of(home), user, uses_podman=True, name_of=lambda _: container
     )
@@ -103,35 +105,46 @@ def test_where_subordinate_ids_come_from(
     for name, text in files.items():
         (tmp_path / "etc" / name).write_bytes(text.encode(errors="surrogateescape"))
 
-    part = look(tmp_path, User(uid=1000, name="me"))
+    part = look(tmp_path, User(uid=1000, name="me", runs_containers=True))
 
     assert [one.severity for one in part.findings] == severities
 
 
-def test_of_the_user_who_called_sudo_little_is_blamed(tmp_path: Path) -> None:
-    part = look(tmp_path, User(uid=1000, name="me", is_here=False))
+def test_the_ids_to_add_are_free(tmp_path: Path) -> None:
+    text = "a:100000:65536\nb:165536:65536\nc:x:1\nd:\u0663:1\n"
+    hosts.write(tmp_path, "etc/subuid", text)
+    hosts.write(tmp_path, "etc/subgid", "me:1:1\n")
+
+    (finding,) = look(tmp_path, User(uid=1000, name="me", runs_containers=True)).findings
+
+    ids = "231072-296607"
+    assert finding.remedy == f"Run `usermod --add-subuids {ids} --add-subgids {ids} me`."
+
+
+def test_a_host_without_a_gpu_needs_no_ids(tmp_path: Path) -> None:
+    (tmp_path / "dev").mkdir()
+
+    assert look(tmp_path, User(uid=1000, name="me")).health == "absent"
+
+
+def test_of_a_user_without_containers_little_is_blamed(tmp_path: Path) -> None:
+    part = look(tmp_path, User(uid=1000, name="me"))
 
     assert {one.severity for one in part.findings} == {"note"}
 
 
-@pytest.mark.parametrize(
-    ("env", "uid"),
-    [
-        ({}, None),
-        ({"SUDO_UID": "0"}, None),
-        ({"SUDO_UID": "٣"}, None),
-        ({"SUDO_UID": "9" * 40}, None),
-        ({"SUDO_UID": "1000", "SUDO_USER": "me"}, 1000),
-    ],
-)
-def test_who_asks(env: dict[str, str], uid: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    env = {"USER": "me", "HOME": str(tmp_path)}
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    user = user_namespaces.who_asks(env)
-    assert (user.uid if user else None) == uid
+    assert user_namespaces.who_asks(env) is None
     monkeypatch.setattr(os, "geteuid", lambda: 7)
-    here = user_namespaces.who_asks(env)
-    assert here is not None
-    assert (here.uid, here.is_here) == (7, True)
+    (tmp_path / user_namespaces.STORAGE).mkdir(parents=True)
+
+    user = user_namespaces.who_asks(env)
+
+    assert user is not None
+    assert (user.uid, str(user), user.runs_containers) == (7, "me (7)", True)
+    assert os.getegid() in user.groups
 
 
 def apparmor(home: Path, log: Log) -> Part:
