@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 CDI_NAMES = {"crio": "cri-o"}
 """Names of `nvct.engine` that `nvct.cdi` spells otherwise."""
+VENDOR = ".nvidia.com"
 PODS = ("containerd", "crio")
 """Engines of pods, which name a handler by a RuntimeClass."""
 
@@ -174,9 +175,15 @@ def _by_cdi(status: Status, registry: Registry) -> Access:
     return _by_specs(status, registry)
 
 
+def _is_nvidias(kind: str) -> bool:
+    """Return whether a kind is of GPUs: also of a device plugin, such as k8s.gpu.nvidia.com."""
+    vendor = kind.partition("/")[0]
+    return kind == GPU_KIND or (vendor.endswith(VENDOR) and not vendor.startswith("management"))
+
+
 def _one_of(names: Iterable[str]) -> str:
     """Return a device of NVIDIA's, the one of all GPUs if there is one; "" for none."""
-    found = [name for name in names if name.startswith(f"{GPU_KIND}=")]
+    found = [name for name in names if _is_nvidias(name.partition("=")[0])]
     every = f"{GPU_KIND}=all"
     return every if every in found else next(iter(found), "")
 
@@ -187,19 +194,21 @@ def _by_specs(status: Status, registry: Registry) -> Access:
     name = CDI_NAMES.get(engine.engine, engine.engine)
     refused: list[tuple[str, SpecFile]] = []
     for file in registry.specs:
-        if file.spec.get("kind") != GPU_KIND or os.path.dirname(file.path) not in _with_links(
-            folders
-        ):
+        kind = file.spec["kind"]
+        if not _is_nvidias(kind) or os.path.dirname(file.path) not in _with_links(folders):
             continue
         why = engines.refusal(file.spec, name, engine.version) if engine.version else ""
-        devices = (f"{GPU_KIND}={device['name']}" for device in file.spec["devices"])
+        devices = (f"{kind}={device['name']}" for device in file.spec["devices"])
         if not why:
             return Access(cdi=True, device=_one_of(devices))
         refused.append((f"{file.path}: {why}", file))
     if refused:
         why, file = refused[0]
         return Access(cdi=False, why=why, remedy=older_remedy(file, name, engine.version))
-    return Access(cdi=False, why=f"no specification of {GPU_KIND} in {' and '.join(folders)}")
+    why = f"no specification of {GPU_KIND} in {' and '.join(folders)}"
+    if engine.engine in PODS:
+        return Access(why=f"CDI is on, with {why}, unless a DRA driver writes its own")
+    return Access(cdi=False, why=why)
 
 
 def older_remedy(file: SpecFile, engine: str, release: str) -> str:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from nvct.engine.control.status import Status
 
 
+WITHOUT_RUNTIME = ("GKE",)
+"""Platforms whose own device plugin gives nodes and libraries, without a runtime or CDI."""
+
+
 def check(
     statuses: Sequence[Status],
     registry: Registry,
@@ -77,7 +81,8 @@ def _needed(
     nobody = is_idle_needed and not any(access.gives_gpus for access in accesses)
     docker = any(status.engine.engine == "docker" and status.engine.pid for status in statuses)
     return [
-        not _serves_docker(status, serves_pods, docker=docker)
+        status.engine.platform not in WITHOUT_RUNTIME
+        and not _serves_docker(status, serves_pods, docker=docker)
         and (bool(status.engine.pid) or nobody)
         for status in statuses
     ]

@@ -31,7 +31,7 @@ FOLDERS = {
     "crio": ((crio.CONFIG_DIR, ""), ("/etc/crio/conf.d", "")),
 }
 """Usual folders of drop-ins, and the end of a drop-in's name. Podman has no daemon."""
-LIMIT = 64
+LIMIT = 16
 """Files of a folder that are read."""
 
 

@@ -202,22 +202,37 @@ def _of_containers(roots: Roots, name_of: Callable[[int], str]) -> Iterator[Find
         namespace = _link(f"{folder}/ns/user") if name.isdecimal() else ""
         if not namespace or namespace in seen or len(seen) > NAMESPACES:
             continue
-        gpus = [node for node in procfs.list_directory(f"{folder}/root/dev")
-                if GPU_NODE.fullmatch(node)]  # fmt: skip
+        gpus = _gpu_nodes(f"{folder}/root/dev")
         if not gpus:
             continue  # another process of this namespace may have one
         container = name_of(int(name))
         if not container:
             continue  # a program's own sandbox, such as a browser's
         seen.add(namespace)
-        try:
-            status = os.stat(f"{folder}/root/dev/{gpus[0]}")
-        except OSError:
-            continue
+        node, status = gpus[0]
         if not _may_open(folder, status):
             text = f"container {container} runs in a user namespace, and may not open "
-            text += f"/dev/{gpus[0]}: {_describe(status)}"
+            text += f"/dev/{node}: {_describe(status)}"
             yield Finding(reason=Reason.UserNamespaceDenies, severity="warning", evidence=text)
+
+
+def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
+    """Return the nodes of GPUs in a container, with their status.
+
+    A container may make links there, which would lead to files of this host.
+    """
+    if os.path.islink(dev):
+        return []
+    nodes = []
+    for name in procfs.list_directory(dev):
+        if GPU_NODE.fullmatch(name):
+            try:
+                status = os.lstat(f"{dev}/{name}")
+            except OSError:
+                continue
+            if not stat.S_ISLNK(status.st_mode):
+                nodes.append((name, status))
+    return nodes
 
 
 def _link(path: str) -> str:

@@ -98,3 +98,29 @@ def test_a_containerd_that_was_not_restarted_is_recognized(containerd: Container
     engine_status = _status(containerd)
     assert engine_status["differences"] == []
     assert engine_status["running"]["by"] == "its files"
+
+
+def _told(docker: Docker) -> dict[str, str]:
+    """Return what the doctor says of dockerd's runtimes: evidence, severity and remedy."""
+    completed = docker.box.call("nvct", "doctor", "--only", "engines", "--json")
+    (check,) = json.loads(completed.stdout)
+    of_docker = [one for one in check["findings"] if one["evidence"].startswith("docker ")]
+    found: dict[str, str] = next(iter(of_docker), {"reason": "", "severity": "ok"})
+    return found
+
+
+def test_what_is_said_of_an_engine_without_a_runtime_is_so(docker: Docker) -> None:
+    found = _told(docker)
+
+    assert found["reason"] == "EngineNotConfigured"
+    assert "no runtime of NVIDIA's" in found["evidence"]
+    by_cdi = "`--device nvidia.com/gpu=all` by CDI" in found["evidence"]
+    assert (found["severity"] == "warning") is not (by_cdi or "`--gpus` by" in found["evidence"])
+    assert docker.run("echo runs", "--runtime=nvidia").returncode != 0
+    with_device = docker.run("echo runs", "--device=nvidia.com/gpu=all")
+    assert (with_device.stdout == "runs\n") is by_cdi, with_device
+    docker.configure()
+    assert _told(docker)["severity"] == "ok"
+    assert docker.run("echo runs", "--runtime=nvidia").stdout == "runs\n"
+    docker.undo()
+    docker.restart()

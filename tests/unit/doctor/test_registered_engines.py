@@ -143,6 +143,32 @@ def test_a_specification_counts_if_the_engine_reads_its_folder_and_version(tmp_p
     assert refused.remedy == "Use `--runtime=nvidia` with podman 4.0.0, or update it."
 
 
+@pytest.mark.parametrize("name", ["containerd", "crio"])
+def test_a_dra_driver_may_write_the_specification_of_pods(name: str) -> None:
+    part = check(status(engine(name, "2.1.0", pid=700), cdi=True), pods=True)
+
+    assert [one.severity for one in part.findings] == ["unknown"]
+    assert "unless a DRA driver writes its own" in part.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "gives"),
+    [("k8s.gpu.nvidia.com/claim", True), ("management.nvidia.com/gpu", False), ("a.io/b", False)],
+)
+def test_specifications_of_plugins_count(kind: str, *, gives: bool, tmp_path: Path) -> None:
+    folder = write(tmp_path, "cdi/x.yaml", SPEC.replace("nvidia.com/gpu", kind)).parent
+    state = State(handlers={}, cdi=True, spec_dirs=(str(folder),))
+    found = Status(engine=engine("podman", "5.2.0", pid=0), state=state)
+
+    assert engine_access.of(found, registry.scan([str(folder)])).cdi is gives
+
+
+def test_gke_needs_no_runtime() -> None:
+    part = check(status(engine("containerd", "1.7.24", platform="GKE"), cdi=False), pods=True)
+
+    assert part.health == "ok"
+
+
 def test_a_hook_on_dockers_path_serves_gpus(tmp_path: Path) -> None:
     write(tmp_path, "bin/nvidia-container-runtime-hook").chmod(0o755)
 

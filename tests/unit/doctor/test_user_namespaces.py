@@ -40,6 +40,20 @@ def test_a_group_that_was_kept_is_enough(tmp_path: Path) -> None:
     assert look(tmp_path).findings == ()
 
 
+def test_links_of_a_container_are_not_followed(tmp_path: Path) -> None:
+    hosts.container_in_a_namespace(tmp_path, 0o660)
+    node = tmp_path / "proc/4117/root/dev/nvidia0"
+    node.rename(tmp_path / "target")
+    node.symlink_to(tmp_path / "target")
+    assert look(tmp_path).findings == ()
+
+    node.unlink()
+    (tmp_path / "target").rename(tmp_path / "elsewhere-nvidia0")
+    node.parent.rmdir()
+    node.parent.symlink_to(tmp_path)
+    assert look(tmp_path).findings == ()
+
+
 def test_a_sandbox_that_is_no_container_is_not_blamed(tmp_path: Path) -> None:
     hosts.container_in_a_namespace(tmp_path, 0o660)
 
