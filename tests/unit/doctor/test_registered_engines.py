@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from nvct.cdi import registry
-from nvct.doctor import engine_access
+from nvct.doctor import engine_access, unread_files
+from nvct.engine import detect
 from nvct.engine.control.status import Status, of
 from nvct.engine.model import Files, State
 from tests.unit.doctor import unread_engine_files
@@ -256,3 +257,50 @@ def test_a_name_is_looked_up_on_the_engines_path(
                 "which is /no/bin"
             )
         ]
+
+
+def process(home: Path, *words: str, env: str = "") -> None:
+    """Write procfs's files of an engine's process."""
+    for name, text in {
+        "cmdline": "\0".join(words) + "\0",
+        "environ": env,
+        "stat": "812 (x) S " + " ".join(["1"] * 30),
+        "status": "Uid:\t0\t0\t0\t0\n",
+        "cgroup": "0::/system.slice/x.service\n",
+    }.items():
+        write(home, f"proc/812/{name}", text)
+    (home / "proc/812/exe").symlink_to(f"/usr/bin/{words[0]}")
+    (home / "proc/812/root").symlink_to(home / "host")
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "path", "reads"),
+    [
+        ("crio --config-dir=/srv/d", "", "crio/crio.conf.d/9", "/etc/crio/crio.conf and /srv/d"),
+        (
+            "crio", "CONTAINER_CONFIG=/srv/c\0CONTAINER_CONFIG_DIR=/srv/d\0",
+            "crio/crio.conf", "/srv/c and /srv/d",
+        ),
+        ("crio -d ", "", "crio/conf.d/9", "/etc/crio/crio.conf and /etc/crio/crio.conf.d"),
+        ("containerd -c /srv/c.toml", "", "containerd/config.toml", "/srv/c.toml"),
+        ("dockerd --config-file=/srv/d.json", "", "docker/daemon.json", "/srv/d.json"),
+    ],
+)  # fmt: skip
+def test_what_an_engine_reads_is_taken_from_its_process(
+    words: str, env: str, path: str, reads: str, tmp_path: Path
+) -> None:
+    process(tmp_path, *words.split(" "), env=env)
+    text = UNREAD[path.partition("/")[0]][2]
+    write(tmp_path, f"host/etc/{path}", text)
+    files = Files(str(tmp_path / "host"))
+    (found,) = [
+        one
+        for one in detect.engines(files, lambda *_: "crio version 1.33.0", str(tmp_path / "proc"))
+        if one.pid
+    ]
+
+    shown = of(found, files, unread_engine_files.silent)
+    (finding,) = unread_files.findings([shown], files)
+
+    assert finding.severity == "error"
+    assert f"(process 812) reads {reads}, not /etc/{path}, which" in finding.evidence
