@@ -116,9 +116,12 @@ def _request(report: dict[str, Any]) -> Iterator[str]:
     fitting = report["fitting"]
     free = [one for one in fitting if not one["taken"] and not one["tainted"]]
     unknown = "" if all(one["certain"] for one in fitting) else " or may fit"
+    count, most = report["count"], report["most free on a node"]
+    are_scattered = isinstance(count, int) and most < count <= len(free)
+    scattered = f", at most {most} on one node" if are_scattered else ""
     yield (
-        f"    request {report['name']} ({report['count']} of class {report['class']}): "
-        f"{len(fitting)} of {report['devices']} devices fit{unknown}, {len(free)} of them free"
+        f"    request {report['name']} ({count} of class {report['class']}): {len(fitting)} of "
+        f"{report['devices']} devices fit{unknown}, {len(free)} of them free{scattered}"
     )
     for term in report["terms"]:
         if term["unknown"]:

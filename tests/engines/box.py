@@ -47,7 +47,8 @@ class Box:
 
     Attributes:
         work: a folder that it shares with the host.
-        cgroup: name of the control group of its containers; removed at the end.
+        cgroup: name of the control group of its containers, with the id of a process that lives as
+            long as the machine; removed at the end.
     """
 
     def __init__(self, engines: Path, node: Node, work: Path, driver_root: str) -> None:
@@ -58,7 +59,6 @@ class Box:
             AssertionError: its first process fails for another reason, a bug of the tests.
         """
         self.work = work
-        self.cgroup = f"{GROUP}{os.getpid()}"
         _remove_abandoned_groups()
         self._daemons: list[BoxedProcess] = []
         self._env = {"PATH": ":".join([str(PROGRAMS), *DEFAULT_PATH_DIRS]), "HOME": "/root"}
@@ -72,6 +72,7 @@ class Box:
             command, env=self._env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             stdin=subprocess.DEVNULL,
         )  # fmt: skip
+        self.cgroup = f"{GROUP}{self._process.pid}"
         assert self._process.stdout is not None
         output = self._process.stdout.readline()
         if output != READY:

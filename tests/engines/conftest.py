@@ -131,9 +131,9 @@ def machine_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[s
 
 
 def prepare(
-    release: str, tmp_path_factory: pytest.TempPathFactory
+    release: str, tmp_path_factory: pytest.TempPathFactory, profile: str = "h100"
 ) -> tuple[Path, tree.Node, Path]:
-    """Return a release's engines, a node, and a folder with images; skip if not possible."""
+    """Return a release's engines, a node of a profile, and a folder with images; skip if not possible."""
     reason = container_support.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
@@ -143,7 +143,7 @@ def prepare(
         pytest.skip(error.message)
     work = tmp_path_factory.mktemp(release)
     node = tree.create(
-        f"test-{os.getpid()}", "h100", base=work / "nodes",
+        f"test-{os.getpid()}-{profile}", profile, base=work / "nodes",
         native_cache=REPOSITORY / ".cache/native",
     )  # fmt: skip
     images(work)

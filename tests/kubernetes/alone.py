@@ -7,11 +7,10 @@ import contextlib
 import tempfile
 from pathlib import Path
 
-from nvct.sim import tree
 from tests.engines import conftest as engines
-from tests.engines.box import DRIVER_ROOT, Box
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.node import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,13 +43,5 @@ def running() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="nvct-") as folder:
         factory: object = Folder(Path(folder))
         programs, node, work = engines.prepare(RELEASE, factory)  # type: ignore[arg-type]
-        box = None
-        try:
-            box = Box(programs, node, work, DRIVER_ROOT)
-            engine = SupervisedContainerd(box, 2)
-            engine.start()
-            yield Cluster(box, engine)
-        finally:
-            if box is not None:
-                box.close()
-            tree.destroy(node)
+        with machine(lambda box: SupervisedContainerd(box, 2), programs, node, work) as engine:
+            yield Cluster(engine)

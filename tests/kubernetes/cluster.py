@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kubernetes of one node in a private machine: etcd, a container engine, API server, controller manager,
-scheduler and kubelet, each the real program.
+"""Kubernetes in private machines: etcd, API server, controller manager and scheduler beside the first node.
 
-The node's address is on the loopback device and is also that of the service `kubernetes`, so that
-kube-proxy is not needed. The kubelet trusts all clients in the machine's network.
+Each is the real program, as are container engine and kubelet of each node. A second node can join.
 """
 
 from __future__ import annotations
@@ -13,71 +11,26 @@ import secrets
 import subprocess
 import time
 
-from tests.kubernetes import programs
+from tests.kubernetes import node
 from tests.kubernetes.api import Api
+from tests.kubernetes.node import ClusterNode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from tests.engines.box import Box
     from tests.engines.supervised import Supervised
 
-NODE = "node"
-ADDRESS = "10.0.0.1"
-FOLDER = "/run/kubernetes"
-"""Files of the cluster, in the machine's private /run: they vanish with the machine."""
+NODE = node.FIRST.name
+ADDRESS = node.FIRST.address
+FOLDER = node.FOLDER
 KUBECONFIG = f"{FOLDER}/kubeconfig"
-READY_TIMEOUT_S = 60.0
-SYSCTL = {
-    "vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10",
-    "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000",
-    "kernel/keys/root_maxbytes": "25000000",
-}  # fmt: skip
-"""The kubelet sets these host-wide values; it gets private files to write instead."""
-NETWORK = {
-    "cniVersion": "0.4.0",
-    "name": "pods",
-    "disableCheck": True,  # for CRI-O: a bridge's address changes with its pods
-    "plugins": [
-        {
-            "type": "bridge", "bridge": "pods0", "isGateway": True,
-            "ipam": {
-                "type": "host-local", "ranges": [[{"subnet": "10.244.0.0/24"}]],
-                "routes": [{"dst": "0.0.0.0/0"}],
-            },
-        }
-    ],
-}  # fmt: skip
-PREPARE = """
-set -eu
-mount --make-rshared / # as systemd has it, or no pod can have a mount with propagation
-# A kubelet removes the logs of pods that it does not know: those of another cluster on this host.
-[ -e /var/log/.private ] || {{ mount -t tmpfs -o mode=755 logs /var/log; touch /var/log/.private; }}
-ip address replace {address}/32 dev lo
-mkdir -p {folder}/manifests /etc/cni/net.d /opt/cni
-ln -sfn /usr/lib/cni /opt/cni/bin
-for setting in {sysctl}; do
-  path=/proc/sys/${{setting%=*}} copy={folder}/${{setting##*/}}
-  echo ${{setting#*=}} > $copy
-  [ ! -e $path ] || mount --bind $copy $path
-done
-"""
 CERTIFICATE = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 "
     "-subj /CN=kubernetes -keyout tls.key -out tls.crt -addext "
     f"subjectAltName=IP:127.0.0.1,IP:{ADDRESS},DNS:kubernetes.default.svc,DNS:localhost"
 )
 """One key, for TLS and for the tokens of service accounts."""
-GROUPS = """
-for hierarchy in /sys/fs/cgroup/*/; do
-  mkdir -p ${{hierarchy}}{group}
-  for file in cpus mems; do
-    [ ! -e ${{hierarchy}}cpuset.$file ] || cat ${{hierarchy}}cpuset.$file > ${{hierarchy}}{group}/cpuset.$file
-  done
-done
-"""
-"""Runs at each start of the kubelet: a systemd that starts on this host removes empty groups."""
 AUDIT = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -89,46 +42,49 @@ AUDIT = {
     ],
 }
 """The API server records the requests of nvct's accounts, and the kubelet's for nvct's pods."""
-KEEP = "while :; do {prepare} {command}; sleep 0.1; done"
-"""Starts a daemon again when it ends, as a service manager does."""
 
 
-class Cluster:
-    """A running cluster of one node.
+class Cluster(ClusterNode):
+    """A running cluster: its first node, in whose machine all other daemons are.
 
     Attributes:
-        box: its machine.
-        api: its API.
-        engine: its engine.
         ready_s: seconds until the node was ready.
         audit_log: what the API server records; see `tests.kubernetes.audit`.
     """
 
-    def __init__(
-        self, box: Box, engine: Supervised, gates: Mapping[str, bool] | None = None
-    ) -> None:
+    def __init__(self, engine: Supervised, gates: Mapping[str, bool] | None = None) -> None:
         """Start it in a machine with a running, configured engine, and wait until it is ready.
 
         Args:
-            box: the machine.
-            engine: in it.
+            engine: in the machine.
             gates: feature gates of all daemons that are not as by default.
 
         Raises:
             ContainerNotPossibleError: it does not start, or its programs cannot be built here.
         """
-        self.box = box
-        self.engine = engine
-        self._gates = gates or {}
-        self.audit_log = box.work / "audit.log"
-        self.audit_log.unlink(missing_ok=True)
-        for folder in programs.folders():
-            box.see(str(folder))
         began = time.monotonic()
+        super().__init__(engine, node.FIRST, gates or {})
+        self.audit_log = self.box.work / "audit.log"
+        self.audit_log.unlink(missing_ok=True)
+        self._tokens = {place: secrets.token_hex() for place in (node.FIRST, node.SECOND)}
         self._prepare()
         self._start_api_server()
-        self._start_node()
+        self._start_controllers()
         self.ready_s = time.monotonic() - began
+
+    def join(self, engine: Supervised) -> ClusterNode:
+        """Add a second node, and wait until it is ready; it must end before this one.
+
+        Args:
+            engine: a running, configured engine in another machine.
+
+        Raises:
+            ContainerNotPossibleError: its kubelet does not start.
+        """
+        joined = ClusterNode(engine, node.SECOND, self._gates)
+        node.connect(self, joined)
+        joined.start_kubelet(self.api, self._tokens[node.SECOND], self._certificate)
+        return joined
 
     def kubectl(self, *words: str) -> str:
         """Run kubectl, and return its output.
@@ -155,39 +111,19 @@ class Cluster:
         assert done.returncode == 0, done
         return done.stdout + done.stderr if errors else done.stdout
 
-    def restart_kubelet(self) -> None:
-        """End the kubelet; it is started again at once."""
-        self.box.call("pkill", "-x", "kubelet")
-
     def _prepare(self) -> None:
-        done = self.box.call(
-            "sh", "-c",
-            PREPARE.format(
-                address=ADDRESS, folder=FOLDER,
-                sysctl=" ".join(f"{path}={value}" for path, value in SYSCTL.items()),
-            ),
-        )  # fmt: skip
-        assert done.returncode == 0, done
         # On the host: with the libraries of another release, this host's openssl crashes.
         subprocess.run(CERTIFICATE.split(), cwd=self.box.work, check=True, capture_output=True)
         for name in ("tls.key", "tls.crt"):
             self._write(name, (self.box.work / name).read_text())
-        self._write("10-pods.conflist", json.dumps(NETWORK), "/etc/cni/net.d")
-        tokens = {user: secrets.token_hex() for user in ("admin", f"system:node:{NODE}")}
-        groups = ("system:masters", "system:nodes")
-        lines = [
-            f'{token},{user},{user},"{group}"\n'
-            for (user, token), group in zip(tokens.items(), groups, strict=True)
+        admin = secrets.token_hex()
+        lines = [f'{admin},admin,admin,"system:masters"\n'] + [
+            f'{token},system:node:{place.name},system:node:{place.name},"system:nodes"\n'
+            for place, token in self._tokens.items()
         ]
         self._write("tokens.csv", "".join(lines))
-        for name, token in zip(("kubeconfig", "node.kubeconfig"), tokens.values(), strict=True):
-            self._write(name, json.dumps(_kubeconfig(token)))
+        self._write("kubeconfig", json.dumps(node.kubeconfig(admin)))
         self._write("audit.yaml", json.dumps(AUDIT))
-        kubelet = _kubelet(self.box.cgroup, self.engine.socket, self._gates)
-        self._write("kubelet.yaml", json.dumps(kubelet))
-
-    def _write(self, name: str, text: str, folder: str = FOLDER) -> None:
-        self.box.write(f"{folder}/{name}", text)
 
     def _start_api_server(self) -> None:
         self._keep(
@@ -218,79 +154,24 @@ class Cluster:
         self.api = Api(socket)
         self._until(self.api.is_ready, "kube-apiserver")
 
-    def _start_node(self) -> None:
+    def _start_controllers(self) -> None:
         common = (
             f"--kubeconfig={KUBECONFIG}", "--leader-elect=false", "--profiling=false",
             *self._gate_flags,
-        )  # fmt: skip
-        self._keep(
-            "kubelet", f"--config={FOLDER}/kubelet.yaml", f"--hostname-override={NODE}",
-            f"--kubeconfig={FOLDER}/node.kubeconfig", f"--node-ip={ADDRESS}",
-            prepare=GROUPS.format(group=self.box.cgroup),
         )  # fmt: skip
         self._keep(
             "kube-controller-manager", *common, f"--root-ca-file={FOLDER}/tls.crt",
             f"--service-account-private-key-file={FOLDER}/tls.key",
         )  # fmt: skip
         self._keep("kube-scheduler", *common)
-        self._until(self._node_is_ready, "kubelet")
+        self.start_kubelet(self.api, self._tokens[node.FIRST], self._certificate)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         self._until(lambda: self.api.find(account) is not None, "kube-controller-manager")
 
     @property
+    def _certificate(self) -> str:
+        return (self.box.work / "tls.crt").read_text()
+
+    @property
     def _gate_flags(self) -> list[str]:
         return [f"--feature-gates={name}={is_on}" for name, is_on in self._gates.items()]
-
-    def _keep(self, name: str, *flags: str, prepare: str = "") -> None:
-        words = " ".join(f"'{word}'" for word in (name, *flags))
-        script = KEEP.format(prepare=prepare, command=words)
-        self.box.start(["sh", "-c", script], f"{name}.log")
-
-    def _until(self, holds: Callable[[], bool], name: str) -> None:
-        self.box.until(holds, f"{name}.log", timeout_s=READY_TIMEOUT_S)
-
-    def _node_is_ready(self) -> bool:
-        node = self.api.find(f"/api/v1/nodes/{NODE}")
-        conditions = node["status"].get("conditions", ()) if node else ()
-        return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
-def _kubeconfig(token: str) -> dict[str, object]:
-    server = {"server": "https://127.0.0.1", "certificate-authority": f"{FOLDER}/tls.crt"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "test", "cluster": server}],
-        "users": [{"name": "test", "user": {"token": token}}],
-        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
-        "current-context": "test",
-    }
-
-
-def _kubelet(group: str, socket: str, gates: Mapping[str, bool]) -> dict[str, object]:
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-        "authorization": {"mode": "AlwaysAllow"},
-        "containerRuntimeEndpoint": f"unix://{socket}",
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{group}",
-        "failCgroupV1": False,
-        "failSwapOn": False,
-        "oomScoreAdj": 0,
-        "enforceNodeAllocatable": ["none"],
-        "evictionHard": {
-            "memory.available": "1Mi", "nodefs.available": "1%", "nodefs.inodesFree": "1%",
-            "imagefs.available": "1%",
-        },
-        "imageGCHighThresholdPercent": 100,
-        "makeIPTablesUtilChains": False,
-        "resolvConf": "",
-        "clusterDNS": ["10.0.0.10"],  # no such server; avoids a warning for each pod
-        "staticPodPath": f"{FOLDER}/manifests",
-        "nodeStatusUpdateFrequency": "2s",
-        "syncFrequency": "10s",
-        # The first one ignores limits that the kubelet may not set.
-        "featureGates": {"KubeletInUserNamespace": True, **gates},
-    }  # fmt: skip

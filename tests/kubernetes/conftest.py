@@ -6,20 +6,21 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import tree
 from tests.engines import conftest as engines
-from tests.engines.box import DRIVER_ROOT, Box
-from tests.engines.releases import of_release
+from tests.engines.releases import FULL, of_release
 from tests.engines.supervised import SupervisedContainerd, SupervisedCrio
 from tests.kubernetes import device_plugin
 from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.node import machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from tests.engines.box import Box
     from tests.engines.supervised import Supervised
 
+collect_ignore = [] if FULL else ["test_dra_two_nodes.py"]
 CASES: Mapping[str, tuple[str, Callable[[Box], Supervised]]] = {
     "trixie": ("trixie", lambda box: SupervisedContainerd(box, 2)),
     "forky": ("forky", lambda box: SupervisedContainerd(box, 3)),
@@ -50,19 +51,11 @@ def cluster(
     """Yield a ready cluster without nvct's changes; skip if it can't run."""
     gates = GATES.get(request.param)
     release, engine_of = CASES["trixie" if gates else request.param]
-    programs, node, work = engines.prepare(release, tmp_path_factory)
-    box = None
     try:
-        box = Box(programs, node, work, DRIVER_ROOT)
-        engine = engine_of(box)
-        engine.start()
-        yield Cluster(box, engine, gates)
+        with machine(engine_of, *engines.prepare(release, tmp_path_factory)) as engine:
+            yield Cluster(engine, gates)
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
-    finally:
-        if box is not None:
-            box.close()
-        tree.destroy(node)
 
 
 @pytest.fixture(scope="module")

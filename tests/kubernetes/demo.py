@@ -55,7 +55,7 @@ def main() -> int:
         print("\nA private machine with 8 simulated GPUs; etcd, Kubernetes and containerd are real",
               flush=True)  # fmt: skip
         with alone.running() as cluster:
-            device_plugin.show_simulation(cluster)
+            device_plugin.show_simulation(cluster.box)
             return _type_all(cluster, image)
     except (ContainerNotPossibleError, pytest.skip.Exception) as error:
         print(

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.engines.box import Box
+    from tests.kubernetes.node import ClusterNode
 
 MANIFESTS = REPOSITORY / "packaging/kubernetes"
 RUNTIME_CLASSES = MANIFESTS / "runtimeclasses.yaml"
@@ -56,9 +57,8 @@ LOW_LEVEL = f'[nvidia-container-runtime]\nruntimes = ["{run_folder.PROGRAMS}/run
 SETTINGS = "accept-nvidia-visible-devices-as-volume-mounts = true\n"
 
 
-def show_simulation(cluster: Cluster) -> None:
+def show_simulation(box: Box) -> None:
     """Make containers see the simulated /proc, and pods get GPUs by volume mounts."""
-    box = cluster.box
     box.write(CONFIG, SETTINGS + box.read(CONFIG) + LOW_LEVEL)
     use_simulated_runc(box)
 
@@ -71,17 +71,22 @@ def use_simulated_runc(box: Box) -> None:
     box.write(ENGINE_CONFIG, config.replace(DEFAULT_RUNC, f"{DEFAULT_RUNC}\n{runc}"))
 
 
+def configure(node: ClusterNode, *flags: str) -> None:
+    """Configure a node's engine for GPUs, with flags of `nvct runtime`; see `show_simulation`."""
+    assert isinstance(node.engine, SupervisedContainerd)
+    show_simulation(node.box)
+    node.engine.configure("--cdi.enabled", *flags)
+    node.engine.reload()
+
+
 def prepare(cluster: Cluster, *flags: str) -> None:
-    """Configure the engine for GPUs, and create the runtime classes; see `show_simulation`.
+    """Configure the engine for GPUs, and create the runtime classes.
 
     Args:
         cluster: a new one.
         flags: of `nvct runtime configure`.
     """
-    assert isinstance(cluster.engine, SupervisedContainerd)
-    show_simulation(cluster)
-    cluster.engine.configure("--cdi.enabled", *flags)
-    cluster.engine.reload()
+    configure(cluster, *flags)
     for runtime_class in yaml.safe_load_all(RUNTIME_CLASSES.read_text(encoding="utf-8")):
         cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
+    from tests.kubernetes.node import ClusterNode
+
 TIMEOUT_S = 60.0
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/default/resourceclaims"
@@ -66,30 +68,38 @@ class Driver:
     """The driver's process on the node.
 
     Attributes:
+        node: in whose machine it runs.
+        gpus: how many devices it offers at first.
         plugins: folder of its journal.
     """
 
     def __init__(
-        self, cluster: Cluster, kubeconfig: str, name: str = NODE, folder: str = "", *flags: str
+        self,
+        node: ClusterNode,
+        kubeconfig: str,
+        name: str = "",
+        folder: str = "",
+        gpus: int = GPUS,
     ) -> None:
         """Start nothing yet.
 
         Args:
-            cluster: of the node.
+            node: in whose machine it runs.
             kubeconfig: of the driver's account.
-            name: of the Node, whose kubelet is a test's unless it is the cluster's own.
-            folder: of that kubelet; "" for the own one.
-            flags: of the driver.
+            name: of another Node, whose kubelet is a test's; "" for the node's own.
+            folder: of that kubelet; "" for the node's own.
+            gpus: how many devices it offers at first.
         """
-        self._cluster = cluster
-        self._name = name
+        self.node = node
+        self.gpus = gpus
+        self._name = name = name or node.name
         self._log = f"dra-{name}.log"
         self.plugins = f"{folder}/plugins" if folder else PLUGINS
         self._words = [
             "env", *MPS_PROGRAMS, f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.dra.main",
             f"--container-driver-root={DRIVER_ROOT}", f"--nvidia-driver-root={DRIVER_ROOT}",
             f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={name}",
-            f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand", *flags,
+            f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand",
         ]  # fmt: skip
         if folder:
             self._words += [
@@ -100,7 +110,7 @@ class Driver:
 
     def launch(self) -> None:
         """Start the process."""
-        self._process = self._cluster.box.start(self._words, self._log)
+        self._process = self.node.box.start(self._words, self._log)
 
     def start(self) -> None:
         before = self.log().count("Registered DRA driver")
@@ -108,23 +118,25 @@ class Driver:
         assert wait(lambda: self.log().count("Registered DRA driver") > before, TIMEOUT_S), (
             self.log()
         )
-        assert wait(lambda: len(devices(self._cluster)) == GPUS, TIMEOUT_S), self.log()
+        assert wait(lambda: len(devices(self.node, self._name)) == self.gpus, TIMEOUT_S), (
+            self.log()
+        )
 
     def kill(self) -> None:
         assert self._process is not None
         pattern = f"nvct.agent.dra.main .*--node-name={self._name} "
-        self._cluster.box.call("pkill", "-KILL", "-f", pattern)
+        self.node.box.call("pkill", "-KILL", "-f", pattern)
         self._process.wait(TIMEOUT_S)
 
     def remove(self) -> None:
         """Kill it, and delete the slices that it leaves: the scheduler would give their devices."""
         self.kill()
         field = f"spec.nodeName%3D{self._name}"
-        self._cluster.api.delete(f"{API}/resourceslices?fieldSelector={field}")
+        self.node.api.delete(f"{API}/resourceslices?fieldSelector={field}")
 
     def log(self) -> str:
         with contextlib.suppress(FileNotFoundError):
-            return (Path(self._cluster.box.work) / self._log).read_text(errors="replace")
+            return (Path(self.node.box.work) / self._log).read_text(errors="replace")
         return ""
 
     def journal(self) -> list[str]:
@@ -133,7 +145,7 @@ class Driver:
     def claims(self) -> list[dict[str, Any]]:
         """Return the claims in the journal."""
         try:
-            text = self._cluster.box.read(f"{self.plugins}/gpu.nvidia.com/{FILE}")
+            text = self.node.box.read(f"{self.plugins}/gpu.nvidia.com/{FILE}")
         except FileNotFoundError:
             return []
         found: list[dict[str, Any]] = json.loads(text)["claims"]
@@ -151,13 +163,8 @@ def make_classes(cluster: Cluster, extended: str = GPU) -> None:
         cluster.api.create(f"{API}/deviceclasses", manifest)
 
 
-def account(cluster: Cluster, server: str = "") -> str:
-    """Return the kubeconfig of an account with the rights that the documentation lists.
-
-    Args:
-        cluster: gets the account.
-        server: another address of the API server than the usual one.
-    """
+def account(cluster: Cluster) -> str:
+    """Return the kubeconfig of an account with the rights that the documentation lists."""
     cluster.kubectl("create", "serviceaccount", "dra")
     role = f"{FOLDER}/dra-role.yaml"
     kind = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: dra}"
@@ -169,8 +176,6 @@ def account(cluster: Cluster, server: str = "") -> str:
     config = json.loads(cluster.box.read(KUBECONFIG))
     token = cluster.kubectl("create", "token", "dra").strip()
     config["users"][0]["user"] = {"token": token}
-    if server:
-        config["clusters"][0]["cluster"]["server"] = server
     path = f"{FOLDER}/dra.kubeconfig"
     cluster.box.write(path, json.dumps(config))
     return path
@@ -205,7 +210,7 @@ def make_far_node(cluster: Cluster) -> None:
     make_slices(cluster, found, tesla)
 
 
-def devices(cluster: Cluster, node: str = NODE) -> dict[str, str]:
+def devices(cluster: ClusterNode, node: str = NODE) -> dict[str, str]:
     """Return the UUIDs of a node's devices by name."""
     found = cluster.api.find(f"{API}/resourceslices?fieldSelector=spec.nodeName%3D{node}")
     assert found is not None
@@ -280,6 +285,14 @@ def runs(cluster: Cluster, name: str) -> bool:
 def scheduled_to(cluster: Cluster, name: str) -> str:
     found = cluster.api.find(f"{PODS}/{name}")
     return str(found["spec"].get("nodeName", "")) if found else ""
+
+
+def explained(cluster: Cluster, name: str) -> str:
+    """Return what `nvct explain` says about a pod."""
+    words = (f"{PROGRAMS}/nvct", "explain", f"default/{name}", f"--kubeconfig={KUBECONFIG}")
+    done = cluster.box.call(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def log_of(cluster: Cluster, name: str) -> str:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +32,7 @@ programs, node, work = (Path(argument) for argument in sys.argv[2:5])
 box = Box(programs, tree.load(node), work, sys.argv[5])
 assert box.call("mkdir", "-p", f"/sys/fs/cgroup/pids/{box.cgroup}/pod").returncode == 0
 assert box.start(["sleep", "1000"], "sleep.log")
-print(box.init, flush=True)
+print(box.init, box.cgroup, flush=True)
 time.sleep(1000)
 """
 """Code of tests with a machine that runs a daemon and has a control group."""
@@ -63,11 +63,12 @@ def test_three_runs_leave_no_process_mount_group_or_file(
             try:
                 engine = engine_of(box)
                 engine.start()
-                cluster = Cluster(box, engine)
+                cluster = Cluster(engine)
                 assert run(cluster.api, "once", Pod(script="echo runs")).log == "runs\n"
             finally:
                 box.close()
             assert _traces(work) == before
+            assert _of_group(box.cgroup) == []
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
     finally:
@@ -88,9 +89,9 @@ def test_tests_that_are_killed_leave_no_process_and_the_next_remove_their_groups
         said = tests.stdout.readline()
         if not said:
             pytest.skip("no private machine here")
-        init = Path("/proc", said.strip())
+        pid, group = said.split()
+        init = Path("/proc", pid)
         assert init.exists()
-        group = f"nvct-test-{tests.pid}"
         assert list(Path("/sys/fs/cgroup").glob(f"*/{group}"))  # later a box beside may remove it
         tests.kill()
         tests.wait()
@@ -105,23 +106,20 @@ def test_tests_that_are_killed_leave_no_process_and_the_next_remove_their_groups
 
 
 def _traces(work: Path) -> dict[str, list[str]]:
-    """Return what a cluster could leave on this host, without other tests that run now."""
-    group = f"nvct-test-{os.getpid()}"
+    """Return mounts and files that a cluster could leave on this host, not those of other tests."""
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     return {
         "mounts": [line for line in mounts if str(work) in line or "kube" in line],
-        "groups": [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{group}*")],
-        "processes": _processes(),
         "files": [str(path) for path in FILES if path.exists()],
     }
 
 
-def _processes() -> list[str]:
-    """Return a cluster's processes in a namespace that this process created."""
-    found = []
+def _of_group(group: str) -> list[str]:
+    """Return a machine's control groups, and the processes in them."""
+    found = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/{group}")]
     for path in Path("/proc").glob("[0-9]*/cgroup"):
         try:
-            if f"nvct-test-{os.getpid()}" in path.read_text():
+            if group in re.split("[/\n]", path.read_text()):
                 found.append(path.parent.name)
         except OSError:
             continue  # it has just ended

@@ -15,11 +15,10 @@ import pytest
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.mps.place import DEFAULT_ROOT
-from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes.api import wait
-from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.cluster import NODE
 from tests.kubernetes.device_plugin import GPUS, LIST, asks, smi
 from tests.kubernetes.dra import (
     ATTRIBUTES,
@@ -36,6 +35,7 @@ from tests.kubernetes.dra import (
     asks_for_claims,
     claim,
     devices,
+    explained,
     log_of,
     make_classes,
     make_far_node,
@@ -83,13 +83,6 @@ def driver(node: Cluster) -> Iterator[Driver]:
         yield made
     finally:
         made.kill()
-
-
-def explained(cluster: Cluster, name: str) -> str:
-    words = (f"{PROGRAMS}/nvct", "explain", f"default/{name}", f"--kubeconfig={KUBECONFIG}")
-    done = cluster.box.call(*words)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_pods_get_the_gpus_that_they_describe_and_no_others(node: Cluster, driver: Driver) -> None:

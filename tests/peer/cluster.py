@@ -66,7 +66,7 @@ def record(programs: Path, name: str, target: Path, work: Path) -> None:
     try:
         containerd = SupervisedContainerd(box, CONFIG_VERSION)
         containerd.start()
-        cluster = Cluster(box, containerd)
+        cluster = Cluster(containerd)
         _configure(cluster)
         target.mkdir(parents=True)
         labels = run(cluster.api, "labels", _gfd_pod(cluster)).log

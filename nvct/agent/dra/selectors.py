@@ -3,8 +3,9 @@
 
 The scheduler evaluates CEL; this is no interpreter of it. Understood are terms that are joined by
 &&: a driver, an attribute or a capacity compared with a literal, by an operator or by compareTo
-with quantity() or semver(), membership in a list, and an attribute that is a bool. A selector with
-another term is unknown, unless one of its terms is false. Contract: pure functions.
+with quantity() or semver(), membership in a list, an attribute that is a bool, and the words true
+and false. A selector with another term is unknown, unless one of its terms is false.
+Contract: pure functions.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def body(device: Object) -> Object:
 
 
 def _holds(term: str, driver: str, device: Object) -> bool | None:
+    if term in ("true", "false"):
+        return term == "true"
     if match := DRIVER_TERM.fullmatch(term):
         return OPERATORS[match["operator"]](driver, _text(match["literal"]))
     if match := LITERAL_TERM.fullmatch(term):

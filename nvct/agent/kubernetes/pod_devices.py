@@ -263,7 +263,18 @@ def _request(seen: Seen, request: Object, *, with_counts: bool) -> Object:
          "tainted": _is_tainted(one["device"])}
         for one in fitting
     ]  # fmt: skip
+    free = [
+        one for one in fitting if not taken.get(_place(one)) and not _is_tainted(one["device"])
+    ]
+    explained["most free on a node"] = _most_on_a_node(free)
     return explained
+
+
+def _most_on_a_node(found: Sequence[Object]) -> int:
+    """Return how many of these devices a pod can reach at most, from one node."""
+    counts = Counter(one["of node"] for one in found)
+    reachable_from_others = counts.pop("", 0)
+    return reachable_from_others + max(counts.values(), default=0)
 
 
 def _fits(one: Object, expressions: Sequence[str]) -> bool | None:
@@ -272,7 +283,10 @@ def _fits(one: Object, expressions: Sequence[str]) -> bool | None:
 
 
 def _devices(found: Sequence[Object]) -> Iterator[Object]:
-    """Yield each device of the newest generation of its pool."""
+    """Yield each device of the newest generation of its pool.
+
+    Its `of node` is the only node whose pods can have it, "" if there is more than one.
+    """
     newest: dict[tuple[str, str], int] = {}
     for each in found:
         spec = each["spec"]
@@ -283,7 +297,8 @@ def _devices(found: Sequence[Object]) -> Iterator[Object]:
         driver, pool = spec["driver"], spec["pool"]["name"]
         if spec["pool"].get("generation", 0) == newest[driver, pool]:
             for device in spec.get("devices") or ():
-                yield {"driver": driver, "pool": pool, "device": device}
+                of_node = selectors.body(device).get("nodeName") or spec.get("nodeName") or ""
+                yield {"driver": driver, "pool": pool, "device": device, "of node": of_node}
 
 
 def _place(one: Object) -> tuple[str, str, str]:

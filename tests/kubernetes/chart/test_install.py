@@ -57,14 +57,6 @@ AGENTS_MIB = 80
 """Proportional set sizes of the agent and of NVML's processes, with all tasks of the chart."""
 FROM_NOTHING_S = 60.0
 """From helm install to the output of nvidia-smi in a pod."""
-POWER_OFF = r"""
-pkill -KILL -f 'containerd-[s]him'
-for folder in /proc/[0-9]*; do
-  ! grep -q kubepods $folder/cgroup || kill -KILL ${folder#/proc/}
-done 2>/dev/null
-rm -rf /run/nvct /run/nvct-agent /run/cdi
-"""
-"""What a boot leaves: no container, and nothing of nvct in /run."""
 SOCKET = f"{FOLDER}/nvidia-gpu.sock"
 
 
@@ -191,11 +183,8 @@ def test_a_node_that_boots_again_comes_back_by_itself(node: Cluster) -> None:
     """/run is empty then, and each container is started again; the engine's files stay."""
     with installed(node, *FARM):
         assert gpus_of(run(node.api, "before", asks(""))) == 1, state_of(node)
-        done = node.box.call("sh", "-c", POWER_OFF)
-        assert done.returncode == 0, done
-        node.engine.reload()
+        node.boot()
         containerd = node.box.call("pgrep", "-x", "containerd").stdout
-        node.restart_kubelet()
         began = time.monotonic()
         assert wait(lambda: node.box.call("test", "-S", AGENT).returncode == 0, TIMEOUT_S)
         node.kubectl("rollout", "status", *IN_NAMESPACE, "daemonset/nvct", "--timeout=90s")

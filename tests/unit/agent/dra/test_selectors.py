@@ -47,6 +47,8 @@ ATTRIBUTES, CAPACITY = "device.attributes['gpu.nvidia.com']", "device.capacity['
         ("device.attributes['resource.kubernetes.io'].pcieRoot == 'pci0000:01'", True),
         (f"device.driver == 'gpu.nvidia.com' &&\n ({ATTRIBUTES}.type == 'gpu')", True),
         (f"({ATTRIBUTES}.ecc && {ATTRIBUTES}.numaNode == 2)", False),
+        ("true", True),
+        (f"{ATTRIBUTES}.ecc && false", False),
     ],
 )
 def test_what_is_understood(expression: str, expected: bool) -> None:  # noqa: FBT001

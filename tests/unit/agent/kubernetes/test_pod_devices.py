@@ -74,9 +74,10 @@ def gpu(name: str, memory: str, **more: Any) -> Object:
             "capacity": {"memory": {"value": memory}}, **more}  # fmt: skip
 
 
-def slice_of(name: str, *devices: Object, generation: int = 1) -> Object:
+def slice_of(name: str, *devices: Object, generation: int = 1, **more: Any) -> Object:
     pool = {"name": name, "generation": generation, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "pool": pool, "nodeName": name, "devices": list(devices)}
+    spec = {"driver": "gpu.nvidia.com", "pool": pool, "devices": list(devices),
+            **(more or {"nodeName": name})}  # fmt: skip
     return {"metadata": {"name": f"{name}-{generation}"}, "spec": spec}
 
 
@@ -202,6 +203,46 @@ def test_a_claim_that_nothing_fits_is_told_what_fits_and_who_has_it(cluster: Fak
     assert "gpu-0 of n1 (NVIDIA H100, 80Gi): taken by team/a" in said
     assert "gpu-0 of n2 (NVIDIA H100, 80Gi): taken by team/b" in said
     assert "gpu-1 of n2 (NVIDIA H100, 80Gi): tainted" in said
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (1, "3 of them free"),
+        (3, "3 of them free, at most 2 on one node"),
+        (4, "3 of them free"),
+        ("All", "3 of them free"),
+    ],
+)
+def test_free_devices_of_several_nodes_are_not_enough_for_a_request(
+    cluster: FakeCluster, count: int | str, said: str
+) -> None:
+    mode = {"allocationMode": "All"} if count == "All" else {"count": count}
+    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "big"}]))
+    cluster.put(claims.kind("v1"), claim("big", MEMORY, **mode),
+                claim("one", device=("n2", "gpu-1"), user="a"))  # fmt: skip
+    cluster.put(
+        slices.kind("v1"),
+        slice_of("n1", gpu("gpu-0", "80Gi"), gpu("gpu-1", "80Gi")),
+        slice_of("n2", gpu("gpu-0", "80Gi"), gpu("gpu-1", "80Gi")),
+    )  # fmt: skip
+
+    (line,) = (one for one in lines(cluster).splitlines() if "request gpu" in one)
+
+    assert line.endswith(f"4 of 4 devices fit, {said}")
+
+
+def test_devices_that_all_nodes_reach_count_for_each(cluster: FakeCluster) -> None:
+    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "big"}]))
+    cluster.put(claims.kind("v1"), claim("big", MEMORY, count=4))
+    cluster.put(
+        slices.kind("v1"),
+        slice_of("n1", gpu("gpu-0", "80Gi"), gpu("gpu-1", "80Gi")),
+        slice_of("n2", gpu("gpu-0", "80Gi")),
+        slice_of("any", gpu("gpu-0", "80Gi"), allNodes=True),
+    )  # fmt: skip
+
+    assert "4 of them free, at most 3 on one node" in lines(cluster)
 
 
 def test_a_claim_that_has_a_device_is_told_by_which_expression(cluster: FakeCluster) -> None:
