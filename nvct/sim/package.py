@@ -279,7 +279,9 @@ def install_extras(root: Path, version: str, extras: Mapping[str, int], *, machi
         folder = root / library_dir(machine)
         for library in SWITCH_LIBRARIES:
             _install_library(folder, library, version, machine)
-        script = f"#!/bin/sh\n# Part of a simulated driver {version}.\n{WAIT_FOR_SIGNAL}"
+        script = f"#!/bin/sh\n# Part of a simulated driver {version}.\n"
+        script += f"[ $# = 0 ] || exec echo 'Fabric Manager version is : {version}'\n"
+        script += WAIT_FOR_SIGNAL
         _write(root / "usr/bin/nv-fabricmanager", script.encode(), 0o755)
         _make_socket(root / "run/nvidia-fabricmanager/socket")
         write_cache(root, machine)
