@@ -210,7 +210,7 @@ def _userns(node: Node) -> Part:
         node.roots,
         user_namespaces.who_asks(node.env),
         uses_podman=any(engine.engine == "podman" for engine in node.engines),
-        name_of=node.containers.name_of,
+        name_of=node.containers.name_of_process,
     )
 
 

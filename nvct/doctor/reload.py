@@ -92,4 +92,4 @@ def _with_gpu(roots: Roots, containers: Containers) -> Iterator[tuple[str, str]]
         seen.add(id_)
         nodes = procfs.list_directory(f"{roots.proc}/{name}/root/dev")
         if any(NODE.fullmatch(node) for node in nodes):
-            yield id_, containers.name_of(int(name))
+            yield id_, containers.name_of_process(int(name))

@@ -74,11 +74,9 @@ class Containers:
         """Return the id of a process's container; "" if it is in none, or has ended."""
         return self._find(pid)[0]
 
-    def name_of(self, pid: int) -> str:
-        """Return NAMESPACE/POD/CONTAINER of a process, or less of it; "" if it is in none."""
-        labels = self.labels(pid)
-        parts = (labels.get(key, "") for key in ("namespace", "pod", "container"))
-        return "/".join(part for part in parts if part)
+    def name_of_process(self, pid: int) -> str:
+        """Return the name of a process's container, as `name_of`; its id if it has no name."""
+        return _joined(self.labels(pid))
 
     def named(self, name: str) -> list[str]:
         """Return the ids of Docker's and Podman's containers with a name, running or not."""
@@ -93,9 +91,7 @@ class Containers:
 
     def name_of(self, id_: str) -> str:
         """Return the name of a container, as namespace/pod/container; "" if none is known."""
-        labels = self._known(id_)
-        parts = (labels.get(name, "") for name in ("namespace", "pod", "container"))
-        return "/".join(part for part in parts if part)
+        return _joined(self._known(id_))
 
     def _find(self, pid: int) -> tuple[str, Labels]:
         """Return the id of a process's container, and its names; ("", {}) without one.
@@ -145,6 +141,11 @@ class Containers:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._root, name)
+
+
+def _joined(labels: Labels) -> str:
+    parts = (labels.get(name, "") for name in ("namespace", "pod", "container"))
+    return "/".join(part for part in parts if part)
 
 
 def _podman_names(path: str) -> dict[str, str]:
