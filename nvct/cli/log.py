@@ -82,7 +82,7 @@ def _names() -> Callable[[str], str]:
 
     containers, own = Containers(), own_names(os.environ)
     containers.refresh()
-    return lambda id_: own.get(id_) or containers.name_of(id_)
+    return lambda id_: own.get(id_) or containers.name_of_id(id_)
 
 
 def _show(record: Mapping[str, str], form: str, name_of: Callable[[str], str]) -> None:

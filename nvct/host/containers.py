@@ -89,7 +89,7 @@ class Containers:
             docker = []
         return [*podman, *(id_ for id_ in docker if self._docker_name(id_) == name)]
 
-    def name_of(self, id_: str) -> str:
+    def name_of_id(self, id_: str) -> str:
         """Return the name of a container, as namespace/pod/container; "" if none is known."""
         return _joined(self._known(id_))
 
