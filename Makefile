@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # Containers need root: a user for whom sudo asks no password (any more) gets it for the demo alone.
 SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 
+# Each worker, and each Python that a test starts, would compile the tests' modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo demo-kubernetes test kubernetes crio record-peer check fmt golden bench fuzz gpu install static test-static deb rpm bundle image manifests ci ci-full clean
 
 help: ## print this list
