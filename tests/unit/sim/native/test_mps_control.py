@@ -111,4 +111,5 @@ def test_servers_are_started_and_end_with_the_daemon(control: Control) -> None:
 
 def test_a_directory_has_one_daemon(control: Control) -> None:
     assert control.run("-f") == (1, "An instance of this daemon is already running\n")
+    control.say(PERCENTAGE)  # the daemon runs: it has opened its log
     assert "Start" in (control.folder / "control.log").read_text()
