@@ -26,6 +26,20 @@ TIMEOUT_S = 240
 PROGRAM = Path(sys.executable).with_name("nvct")
 NOBODY = 65534
 DENIED = ("--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+COMPILE_ONCE = """#!/bin/sh
+output= words= last=
+for word; do
+  case $last in -o) output=$word ;; *) words="$words $word" ;; esac
+  last=$word
+done
+compiled={folder}/$(echo "$words" | cksum | tr ' ' -)
+if [ -e "$compiled" ]; then
+  exec cp "$compiled" "$output"
+fi
+{compiler} "$@" && cp "$output" "$compiled.$$" && mv "$compiled.$$" "$compiled"
+"""
+"""A compiler that copies the file if the same command has run before. Each demonstration compiles
+the simulated driver, which takes longer than all the rest of it."""
 FOLDERS = (
     "/run/nvct", "/run/nvidia", "/etc/cdi", "/var/run/cdi", "/var/lib/nvct-sim", "/var/lib/nvct",
     "/etc/nvidia-container-runtime",
@@ -39,11 +53,23 @@ def able() -> None:
         pytest.skip(reason)
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The variable PATH, with a compiler that compiles each file once."""
+    folder, compiler = tmp_path_factory.mktemp("compiler"), shutil.which("cc")
+    if compiler is None:
+        return os.environ["PATH"]
+    script = folder / "cc"
+    script.write_text(COMPILE_ONCE.format(folder=folder, compiler=compiler), encoding="utf-8")
+    script.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
 @pytest.fixture
-def env(tmp_path: Path) -> dict[str, str]:
+def env(tmp_path: Path, path: str) -> dict[str, str]:
     folder = tmp_path / "tmp"
     folder.mkdir()
-    return {**os.environ, "TMPDIR": str(folder), "COLUMNS": "80"}
+    return {**os.environ, "PATH": path, "TMPDIR": str(folder), "COLUMNS": "80"}
 
 
 def left(env: dict[str, str]) -> dict[str, list[str]]:

@@ -173,14 +173,20 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
         native.build(tmp_path / "file/out")
 
 
-@pytest.fixture
-def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install the archive of built files that packages have; a checkout has none."""
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the archive of built files that packages have; a checkout has none."""
     assert not native.SHIPPED.exists()
-    path = tmp_path / "built.zip"
+    path = tmp_path_factory.mktemp("shipped") / "built.zip"
     native.ship(path)
-    monkeypatch.setattr(native, "SHIPPED", path)
     return path
+
+
+@pytest.fixture
+def shipped(archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install the archive."""
+    monkeypatch.setattr(native, "SHIPPED", archive)
+    return archive
 
 
 def test_shipped_files_need_no_compiler(shipped: Path, tmp_path: Path) -> None:
