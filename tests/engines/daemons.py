@@ -14,7 +14,7 @@ from typing import ClassVar
 from nvct.sim import attach
 from tests.engines import configs, cri, crio_program, docker_run
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
-from tests.engines.engines import CONFIG
+from tests.engines.engines import CONFIG, DOCKER_SOCKET
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class Docker(Daemon):
         return tuple(int(part) for part in output.split("+")[0].split(".")[:2])
 
     def _answers(self) -> bool:
-        return self.docker("version").returncode == 0
+        return self.box.accepts(DOCKER_SOCKET) and self.docker("version").returncode == 0
 
     def _load(self) -> None:
         if not self.docker("images", "--quiet", "plain:test").stdout:
@@ -219,7 +219,7 @@ class Containerd(Daemon):
         return tuple(int(part) for part in output.split("~")[0].split("+")[0].split(".")[:2])
 
     def _answers(self) -> bool:
-        if self.ctr("version").returncode:
+        if not self.box.accepts(cri.SOCKET):
             return False
         # Its CRI plugin starts later, or never if its settings are refused.
         return " ok" in self.ctr("plugins", "ls", "id==cri").stdout

@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
-from tests.engines import docker_run
+from tests.engines import cri, docker_run
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 
 TYPE_CHECKING = False
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SHIM = str(PROGRAMS / "nvidia-container-runtime")
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
+DOCKER_SOCKET = "/run/docker.sock"
 SLEEP = "while :; do sleep 1; done"
 ONE = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 
@@ -131,8 +132,11 @@ class Docker(Engine):
         }
         self.box.write("/etc/docker/daemon.json", json.dumps(settings))
         daemon = self.box.start(["/usr/sbin/dockerd"], "dockerd.log")
-        self.box.until(lambda: self.docker("version").returncode == 0, "dockerd.log")
+        self.box.until(self._answers, "dockerd.log")
         return daemon
+
+    def _answers(self) -> bool:
+        return self.box.accepts(DOCKER_SOCKET) and self.docker("version").returncode == 0
 
     def again(self, **more: object) -> None:
         """Restart the daemon, with additional keys in its daemon.json."""
@@ -191,10 +195,13 @@ class Containerd(Engine):
             '[plugins."io.containerd.internal.v1.opt"]\npath = "/var/lib/containerd/opt"\n',
         )
         self.box.start(["containerd"], "containerd.log")
-        self.box.until(lambda: self.ctr("version").returncode == 0, "containerd.log")
+        self.box.until(self._answers, "containerd.log")
         for name in ("plain", "taken"):
             completed = self.ctr("image", "import", f"{self.box.work}/{name}.tar")
             assert completed.returncode == 0, completed
+
+    def _answers(self) -> bool:
+        return self.box.accepts(cri.SOCKET) and self.ctr("version").returncode == 0
 
     def ctr(self, *arguments: str) -> Done:
         """Run containerd's command line."""
