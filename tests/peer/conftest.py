@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import node_changes, tree
+from nvct.sim import mig, node_changes, state, tree
 from tests.peer import cases
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
@@ -14,10 +14,11 @@ from tests.unit.agent import machines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from nvct.agent.inventory import Inventory
 
+GPUS = 8
 PROFILES = {
     "all-1g.10gb": ["1g.10gb"] * 7,
     "all-balanced": ["2g.20gb", "1g.10gb", "1g.10gb", "3g.40gb"],
@@ -34,14 +35,23 @@ def node(
     try:
         with in_memory(tmp_path_factory.mktemp("nodes")) as folder:
             node = tree.create(name, case.profile, folder, native_cache=CACHE)
-            for index in range(8) if case.mig else ():
-                node_changes.set_mig_mode(node, index, on=True)
-                for profile in PROFILES[case.mig]:
-                    node_changes.create_instance(node, index, profile)
+            if case.mig:
+                _divide(node, PROFILES[case.mig])
             yield node
             tree.destroy(node)
     except ContainerNotPossibleError as error:
         pytest.skip(error.message)
+
+
+def _divide(node: tree.Node, profiles: Sequence[str]) -> None:
+    """Make the MIG devices of all GPUs, and write the kernel's files once."""
+    for index in range(GPUS):
+        node_changes.set_mig_mode(node, index, on=True)
+    with state.change(node.state_file) as now:
+        for index in range(GPUS):
+            for profile in profiles:
+                mig.add_instance(now, index, profile)
+    tree.write_kernel(node)
 
 
 @pytest.fixture(scope="module")
