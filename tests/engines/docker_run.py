@@ -21,12 +21,12 @@ _numbers = itertools.count()
 def run(box: Box, *arguments: str) -> Done:
     """Run a container to its end and remove it; return its output.
 
-    On a busy machine Docker may lose the output of a container that ends at once, and report
-    success: `docker run` prints nothing, and the log may also be empty (seen with 20.10 and 26.1).
-    A container without any output runs once more.
+    On a busy machine Docker may lose the output of a container that ends at once, and report only
+    its status: `docker run` prints nothing, and the log may also be empty (seen with 20.10 and
+    26.1). A container without any output runs once more.
     """
     completed = _run_once(box, arguments)
-    if completed.returncode == 0 and not completed.stdout and not completed.stderr:
+    if not completed.stdout and not completed.stderr:
         completed = _run_once(box, arguments)
     return completed
 
@@ -34,10 +34,10 @@ def run(box: Box, *arguments: str) -> Done:
 def _run_once(box: Box, arguments: tuple[str, ...]) -> Done:
     name = f"run-{next(_numbers)}"
     completed = box.call(DOCKER, "run", f"--name={name}", *arguments)
-    if completed.returncode == 0 and not completed.stdout:
+    if not completed.stdout and (completed.returncode == 0 or not completed.stderr):
         logs = box.call(DOCKER, "logs", name)
         completed = subprocess.CompletedProcess(
-            completed.args, 0, logs.stdout, completed.stderr or logs.stderr
+            completed.args, completed.returncode, logs.stdout, completed.stderr or logs.stderr
         )
     box.call(DOCKER, "rm", "--force", name)
     return completed
