@@ -15,15 +15,20 @@ here=$(cd "$(dirname "$0")/.." && pwd)
 dest=$(mkdir -p "$DESTDIR" && cd "$DESTDIR" && pwd)
 lib=$dest/usr/lib/nvct
 umask 022
+# Modules are compiled once for all that runs here, and not beside the sources.
+PYTHONPYCACHEPREFIX=$(mktemp -d)
+trap 'rm -rf "$PYTHONPYCACHEPREFIX"' EXIT
+export PYTHONPYCACHEPREFIX
+unset PYTHONDONTWRITEBYTECODE
 
 mkdir -p "$lib" "$dest/usr/bin"
 rm -rf "$lib/nvct"
-(cd "$here" && find nvct -name __pycache__ -prune -o -name '.*' -prune -o -type f -print) | while read -r file; do
-	install -D -m 0644 "$here/$file" "$lib/$file"
-done
+(cd "$here" && find nvct -name __pycache__ -prune -o -name '.*' -prune -o -type f -print | tar -c -T -) |
+	tar -x -C "$lib" --no-same-owner
+find "$lib/nvct" -type d -exec chmod 0755 {} + -o -exec chmod 0644 {} +
 
 # What `nvct sim create` would need a compiler for.
-PYTHONPATH=$here "$BUILD_PYTHON" -B -c 'import sys; from pathlib import Path; from nvct.sim.native import build; build.ship(Path(sys.argv[1]))' \
+PYTHONPATH=$here "$BUILD_PYTHON" -c 'import sys; from pathlib import Path; from nvct.sim.native import build; build.ship(Path(sys.argv[1]))' \
 	"$lib/nvct/sim/native/built.zip"
 chmod 0644 "$lib/nvct/sim/native/built.zip"
 
@@ -41,7 +46,7 @@ chmod 0755 "$dest/usr/bin/nvidia-docker"
 sed -e "s|@PYTHON@|$PYTHON|" "$here/packaging/files/cold" >"$lib/cold"
 chmod 0755 "$lib/cold"
 
-nvct() { PYTHONPATH=$here "$BUILD_PYTHON" -B -c "import sys; sys.argv[0] = 'nvct'; from nvct.cli.main import nvct; nvct()" "$@"; }
+nvct() { PYTHONPATH=$here "$BUILD_PYTHON" -c "import sys; sys.argv[0] = 'nvct'; from nvct.cli.main import nvct; nvct()" "$@"; }
 nvct launchers install --bin-dir "$dest/usr/bin" --form c --python "$PYTHON" --packages /usr/lib/nvct \
 	--cold /usr/lib/nvct/cold --archive /usr/lib/nvct/hot.bin --no-archive --hot /usr/lib/nvct/nvct-hot
 # The hot side as one static file, where tree.sh could build it; the launchers start it where it is.
@@ -69,7 +74,7 @@ man=$dest/usr/share/man
 for page in "$here"/packaging/man/*.[158]; do
 	install -D -m 0644 "$page" "$man/man${page##*.}/${page##*/}"
 done
-PYTHONPATH=$here "$BUILD_PYTHON" -B "$here/packaging/man/commands.py" "$man/man1"
+PYTHONPATH=$here "$BUILD_PYTHON" "$here/packaging/man/commands.py" "$man/man1"
 
 for name in nvct nvidia-ctk; do
 	for shell in bash zsh fish; do
@@ -79,7 +84,7 @@ for name in nvct nvidia-ctk; do
 		fish) file=$dest/usr/share/fish/vendor_completions.d/$name.fish ;;
 		esac
 		mkdir -p "${file%/*}"
-		PYTHONPATH=$here "$BUILD_PYTHON" -B "$here/packaging/files/completion.py" "$name" "$shell" >"$file"
+		PYTHONPATH=$here "$BUILD_PYTHON" "$here/packaging/files/completion.py" "$name" "$shell" >"$file"
 		chmod 0644 "$file"
 	done
 done
