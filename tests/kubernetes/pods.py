@@ -129,5 +129,7 @@ def _has_ended(api: Api, name: str) -> bool:
     # the runtime as RunContainerError, or StartError in a pod that is not restarted.
     if status["phase"] in ENDED or any(reason.endswith("Error") for reason in reasons):
         return True
+    if status["phase"] != "Pending":
+        return False
     refused = [event for event in api.events(name) if "Failed to create pod sandbox" in event]
     return any("transport: " not in event for event in refused)  # containerd is starting again
