@@ -101,7 +101,13 @@ class Node:
     @cached_property
     def driver(self) -> tuple[Part, Inventory | None]:
         """What discovery finds."""
-        return parts.driver(self.settings)
+        part, inventory = parts.driver(self.settings)
+        return self.of_own_gpus(part) if inventory else part, inventory
+
+    def of_own_gpus(self, part: Part) -> Part:
+        """Return a check's result; inside a container, without what only its host has."""
+        is_inside = self.roots.dev == "/dev" and inside.is_container(self.env)
+        return inside.without_other_gpus(part) if is_inside else part
 
     @cached_property
     def session(self) -> NvmlSession | None:
@@ -184,7 +190,7 @@ def _config(node: Node) -> Part:
 def _health(node: Node) -> Part:
     state = node.nvml[1]
     reported = gpu_health.conditions(node.session) if state else None
-    return gpu_health.check(node.roots, state, reported, node.log)
+    return node.of_own_gpus(gpu_health.check(node.roots, state, reported, node.log))
 
 
 def _daemon(node: Node) -> Part:

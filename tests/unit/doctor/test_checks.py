@@ -15,11 +15,12 @@ from click.testing import CliRunner
 from nvct.cli.doctor import text
 from nvct.cli.main import program
 from nvct.config import load
-from nvct.doctor import checks, hardware, mends, parts
+from nvct.doctor import checks, hardware, inside, mends, parts
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
 from nvct.engine.detected_engine import Engine
 from nvct.errors import NvmlError
+from nvct.host.roots import Roots
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -293,3 +294,21 @@ def test_an_agent_that_may_not_be_asked_is_not_said_to_be_missing(
 
     assert part.lines == (f"{folder} cannot be read: Permission denied",)
     assert part.health == "absent"
+
+
+@pytest.mark.parametrize(("root", "severity"), [("/", "note"), ("/host", "error")])
+def test_a_container_needs_no_nodes_of_gpus_that_it_was_not_given(
+    root: str, severity: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod of the agent looks at the host's folder, where a missing node is one."""
+    monkeypatch.setattr(inside, "MARKS", ("proc",))
+    looked_at = node(lab)
+    looked_at.roots = Roots(driver_root=root, dev_root=root)
+    missing = parts.findings_of(
+        Reason.DeviceNodesMissing, "error", ["/dev/nvidia3 does not exist"]
+    )
+
+    part = looked_at.of_own_gpus(parts.part_of("driver", ["8 GPUs"], missing))
+
+    assert [one.severity for one in part.findings] == [severity]
+    assert part.health == ("ok" if severity == "note" else "attention")
