@@ -19,7 +19,7 @@ from nvct.host.nvml.readiness_model import COMPLETED, IN_PROGRESS, NOT_STARTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nvct.doctor.model import Part, Severity
     from nvct.engine.control.command import Run
@@ -62,9 +62,17 @@ def check(
     found += waiting
     lines = [finding.evidence for finding in found if finding.severity != "ok"]
     if not lines:
-        done = f"{count(len(members), 'GPU')} registered" if members else ""
-        lines = [", ".join(text for text in (*(one.evidence for one in found), done) if text)]
+        lines = [", ".join((*(one.evidence for one in found), *_registered(members)))]
     return part_of("fabric", lines, [one for one in found if one.severity != "ok"])
+
+
+def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
+    """Yield how many GPUs are registered, and how many of a virtual machine wait for its host."""
+    done = sum(gpu.fabric == COMPLETED for gpu in members)
+    if done:
+        yield f"{count(done, 'GPU')} registered"
+    if len(members) > done:
+        yield f"{count(len(members) - done, 'GPU')} without a fabric to register with"
 
 
 def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> list[Finding]:
@@ -76,7 +84,7 @@ def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> l
         text = f"{things}, and the fabric manager runs"
         running = Finding(reason=Reason.FabricManagerNotRunning, severity="ok", evidence=text)
         return release or [running]
-    text = f"{things}, and no process {NAME}"
+    text = f"{things}, and no process {PROGRAM}"
     if hidden := procfs.hidden_processes(roots.proc):
         text += f" that can be seen: {hidden}"
     severity: Severity = "unknown" if hidden else "error"
@@ -110,9 +118,7 @@ def _other_release(roots: Roots, pid: str, run: Run, folders: Sequence[str]) -> 
     driver = procfs.driver_version(roots)
     here = [f"{folder}/{PROGRAM}" for folder in folders]
     program = next((path for path in here if os.access(path, os.X_OK)), "")
-    if pid and not os.path.exists(f"{roots.proc}/{pid}/root{program}"):
-        return []  # it runs in a container
-    if not program or not driver:
+    if not program or not driver or (pid and not _runs(f"{roots.proc}/{pid}", program)):
         return []
     printed = run([program, "--version"], TIMEOUT_S)
     match = RELEASE.search(printed.out) if printed.status == 0 else None
@@ -120,6 +126,16 @@ def _other_release(roots: Roots, pid: str, run: Run, folders: Sequence[str]) -> 
         return []
     text = f"{program} is of release {match[1]}, and the loaded driver is {driver}"
     return findings_of(Reason.FabricManagerOtherRelease, "error", [text])
+
+
+def _runs(folder: str, program: str) -> bool:
+    """Return whether a process runs this program, and not one of its own in a container."""
+    try:
+        return os.path.samefile(f"{folder}/exe", program)
+    except PermissionError:
+        return os.path.exists(f"{folder}/root{program}")
+    except OSError:
+        return False
 
 
 def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Finding]:

@@ -63,7 +63,10 @@ def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
         state = session.mig()
     except NvmlError as error:
         return refused("nvml", error), None
-    return part_of("nvml", [f"answers about {count(len(state.gpus), 'GPU')}"]), state
+    text = f"answers about {count(len(state.gpus), 'GPU')}"
+    if session.first_answer_s is not None and session.first_answer_s > SLOW_S:
+        text += f", the first time after {session.first_answer_s:.1f} s"
+    return part_of("nvml", [text]), state
 
 
 def mig(state: MigState | None) -> Part:

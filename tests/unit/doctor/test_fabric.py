@@ -4,16 +4,21 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from nvct.doctor import fabric, hardware
+from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
 from tests.unit.doctor import broken_nodes as hosts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nvct.host.nvml.session import NvmlSession
 
 
 def in_a_container(home: Path) -> None:
@@ -57,23 +62,40 @@ def test_a_manager_that_does_not_tell_its_release(printed: str, tmp_path: Path) 
     roots = hosts.switches(tmp_path)
     program = hosts.write(tmp_path, "bin/nv-fabricmanager")
     program.chmod(0o755)
-    hosts.write(tmp_path, f"proc/900/root{program}")
+    (tmp_path / "proc/900/exe").symlink_to(program)
 
     part = fabric.check(roots, None, lambda *_: hosts.completed(printed), (str(program.parent),))
 
     assert part.findings == ()
 
 
-def test_a_manager_in_a_container_has_its_own_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exe", ["", "image/usr/bin/nv-fabricmanager"])
+def test_a_manager_in_a_container_has_its_own_program(exe: str, tmp_path: Path) -> None:
     program = hosts.write(tmp_path, "bin/nv-fabricmanager")
     program.chmod(0o755)
+    roots = hosts.switches(tmp_path)
+    if exe:
+        hosts.write(tmp_path, f"proc/900/root{program}")
+        (tmp_path / "proc/900/exe").symlink_to(hosts.write(tmp_path, exe))
 
     part = fabric.check(
-        hosts.switches(tmp_path), None, lambda *_: hosts.completed("560.1.2"),
+        roots, None, lambda *_: hosts.completed("560.1.2"),
         (str(program.parent),),
     )  # fmt: skip
 
     assert part.findings == ()
+
+
+def test_a_virtual_machines_gpu_that_is_not_registered_is_not_called_so(tmp_path: Path) -> None:
+    part = fabric.check(hosts.roots_of(tmp_path), hosts.readiness(fabric=1))
+
+    assert part.lines == ("1 GPU without a fabric to register with",)
+
+
+def test_the_missing_program_has_its_whole_name(tmp_path: Path) -> None:
+    part = fabric.check(hosts.switches(tmp_path, manager=False), None)
+
+    assert part.lines == ("1 NVSwitch, and no process nv-fabricmanager",)
 
 
 def test_a_users_process_is_no_fabric_manager(
@@ -114,3 +136,13 @@ def test_the_daemons_socket_is_enough(tmp_path: Path) -> None:
     part = hardware.persistence(hosts.roots_of(tmp_path), hosts.readiness(persistence=False), 9.0)
 
     assert part.findings == ()
+
+
+def test_an_nvml_that_answers_late_is_said_to() -> None:
+    session = cast(
+        "NvmlSession", SimpleNamespace(mig=lambda: MigState(gpus=()), first_answer_s=8.7)
+    )
+
+    part, _ = hardware.nvml(session)
+
+    assert part.lines == ("answers about 0 GPUs, the first time after 8.7 s",)
