@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 
 from nvct.doctor import reconstruction
-from nvct.doctor.decisions import subject
+from nvct.doctor.decisions import container_of, subject
 from nvct.engine.docker.host import started
 from nvct.errors import NvctError, UsageError
 from nvct.host import engine_files, procfs
@@ -125,11 +125,12 @@ def ended(word: str, around: Surroundings) -> list[Found]:
     wanted = [*containers.named(word), *(id_ for id_, name in own.items() if name == word)]
     found: dict[str, Found] = {}
     for record in around.log.records:
-        parts = record.get("bundle", "").split("/")
+        folders = record.get("bundle", "").split("/")
         is_id = len(word) >= SHORT
-        for id_ in (one for one in parts if one in wanted or (is_id and one.startswith(word))):
-            name = word if id_ in wanted else id_[:SHORT]
-            found[id_] = Found(id=id_, pid=0, labels={"container": name})
+        for id_ in filter(None, dict.fromkeys((container_of(record), folders[-1]))):
+            if id_ in wanted or (is_id and id_.startswith(word)):
+                name = word if id_ in wanted else id_[:SHORT]
+                found[id_] = Found(id=id_, pid=0, labels={"container": name})
     return list(found.values())
 
 

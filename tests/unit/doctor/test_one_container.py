@@ -74,7 +74,8 @@ def test_a_container_that_was_refused_is_found_by_its_id_and_name(
     store = Store(str(folder), create=True)
     recorder.refused(store, "shim", f"/run/docker/{refused}", RequestError("no GPU 9"))
     recorder.refused(store, "shim", f"/run/docker/{refused}", RequestError("again"))
-    recorder.refused(store, "shim", f"/run/docker/{OTHER}", RequestError("other"))
+    podman = f"/var/lib/containers/storage/overlay-containers/{OTHER}/userdata"
+    recorder.refused(store, "shim", podman, RequestError("other"))
     store.close()
 
     for word in ("late", refused, refused[:12]):
@@ -83,7 +84,7 @@ def test_a_container_that_was_refused_is_found_by_its_id_and_name(
         one = one_container.told(ended, [], around)
         assert (one["id"], one["pid"]) == (refused, 0)
         assert [record["error"] for record in one["decisions"]] == ["no GPU 9", "again"]
-    for word in ("docker", refused[:11], "run", "nobody"):
+    for word in ("docker", refused[:11], "run", "nobody", "overlay-containers"):
         assert one_container.ended(word, surroundings(tree, str(folder))) == []
 
 
