@@ -28,7 +28,13 @@ DENIED = re.compile(
     r"avc: +denied .{0,400}(?:nvidia|xserver_misc_device_t).{0,400}tclass=chr_file"
 )
 """The kernel's words about a container's process and a node of the driver."""
-PROFILE_DENIED = re.compile(r'apparmor="DENIED" .{0,200}?\bprofile="([^"]{1,200})"')
+PROFILE_DENIED = re.compile(
+    r"(?:audit: )?type=1400 audit\([^)]{1,40}\): "
+    r'apparmor="DENIED" .{0,200}?\bprofile="([^"]{1,200})"'
+)
+"""From the kernel itself: the other types have texts of programs, containers among them."""
+HOST_PROFILE = re.compile(r"/|snap\.(?!docker\.|microk8s\.|k8s\.|lxd\.)")
+"""Of programs such as /usr/bin/evince or snap.firefox.firefox, which are no containers."""
 FIELD = re.compile(r'\b(name|comm)="([^"]{1,200})"')
 """AppArmor writes a value with a quote or a space in it as hexadecimal digits, without quotes."""
 DRIVER_NODE = re.compile(r"/dev/(?:nvidia|dri/renderD)")
@@ -111,7 +117,7 @@ def apparmor(roots: Roots, log: Log) -> Part:
         return part_of("apparmor", [text], findings_of(Reason.AppArmorDenies, "unknown", [text]))
     denied: dict[tuple[str, ...], str] = {}
     for message in log.messages:
-        if _age_s(message) < RECENT_S and (match := PROFILE_DENIED.search(message.text)):
+        if _age_s(message) < RECENT_S and (match := PROFILE_DENIED.match(message.text)):
             fields = dict(FIELD.findall(message.text))
             if DRIVER_NODE.match(fields.get("name", "")):
                 key = (match[1], fields["name"])
@@ -120,8 +126,16 @@ def apparmor(roots: Roots, log: Log) -> Part:
     if not denied:
         text = "AppArmor is on, and denied no device of the driver in the last hour"
         return part_of("apparmor", [text])
-    texts = list(denied.values())
-    return part_of("apparmor", texts, findings_of(Reason.AppArmorDenies, "warning", texts))
+    found = [
+        Finding(
+            reason=Reason.AppArmorDenies,
+            severity="note" if HOST_PROFILE.match(profile) else "warning",
+            evidence=text,
+        )
+        for (profile, _), text in denied.items()
+    ]
+    found.sort(key=lambda finding: not finding.is_fault)
+    return part_of("apparmor", [finding.evidence for finding in found], found)
 
 
 def _age_s(message: Message) -> float:

@@ -9,6 +9,7 @@ process has kept the group. Cold; changes nothing.
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import stat
 from dataclasses import dataclass
@@ -91,9 +92,13 @@ def who_asks(env: Mapping[str, str]) -> User | None:
     uid = os.geteuid()
     if not uid:
         return None
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = ""
     return User(
         uid=uid,
-        name=env.get("USER", ""),
+        name=name,
         groups=frozenset((os.getegid(), *os.getgroups())),
         runs_containers=os.path.isdir(f"{env.get('HOME', '')}/{STORAGE}"),
     )

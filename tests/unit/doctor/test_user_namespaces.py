@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import pwd
+from types import SimpleNamespace
 
 import pytest
 
@@ -148,7 +150,8 @@ def test_of_a_user_without_containers_little_is_blamed(tmp_path: Path) -> None:
 
 
 def test_who_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    env = {"USER": "me", "HOME": str(tmp_path)}
+    env = {"USER": "somebody; reboot", "HOME": str(tmp_path)}
+    monkeypatch.setattr(pwd, "getpwuid", lambda _: SimpleNamespace(pw_name="me"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert user_namespaces.who_asks(env) is None
     monkeypatch.setattr(os, "geteuid", lambda: 7)
@@ -173,10 +176,29 @@ def apparmor(home: Path, log: Log) -> Part:
         hosts.apparmor_line("/tmp/dev/nvidiactl"),
         hosts.apparmor_line("/etc/x").replace('"/etc/x"', "2F6465762F6E7669646961"),
         'comm=" apparmor=DENIED /dev/nvidia0 "',
+        # What a container with CAP_AUDIT_WRITE sends.
+        f"audit: type=1107 audit(1.2:3): pid=9 uid=0 msg='{hosts.apparmor_line('/dev/nvidia0')}'",
     ],
 )
 def test_other_messages_are_no_denials_of_a_device(text: str, tmp_path: Path) -> None:
     assert apparmor(tmp_path, hosts.said(text)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("profile", "severity"),
+    [
+        ("/usr/bin/totem-video-thumbnailer", "note"),
+        ("snap.firefox.firefox", "note"),
+        ("snap.docker.dockerd", "warning"),
+        ("cri-containerd.apparmor.d", "warning"),
+    ],
+)
+def test_denials_of_programs_that_are_no_containers_are_no_faults(
+    profile: str, severity: str, tmp_path: Path
+) -> None:
+    text = hosts.apparmor_line("/dev/nvidiactl").replace("docker-default", profile)
+
+    assert [one.severity for one in apparmor(tmp_path, hosts.said(text)).findings] == [severity]
 
 
 def test_an_old_denial_does_not_count_and_a_closed_log_is_said(tmp_path: Path) -> None:
