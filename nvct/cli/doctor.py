@@ -107,7 +107,7 @@ def _unpacked(image: str | None) -> str:
     from nvct.doctor.image_needs import UNPACK
 
     if not os.path.isdir(image):
-        raise UsageError(f"--image: {image} is no folder with an unpacked image", hint=UNPACK)
+        raise UsageError(f"--image: no folder {image}", hint=UNPACK)
     return os.path.abspath(image)
 
 

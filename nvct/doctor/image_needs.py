@@ -38,10 +38,7 @@ ICD_FOLDERS = (
     ("/etc/glvnd/egl_vendor.d", "*.json"), ("/usr/share/glvnd/egl_vendor.d", "*.json"),
     ("/etc/OpenCL/vendors", "*.icd"),
 )  # fmt: skip
-UNPACK = (
-    "unpack the image: docker create --name x IMAGE; docker export x | tar -x -C FOLDER; or, as "
-    "root: podman image mount IMAGE"
-)
+UNPACK = "docker export CONTAINER | tar -x -C FOLDER unpacks it"
 
 
 def check(folder: str, inventory: Inventory | None) -> Part:
@@ -71,7 +68,9 @@ def _look(folder: str, tree: ImageTree, inventory: Inventory) -> Part:
     if tree.library(LIBC, 64) is None:
         found = [_no_libc(folder, tree)]
     else:
-        found = [*_libraries(tree, libraries), *_drivers(tree, libraries)]
+        every = [*_libraries(tree, libraries), *_drivers(tree, libraries)]
+        # Only the first lines are printed.
+        found = sorted(every, key=lambda finding: not finding.is_fault)
     lines = [finding.evidence for finding in found]
     if not any(finding.is_fault or finding.severity == "unknown" for finding in found):
         text = f"{folder} has what CUDA and NVML of this driver need"
@@ -84,6 +83,13 @@ def _no_libc(folder: str, tree: ImageTree) -> Finding:
     if tree.unread:
         text = f"{tree.unread[0]} in {folder} cannot be read: {LIBC} was not found"
         return Finding(reason=Reason.ImageIncomplete, severity="unknown", evidence=text)
+    machine = tree.other_machine(LIBC)
+    if machine:
+        text = f"{folder} is an image for {machine}, and this host is {os.uname().machine}"
+        remedy = "Look at the image for this host's architecture: `docker pull --platform`."
+        return Finding(
+            reason=Reason.ImageIncomplete, severity="error", evidence=text, remedy=remedy
+        )
     why = "its C library is musl" if tree.has_musl else "it has no C library"
     return Finding(
         reason=Reason.ImageIncomplete,

@@ -10,7 +10,7 @@ import os
 from fnmatch import fnmatch
 
 from nvct.errors import ElfError, NvctError
-from nvct.host.driver.libraries import machine_directories
+from nvct.host.driver.libraries import COMPAT_MACHINES, TRIPLETS, machine_directories
 from nvct.host.driver.symbol_versions import VersionedElf
 
 TYPE_CHECKING = False
@@ -40,6 +40,7 @@ class ImageTree:
     def __init__(self, root: Root, machine: str) -> None:
         """Look into each folder once."""
         self._root = root
+        self._machine = machine
         self._elves: dict[tuple[str, int], VersionedElf | None] = {}
         self._names: dict[str, list[str]] = {}
         self.unread: list[str] = []
@@ -62,8 +63,20 @@ class ImageTree:
         key = (name, bits)
         if key not in self._elves:
             found = (self._read(path) for path in self._names.get(name, ()))
-            self._elves[key] = next((elf for elf in found if elf and elf.bits == bits), None)
+            self._elves[key] = next(
+                (elf for elf in found if elf and elf.bits == bits and self._is_for_us(elf)), None
+            )
         return self._elves[key]
+
+    def other_machine(self, name: str) -> str:
+        """Return the machine of a library that is not for this host's, "" if there is none."""
+        folders = (each for one in TRIPLETS for each in machine_directories(one))
+        paths = [*self._names.get(name, ()), *(f"{folder}/{name}" for folder in folders)]
+        found = (self._read(path) for path in paths)
+        return next((elf.machine for elf in found if elf and not self._is_for_us(elf)), "")
+
+    def _is_for_us(self, elf: VersionedElf) -> bool:
+        return elf.machine in (self._machine, COMPAT_MACHINES.get(self._machine))
 
     def texts(self, folder: str, pattern: str) -> Iterator[tuple[str, str]]:
         """Yield path and text of each file in a folder that fits a pattern."""

@@ -88,6 +88,27 @@ def test_what_cuda_lacks_is_an_error_and_what_graphics_lacks_a_note(tmp_path: Pa
     ]
 
 
+def test_a_fault_is_shown_before_many_notes(tmp_path: Path) -> None:
+    image(tmp_path, "libc.so.6")
+    needed = [f"libx{n}.so" for n in range(9)]
+    write(tmp_path, "image/etc/OpenCL/vendors/a.icd", "libnvidia-opencl.so.9\n")
+
+    part = look(tmp_path, library(tmp_path, "libGLX_nvidia.so.0", *needed, capability="graphics"))
+
+    assert part.lines[0].startswith("/etc/OpenCL/vendors/a.icd of the image names")
+
+
+@pytest.mark.parametrize("folder", ["usr/lib64", "usr/lib/{}-linux-gnu"])
+def test_an_image_for_another_architecture_is_named_so(folder: str, tmp_path: Path) -> None:
+    other = "aarch64" if MACHINE == "x86_64" else "x86_64"
+    path = write(tmp_path, f"image/{folder.format(other)}/libc.so.6")
+    path.write_bytes(shared_object(other, soname="libc.so.6"))
+
+    ((_, evidence),) = said(look(tmp_path, library(tmp_path, "libcuda.so.1", "libc.so.6")))
+
+    assert evidence.endswith(f"image is an image for {other}, and this host is {MACHINE}")
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
