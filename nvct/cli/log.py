@@ -42,11 +42,11 @@ def log(
 ) -> None:
     """Show what was decided about containers that asked for a GPU, the oldest first.
 
-    CONTAINER is a container's id, another part of its bundle's path, or the name of a running
-    container; for decisions of the agent a part of the resource, the claim or the device. Runtime,
-    hooks and agent keep the last decisions, each at most half a megabyte. Beside a decision stands
-    how long it took: to read config.toml, to decide, and to deliver. Users other than root see
-    those of their own engines.
+    CONTAINER is a container's id, another part of its bundle's path, or its name, while it runs or
+    Docker or Podman still has it; for decisions of the agent a part of the resource, the claim or
+    the device. Runtime, hooks and agent keep the last decisions, each at most half a megabyte.
+    Beside a decision stands how long it took: to read config.toml, to decide, and to deliver.
+    Users other than root see those of their own engines.
 
     Example: sudo nvct log --outcome refused --since 60
     """
@@ -98,15 +98,14 @@ def _show(record: Mapping[str, str], form: str, name_of: Callable[[str], str]) -
 
 
 def _ids(word: str) -> tuple[str, ...]:
-    """Return the ids of the running containers with a name, an id or a process id."""
+    """Return the ids of the containers with a name, an id or a process id."""
     from nvct.compile import live_host
     from nvct.doctor import one_container
 
     try:
-        running = one_container.find(live_host.roots_of(settings_in_force()), word, env=os.environ)
+        return one_container.ids(live_host.roots_of(settings_in_force()), word, os.environ)
     except NvctError:
         return ()
-    return tuple(one.id for one in running if one.id)
 
 
 def text(record: Mapping[str, str], name_of: Callable[[str], str] | None = None) -> str:

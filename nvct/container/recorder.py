@@ -119,7 +119,8 @@ def _about(decision: Decision) -> dict[str, str]:
         if request.plans:
             fields["plan"] = " ".join(request.plans)
     if decision.edits and decision.error is None:
-        nodes = [node["path"] for edit in decision.edits for node in edit["nodes"]]
+        every = [node["path"] for edit in decision.edits for node in edit["nodes"]]
+        nodes = dict.fromkeys(every)  # devices share some
         mounts = sum([len(edit["mounts"]) for edit in decision.edits])
         fields["result"] = f"{len(nodes)} nodes, {mounts} mounts"
         fields["nodes"] = " ".join([path for path in nodes if path.startswith(NVIDIA)])

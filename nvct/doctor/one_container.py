@@ -119,10 +119,7 @@ def ended(word: str, around: Surroundings) -> list[Found]:
         word: the container's name, or at least the first SHORT digits of its id.
         around: the host, with the records.
     """
-    containers = Containers(around.host)
-    containers.refresh()
-    own = engine_files.own_names(around.env)
-    wanted = [*containers.named(word), *(id_ for id_, name in own.items() if name == word)]
+    wanted = _named_ids(word, around.env, around.host)
     found: dict[str, Found] = {}
     for record in around.log.records:
         folders = record.get("bundle", "").split("/")
@@ -132,6 +129,31 @@ def ended(word: str, around: Surroundings) -> list[Found]:
                 name = word if id_ in wanted else id_[:SHORT]
                 found[id_] = Found(id=id_, pid=0, labels={"container": name})
     return list(found.values())
+
+
+def ids(roots: Roots, word: str, env: Mapping[str, str], host: str = "/") -> tuple[str, ...]:
+    """Return the ids of the containers that a word means; of those that do not run, by name.
+
+    Args:
+        roots: the machine.
+        word: as in `find`.
+        env: of this process, for containers of the user's own engines.
+        host: the folder that has the engines' state and /proc.
+    """
+    try:
+        running = find(roots, word, host, env)
+    except UsageError:
+        running = []
+    every = (*(one.id for one in running), *_named_ids(word, env, host))
+    return tuple(dict.fromkeys(id_ for id_ in every if id_))
+
+
+def _named_ids(word: str, env: Mapping[str, str], host: str) -> list[str]:
+    """Return the ids of Docker's and Podman's containers with a name, running or not."""
+    containers = Containers(host)
+    containers.refresh()
+    own = engine_files.own_names(env)
+    return [*containers.named(word), *(id_ for id_, name in own.items() if name == word)]
 
 
 def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, Any]:

@@ -53,6 +53,21 @@ def log(lab: Lab, *words: str) -> str:
     return done.stdout
 
 
+def test_a_node_that_devices_share_is_counted_once(tmp_path: Path) -> None:
+    folder = str(tmp_path / "run")
+    decision = Decision(Request(["0", "1"], "A"))
+    edits = no_edits()
+    edits["nodes"].append({"path": "/dev/nvidiactl", "host": "", "node": "{}", "rule": ""})
+    decision.edits = [edits, edits]
+    store = Store(folder, create=True)
+    recorder.given(store, "shim", "/b", decision)
+    store.close()
+
+    (record,) = decisions.read([folder], ALL)
+
+    assert (record["result"], record["nodes"]) == ("1 nodes, 0 mounts", "/dev/nvidiactl")
+
+
 def test_what_a_container_got_is_recorded(lab: Lab) -> None:
     lab.asks(VISIBLE + "1")
     assert lab.create().status == 0

@@ -88,6 +88,16 @@ def test_a_container_that_was_refused_is_found_by_its_id_and_name(
         assert one_container.ended(word, surroundings(tree, str(folder))) == []
 
 
+def test_a_name_means_a_container_that_does_not_run_too(tree: HostTree) -> None:
+    refused = "ef" * 32
+    tree.write(f"var/lib/docker/containers/{refused}/config.v2.json", '{"Name": "/late"}')
+
+    meant = [one_container.ids(tree.roots, word, {}, str(tree.base)) for word in
+             ("late", "trainer", "41", "60", "nobody")]  # fmt: skip
+
+    assert meant == [(refused,), (ID,), (ID,), (), ()]
+
+
 @pytest.mark.parametrize("word", ["nobody", "ab", "99"])
 def test_what_is_nowhere_is_said(word: str, tree: HostTree) -> None:
     with pytest.raises(UsageError, match=f"'{word}' is no file, and no running container"):
