@@ -191,7 +191,8 @@ def _add_ids(user: User, listed: str) -> str:
     ]
     start = max(FIRST_ID, *ends) if ends else FIRST_ID
     ids = f"{start}-{start + IDS - 1}"
-    return f"Run `usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}`."
+    command = f"usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}"
+    return f"Run `sudo {command}`, then `podman system migrate`."
 
 
 def _is_readable(path: str) -> bool:

@@ -134,7 +134,8 @@ def test_the_ids_to_add_are_free(tmp_path: Path) -> None:
     (finding,) = look(tmp_path, User(uid=1000, name="me", runs_containers=True)).findings
 
     ids = "231072-296607"
-    assert finding.remedy == f"Run `usermod --add-subuids {ids} --add-subgids {ids} me`."
+    command = f"usermod --add-subuids {ids} --add-subgids {ids} me"
+    assert finding.remedy == f"Run `sudo {command}`, then `podman system migrate`."
 
 
 def test_a_host_without_a_gpu_needs_no_ids(tmp_path: Path) -> None:
