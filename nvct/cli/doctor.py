@@ -76,6 +76,10 @@ def doctor(
     if undo:
         sys.exit(0 if doctor_fix.undo(node, state_dir, dry_run=dry_run) else 1)
     chosen = _chosen(flat(only), security=security)
+    if image is not None and all(check.name != "image" for check in chosen):
+        raise UsageError(
+            "--image needs the check image", hint="nvct doctor --only image --image X"
+        )
     if fix and not dry_run:
         doctor_fix.settle(node, state_dir)
     done = _look(chosen, node)

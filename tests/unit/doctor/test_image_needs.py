@@ -11,8 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from nvct.cli.main import program
 from nvct.doctor import image_needs
+from nvct.errors import UsageError
 from nvct.host.model import DriverFile, Inventory
 from nvct.sim.elf_writer import MACHINES, shared_object
 from tests.unit.doctor.broken_nodes import write
@@ -224,3 +227,12 @@ def test_without_an_image_or_a_driver_nothing_is_looked_at(tmp_path: Path) -> No
     assert image_needs.check(str(tmp_path), None).health == "absent"
     gone = image_needs.check(str(tmp_path / "no"), Inventory(driver_version="1"))
     assert [one.severity for one in gone.findings] == ["unknown"]
+
+
+def test_an_image_that_no_check_would_look_at_is_refused(tmp_path: Path) -> None:
+    words = ["doctor", "--only", "mig", "--image", str(tmp_path)]
+
+    done = CliRunner().invoke(program("nvct"), words)
+
+    assert isinstance(done.exception, UsageError) or done.exit_code == 2
+    assert "--image needs the check image" in f"{done.output}{done.exception}"
