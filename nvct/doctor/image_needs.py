@@ -51,7 +51,7 @@ def check(folder: str, inventory: Inventory | None) -> Part:
     if not folder:
         return part_of("image", ["no --image to look at"], health="absent")
     if inventory is None:
-        text = "this host has no driver whose libraries an image would need to serve"
+        text = "this host has no driver, or one that the check driver refuses"
         return part_of("image", [text], health="absent")
     try:
         root = Root.open(folder)

@@ -88,7 +88,7 @@ class Reason(Enum):
     FabricManagerOtherRelease = (
         "Is the fabric manager of the driver's release?",
         "the release that nv-fabricmanager prints, and the version of the loaded driver",
-        "Install the driver's release of it, then `systemctl restart nvidia-fabricmanager`.",
+        "Reboot after an update; else install the driver's release, and restart it.",
     )
     FabricNotReady = (
         "Has every GPU been registered with the NVLink fabric?",

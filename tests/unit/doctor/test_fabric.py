@@ -92,6 +92,12 @@ def test_a_virtual_machines_gpu_that_is_not_registered_is_not_called_so(tmp_path
     assert part.lines == ("1 GPU without a fabric to register with",)
 
 
+def test_after_an_update_of_the_driver_a_reboot_is_advised(tmp_path: Path) -> None:
+    (finding,) = hosts.a_manager_of_another_release(tmp_path, True).findings  # noqa: FBT003
+
+    assert finding.to_dict()["remedy"].startswith("Reboot after an update")
+
+
 def test_the_missing_program_has_its_whole_name(tmp_path: Path) -> None:
     part = fabric.check(hosts.switches(tmp_path, manager=False), None)
 
