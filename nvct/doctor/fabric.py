@@ -118,7 +118,7 @@ def _other_release(roots: Roots, pid: str, run: Run, folders: Sequence[str]) -> 
     driver = procfs.driver_version(roots)
     here = [f"{folder}/{PROGRAM}" for folder in folders]
     program = next((path for path in here if os.access(path, os.X_OK)), "")
-    if not program or not driver or (pid and not _runs(f"{roots.proc}/{pid}", program)):
+    if not program or not driver or (pid and not _sees(f"{roots.proc}/{pid}", program)):
         return []
     printed = run([program, "--version"], TIMEOUT_S)
     match = RELEASE.search(printed.out) if printed.status == 0 else None
@@ -128,12 +128,10 @@ def _other_release(roots: Roots, pid: str, run: Run, folders: Sequence[str]) -> 
     return findings_of(Reason.FabricManagerOtherRelease, "error", [text])
 
 
-def _runs(folder: str, program: str) -> bool:
-    """Return whether a process runs this program, and not one of its own in a container."""
+def _sees(folder: str, program: str) -> bool:
+    """Return whether a process sees this program: one in a container has a program of its own."""
     try:
-        return os.path.samefile(f"{folder}/exe", program)
-    except PermissionError:
-        return os.path.exists(f"{folder}/root{program}")
+        return os.path.samefile(f"{folder}/root{program}", program)
     except OSError:
         return False
 

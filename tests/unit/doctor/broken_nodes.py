@@ -307,7 +307,7 @@ def a_manager_of_another_release(home: Path, broken: bool) -> Part:  # noqa: FBT
     roots = switches(home)
     program = write(home, "bin/nv-fabricmanager")
     program.chmod(0o755)
-    (home / "proc/900/exe").symlink_to(program)
+    (home / "proc/900/root").symlink_to("/")
     release = "570.1.1" if broken else "580.159.04"
     return fabric.check(
         roots, None, lambda *_: completed(f"Fabric Manager version is : {release}\n"),
