@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from threading import Timer
 
 import click
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from nvct.doctor.model import Part
 
 PAGE = "docs/doctor.md"
+PATIENCE_S = 4.0
+WAITS = "the driver has not answered yet: it is waited for a minute at most"
 """Has a section for each check."""
 UNSEEN = "?"
 """The mark of a check that could not see everything, and found no fault."""
@@ -116,7 +119,20 @@ def _unpacked(image: str | None) -> str:
 
 
 def _look(chosen: Sequence[Check], node: Node) -> list[tuple[Check, Part]]:
-    return [(check, check.look(node)) for check in chosen]
+    """Run the checks; say what is waited for if that takes long, as it does where NVML hangs."""
+    context = click.get_current_context()
+
+    def tell() -> None:
+        with context.scope(cleanup=False):  # --quiet is not known to another thread
+            say(WAITS)
+
+    waits = Timer(PATIENCE_S, tell)
+    waits.daemon = True
+    waits.start()
+    try:
+        return [(check, check.look(node)) for check in chosen]
+    finally:
+        waits.cancel()
 
 
 def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 CDI_NAMES = {"crio": "cri-o"}
 """Names of `nvct.engine` that `nvct.cdi` spells otherwise."""
 VENDOR = ".nvidia.com"
+VERSION_ENV = "NVIDIA_CTK_CDI_GENERATE_CDI_VERSION_MAX"
+REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+"""What nvidia-cdi-refresh.service sets for `nvct publish`."""
 PODS = ("containerd", "crio")
 """Engines of pods, which name a handler by a RuntimeClass."""
 
@@ -223,7 +226,10 @@ def older_remedy(file: SpecFile, engine: str, release: str) -> str:
     if not highest:
         return f"Use `--runtime=nvidia` with {engine} {release}, or update it."
     if file.spec["kind"].partition("/")[0].endswith("nvidia.com"):
-        return f"Run `nvidia-ctk cdi generate --cdi-version-max {highest} --output {file.path}`."
+        return (
+            f"Run `nvidia-ctk cdi generate --cdi-version-max {highest} --output {file.path}`, and "
+            f"put {VERSION_ENV}={highest} into {REFRESH_ENV}, for later ones."
+        )
     return f"Update {engine}, or have the specification written with cdiVersion {highest}."
 
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 BOOLEAN = "fs/selinux/booleans/container_use_devices"
 DENIED = re.compile(
-    r"avc: +denied .{0,400}(?:nvidia|xserver_misc_device_t).{0,400}tclass=chr_file"
+    r"(?:audit: )?type=1400 audit\([^)]{1,40}\): avc: +denied "
+    r".{0,400}(?:nvidia|xserver_misc_device_t).{0,400}tclass=chr_file"
 )
 """The kernel's words about a container's process and a node of the driver."""
 PROFILE_DENIED = re.compile(

@@ -21,7 +21,7 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
               help="File to write.  [default: stdout]")  # fmt: skip
 @click.option("--format", "form", envvar=f"{ENV}OUTPUT_FORMAT", metavar="[yaml|json]",
               help="[default: by the ending of --output, else yaml]")  # fmt: skip
-@click.option("--cdi-version-max", metavar="VERSION",
+@click.option("--cdi-version-max", envvar=f"{ENV}CDI_VERSION_MAX", metavar="VERSION",
               help="Leave out what engines that know CDI up to this cannot read.")  # fmt: skip
 @click.option("--mode", "--discovery-mode", envvar=f"{ENV}MODE", default="auto",
               show_default=True, metavar="MODE", help=f"How to look: {MODES}.")  # fmt: skip

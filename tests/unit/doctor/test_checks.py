@@ -7,11 +7,13 @@ import contextlib
 import json
 import os
 import re
+import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from nvct.cli import doctor as command
 from nvct.cli.doctor import text
 from nvct.cli.main import program
 from nvct.config import load
@@ -26,6 +28,9 @@ from tests.support.shim_lab import Lab
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+    from nvct.config.model import Config
+    from nvct.host.model import Inventory
 
 
 PAGE = Path(__file__).parents[3] / "docs/doctor.md"
@@ -248,6 +253,24 @@ def test_nobody_waits_twice_for_a_driver_that_hangs(
 
     assert [one.reason for one in driver.findings] == [Reason.NvmlHung]
     assert nvml.findings == driver.findings
+
+
+def test_who_waits_for_a_slow_driver_is_told_so(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = doctor(lab, "--only", "driver")
+    monkeypatch.setattr(command, "PATIENCE_S", 0.05)
+    look = parts.driver
+
+    def slowly(settings: Config) -> tuple[Part, Inventory | None]:
+        time.sleep(0.5)
+        return look(settings)
+
+    monkeypatch.setattr(parts, "driver", slowly)
+    slow = doctor(lab, "--only", "driver")
+    silent = CliRunner().invoke(program("nvct"), ["--quiet", "doctor", "--only", "driver"])
+
+    assert command.WAITS not in quick[1] + silent.output
+    assert slow[1].count(command.WAITS) == 1
+    assert slow[0] == quick[0]
 
 
 def test_a_folder_that_may_not_be_read_is_said_to_be_unseen(tmp_path: Path) -> None:

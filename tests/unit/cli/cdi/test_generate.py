@@ -541,7 +541,9 @@ def test_groups_can_be_left_out_by_a_flag_or_for_old_engines(lab: Lab) -> None:
     whole = generate(lab)
     flag = generate(lab, "--feature-flag", "no-additional-gids-for-device-nodes")
     old = generate(lab, "--cdi-version-max", "0.5.0")
+    by_variable = generate(lab, env={"NVIDIA_CTK_CDI_GENERATE_CDI_VERSION_MAX": "0.5.0"})
 
+    assert by_variable.stdout == old.stdout
     assert spec_of(whole)["cdiVersion"] == "0.7.0"
     assert "annotations" in spec_of(whole)
     assert "additionalGids" in whole.stdout
