@@ -24,7 +24,9 @@ LIMIT = 64 << 20
 
 
 @click.command()
-@click.argument("config_json", required=False, metavar="[CONFIG_JSON | CONTAINER | POD | MESSAGE]")
+@click.argument(
+    "config_json", required=False, metavar="[CONFIG_JSON | CONTAINER | POD | MESSAGE | REASON]"
+)
 @click.option("--bundle", help="Folder of an OCI bundle, instead of its CONFIG_JSON.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE",
               help="Explain this request, without a container.")  # fmt: skip
@@ -71,6 +73,8 @@ def explain(
     known message in it, and what to do. Known are messages of nvct, Docker, containerd, CRI-O,
     runc, crun, the kubelet, NVIDIA's driver and programs, NVML, CUDA, PyTorch and NCCL.
 
+    REASON is the name of one, such as DriverNotLoaded: what is looked at, and what to do.
+
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
     from nvct.cli import explain_text
@@ -80,6 +84,9 @@ def explain(
     kind = "pod" if namespace else _kind(config_json, standard_input)
     if config_json and kind == "message":
         _explain_message(standard_input or config_json, form)
+        return
+    if config_json and kind == "reason":
+        _explain_reason(config_json, form)
         return
     if config_json and kind == "pod":
         from nvct.cli.explain_pod import explain_pod
@@ -138,6 +145,25 @@ def _explain_message(text: str, form: str) -> None:
     click.echo("\n\n".join(_message_text(one, is_log="\n" in text.strip()) for one in found))
 
 
+def _explain_reason(name: str, form: str) -> None:
+    """Print the question of a reason, what answers it, and what to do."""
+    from nvct.doctor.reasons import Reason
+
+    reason = Reason[name]
+    if form == "json":
+        told = {"reason": name, "question": reason.question, "evidence": reason.evidence}
+        click.echo(json.dumps({**told, "remedy": reason.remedy}, indent=2))
+        return
+    width = screen.columns()
+    for margin, words in (
+        ("", f"{name}: the answer is no to: {reason.question}"),
+        ("  looks at: ", reason.evidence),
+        ("  do: ", reason.remedy),
+    ):
+        for line in screen.wrapped(margin, words, width):
+            click.echo(line)
+
+
 def _message_to_dict(found: Found) -> dict[str, object]:
     message = found.message
     return {
@@ -187,13 +213,16 @@ def _pairs(annotations: tuple[str, ...]) -> dict[str, str]:
 
 
 def _kind(word: str | None, standard_input: str) -> str:
-    """Return what a word is about: a bundle, a message, a pod, or a container."""
+    """Return what a word is about: a bundle, a message, a reason, a pod, or a container."""
     from nvct.doctor import messages
+    from nvct.doctor.reasons import Reason
 
     if not word or os.path.lexists(word):
         return "bundle"
     if word == "-":
         return "message" if _is_log(standard_input) else "bundle"
+    if word in Reason.__members__:
+        return "reason"
     if any(map(str.isspace, word)) or messages.explained(word):
         return "message"
     if word.endswith(".json") or word.startswith(("/", ".")):

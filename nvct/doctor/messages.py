@@ -29,7 +29,7 @@ BREAKS = re.compile(r"\\{1,16}r?\\{0,16}n|#012|\r\n?")
 """Line breaks as JSON and Go's %q write them, and as rsyslog does."""
 UNICODE = re.compile(r"\\{1,16}u00(3c|3e|26)")
 """What Go's encoding/json escapes: <, > and &."""
-XID = re.compile(r"Xid(?: ?\([^)]{0,40}\))?(?:: ?|=)(\d{1,4})\b")
+XID = re.compile(r"X(?:id|ID)(?: ?\([^)]{0,40}\))?(?:: ?|=| )(\d{1,4})\b")
 """As the kernel module writes it (Xid (PCI:0000:18:00): 79), and device plugins (Xid=79)."""
 STEPS = {
     "ignore": "Nothing has to be done.",

@@ -121,6 +121,13 @@ def test_an_xid_is_explained_by_its_table(xid: int, row: xid_table.Row) -> None:
     assert found.message.step == messages.STEPS[row.action]
 
 
+@pytest.mark.parametrize(
+    "text", ["XID 79", "Xid 79", "GPU 0000:db:00: XID 79 (it has fallen off the bus)"]
+)
+def test_an_xid_is_explained_as_doctor_writes_it(text: str) -> None:
+    assert names(text) == ["xid-79"]
+
+
 def test_an_unknown_xid_is_said_to_be_unknown() -> None:
     (found,) = messages.explained("NVRM: Xid (PCI:0000:18:00): 9999, pid=77")
 
