@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 SHOWN = 8
 """Devices and nodes of a list; --json has all."""
+OWN_COMMAND = "`nvct explain NAMESPACE/POD`"
+"""A remedy with it sends the reader to what is printed already."""
+ENDED = ("Succeeded", "Failed")
 
 
 def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
@@ -62,11 +65,12 @@ def text(report: dict[str, Any]) -> list[str]:
     lines += [f"  Kubernetes says: {why}" for why in report["why"]]
     for found in messages.explained("\n".join(report["why"])):
         lines.append(f"  cause: {found.message.cause}")
-        lines.append(f"  do: {found.message.remedy}")
+        if OWN_COMMAND not in found.message.remedy:
+            lines.append(f"  do: {found.message.remedy}")
     for resource in report["resources"]:
         lines += _resource(resource, is_placed=bool(report["node"]))
     for claim in report["claims"]:
-        lines += _claim(claim)
+        lines += _claim(claim, report["phase"])
     if not report["resources"] and not report["claims"]:
         lines.append("  it asks for no GPU: neither a resource of nvidia.com nor a claim")
     lines += [f"  note: {note}" for note in report["notes"]]
@@ -94,9 +98,15 @@ def _resource(report: dict[str, Any], *, is_placed: bool) -> Iterator[str]:
     yield from _more(report["nodes"], "nodes")
 
 
-def _claim(report: dict[str, Any]) -> Iterator[str]:
+def _claim(report: dict[str, Any], phase: str) -> Iterator[str]:
     if report["state"] == "missing":
-        yield f"  claim {report['missing']}: it does not exist, or may not be read"
+        if not report["claim"]:
+            why = "Kubernetes has not made it; does the template exist?"
+        elif phase in ENDED:
+            why = "it is gone, as claims of a template are when the pod has ended"
+        else:
+            why = "it does not exist, or may not be read"
+        yield f"  claim {report['missing']}: {why}"
         return
     yield f"  claim {report['claim']}: {report['state']}"
     for device in report["devices"]:

@@ -285,8 +285,32 @@ def test_a_claim_or_class_that_is_missing(cluster: FakeCluster) -> None:
     said = lines(cluster)
 
     assert "claim gone: it does not exist" in said
-    assert "claim of template t: it does not exist" in said
+    assert "claim of template t: Kubernetes has not made it" in said
     assert "there is no DeviceClass none" in said
+
+
+def test_a_claim_of_a_pod_that_has_ended_is_gone(cluster: FakeCluster) -> None:
+    done = pod("train", phase="Succeeded", node="n1", resourceClaims=[
+        {"name": "g", "resourceClaimTemplateName": "t"},
+    ])  # fmt: skip
+    done["status"]["resourceClaimStatuses"] = [{"name": "g", "resourceClaimName": "train-g-x"}]
+    cluster.put(POD, done)
+
+    assert "claim train-g-x: it is gone, as claims of a template are" in lines(cluster)
+
+
+def test_no_remedy_names_the_command_that_prints_it(cluster: FakeCluster) -> None:
+    waiting = pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "gone"}])
+    message = "0/1 nodes are available: 1 cannot allocate all claims."
+    waiting["status"]["conditions"] = [
+        {"type": "PodScheduled", "status": "False", "message": message}
+    ]
+    cluster.put(POD, waiting)
+
+    said = lines(cluster)
+
+    assert "cause: No node has free devices" in said
+    assert "do:" not in said
 
 
 def test_a_resource_that_is_given_by_a_claim(cluster: FakeCluster) -> None:
