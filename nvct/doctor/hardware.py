@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 SHARED_NODE = re.compile(r"nvidia(?:ctl|-uvm|\d+)")
 EVERYBODY = stat.S_IROTH | stat.S_IWOTH
+GROUP = stat.S_IRGRP | stat.S_IWGRP
 """What the driver gives its nodes unless NVreg_DeviceFileMode says something else."""
 PERSISTENCED_SOCKET = "nvidia-persistenced/socket"
 SLOW_S = 1.0
@@ -130,8 +131,11 @@ def node_modes(roots: Roots) -> Part:
     if not closed:
         return part_of("access", [f"{count(len(nodes), 'device node')}, for every user"])
     path, status = closed[0]
-    text = f"{path} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: without"
-    text += " the group neither rootless engines nor users in containers can open it"
+    text = f"{path} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
+    if status.st_mode & GROUP == GROUP:
+        text += "without the group neither rootless engines nor users in containers can open it"
+    else:
+        text += "only its owner can open it, and no other user, in containers neither"
     if len(closed) > 1:
         text += f", like {len(closed) - 1} more"
     return part_of("access", [text], findings_of(Reason.DeviceNodesRestricted, "note", [text]))

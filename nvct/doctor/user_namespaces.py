@@ -142,7 +142,8 @@ def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
     }
     for path, status in list(closed.items())[:1]:
         group = status.st_gid
-        if group in user.groups and status.st_mode >> 3 & READ_WRITE == READ_WRITE:
+        opens_to_group = status.st_mode >> 3 & READ_WRITE == READ_WRITE
+        if group in user.groups and opens_to_group:
             text = f"user {user} may open {path} by the group {group}: rootless containers need "
             text += "`--group-add keep-groups` with crun as the runtime"
             yield Finding(reason=Reason.DeviceNodesRestricted, severity="note", evidence=text)
@@ -151,7 +152,9 @@ def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
             reason=Reason.DeviceNodesRestricted,
             severity="warning",
             evidence=f"user {user} may not open {path}: {_describe(status)}",
-            remedy=f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again.",
+            remedy=f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
+            if opens_to_group and group
+            else f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it.",
         )
 
 

@@ -63,6 +63,7 @@ def test_an_xid_of_an_application_is_no_fault_and_an_old_one_does_not_count(
         ({"nvidia0": 0o666, "nvidiactl": 0o666, "nvidia-modeset": 0o600}, "2 device nodes, for"),
         ({"nvidia0": 0o666, "nvidia-uvm": 0o660}, "/dev/nvidia-uvm has mode 0660 and group "),
         ({"nvidia0": 0o660, "nvidiactl": 0o660}, "can open it, like 1 more"),
+        ({"nvidia0": 0o600}, "only its owner can open it"),
     ],
 )
 def test_who_can_open_the_nodes(modes: dict[str, int], line: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from types import SimpleNamespace
 
 import pytest
@@ -103,6 +104,21 @@ def test_the_user_may_open_the_nodes_by_a_group_to_be_kept(tmp_path: Path) -> No
 
     assert [one.severity for one in part.findings] == ["note"]
     assert "keep-groups" in part.lines[0]
+
+
+@pytest.mark.parametrize(
+    ("mode", "group", "remedy"),
+    [(0o660, 44, "usermod -aG 44 me"), (0o660, 0, "chmod 666"), (0o640, 44, "chmod 666")],
+)
+def test_no_group_is_advised_that_does_not_help_or_is_roots(
+    mode: int, group: int, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.stat_result((stat.S_IFCHR | mode, 1, 1, 1, 0, group, 0, 0, 0, 0))
+    monkeypatch.setattr(user_namespaces, "_nodes", lambda _dev: {"/dev/nvidiactl": status})
+
+    (finding,) = look(tmp_path, User(uid=1000, name="me")).findings[:1]
+
+    assert remedy in finding.remedy
 
 
 @pytest.mark.parametrize(
