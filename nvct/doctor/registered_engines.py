@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nvct.doctor import engine_access, unread_files
-from nvct.doctor.model import Finding
+from nvct.doctor.model import Finding, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.paths import RUNTIME_HOOK_PROGRAM
@@ -43,7 +43,7 @@ def check(
         hidden: why engines may run that are not seen, "" if all are.
     """
     local = [status for status in statuses if not status.engine.foreign]
-    others = f"{len(statuses) - len(local)} of a container or another user"
+    others = f"{count(len(statuses) - len(local), 'engine')} of a container or another user"
     if not local:
         more = f", {others}" if statuses else ""
         return part_of("engines", [f"none on this host{more}"], health="absent")

@@ -133,7 +133,8 @@ class Publisher:
             self._versions.pop(name, None)
         count = len(changes.apply) + len(changes.delete)
         if count:
-            self._log.info(f"{count} ResourceSlices of Node {self._node} were written")
+            are = "s were" if count > 1 else " was"
+            self._log.info(f"{count} ResourceSlice{are} written, of Node {self._node}")
             self._wrote_at = time.monotonic()
         self.written += count
         self._since = found.version

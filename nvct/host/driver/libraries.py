@@ -38,7 +38,10 @@ MORE_DIRS = (
 )  # fmt: skip
 SUB_DIRS = ("vdpau",)
 CACHED_LIMIT = 64
-COSTS = {"libcuda": "CUDA will not start in containers", "libnvidia-ml": "nvidia-smi will not"}
+COSTS = {
+    "libcuda": "CUDA will not start in containers",
+    "libnvidia-ml": "nvidia-smi will not start in containers",
+}
 COMPAT_MACHINES = {"x86_64": "i386", "aarch64": "arm"}
 COMPAT_REASON = "32-bit, which containers get that ask for compat32"
 

@@ -40,9 +40,9 @@ def test_a_registered_runtime_is_fine_and_a_missing_program_is_not() -> None:
 def test_engines_of_containers_and_other_users_are_not_this_nodes() -> None:
     other = Status(engine=replace(engine(), version="", leave=True, foreign=True))
     assert check(other).health == "absent"
-    assert check(other).lines == ("none on this host, 1 of a container or another user",)
+    assert check(other).lines == ("none on this host, 1 engine of a container or another user",)
     assert check(status(engine(), ("nvidia",)), other, other).lines == (
-        "docker 28.5.2: nvidia", "2 of a container or another user, not looked at",
+        "docker 28.5.2: nvidia", "2 engines of a container or another user, not looked at",
     )  # fmt: skip
 
 
