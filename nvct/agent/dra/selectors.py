@@ -4,7 +4,8 @@
 The scheduler evaluates CEL; this is no interpreter of it. Understood are terms that are joined by
 &&: a driver, an attribute or a capacity compared with a literal, by an operator or by compareTo
 with quantity() or semver(), membership in a list, an attribute that is a bool, and the words true
-and false. A selector with another term is unknown, unless one of its terms is false.
+and false; of methods, those that `nvct convert --claims` writes. A selector with another term is
+unknown, unless one of its terms is false.
 Contract: pure functions.
 """
 
@@ -39,11 +40,13 @@ PLACE = (
 LITERAL = rf"(?:{STRING}|-?\d{{1,18}}|true|false)"
 OPERATOR = "(?P<operator>==|!=|>=|<=|>|<)"
 DRIVER_TERM = re.compile(rf"device\.driver ?{OPERATOR} ?(?P<literal>{STRING})")
-LITERAL_TERM = re.compile(rf"{PLACE} ?{OPERATOR} ?(?P<literal>{LITERAL})")
+CALL = rf"\.(lowerAscii|major|replace)\(({STRING})?(?: ?, ?({STRING}))?\)"
+CALLS = rf"(?P<calls>(?:\.(?:lowerAscii\(\)|major\(\)|replace\({STRING} ?, ?{STRING}\))){{0,4}})"
+LITERAL_TERM = re.compile(rf"{PLACE}{CALLS} ?{OPERATOR} ?(?P<literal>{LITERAL})")
 COMPARED_TERM = re.compile(
     rf"{PLACE}\.compareTo\((?:quantity|semver)\((?P<literal>{STRING})\)\) ?{OPERATOR} ?0"
 )
-LIST_TERM = re.compile(rf"{PLACE} in \[(?P<list>{STRING}(?: ?, ?{STRING}){{0,64}})\]")
+LIST_TERM = re.compile(rf"{PLACE}{CALLS} in \[(?P<list>{LITERAL}(?: ?, ?{LITERAL}){{0,64}})\]")
 BOOL_TERM = re.compile(rf"(?P<not>!? ?){PLACE}")
 SEMVER = re.compile(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})")
 
@@ -75,15 +78,16 @@ def _holds(term: str, driver: str, device: Object) -> bool | None:
     if match := DRIVER_TERM.fullmatch(term):
         return OPERATORS[match["operator"]](driver, _text(match["literal"]))
     if match := LITERAL_TERM.fullmatch(term):
-        return _compare(_value(match, driver, device), match["operator"], _of(match["literal"]))
+        value = _called(_value(match, driver, device), match["calls"])
+        return _compare(value, match["operator"], _of(match["literal"]))
     if match := COMPARED_TERM.fullmatch(term):
         literal = _text(match["literal"])
         other = quantity.parse(literal) if match["part"] == "capacity" else _semver(literal)
         return _compare(_value(match, driver, device), match["operator"], other)
     if match := LIST_TERM.fullmatch(term):
-        value = _value(match, driver, device)
-        words = [_text(literal) for literal in re.findall(STRING, match["list"])]
-        return None if value is None else value in words
+        value = _called(_value(match, driver, device), match["calls"])
+        equal = [_compare(value, "==", _of(one)) for one in re.findall(LITERAL, match["list"])]
+        return None if None in equal else True in equal
     if match := BOOL_TERM.fullmatch(term):
         value = _value(match, driver, device)
         return value is not bool(match["not"].strip()) if isinstance(value, bool) else None
@@ -112,6 +116,20 @@ def _value(match: re.Match[str], driver: str, device: Object) -> Value | None:
         return _semver(str(entry["version"]))
     value = next((entry[key] for key in ("bool", "int", "string") if key in entry), None)
     return value if isinstance(value, str | int) else None
+
+
+def _called(value: Value | None, calls: str) -> Value | None:
+    """Return what methods make of a value; None if it has no such method."""
+    for name, first, second in re.findall(CALL, calls):
+        if name == "major" and isinstance(value, tuple):
+            value = value[0]
+        elif name == "lowerAscii" and isinstance(value, str):
+            value = "".join(one.lower() if one.isascii() else one for one in value)
+        elif name == "replace" and isinstance(value, str):
+            value = value.replace(_text(first), _text(second))
+        else:
+            return None
+    return value
 
 
 def _semver(text: str) -> tuple[int, ...] | None:
