@@ -477,6 +477,12 @@ def test_a_label_of_the_node_can_choose_between_device_plugin_and_dra() -> None:
     assert "NVCT_RESOURCES" not in env_of(agent_of(pod_of(rendered(only))))
 
 
+def test_a_choice_of_dra_that_is_off_is_said_to_have_no_effect() -> None:
+    said = "dra.unlabeledNodes=dra has no effect without dra.enabled=true."
+    assert said in notes({"dra": {"unlabeledNodes": "dra"}})
+    assert said not in notes({"dra": {"enabled": True, "unlabeledNodes": "dra"}})
+
+
 def test_on_openshift_the_agents_account_may_use_the_privileged_scc() -> None:
     by_value = rendered(MATRIX["openshift"])["RoleBinding", "nvct-scc"]
     assert by_value["roleRef"]["name"] == "system:openshift:scc:privileged"
