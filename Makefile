@@ -26,12 +26,17 @@ $(VENV)/.launchers: $(VENV)/.ready $(shell find nvct -name '*.py' -o -name 'laun
 	@$(BIN)/nvct launchers install --bin-dir $(BIN)
 	@touch $@
 
+# nvct-hot of an older source is built again; without one, the bundle does without.
+FRESH_STATIC := [ ! -e build/static/nvct-hot ] || $(MAKE) --no-print-directory static >/dev/null
+
 demo: setup ## run the main job on a simulated 8-GPU node; pods too, if Kubernetes is built
+	@$(FRESH_STATIC)
 	@$(SUDO) $(BIN)/nvct demo
 	@$(SUDO) $(BIN)/python -m tests.kubernetes.demo
 
 demo-kubernetes: setup ## a pod with a GPU in a real Kubernetes on a simulated node; builds it once, with Go 1.26
 	@echo "building Kubernetes and helm, if they are not built: some minutes" >&2
+	@$(FRESH_STATIC)
 	@$(SUDO) $(BIN)/python -m tests.kubernetes.programs >/dev/null
 	@$(SUDO) $(BIN)/python -m tests.kubernetes.demo
 

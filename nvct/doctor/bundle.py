@@ -23,8 +23,8 @@ import platform
 from dataclasses import dataclass, field
 
 from nvct.compile import live_host
-from nvct.doctor import decisions
-from nvct.doctor.decisions import Filter
+from nvct.doctor.container import decisions
+from nvct.doctor.container.decisions import Filter
 from nvct.errors import DocumentError, HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions

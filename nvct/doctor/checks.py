@@ -16,24 +16,24 @@ from nvct.compile import live_host
 from nvct.container.plan.store import run_dir
 from nvct.doctor import (
     agent_status,
-    docker,
-    engine_versions,
-    fabric,
-    gpu_health,
-    hardware,
     hook_programs,
     image_needs,
     images,
     incumbent,
+    parts,
+    security,
+    specifications,
+)
+from nvct.doctor.engines import docker, registered, versions
+from nvct.doctor.host import (
+    fabric,
+    gpu_health,
+    hardware,
     inotify,
     inside,
     kernel_module,
     kubelet,
-    parts,
-    registered_engines,
     reload,
-    security,
-    specifications,
     user_namespaces,
 )
 from nvct.doctor.parts import part_of
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from nvct.cdi.registry import Registry
     from nvct.config.model import Config
-    from nvct.doctor.gpu_health import Log
+    from nvct.doctor.host.gpu_health import Log
     from nvct.doctor.model import Finding, Part
     from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
@@ -232,7 +232,7 @@ def _images(node: Node) -> Part:
 
 def _engines(node: Node) -> Part:
     inventory = node.driver[1]
-    return registered_engines.check(
+    return registered.check(
         node.statuses,
         node.registry,
         has_gpu=inventory is not None and bool(inventory.gpus or inventory.devices),
@@ -306,7 +306,7 @@ CHECKS = (
     Check(
         "versions",
         "Can the engines read the CDI specifications?",
-        lambda node: engine_versions.check(node.statuses, node.registry, node.settings.spec_dirs),
+        lambda node: versions.check(node.statuses, node.registry, node.settings.spec_dirs),
     ),
     Check("plans", "Are the plans fresh?", lambda node: parts.plans(run_dir(node.env))),
     Check(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nvct.cdi.registry import SpecFile
-    from nvct.doctor.gpu_health import Log
+    from nvct.doctor.host.gpu_health import Log
     from nvct.doctor.model import Part
     from nvct.host.roots import Roots
     from nvct.kernel.kmsg import Message

@@ -48,6 +48,7 @@ CHANGE_S = 60
 """Of one change of MIG."""
 WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES})
 """Verbs that do not use NVML: their failure says nothing about it."""
+CHUNK = 1 << 16
 SLACK_S = 10
 """More than a call's limit: until a worker in another container has killed its process."""
 
@@ -78,6 +79,8 @@ class NvmlClient:
         self._socket = socket.socket(fileno=connection.detach()) if connection else None
         if self._socket:
             self._socket.settimeout(0)
+        self._received = bytearray()
+        """What has been read and is not a whole answer yet."""
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
@@ -274,7 +277,7 @@ class NvmlClient:
         return {uuid: known[uuid] for uuid in uuids if uuid in known} if uuids else known
 
     async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
-        # A canceled request would leave its answer to the next one.
+        # A canceled request goes on, so that its answer still tells whether NVML hangs.
         try:
             value = await asyncio.shield(self._exchange(verb))
         except NvmlError as error:
@@ -317,8 +320,36 @@ class NvmlClient:
         del limit_s
         connection = await self._connection()
         await asyncio.get_running_loop().sock_sendall(connection, request)
-        header = await _read(connection, messages.HEADER)
-        return messages.decode(await _read(connection, messages.length_of(header)))
+        while True:
+            answer = messages.decode(await self._message(connection))
+            if not messages.answers_before(answer, self._requests):
+                return answer
+
+    async def _message(self, connection: socket.socket) -> bytes:
+        """Return the next answer; if this is canceled, the rest is read the next time."""
+        while len(self._received) < messages.HEADER:
+            await self._receive(connection)
+        size = messages.HEADER + messages.length_of(bytes(self._received[: messages.HEADER]))
+        while len(self._received) < size:
+            await self._receive(connection)
+        answer = bytes(self._received[messages.HEADER : size])
+        del self._received[:size]
+        return answer
+
+    async def _receive(self, connection: socket.socket) -> None:
+        """Read what there is, once there is something.
+
+        Nothing is awaited between reading and keeping: `sock_recv` loses what it has read if it is
+        canceled in that moment.
+        """
+        try:
+            chunk = connection.recv(CHUNK)
+        except BlockingIOError:
+            await _until_readable(connection)
+            return
+        if not chunk:
+            raise EOFError
+        self._received += chunk
 
     async def _connection(self) -> socket.socket:
         if self._socket is None:
@@ -373,6 +404,7 @@ class NvmlWorkerClient(NvmlClient):
     def _disconnect(self) -> None:
         self.disconnect()
         self._socket = None
+        self._received.clear()
 
 
 def _kept(gpu: NvmlGpu | None) -> str:
@@ -380,12 +412,11 @@ def _kept(gpu: NvmlGpu | None) -> str:
     return f"{gpu.uuid} counts as it was" if gpu else "it is not known what it is"
 
 
-async def _read(connection: socket.socket, size: int) -> bytes:
+async def _until_readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    data = b""
-    while len(data) < size:
-        chunk = await loop.sock_recv(connection, size - len(data))
-        if not chunk:
-            raise EOFError
-        data += chunk
-    return data
+    is_readable = asyncio.Event()
+    loop.add_reader(connection, is_readable.set)
+    try:
+        await is_readable.wait()
+    finally:
+        loop.remove_reader(connection)

@@ -123,6 +123,12 @@ def request_of(message: Json) -> tuple[int, str, dict[str, Json]]:
     raise MalformedMessageError("a message is not a request")
 
 
+def answers_before(message: Json, number: int) -> bool:
+    """Return whether an answer is that of an older request, for which nobody waits any more."""
+    id_ = message.get("id") if isinstance(message, dict) else None
+    return type(id_) is int and id_ < number
+
+
 def value_of(message: Json, number: int) -> Json:
     """Return the value of the answer to a request.
 

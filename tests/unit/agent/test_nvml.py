@@ -5,18 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 
 import pytest
 
 from nvct.agent.discovery import visible_nodes
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import NvmlError
+from nvct.host.nvml import messages
 from nvct.host.roots import Roots
 from tests.unit.agent.machines import Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from nvct.oci.jsontext import Json
 
 
 @pytest.fixture
@@ -53,6 +57,32 @@ def test_a_canceled_question_does_not_leave_its_answer_to_the_next(
 
     asyncio.run(run())
     assert supervisor.ended() == 0
+
+
+@pytest.mark.parametrize("read", [0, 2, 9])
+def test_the_end_of_a_loop_in_the_middle_of_an_answer_does_not_confuse_the_next_one(
+    read: int,
+) -> None:
+    """Bytes of an answer that nobody waits for were taken for the length of the next one."""
+    ours, theirs = socket.socketpair()
+    client = NvmlClient(ours)
+    old = messages.encode({"id": 1, "value": "value" * 9})
+
+    async def interrupted() -> None:
+        asked = asyncio.create_task(client.engine())
+        await asyncio.sleep(0.01)
+        theirs.sendall(old[:read])
+        await asyncio.sleep(0.01)
+        assert not asked.done()
+
+    async def again() -> Json:
+        theirs.sendall(old[read:] + messages.encode({"id": 2, "value": "new"}))
+        return await client.engine()
+
+    asyncio.run(interrupted())
+    assert asyncio.run(again()) == "new"
+    client.disconnect()
+    theirs.close()
 
 
 def test_the_end_of_the_supervisor_is_an_error_of_its_own(supervisor: Supervisor) -> None:

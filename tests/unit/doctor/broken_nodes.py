@@ -14,22 +14,20 @@ import time
 
 from nvct.cdi import registry
 from nvct.config.model import Config
-from nvct.doctor import (
-    engine_versions,
+from nvct.doctor import images, incumbent, security
+from nvct.doctor.engines import versions
+from nvct.doctor.host import (
     fabric,
     gpu_health,
     hardware,
-    images,
-    incumbent,
     inotify,
     inside,
     kernel_module,
     kubelet,
     reload,
-    security,
     user_namespaces,
 )
-from nvct.doctor.gpu_health import Log
+from nvct.doctor.host.gpu_health import Log
 from nvct.engine.control.command import Completed
 from nvct.engine.control.status import Status
 from nvct.engine.detected_engine import Engine
@@ -178,7 +176,7 @@ def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
     engine = Engine(engine="docker", version="25.0.3" if broken else "28.5.2")
     state = State(handlers={}, spec_dirs=(str(folder),))
     found = registry.scan([str(folder)])
-    return engine_versions.check([Status(engine=engine, state=state)], found, [str(folder)])
+    return versions.check([Status(engine=engine, state=state)], found, [str(folder)])
 
 
 def an_old_toolkit(home: Path, broken: bool) -> Part:  # noqa: FBT001

@@ -10,8 +10,10 @@ import pytest
 
 from nvct.cdi import registry
 from nvct.config.model import Config
-from nvct.doctor import engine_versions, gpu_health, hardware, images, incumbent, kubelet
-from nvct.doctor.gpu_health import Log
+from nvct.doctor import images, incumbent
+from nvct.doctor.engines import versions
+from nvct.doctor.host import gpu_health, hardware, kubelet
+from nvct.doctor.host.gpu_health import Log
 from nvct.doctor.reasons import Reason
 from nvct.kernel.kmsg import RECORD_LIMIT
 from tests.unit.doctor import broken_nodes as hosts
@@ -115,7 +117,7 @@ def test_programs_cannot_write_messages_of_the_kernel(tmp_path: Path) -> None:
 def test_a_yml_file_is_told_though_no_engine_is_known(tmp_path: Path) -> None:
     path = hosts.write(tmp_path, "cdi/nvidia.yml", "{}")
 
-    part = engine_versions.check([], registry.scan([str(path.parent)]), [str(path.parent)])
+    part = versions.check([], registry.scan([str(path.parent)]), [str(path.parent)])
 
     assert part.findings[0].reason is Reason.SpecificationTooNew
     assert part.findings[0].remedy == f"Rename it to {tmp_path}/cdi/nvidia.yaml."

@@ -9,7 +9,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from nvct.doctor import docker as doctor
+from nvct.doctor.engines import docker as doctor
 from nvct.engine.docker import config as docker
 from nvct.engine.docker import host as docker_host
 from nvct.engine.model import Files

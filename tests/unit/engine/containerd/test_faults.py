@@ -9,7 +9,7 @@ import pytest
 
 from nvct.cdi.registry import Registry
 from nvct.cli.runtime import status as runtime_status
-from nvct.doctor import registered_engines
+from nvct.doctor.engines import registered
 from nvct.engine.containerd import config as containerd
 from nvct.engine.containerd import faults
 from nvct.engine.control import status
@@ -127,7 +127,7 @@ def test_the_doctor_and_the_status_show_them(tmp_path: Path) -> None:
     engine = Engine(engine="containerd", version="2.1.9", config=MAIN, root=tree.root)
 
     shown = status.of(engine, tree)
-    part = registered_engines.check([shown], Registry(), has_gpu=True, serves_pods=lambda: True)
+    part = registered.check([shown], Registry(), has_gpu=True, serves_pods=lambda: True)
 
     assert [finding.reason.name for finding in part.findings if finding.is_fault] == [
         "EngineConfigurationInvalid"
