@@ -58,7 +58,7 @@ class Reason(Enum):
     DriverIncomplete = (
         "Is the driver complete and usable?",
         "the warnings of discovery, as `nvidia-ctk cdi generate` prints them",
-        "Correct what the evidence names, then run `nvct publish`.",
+        "Bring back what is missing, then run `nvct publish`.",
     )
     DriverContainerNotReady = (
         "Has the driver container finished?",
@@ -83,7 +83,7 @@ class Reason(Enum):
     FabricManagerNotRunning = (
         "Does the fabric manager run on a host with NVSwitches?",
         "/proc/driver/nvidia-nvswitch/devices, and the processes of this host",
-        "Install the driver's release of it, then `systemctl enable --now nvidia-fabricmanager`.",
+        "Install it in the driver's release, then `systemctl enable --now nvidia-fabricmanager`.",
     )
     FabricManagerOtherRelease = (
         "Is the fabric manager of the driver's release?",
@@ -150,7 +150,7 @@ class Reason(Enum):
     AgentTaskFailed = (
         "Do the tasks of the node's agent run?",
         "the tasks in the agent's /status",
-        "Correct what the evidence names; `nvct agent --status`, in its pod, shows when it runs.",
+        "Correct that; `nvct agent --status`, in its pod, shows when it runs.",
     )
     ResourceNotListed = (
         "Has the kubelet read the list of devices?",

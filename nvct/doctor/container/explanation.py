@@ -228,7 +228,8 @@ def _decide(
         names = [str(one["name"]) for one in told["devices"]]
         told["left out"] = left_out.by_capability(request, names, reader.used, config)
     warning = [] if trouble is None or error else [f"warning: {trouble}"]
-    told["notes"] = [*decision.notes, *warning]
+    lacking = _lacking(config) if told["outcome"] == "GPU" else []
+    told["notes"] = [*decision.notes, *warning, *lacking]
     told["error"] = None if error is None else _error(error, program)
 
 
@@ -245,6 +246,14 @@ def _findings(notes: list[str], error: NvctError | None, config: Config) -> list
         return [refusals.of_no_request(notes).to_dict()]
     otherwise = Reason.CreateFailed if error.code != HostError.code else _lack(config)
     return [refusals.of_error(error, otherwise).to_dict()]
+
+
+def _lacking(config: Config) -> list[str]:
+    """Return what a driver of which files are missing cannot do in containers that start."""
+    from nvct.doctor import parts
+
+    part, _ = parts.driver(config)
+    return [one.evidence for one in part.findings if one.reason is Reason.DriverIncomplete]
 
 
 def _lack(config: Config) -> Reason:

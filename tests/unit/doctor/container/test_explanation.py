@@ -270,3 +270,14 @@ def test_of_everything_that_was_asked_for_nothing_is_left_out(lab: Lab) -> None:
     case.gpu(lab)
 
     assert explained(lab)["left out"] == []
+
+
+def test_what_a_driver_without_libcuda_cannot_do_is_said(lab: Lab) -> None:
+    case.gpu(lab)
+    notes = explained(lab)["notes"]
+    for path in lab.home.rglob("libcuda.so*"):
+        path.unlink()
+
+    lacking = [one for one in explained(lab)["notes"] if one not in notes]
+
+    assert [one for one in lacking if one.endswith("CUDA will not start in containers")], lacking
