@@ -21,6 +21,7 @@ SHOWN = 8
 OWN_COMMAND = "`nvct explain NAMESPACE/POD`"
 """A remedy with it sends the reader to what is printed already."""
 ENDED = ("Succeeded", "Failed")
+RULED_OUT = "a free one may be ruled out by its node, by other MIG devices of its GPU or by another request"
 
 
 def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
@@ -81,8 +82,9 @@ def _resource(report: dict[str, Any], *, is_placed: bool) -> Iterator[str]:
     yield f"  asks for {report['count']} of {report['resource']}"
     if is_placed:
         return
-    for name in report["classes"]:
-        yield f"    devices of class {name} are given for it, too (DRA)"
+    for request in report["requests"]:
+        of_class = f"devices of class {request['class']} are given for it, too (DRA)"
+        yield f"    {of_class}: {_counts(request)}"
     if not report["nodes"] and not report["classes"]:
         yield f"    no node offers {report['resource']}: its device plugin does not run"
     for node in report["nodes"][:SHOWN]:
@@ -123,30 +125,43 @@ def _request(report: dict[str, Any]) -> Iterator[str]:
     if not report["class exists"]:
         yield f"    request {report['name']}: there is no DeviceClass {report['class']}"
         return
-    fitting = report["fitting"]
-    free = [one for one in fitting if not one["taken"] and not one["tainted"]]
-    unknown = "" if all(one["certain"] for one in fitting) else " or may fit"
-    count, most = report["count"], report["most free on a node"]
-    are_scattered = isinstance(count, int) and most < count <= len(free)
-    scattered = f", at most {most} on one node" if are_scattered else ""
     yield (
-        f"    request {report['name']} ({count} of class {report['class']}): {len(fitting)} of "
-        f"{report['devices']} devices fit{unknown}, {len(free)} of them free{scattered}"
+        f"    request {report['name']} ({report['count']} of class {report['class']}): "
+        f"{_counts(report)}"
     )
-    for term in report["terms"]:
+    for term in report["terms"] if report["devices"] else ():
         if term["unknown"]:
             yield f"      ?     {term['term']}  (nvct cannot evaluate it on each device)"
         else:
             yield f"      {term['fits']:<5} {term['term']}"
+    fitting = report["fitting"]
     for one in fitting[:SHOWN]:
         about = f" ({one['about']})" if one["about"] else ""
         state = f"taken by {one['taken']}" if one["taken"] else (
-            "tainted: unhealthy or withheld" if one["tainted"] else
-            "free; its node, its GPU's other MIG devices or another request of the claim may rule"
-            " it out"
+            "tainted: unhealthy or withheld" if one["tainted"] else "free"
         )  # fmt: skip
         yield f"      {one['device']} of {one['node']}{about}: {state}"
     yield from _more(fitting, "devices")
+    if _free(report):
+        yield f"      {RULED_OUT}"
+
+
+def _counts(report: dict[str, Any]) -> str:
+    """Return how many devices satisfy a request, and how many of these are free."""
+    if not report["devices"]:
+        return "no node offers one"
+    fitting, free = report["fitting"], _free(report)
+    unknown = "" if all(one["certain"] for one in fitting) else " or may fit"
+    count, most = report["count"], report["most free on a node"]
+    are_scattered = isinstance(count, int) and most < count <= len(free)
+    return (
+        f"{len(fitting)} of {report['devices']} devices fit{unknown}, {len(free)} of them free"
+        f"{f', at most {most} on one node' if are_scattered else ''}"
+    )
+
+
+def _free(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in report["fitting"] if not one["taken"] and not one["tainted"]]
 
 
 def _more(found: list[Any], what: str) -> Iterator[str]:

@@ -176,7 +176,13 @@ def _resource(seen: Seen, resource: str, count: int) -> Object:
         for of_class in seen.classes
         if of_class["spec"].get("extendedResourceName") == resource
     ]
-    return {"resource": resource, "count": count, "nodes": nodes, "classes": by_claim}
+    requests = [
+        _request(seen, {"name": name, "class": name, "count": count, "expressions": []},
+                 with_counts=True)
+        for name in by_claim
+    ]  # fmt: skip
+    return {"resource": resource, "count": count, "nodes": nodes, "classes": by_claim,
+            "requests": requests}  # fmt: skip
 
 
 def _takers(seen: Seen, node: str, resource: str) -> dict[str, int]:

@@ -322,8 +322,22 @@ def test_a_resource_that_is_given_by_a_claim(cluster: FakeCluster) -> None:
     cluster.put(slices.kind("v1"), slice_of("n1", gpu("gpu-0", "80Gi")))
 
     assert "has gpu-0 of n1 (NVIDIA H100, 80Gi) for gpu" in lines(cluster)
-    assert "devices of class gpu.nvidia.com are given for it, too" in lines(cluster, "waits")
-    assert "no node offers" not in lines(cluster, "waits")
+    said = lines(cluster, "waits")
+    assert (
+        "devices of class gpu.nvidia.com are given for it, too (DRA): 1 of 1 devices fit" in said
+    )
+    assert "fit, 0 of them free" in said
+    assert "no node offers" not in said
+
+
+def test_a_class_of_which_no_node_has_a_device(cluster: FakeCluster) -> None:
+    cluster.objects[CLASSES.plural][0]["spec"]["extendedResourceName"] = "nvidia.com/gpu"
+    cluster.put(POD, pod("by-resource", gpus=1),
+                pod("by-claim", resourceClaims=[{"name": "g", "resourceClaimName": "c"}]))  # fmt: skip
+    cluster.put(claims.kind("v1"), claim("c"))
+
+    assert "given for it, too (DRA): no node offers one" in lines(cluster, "by-resource")
+    assert "(1 of class gpu.nvidia.com): no node offers one" in lines(cluster, "by-claim")
 
 
 def test_an_older_version_of_the_api_and_alternatives() -> None:
