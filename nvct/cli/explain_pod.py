@@ -21,7 +21,7 @@ SHOWN = 8
 OWN_COMMAND = "`nvct explain NAMESPACE/POD`"
 """A remedy with it sends the reader to what is printed already."""
 ENDED = ("Succeeded", "Failed")
-RULED_OUT = "a free one may be ruled out by its node, by other MIG devices of its GPU or by another request"
+RULED_OUT = "its node, its GPU's other MIG devices or another request may rule a free one out"
 
 
 def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
