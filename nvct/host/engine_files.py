@@ -13,7 +13,6 @@ import base64
 import glob
 import json
 import os
-import sqlite3
 from dataclasses import dataclass, field
 
 from nvct.errors import DocumentError
@@ -188,6 +187,10 @@ def _podman_row(path: str, id_: str) -> dict[str, Any] | None:
     It is opened as one that nobody changes: else SQLite would write files beside it.
     """
     if not os.path.isfile(path):
+        return None
+    try:
+        import sqlite3
+    except ImportError:  # as in the bundle
         return None
     try:
         database = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True, timeout=1)

@@ -129,7 +129,7 @@ def test_the_condition_follows_the_node(cluster: Cluster) -> None:
         assert done.returncode == 0, done
         _, row = done.stdout.splitlines()
         words = row.split()  # between these are labels of the Node, if a test before has left some
-        assert words[:2] == [NODE, f"nvidia.com/gpu={GPUS}"], done
+        assert words[:2] == [NODE, f"gpu={GPUS}"], done
         assert words[2:][-3 - len(NO_AGENT) :] == ["True", "no", "pod", *NO_AGENT], done
     described = cluster.kubectl("describe", "node", NODE)
     assert TYPE in described

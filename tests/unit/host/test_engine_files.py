@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
+import sys
 
 import pytest
 
@@ -119,6 +120,13 @@ def test_a_damaged_database(data: bytes, tree: HostTree) -> None:
     path = tree.base / "var/lib/containers/storage/db.sql"
     path.parent.mkdir(parents=True)
     path.write_bytes(data)
+    assert creation(tree) == engine_files.Creation()
+
+
+def test_a_python_without_sqlite(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of the bundle."""
+    tree.write("var/lib/containers/storage/db.sql", "a database")
+    monkeypatch.setitem(sys.modules, "sqlite3", None)
     assert creation(tree) == engine_files.Creation()
 
 
