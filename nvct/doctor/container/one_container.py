@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from nvct.doctor.container import reconstruction
 from nvct.doctor.container.decisions import container_of, subject
-from nvct.engine.docker.host import started
 from nvct.errors import NvctError, UsageError
 from nvct.host import engine_files, procfs
 from nvct.host.containers import SHORT, Containers
+from nvct.host.process_start import started
 from nvct.oci import bundle as bundles
 
 TYPE_CHECKING = False
@@ -200,7 +200,7 @@ def _evidence(
         bundle=bundle,
         records=records,
         log=around.log,
-        started_s=started(around.roots.proc, found.pid) if found.pid else None,
+        started_s=started(found.pid, around.roots.proc) if found.pid else None,
     )
 
 

@@ -17,6 +17,7 @@ from nvct.engine.control.status import is_nvidia
 from nvct.engine.docker.config import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker.host import HOOKS, KIND
 from nvct.engine.model import State
+from nvct.host.process_start import CLOCK_TICK_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,7 +181,9 @@ def _not_on_path(host: DockerHost, daemon: Daemon) -> Finding:
 
 def _is_late(daemon: Daemon) -> bool:
     found = _found(daemon)
-    return bool(found and daemon.started is not None and found.arrived > daemon.started)
+    if found is None or daemon.started is None:
+        return False
+    return found.arrived > daemon.started + CLOCK_TICK_S
 
 
 def _not_restarted(daemon: Daemon) -> Finding:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from dataclasses import dataclass, replace
 
 from nvct.engine.control import probe
@@ -18,7 +17,7 @@ from nvct.engine.crio import config as crio
 from nvct.engine.docker import config as docker
 from nvct.engine.model import EngineOptions, State
 from nvct.errors import NvctError
-from nvct.host import procfs
+from nvct.host import process_start
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     Started: TypeAlias = Callable[[int], float | None]
 
 FILES = "its files"
-CLOCK_TICK_S = 0.05
-"""A process's start is known to ticks of the kernel's clock; files' times are finer."""
 SPEC_DIRS_TELL_CDI = (25, 0)
 """From here on dockerd lists its CDI folders, and none where CDI is off."""
 SNAPSHOT = re.compile(r"\+.*|-.*")
@@ -76,7 +73,7 @@ def of(
     reader = {"docker": _docker, "crio": _crio}.get(engine.engine)
     if reader is None:
         return (
-            _by_files(engine, files, started or start_of)
+            _by_files(engine, files, started or process_start.started)
             if engine.engine == "containerd"
             else None
         )
@@ -140,24 +137,10 @@ def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
         dict.fromkeys(
             path.removeprefix(engine.root.rstrip("/"))
             for path in paths
-            if (_changed(path) or 0.0) > start + CLOCK_TICK_S
+            if (_changed(path) or 0.0) > start + process_start.CLOCK_TICK_S
         )
     )
     return Running(state=None if younger else files, younger=younger)
-
-
-def start_of(pid: int) -> float | None:
-    """Return when a process started, in seconds since the epoch, exact to a tick of the kernel.
-
-    `btime` of /proc/stat would be too coarse: it has whole seconds.
-    """
-    # proc_pid_stat(5): field 22, counted behind the name, which may hold spaces and brackets.
-    fields = (procfs.read_text(f"/proc/{pid}/stat") or "").rpartition(")")[2].split()
-    if len(fields) < 20 or not fields[19].isdecimal():
-        return None
-    # A pause between the two clocks makes the difference too small, never too large.
-    boot = max(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) for _ in range(5))
-    return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def _changed(path: str) -> float | None:

@@ -21,6 +21,7 @@ from nvct.engine.model import EngineOptions, State
 from nvct.errors import NvctError
 from nvct.host import platform, procfs
 from nvct.host.gpu import pci
+from nvct.host.process_start import started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get)
     spec_dirs = tuple(option_dirs) or (state.spec_dirs if state else ()) or paths.CDI_SPEC_DIRS
     return Daemon(
         engine=engine,
-        started=started(proc, process.pid),
+        started=started(process.pid, proc),
         path=path,
         programs=_on_path(":".join(paths.DEFAULT_PATH_DIRS) if path is None else path, root),
         state=state,
@@ -263,23 +264,6 @@ def _system_runtimes(files: Files) -> tuple[str, ...]:
         return tuple(docker.state(EngineOptions(engine="docker", handlers=()), files).handlers)
     except NvctError:
         return ()
-
-
-def started(proc: str, pid: int) -> float | None:
-    """Return when a process started, in seconds since the epoch; None if that is unknown."""
-    boot = next(
-        (
-            int(line.split()[1])
-            for line in (procfs.read_text(f"{proc}/stat") or "").splitlines()
-            if line.startswith("btime ")
-        ),
-        None,
-    )
-    # proc_pid_stat(5): field 22, counted behind the name, which may hold spaces and brackets.
-    fields = (procfs.read_text(f"{proc}/{pid}/stat") or "").rpartition(")")[2].split()
-    if boot is None or len(fields) < 20 or not fields[19].isdecimal():
-        return None
-    return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
 
 def _on_path(path: str, root: str) -> dict[str, Program]:

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import time
-
 import pytest
 
 from nvct.doctor.engines import docker
@@ -255,13 +252,6 @@ def test_specs_are_looked_for_where_dockerd_does(tmp_path: Path) -> None:
     lab.program(f"/usr/bin/{CDI_HOOK}").dockerd("--cdi-spec-dir=/opt/cdi")
     assert lab.cause() == ""
     assert lab.look().daemons[0].specs == ("/opt/cdi/nvidia.json",)
-
-
-def test_the_start_of_a_real_process_is_told() -> None:
-    found = docker_host.started("/proc", os.getpid())
-    assert found is not None
-    assert time.time() - 24 * HOUR < found <= time.time() + 1
-    assert docker_host.started("/nowhere", 1) is None
 
 
 def test_a_damaged_docker_configuration_is_no_obstacle(tmp_path: Path) -> None:

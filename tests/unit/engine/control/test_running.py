@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import time
 from dataclasses import replace
 
 import pytest
@@ -167,13 +165,3 @@ def test_explain_compares_the_daemon_with_its_file(tmp_path: Path) -> None:
     assert "has CDI off" in findings["cdi"].evidence
     lab.info = {"Runtimes": {}, "DefaultRuntime": "runc", "CDISpecDirs": ["/etc/cdi"]}
     assert lab.findings()["not-reloaded"].remedy == "kill -HUP 812"
-
-
-def test_the_start_of_a_process_is_known_to_a_tick() -> None:
-    before = time.time()
-    with subprocess.Popen(["sleep", "60"]) as process:
-        start_time = running.start_of(process.pid)
-        process.kill()
-    assert start_time
-    assert abs(start_time - before) < 0.5
-    assert running.start_of(0) is None
