@@ -61,10 +61,10 @@ def explain(
     container could not be created. Run it as the user of the engine: it reads the config.toml and
     the plans of the user who runs it, and policy rules test the uid.
 
-    CONTAINER is the name, id or process of a container of this host: what it asked for and who
-    asked, what the policy said, what went in and was left out, how long that took, and which GPUs
-    it has. One that was refused, or that has ended, is found by its id. What cannot be known is
-    named.
+    CONTAINER is the name, id or process of a container of this host. Shown are the request and
+    where it came from, the policy's decision, what was added to the container and what was left
+    out, the time of each step, and the GPUs that it has. A container that was refused or has
+    ended is found by its id. A line `unknown` says what could not be found out.
 
     POD is NAMESPACE/NAME, or a name with --namespace. The API server is asked which devices it
     has, by which expression, or why it waits for some.

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import base64
 import glob
-import json
 
 from nvct.doctor.model import Finding, count
 from nvct.doctor.parts import part_of, unseen
 from nvct.doctor.reasons import Reason
-from nvct.errors import DocumentError
-from nvct.linux.files import read_bytes
+from nvct.host.engine_files import read_list, read_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +27,6 @@ DOCKER = "var/lib/docker/image/*"
 STORAGE = "var/lib/containers/storage/*-images"
 STATES = ("var/lib/docker/image", "var/lib/containers/storage")
 ASKS = "NVIDIA_VISIBLE_DEVICES=all"
-LIMIT = 1 << 20
 FILES = 2000
 NAMED = 3
 
@@ -65,7 +62,7 @@ def check(settings: Config, *, is_default: bool, host: str = "/") -> Part:
 
 def _docker(root: str) -> Iterator[str]:
     for folder in glob.glob(f"{root}/{DOCKER}"):
-        listed = _json(f"{folder}/repositories.json").get("Repositories")
+        listed = read_object(f"{folder}/repositories.json").get("Repositories")
         names = {
             str(digest): str(name)
             for tags in (listed.values() if isinstance(listed, dict) else ())
@@ -74,17 +71,17 @@ def _docker(root: str) -> Iterator[str]:
         }
         for path in glob.glob(f"{folder}/imagedb/content/sha256/*")[:FILES]:
             digest = path.rpartition("/")[2]
-            if _asks(_json(path)):
+            if _asks(read_object(path)):
                 yield names.get(f"sha256:{digest}", digest[:12])
 
 
 def _storage(root: str) -> Iterator[str]:
     for folder in glob.glob(f"{root}/{STORAGE}"):
-        for image in _list(f"{folder}/images.json")[:FILES]:
+        for image in read_list(f"{folder}/images.json")[:FILES]:
             id_ = str(image.get("id") if isinstance(image, dict) else "")
             # The name of an item of big data is its key in base64: containers/storage, images.go.
             key = base64.b64encode(f"sha256:{id_}".encode()).decode()
-            if _asks(_json(f"{folder}/{id_}/={key}")):
+            if _asks(read_object(f"{folder}/{id_}/={key}")):
                 names = image.get("names")
                 yield str(names[0]) if isinstance(names, list) and names else id_[:12]
 
@@ -93,20 +90,3 @@ def _asks(document: dict[str, Any]) -> bool:
     config = document.get("config")
     env = config.get("Env") if isinstance(config, dict) else None
     return isinstance(env, list) and ASKS in env
-
-
-def _json(path: str) -> dict[str, Any]:
-    document = _read(path)
-    return document if isinstance(document, dict) else {}
-
-
-def _list(path: str) -> list[Any]:
-    document = _read(path)
-    return document if isinstance(document, list) else []
-
-
-def _read(path: str) -> object:
-    try:
-        return json.loads(read_bytes(path, LIMIT))
-    except (OSError, DocumentError, ValueError, RecursionError):
-        return None

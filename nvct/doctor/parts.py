@@ -109,14 +109,14 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
     text = f"{inventory.driver_version or 'of this board'}, {count(len(inventory.gpus), 'GPU')}"
     text += f", {count(mig, 'MIG device')}" if mig else ""
     lines = [text, *inventory.warnings]
-    found = [_of_warning(text) for text in inventory.warnings]
+    found = [of_warning(text) for text in inventory.warnings]
     if inventory.mode == "nvml" and not inventory.gpus:
         none = "the driver is loaded and lists no GPU"
         found += findings_of(Reason.GpuNotFound, "note", [none])
     return part_of("driver", lines, found), inventory
 
 
-def _of_warning(text: str) -> Finding:
+def of_warning(text: str) -> Finding:
     """Return the finding of a warning of discovery."""
     if NO_NODE in text:
         return Finding(reason=Reason.DeviceNodesMissing, severity="error", evidence=text)

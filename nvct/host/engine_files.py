@@ -100,11 +100,11 @@ def own_names(env: Mapping[str, str]) -> dict[str, str]:
     names: dict[str, str] = {}
     for data in _own_data(env):
         for path in glob.glob(f"{glob.escape(data)}/docker/containers/*/config.v2.json"):
-            names[path.split("/")[-2]] = str(_object(path).get("Name", "")).lstrip("/")
+            names[path.split("/")[-2]] = str(read_object(path).get("Name", "")).lstrip("/")
         for path in glob.glob(
             f"{glob.escape(data)}/containers/storage/*-containers/*tainers.json"
         ):
-            for entry in _list(path):
+            for entry in read_list(path):
                 listed = entry.get("names") if isinstance(entry, dict) else None
                 if isinstance(listed, list) and listed:
                     names[str(entry.get("id"))] = str(listed[0])
@@ -130,7 +130,7 @@ def _own_data(env: Mapping[str, str]) -> list[str]:
 
 def _docker(data: str, id_: str) -> Creation | None:
     folder = f"{data}/docker/containers/{id_}"
-    document = _object(f"{folder}/config.v2.json")
+    document = read_object(f"{folder}/config.v2.json")
     config = document.get("Config")
     if not isinstance(config, dict):
         return None
@@ -140,8 +140,8 @@ def _docker(data: str, id_: str) -> Creation | None:
         engine="Docker",
         image=str(config.get("Image", "")),
         env=_texts(config.get("Env")),
-        image_env=_image_env(_object(paths[0])) if paths and digest.isalnum() else None,
-        words=[*_docker_words(_object(f"{folder}/hostconfig.json"))],
+        image_env=_image_env(read_object(paths[0])) if paths and digest.isalnum() else None,
+        words=[*_docker_words(read_object(f"{folder}/hostconfig.json"))],
     )
 
 
@@ -176,7 +176,7 @@ def _podman(data: str, id_: str) -> Creation | None:
         engine="Podman",
         image=str(document.get("rootfsImageName", "")),
         env=_texts(process.get("env")) if isinstance(process, dict) else None,
-        image_env=_image_env(_object(paths[0])) if paths else None,
+        image_env=_image_env(read_object(paths[0])) if paths else None,
         words=[*_podman_words(_texts(document.get("createCommand")))],
     )
 
@@ -226,12 +226,14 @@ def _texts(value: object) -> list[str]:
     return [word for word in value if isinstance(word, str)] if isinstance(value, list) else []
 
 
-def _object(path: str) -> dict[str, Any]:
+def read_object(path: str) -> dict[str, Any]:
+    """Return the object in a JSON file of an engine; an empty one if it cannot be read."""
     document = _read(path)
     return document if isinstance(document, dict) else {}
 
 
-def _list(path: str) -> list[Any]:
+def read_list(path: str) -> list[Any]:
+    """Return the list in a JSON file of an engine; an empty one if it cannot be read."""
     document = _read(path)
     return document if isinstance(document, list) else []
 

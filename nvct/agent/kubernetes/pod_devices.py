@@ -291,7 +291,7 @@ def _fits(one: Object, expressions: Sequence[str]) -> bool | None:
 def _devices(found: Sequence[Object]) -> Iterator[Object]:
     """Yield each device of the newest generation of its pool.
 
-    Its `of node` is the only node whose pods can have it, "" if there is more than one.
+    `of node` is the only node on which a pod can use the device; "" if several can.
     """
     newest: dict[tuple[str, str], int] = {}
     for each in found:

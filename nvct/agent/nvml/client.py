@@ -277,7 +277,7 @@ class NvmlClient:
         return {uuid: known[uuid] for uuid in uuids if uuid in known} if uuids else known
 
     async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
-        # A canceled request goes on, so that its answer still tells whether NVML hangs.
+        # Not canceled with the caller: the answer shows whether NVML still works.
         try:
             value = await asyncio.shield(self._exchange(verb))
         except NvmlError as error:

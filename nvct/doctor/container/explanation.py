@@ -249,11 +249,17 @@ def _findings(notes: list[str], error: NvctError | None, config: Config) -> list
 
 
 def _lacking(config: Config) -> list[str]:
-    """Return what a driver of which files are missing cannot do in containers that start."""
+    """Return the effects of missing driver files; NVML, which may hang, is not asked."""
+    from nvct.compile import live_host
     from nvct.doctor import parts
+    from nvct.host.discovery_options import DiscoveryOptions
 
-    part, _ = parts.driver(config)
-    return [one.evidence for one in part.findings if one.reason is Reason.DriverIncomplete]
+    try:
+        inventory = live_host.discover(config, DiscoveryOptions(nvml=None))
+    except NvctError:
+        return []
+    found = map(parts.of_warning, inventory.warnings)
+    return [one.evidence for one in found if one.reason is Reason.DriverIncomplete]
 
 
 def _lack(config: Config) -> Reason:
