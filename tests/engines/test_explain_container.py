@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from tests.engines.box import PROGRAMS
 from tests.engines.cri import Pod
 from tests.engines.daemons import IMAGE, Containerd, Docker, Podman
 from tests.engines.releases import of_release
+from tests.engines.waiting_container import of_cri, of_docker, of_podman
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 TRIXIE = pytest.mark.parametrize("release", [of_release("trixie")])
 UTILITY = "NVIDIA_DRIVER_CAPABILITIES=utility"
-ASKS = ("--name=mine", "--runtime=nvidia", "--env=NVIDIA_VISIBLE_DEVICES=2", f"--env={UTILITY}")
-WAIT = "sleep 98765"
+ASKS = ("--runtime=nvidia", "--env=NVIDIA_VISIBLE_DEVICES=2", f"--env={UTILITY}")
 
 
 def explained(daemon: Daemon, word: str) -> dict[str, Any]:
@@ -62,17 +61,15 @@ def forget(daemon: Daemon) -> None:
 def test_docker(machine_of: Callable[[str], Box], release: str) -> None:
     docker = configured.started(lambda: Docker(machine_of(release)))
     docker.configure()
-    done = docker.docker("run", "--detach", "--network=none", *ASKS, IMAGE, *WAIT.split())
-    assert done.returncode == 0, done
-    container = explained(docker, "mine")
+    with of_docker(docker, *ASKS):
+        container = explained(docker, "mine")
+        forget(docker)
+        creation = explained(docker, "mine")["creation"]
     is_explained(container, "the user")
     assert (container["creation"]["engine"], container["creation"]["image"]) == ("Docker", IMAGE)
-    forget(docker)
-    creation = explained(docker, "mine")["creation"]
     assert {"text": "NVIDIA_VISIBLE_DEVICES=2", "by": "the user"} in creation["asked"]
     assert creation["left out"] == []
     assert len(creation["unknown"]) == 1
-    assert docker.docker("rm", "--force", "mine").returncode == 0
     docker.stop()
 
 
@@ -80,16 +77,13 @@ def test_docker(machine_of: Callable[[str], Box], release: str) -> None:
 def test_podman(machine_of: Callable[[str], Box], release: str) -> None:
     podman = configured.started(lambda: Podman(machine_of(release)))
     podman.configure()
-    group = f"--cgroup-parent=/{podman.box.cgroup}"
-    done = podman.podman("run", "--detach", "--network=none", group, *ASKS, IMAGE, *WAIT.split())
-    assert done.returncode == 0, done
-    container = explained(podman, "mine")
+    with of_podman(podman, *ASKS):
+        container = explained(podman, "mine")
+        forget(podman)
+        creation = explained(podman, "mine")["creation"]
     is_explained(container, "the user")
     assert (container["creation"]["engine"], container["creation"]["image"]) == ("Podman", IMAGE)
-    forget(podman)
-    creation = explained(podman, "mine")["creation"]
     assert {"text": "NVIDIA_VISIBLE_DEVICES=2", "by": "the user"} in creation["asked"]
-    assert podman.podman("rm", "--force", "--time=0", "mine").returncode == 0
 
 
 @TRIXIE
@@ -99,22 +93,17 @@ def test_containerd(machine_of: Callable[[str], Box], release: str) -> None:
     containerd.restart()
     env = {"NVIDIA_VISIBLE_DEVICES": "2", "NVIDIA_DRIVER_CAPABILITIES": "utility"}
     pod = Pod(handler="nvidia", env=env)
-    thread = threading.Thread(target=containerd.pod, args=(WAIT, pod))
-    thread.start()
 
     def rows() -> list[dict[str, Any]]:
         done = containerd.box.call(f"{PROGRAMS}/nvct", "ps", "--format=json")
         return list(json.loads(done.stdout))
 
-    try:
+    with of_cri(containerd, pod):
         containerd.box.until(lambda: len(rows()) == 1, "containerd.log")
         name = str(rows()[0]["container"])
         container = explained(containerd, name)
         forget(containerd)
         creation = explained(containerd, name)["creation"]
-    finally:
-        containerd.box.call("pkill", "-KILL", "-f", f"^{WAIT}")
-        thread.join()
     is_explained(container, "")
     assert container["creation"]["engine"] == "containerd"
     assert creation["went in"][0].startswith("its config.json has /dev/nvidia")
@@ -127,13 +116,10 @@ def test_docker_s_own_flags(machine_of: Callable[[str], Box], release: str) -> N
     docker = configured.started(lambda: Docker(machine_of(release)))
     docker.configure("--enable-cdi")
     docker.restart()
-    words = ("run", "--detach", "--network=none")
-    for name, flag in (("gpus", "--gpus=device=2"), ("cdi", "--device=nvidia.com/gpu=2")):
-        done = docker.docker(*words, f"--name={name}", flag, IMAGE, *WAIT.split())
-        assert done.returncode == 0, done
-        container = explained(docker, name)
+    for flag in ("--gpus=device=2", "--device=nvidia.com/gpu=2"):
+        with of_docker(docker, flag):
+            container = explained(docker, "mine")
         asked = container["creation"]["asked"]
         assert {"text": flag.replace("=", " ", 1), "by": "the user"} in asked
         assert [use["gpu"] for use in container["uses"]] == [2]
-        assert docker.docker("rm", "--force", name).returncode == 0
     docker.stop()

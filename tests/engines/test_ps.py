@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from typing import Any
 
 import pytest
@@ -13,8 +12,9 @@ import pytest
 from tests.engines import configured
 from tests.engines.box import PROGRAMS
 from tests.engines.cri import Pod
-from tests.engines.daemons import IMAGE, Containerd, Docker, Podman
+from tests.engines.daemons import Containerd, Docker, Podman
 from tests.engines.releases import of_release
+from tests.engines.waiting_container import of_cri, of_docker, of_podman
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 TRIXIE = pytest.mark.parametrize("release", [of_release("trixie")])
-ASKS = ("--name=mine", "--runtime=nvidia", "--env=NVIDIA_VISIBLE_DEVICES=2")
-WAIT = "sleep 98765"
+ASKS = ("--runtime=nvidia", "--env=NVIDIA_VISIBLE_DEVICES=2")
 HANDLER = Pod(handler="nvidia", env={"NVIDIA_VISIBLE_DEVICES": "1,2"})
 
 
@@ -42,10 +41,8 @@ def uses(daemon: Daemon) -> list[dict[str, Any]]:
 def test_docker(machine_of: Callable[[str], Box], release: str) -> None:
     docker = configured.started(lambda: Docker(machine_of(release)))
     docker.configure()
-    done = docker.docker("run", "--detach", "--network=none", *ASKS, IMAGE, *WAIT.split())
-    assert done.returncode == 0, done
-    assert [(row["gpu"], row["container"]) for row in uses(docker)] == [(2, "mine")]
-    assert docker.docker("rm", "--force", "mine").returncode == 0
+    with of_docker(docker, *ASKS):
+        assert [(row["gpu"], row["container"]) for row in uses(docker)] == [(2, "mine")]
     assert uses(docker) == []
     docker.stop()
 
@@ -54,11 +51,8 @@ def test_docker(machine_of: Callable[[str], Box], release: str) -> None:
 def test_podman(machine_of: Callable[[str], Box], release: str) -> None:
     podman = configured.started(lambda: Podman(machine_of(release)))
     podman.configure()
-    group = f"--cgroup-parent=/{podman.box.cgroup}"
-    done = podman.podman("run", "--detach", "--network=none", group, *ASKS, IMAGE, *WAIT.split())
-    assert done.returncode == 0, done
-    assert [(row["gpu"], row["container"]) for row in uses(podman)] == [(2, "mine")]
-    assert podman.podman("rm", "--force", "--time=0", "mine").returncode == 0
+    with of_podman(podman, *ASKS):
+        assert [(row["gpu"], row["container"]) for row in uses(podman)] == [(2, "mine")]
     assert uses(podman) == []
 
 
@@ -69,14 +63,9 @@ def test_containers_of_the_cri_have_an_id_where_no_kubelet_names_them(
     containerd = configured.started(lambda: Containerd(machine_of(release), 2))
     containerd.configure()
     containerd.restart()
-    thread = threading.Thread(target=containerd.pod, args=(WAIT, HANDLER))
-    thread.start()
-    try:
+    with of_cri(containerd, HANDLER):
         containerd.box.until(lambda: len(uses(containerd)) == 2, "containerd.log")
         rows = uses(containerd)
-    finally:
-        containerd.box.call("pkill", "-KILL", "-f", f"^{WAIT}")
-        thread.join()
     assert [row["gpu"] for row in rows] == [1, 2]
     (name,) = {row["container"] for row in rows}
     assert re.fullmatch("[0-9a-f]{12}", name)
