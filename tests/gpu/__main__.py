@@ -8,6 +8,8 @@ from the folder that NVCT_GPU_CARRY names, by default tests/gpu/carry, which
     python -m tests.gpu          on this machine's GPUs
     python -m tests.gpu --sim    on a simulated node: everything but the CUDA calls
     python -m tests.gpu carry    fill the folder
+    python -m tests.gpu kit KIT HOT          build the GPU kit (make gpu-kit)
+    python -m tests.gpu record FILE [--sim]  record this machine; tests/gpu/run.sh starts it
 
 What it prints is redacted: UUIDs are hashed, the PCI bus ids stay. Exit status: 0 all is right,
 1 something is not, 2 there is no GPU.
@@ -23,7 +25,8 @@ from pathlib import Path
 from nvct.errors import NvctError, line
 from nvct.host.roots import Roots
 from nvct.sim import attach, tree
-from tests.gpu import chain, machine
+from nvct.sim.native import build
+from tests.gpu import chain, machine, record
 
 REPOSITORY = Path(__file__).parents[2]
 PROFILE = "h100"
@@ -41,13 +44,26 @@ def main(argv: list[str]) -> int:
                 root = os.environ.get("NVCT_GPU_ROOT", "/")
                 return real(work, carry, Roots(driver_root=root))
             case ["--sim"]:
-                return simulated(work)
+                return simulated(work, carry, ["--inside"], attach.DRIVER_ROOT)
             case ["--inside"]:
-                node = Roots(driver_root=attach.DRIVER_ROOT)
+                node = Roots(driver_root=os.environ.get("NVCT_GPU_ROOT", "/"))
                 return chain.run(node, machine.Tools(work, carry), simulated=True)
             case ["carry"]:
                 print(*machine.fill(carry), sep="\n")
                 return 0
+            case ["kit", folder, hot]:
+                from tests.gpu import kit
+
+                size = kit.make(Path(folder), Path(hot))
+                print(f"{folder}: {size / (1 << 20):.1f} MiB; use it with tests/gpu/run.sh")
+                return 0
+            case ["record", file]:
+                if not machine.has_gpu(Roots(driver_root=os.environ.get("NVCT_GPU_ROOT", "/"))):
+                    print("no NVIDIA GPU here: no /dev/nvidia0; SIM=1 records a simulated node")
+                    return NO_GPU
+                return record.run(Path(file), work)
+            case ["record", file, "--sim"]:
+                return simulated(work, carry, ["record", file], "/")
         print(__doc__)
         return 1
     except NvctError as error:
@@ -69,8 +85,10 @@ def real(work: Path, carry: Path, roots: Roots) -> int:
     return chain.run(roots, machine.Tools(work, carry), simulated=False)
 
 
-def simulated(work: Path) -> int:
-    """Run the chain on a simulated node, in a private mount namespace."""
+def simulated(work: Path, carry: Path, words: list[str], driver_root: str) -> int:
+    """Run this program on a simulated node, in a private mount namespace."""
+    if (carried := carry / machine.NATIVE).exists():
+        build.SHIPPED = carried
     node = tree.create(
         f"gpu-{os.getpid()}",
         PROFILE,
@@ -79,7 +97,11 @@ def simulated(work: Path) -> int:
     )
     try:
         return attach.exec_in(
-            node, [sys.executable, "-m", "tests.gpu", "--inside"], cwd=str(REPOSITORY)
+            node,
+            [sys.executable, "-m", "tests.gpu", *words],
+            {**os.environ, "NVCT_GPU_ROOT": driver_root, "NVCT_GPU_SIM": "1"},
+            driver_root=driver_root,
+            cwd=str(REPOSITORY),
         )
     finally:
         tree.destroy(node)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 CARRY = Path(__file__).with_name("carry")
 RUNTIMES = ("runc", "crun")
+NATIVE = "native.zip"
+"""The simulated driver, for a machine without a compiler."""
 GPU_NODE = re.compile(r"nvidia\d+")
 
 
@@ -57,11 +59,11 @@ def fill(carry: Path) -> Iterator[Path]:
     (carry / "lib").mkdir(parents=True, exist_ok=True)
     # Git does not track the carried files.
     (carry / ".gitignore").write_text("*\n")
-    runtime = _runtime(rootfs.PROGRAM_DIRS)
-    for program in (runtime, rootfs.static_busybox()):
+    runtimes = [path for path in map(rootfs.find_program, RUNTIMES) if path]
+    for program in (*(runtimes or [_runtime(())]), rootfs.static_busybox()):
         yield Path(shutil.copy(program, carry))
     own = {Path(path).name for path in rootfs.LOADERS.values()} | set(rootfs.LIBRARIES)
-    for library in needed([runtime]):
+    for library in needed(runtimes):
         if library.name not in own:
             yield Path(shutil.copy(library, carry / "lib" / library.name))
 
@@ -79,7 +81,9 @@ def needed(programs: Sequence[Path]) -> list[Path]:
         for name in elf.read(todo.pop().read_bytes()).needed:
             if name in libraries or name.startswith("ld-linux"):
                 continue
-            paths = [path for path in map(Path, cache.find(name)) if path.exists()]
+            # An interpreter that is not the distribution's finds its own library by its RUNPATH.
+            beside = interpreter().parent.with_name("lib") / name
+            paths = [path for path in (beside, *map(Path, cache.find(name))) if path.exists()]
             if not paths:
                 raise HostError(f"{name} is not in /etc/ld.so.cache")
             libraries[name] = paths[0]
@@ -104,6 +108,7 @@ class Tools:
         work: the run's folder.
         programs: where programs of the root file system are looked for.
         runtime: the low-level runtime.
+        hot: the carried nvct-hot, "" if there is none.
     """
 
     def __init__(
@@ -117,6 +122,7 @@ class Tools:
         self.work = work
         # A machine's own busybox may be linked dynamically; the carried one is not.
         self.programs = (str(carry), *folders)
+        self.hot = str(carry / "nvct-hot") if (carry / "nvct-hot").exists() else ""
         self.runtime = _runtime((*folders, str(carry)))
         if self.runtime.parent == carry:
             self.runtime = self._wrap(carry)
@@ -152,6 +158,7 @@ class Tools:
             packages=str(REPOSITORY),
             cold=str(python),
             archive=str(self.work / "hot.bin"),
+            hot=self.hot,
         )
         install.install(venv / "bin", "auto", built)
         return venv / "bin/nvidia-container-runtime"
