@@ -113,8 +113,10 @@ static: ## build nvct-hot, the hot side as one static file, into build/static
 	@mkdir -p build/static
 	@sh packaging/static/build.sh $(CURDIR)/build/static/nvct-hot
 
-STATIC_TESTS := tests/unit/shim tests/unit/hook tests/unit/prestart tests/golden/errors tests/hostile \
-  $(addprefix tests/integration/test_,static.py containers.py prestart.py farm.py matrix.py extras.py policy.py rootless.py)
+STATIC_TESTS := tests/unit/container tests/golden/errors tests/hostile \
+  tests/integration/test_static.py tests/integration/test_containers.py tests/integration/test_prestart.py \
+  tests/integration/test_farm.py tests/integration/test_matrix.py tests/integration/test_extras.py \
+  tests/integration/test_policy.py tests/integration/test_rootless.py
 
 test-static: setup static ## run the tests of the hot side against nvct-hot, in containers too
 	@$(BIN)/nvct launchers install --bin-dir $(BIN) --form static --hot $(CURDIR)/build/static/nvct-hot

@@ -219,8 +219,9 @@ def test_installed_launchers_use_it(built: Built, tmp_path: Path, form: str, pro
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     completed = subprocess.run(
-        [tmp_path / program, "--version"], capture_output=True, text=True, check=False
-    )
+        [tmp_path / program, "--version"], capture_output=True, text=True, check=False,
+        env={**os.environ, "NVCT_RUN_DIR": str(tmp_path / "run")},
+    )  # fmt: skip
 
     assert re.match(program.replace("-", "[- ]"), completed.stdout, re.IGNORECASE), (
         completed.stderr

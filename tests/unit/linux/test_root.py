@@ -14,6 +14,7 @@ from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
 from nvct.linux.walk import DEPTH_LIMIT, LINK_LIMIT
+from tests.support.descriptors import none_left_open
 from tests.support.forked import in_mount_namespace, run_forked
 from tests.support.recording_kernel import RecordingKernel
 
@@ -38,10 +39,8 @@ def inside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def root(inside: Path) -> Iterator[Root]:
-    before = os.listdir("/proc/self/fd")
-    with Root.open(str(inside)) as opened:
+    with none_left_open(), Root.open(str(inside)) as opened:
         yield opened
-    assert os.listdir("/proc/self/fd") == before, "a descriptor was left open"
 
 
 @pytest.fixture(autouse=True)

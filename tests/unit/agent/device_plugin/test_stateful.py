@@ -269,7 +269,7 @@ def test_after_any_sequence_of_events_the_list_is_right(monkeypatch: pytest.Monk
         (task, "MACHINE_S", 0.02), (task, "SETTLE_S", 0.02), (task, "PERIOD_S", 0.05),
         (task, "RETRY_S", 0.05), (task, "BROKEN_S", 0.05), (folder_watch, "LOOK_S", 0.01),
         (engine, "EVENTS_S", 0.01), (engine, "SUSPECT_S", 0.05), (engine, "LOOK_S", 0.02),
-        (registration, "WITHDRAWN_S", 0.05),
+        (registration, "WITHDRAWN_S", 0.05), (registration, "LISTED_S", 1.0),
         (registration, "DELAYS_S", (0.005, 0.01, 0.02, 0.05)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)

@@ -147,7 +147,8 @@ def test_a_thousand_half_open_connections_leave_room_for_the_next(
                 opened.append(await asyncio.open_connection("127.0.0.1", port))
                 opened[-1][1].write(b"GET / HTTP/1.1\r\n")
                 if len(opened) > 200:  # this process has its own limit of files
-                    opened.pop(0)[1].transport.abort()
+                    _, oldest = opened.pop(0)  # warns if nothing holds it when it is aborted
+                    oldest.transport.abort()
             assert await answers(port)
             for _, writer in opened:
                 writer.transport.abort()

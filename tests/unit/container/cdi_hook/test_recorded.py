@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 
 import pytest
 
@@ -36,7 +35,8 @@ cat /run/user/{uid}/nvct/{name}
 def test_a_hook_of_a_user_s_engine_records_in_the_user_s_folder() -> None:
     """As an engine starts it: as root of a user namespace, with the variables of an image."""
     code = HOOK.format(str(REPOSITORY))
-    hook = [sys.executable, "-I", "-S", "-c", code, "nvidia-cdi-hook", "chmod", "--no-such-flag"]
+    python = ["/usr/bin/python3", "-I", "-S", "-c", code]  # one that the user may execute
+    hook = [*python, "nvidia-cdi-hook", "chmod", "--no-such-flag"]
     done = subprocess.run(
         ["unshare", "--mount", "--propagation=private", "sh", "-c",
          ENTER.format(uid=UID, name=NAME), "sh", *hook],

@@ -10,6 +10,7 @@ import pytest
 
 from nvct.container.plan import store as stores
 from nvct.container.plan.store import Store, run_dir
+from tests.support.descriptors import none_left_open
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -232,17 +233,16 @@ def test_closing_twice_closes_nothing_else(folder: Path) -> None:
 
 
 def test_no_descriptor_is_left_open(folder: Path) -> None:
-    before = os.listdir("/proc/self/fd")
-    folder.chmod(0o755)
-    Store(str(folder), create=True)
-    folder.chmod(0o700)
-    store = Store(str(folder))
-    store.write("f", b"x")
-    (folder / "f").chmod(0o666)
-    store.read("f")
-    store.read("gone")
-    store.close()
-    assert len(os.listdir("/proc/self/fd")) == len(before)
+    with none_left_open():
+        folder.chmod(0o755)
+        Store(str(folder), create=True)
+        folder.chmod(0o700)
+        store = Store(str(folder))
+        store.write("f", b"x")
+        (folder / "f").chmod(0o666)
+        store.read("f")
+        store.read("gone")
+        store.close()
 
 
 def test_root_of_a_user_namespace_has_the_run_directory_of_its_user(tmp_path: Path) -> None:
@@ -262,6 +262,5 @@ def test_the_run_directory_is_named_by_the_environment() -> None:
 
 
 def test_an_unclosed_store_leaves_no_descriptor(folder: Path) -> None:
-    before = os.listdir("/proc/self/fd")
-    Store(str(folder))
-    assert os.listdir("/proc/self/fd") == before
+    with none_left_open():
+        Store(str(folder))
