@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -53,16 +54,9 @@ PRECIOUS = "precious of root\n"
 LIMIT_S = 5
 HUGE = 1 << 32
 KINDS = (
-    "link",
-    "dangling",
-    "folder link",
-    "hard link",
-    "fifo",
-    "socket",
-    "folder",
-    "huge",
+    "link", "dangling", "folder link", "hard link", "fifo", "socket", "folder", "device", "huge",
     "text",
-)
+)  # fmt: skip
 SPEC = {
     "cdiVersion": "0.5.0",
     "kind": "nvidia.com/gpu",
@@ -88,6 +82,8 @@ def plant(kind: str, path: Path, outside: Path) -> None:
             server.bind(str(path))
     elif kind == "folder":
         path.mkdir()
+    elif kind == "device":
+        os.mknod(path, stat.S_IFCHR | 0o600, os.stat("/dev/zero").st_rdev)
     elif kind == "huge":
         path.touch()
         os.truncate(path, HUGE)
@@ -230,6 +226,8 @@ def test_nothing_elsewhere_is_changed_or_shown_and_nobody_waits(
     precious.write_text(PRECIOUS)
     precious.chmod(0o640)
     before = precious.stat()
+    if kind == "device" and os.geteuid():
+        pytest.skip("needs root to make a device node")
     name, act = USES[use]
 
     def child() -> None:
