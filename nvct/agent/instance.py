@@ -4,19 +4,20 @@
 The instance that serves holds the lock and answers on the socket. A newer one asks it to yield,
 takes the lock, and serves. The older one keeps running without tasks: if it ended, its container
 would be started again, and would ask in turn. It serves again when nobody holds the lock,
-because the newer one was killed.
+because the newer one was killed. Programs with fewer rights may change the folder, see
+`shared_folder`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import time
 
 from nvct.agent.web import http
 from nvct.errors import HostError
+from nvct.kernel.shared_folder import SharedFolder
 from nvct.paths import AGENT_DIR
 
 FOLDER = AGENT_DIR
@@ -40,17 +41,22 @@ class Instance:
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
-        """Use the files in a folder, which is made if it is missing."""
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        """Use the files in a folder, which is made if it is missing.
+
+        Raises:
+            UnsafePathError: the folder is a link or a file.
+            OSError: it cannot be made.
+        """
+        SharedFolder.open(folder, create=0o700).close()
         self.socket = f"{folder}/{SOCKET}"
-        self._path = f"{folder}/{LOCK}"
+        self._folder = folder
         self._fd = -1
 
     async def take(self) -> None:
         """Take the lock; an older instance is asked to yield.
 
         Raises:
-            HostError: it does not.
+            HostError: it does not, or the lock is a link or no regular file of one name.
         """
         end = time.monotonic() + YIELD_S
         ask_at = 0.0
@@ -58,7 +64,7 @@ class Instance:
             now = time.monotonic()
             if now > end:
                 raise HostError(
-                    f"another agent holds {self._path} and does not yield",
+                    f"another agent holds {self._folder}/{LOCK} and does not yield",
                     hint="stop it, or see its state: nvct agent --status",
                 )
             if now > ask_at:
@@ -73,7 +79,7 @@ class Instance:
         This never ends if the folder was removed: nvct leaves this node.
         """
         await asyncio.sleep(GRACE_S)
-        while not self._try(0):  # noqa: ASYNC110 - nothing reports a file lock
+        while not self._try(create=False):  # noqa: ASYNC110 - nothing reports a file lock
             await asyncio.sleep(STANDBY_S)
 
     def release(self) -> None:
@@ -82,17 +88,13 @@ class Instance:
             os.close(self._fd)
             self._fd = -1
 
-    def _try(self, flags: int = os.O_CREAT) -> bool:
+    def _try(self, *, create: bool = True) -> bool:
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
-        except FileNotFoundError:
-            if flags:
-                raise
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return False
-        self._fd = fd
-        return True
+            with SharedFolder.open(self._folder) as folder:
+                self._fd = folder.try_lock(LOCK, create=create)
+        except OSError as error:
+            if create or not isinstance(error, FileNotFoundError):
+                raise HostError(
+                    f"{self._folder}/{LOCK} cannot be locked: {error.strerror}"
+                ) from error
+        return self._fd >= 0

@@ -8,16 +8,17 @@ resources from the kubelet, and does nothing more until its pod is removed.
 from __future__ import annotations
 
 import asyncio
-import glob
-import itertools
+import contextlib
 import os
+from fnmatch import fnmatchcase
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR, VENDOR
 from nvct.agent.instance import FOLDER, LOCK, Instance
+from nvct.kernel.shared_folder import SharedFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Mapping, Sequence
 
 DENIED = (403, 422)
 """By the rights of the account, and by an admission policy: of a task that was switched off."""
@@ -34,27 +35,36 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
 
     Raises:
         HostError: the agent does not yield, or the Node cannot be changed.
+        UnsafePathError: the agent's folder is a link or a file.
     """
     root = host_root.rstrip("/") if os.path.isdir(host_root) else ""
     removed = []
     folder = f"{root}{FOLDER}"
-    if os.path.exists(f"{folder}/{LOCK}"):
+    if os.path.lexists(f"{folder}/{LOCK}"):
         instance = Instance(folder)
         asyncio.run(instance.take())
         removed.append("the agent no longer serves this node")
         # Without the lock they may be those of NVIDIA's plugin, which have the same names.
-        names = (f"{vendor}-*.json" for vendor in (VENDOR, DRA_VENDOR))
-        paths = (glob.glob(f"{root}{CDI_FOLDER}/{name}") for name in names)
-        for path in sorted(itertools.chain.from_iterable(paths)):
-            os.unlink(path)
-            removed.append(f"removed {path.removeprefix(root)}")
+        patterns = [f"{vendor}-*.json" for vendor in (VENDOR, DRA_VENDOR)]
+        names = _remove(f"{root}{CDI_FOLDER}", patterns)
+        removed += [f"removed {CDI_FOLDER}/{name}" for name in names]
         # Before the lock is released: an agent that stands by cannot take one that is gone.
-        for entry in os.scandir(folder):
-            if not entry.is_dir(follow_symlinks=False):  # nvct makes none
-                os.unlink(entry.path)
+        _remove(folder, ["*"])
         instance.release()
     if node := env.get("NODE_NAME", ""):
         removed += asyncio.run(_leave_node(node, env))
+    return removed
+
+
+def _remove(path: str, patterns: Sequence[str]) -> list[str]:
+    """Remove the files of a folder whose names match, and no folder in it; return the names."""
+    removed = []
+    with contextlib.suppress(FileNotFoundError), SharedFolder.open(path) as folder:
+        for name in folder.names():
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                with contextlib.suppress(IsADirectoryError):
+                    folder.unlink(name)
+                    removed.append(name)
     return removed
 
 

@@ -57,15 +57,25 @@ def dumps(spec: Spec, format: str = "yaml", comment: str = "") -> bytes:  # noqa
     return f"{comment}{yaml_writer.dumps(ordered)}".encode()
 
 
-def save(spec: Spec, path: str, format: str | None = None, comment: str = "") -> str:  # noqa: A002
+def save(
+    spec: Spec,
+    path: str,
+    format: str | None = None,  # noqa: A002
+    comment: str = "",
+    *,
+    follow: bool = False,
+) -> str:
     """Write a spec to a file atomically, mode 0644; return the file's path.
 
     Args:
         spec: validated before the file is written.
         path: .yaml or .json is added if it has no extension that nvct reads: engines read no
-            other files. A pipe or character device, such as /dev/stdout, is written directly.
+            other files.
         format: yaml or json; None means by the extension of the path, which then stays.
         comment: as in `dumps`.
+        follow: a link at the path is followed, and a pipe or character device, such as
+            /dev/stdout, is written directly. Not in a folder that engines read: a device plugin
+            without other rights may write there.
 
     Raises:
         CdiSpecError: the spec is invalid.
@@ -73,7 +83,7 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
         HostError: the file cannot be written.
         UnsafePathError: the path is not a regular file.
     """
-    if _is_stream(path):
+    if follow and _is_stream(path):
         return _stream(spec, path, format or "yaml", comment)
     ending = os.path.splitext(path)[1]
     if ending not in {".json", ".yaml", ".yml"}:
@@ -82,17 +92,19 @@ def save(spec: Spec, path: str, format: str | None = None, comment: str = "") ->
     validate(_ordered(spec), source=path)
     try:
         os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
-        if not _holds(path, data):  # engines that watch the folder would read all files again
-            write_atomic(path, data, mode=MODE)
+        if not _holds(
+            path, data, follow=follow
+        ):  # engines that watch the folder would read all files again
+            write_atomic(path, data, mode=MODE, follow=follow)
     except OSError as error:
         raise _not_written(path, error) from error
     return path
 
 
-def _holds(path: str, data: bytes) -> bool:
+def _holds(path: str, data: bytes, *, follow: bool) -> bool:
     try:
-        status = os.stat(path)
-        return stat.S_IMODE(status.st_mode) == MODE and read_bytes(path) == data
+        status = os.stat(path, follow_symlinks=follow)
+        return status.st_mode == stat.S_IFREG | MODE and read_bytes(path) == data
     except (OSError, DocumentError):
         return False
 

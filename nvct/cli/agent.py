@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -13,6 +14,7 @@ from nvct.agent.task_table import DEFAULT
 from nvct.agent.variables import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import flat, say, words
+from nvct.doctor import agent_status
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -95,7 +97,7 @@ def agent(
     if shows_status or asks_ready:
         answer = status_of_agent()
         if shows_status:
-            click.echo(answer, nl=False)
+            click.echo(json.dumps(answer, indent=2))
         if asks_ready:
             _check_ready(answer)
         return
@@ -148,18 +150,19 @@ def _become(
     os.execve(python, [python, "-I", "-m", module, *words], env)
 
 
-def _check_ready(answer: str) -> None:
-    import json
-
+def _check_ready(answer: Mapping[str, Any]) -> None:
     from nvct.agent import status
 
-    reason = status.why_not_ready(json.loads(answer), os.uname().nodename)
+    try:
+        reason = status.why_not_ready(answer, os.uname().nodename)
+    except agent_status.MALFORMED as error:
+        raise HostError("what answers for this node's agent gives no /status of it") from error
     if reason:
         raise HostError(reason)
 
 
-def status_of_agent() -> str:
-    """Return /status of the agent that serves this node.
+def status_of_agent() -> Mapping[str, Any]:
+    """Return /status of the agent that serves this node; its fields may be anything.
 
     Raises:
         HostError: no agent answers.
@@ -176,4 +179,10 @@ def status_of_agent() -> str:
         raise HostError(
             f"no agent answers on {path}: {error.strerror or error}", hint="nvct agent starts one"
         ) from error
-    return body
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise HostError(f"what answers on {path} is no agent")
+    return document

@@ -177,10 +177,9 @@ def _agent() -> Mapping[str, Any] | None:
     from nvct.cli.agent import status_of_agent
 
     try:
-        document: Mapping[str, Any] = json.loads(status_of_agent())
-    except (HostError, ImportError, ValueError):
+        return status_of_agent()
+    except (HostError, ImportError):
         return None
-    return document
 
 
 def _save(path: str, node: Node, done: Sequence[tuple[Check, Part]]) -> None:

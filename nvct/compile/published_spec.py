@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 
 from nvct.cdi import load
@@ -78,13 +79,15 @@ def output_path(output: str) -> str:
 
 def _is_partial_spec(path: str) -> bool:
     """Return whether a malformed file is empty or the start of a spec of these devices."""
-    if os.path.islink(path) or not os.path.isfile(path):
-        return False
     try:
-        with open(path, "rb") as file:
-            return BEGINS.match(file.read(HEAD)) is not None
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return False
+    try:
+        is_file = stat.S_ISREG(os.fstat(fd).st_mode)
+        return is_file and BEGINS.match(os.read(fd, HEAD)) is not None
+    finally:
+        os.close(fd)
 
 
 def _refusal(path: str, description: str) -> HostError:

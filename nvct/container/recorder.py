@@ -159,8 +159,8 @@ def _append(
         fd = posix.open(NAME, FLAGS, 0o600, dir_fd=store.fd)
         try:
             status = posix.fstat(fd)
-            if status.st_mode & S_IFMT != S_IFREG:
-                store.reason = f"{store.path}/{NAME} is no regular file"
+            if status.st_mode & S_IFMT != S_IFREG or status.st_nlink > 1:
+                store.reason = f"{store.path}/{NAME} is no regular file of one name"
                 return
             posix.write(fd, line)
             if status.st_size + len(line) > LIMIT:

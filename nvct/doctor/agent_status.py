@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the /status of a node's agent: can pods have the GPUs, and if not, why?
 
-Contract: pure functions of what the agent has answered.
+Contract: pure functions of what the agent has answered. Its container may have been changed by
+somebody: an answer of another form raises one of MALFORMED.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     Json: TypeAlias = Mapping[str, Any]
 
+MALFORMED = (LookupError, TypeError, AttributeError, ValueError)
 LISTED = ("listed", "withdrawn")
 """States of a resource that is as it should be."""
 REASONS = {
@@ -34,6 +36,9 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
     Args:
         document: /status of the agent that serves the node.
         tasks: names of the tasks that pods need to get GPUs.
+
+    Raises:
+        LookupError, TypeError, AttributeError, ValueError: the document has another form.
     """
     if document["state"] == "waiting":
         evidence = "this node has no GPU of NVIDIA"

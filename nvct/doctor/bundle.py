@@ -106,7 +106,7 @@ def save(bundle: Bundle, path: str) -> None:
     """
     data = bundle.packed()
     try:
-        write_atomic(path, data, mode=0o600)
+        write_atomic(path, data, mode=0o600, follow=True)
     except OSError as error:
         raise HostError(f"cannot write {path}: {error.strerror}") from error
 

@@ -36,6 +36,7 @@ from nvct.doctor.host import (
     reload,
     user_namespaces,
 )
+from nvct.doctor.model import Finding
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine.control import status as engine_status
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from nvct.cdi.registry import Registry
     from nvct.config.model import Config
     from nvct.doctor.host.gpu_health import Log
-    from nvct.doctor.model import Finding, Part
+    from nvct.doctor.model import Part
     from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
     from nvct.errors import NvctError
@@ -264,7 +265,11 @@ def _agent(node: Node) -> Part:
         if part := parts.unseen("agent", Reason.ResourceNotListed, AGENT_DIR):
             return part
         return part_of("agent", ["no agent serves this node"], health="absent")
-    found: list[Finding] = list(agent_status.findings(node.agent, AGENT_TASKS))
+    try:
+        found: list[Finding] = list(agent_status.findings(node.agent, AGENT_TASKS))
+    except agent_status.MALFORMED:
+        evidence = f"what answers in {AGENT_DIR} gives no /status of an agent"
+        found = [Finding(reason=Reason.ResourceNotListed, severity="unknown", evidence=evidence)]
     return part_of("agent", [one.evidence for one in found], found)
 
 

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ensures that one installer runs at a time; a file has its process number; signals end it.
 
-Contract: the file's lock, not its content, shows that an installer runs. The first signal raises
+Contract: the file's lock, not its content, shows that an installer runs. It belongs where only
+root writes: in the agent's folder, the agent's container could hold it. The first signal raises
 `Stopped`; later ones are ignored, so that they do not interrupt the undo.
 """
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import os
 import signal
 
-from nvct.errors import HostError
+from nvct.errors import HostError, UnsafePathError
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.linux.files import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+TRIES = 3
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
 
 
@@ -33,23 +37,28 @@ class Instance:
         path: the file with the process number.
 
     Raises (on entering):
-        HostError: another installer runs, or the file cannot be created.
+        HostError: another installer runs, or the file cannot be created, as where a link is.
+        UnsafePathError: the folder is a link or a file.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._folder, self._name = split(path)
         self._fd = -1
 
     def __enter__(self) -> Self:
         try:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            self._take()
-        except BlockingIOError as error:
-            raise HostError(
-                f"another installer runs: it holds {self._path}", hint="end it first"
-            ) from error
+            with SharedFolder.open(self._folder, create=0o755) as folder:
+                # Another one that ends just now removes the file, and a new one is made.
+                tries = (folder.try_lock(self._name) for _ in range(TRIES))
+                self._fd = next((fd for fd in tries if fd >= 0), -1)
+            if self._fd >= 0:
+                os.ftruncate(self._fd, 0)
+                os.write(self._fd, f"{os.getpid()}\n".encode())
         except OSError as error:
             raise HostError(f"{self._path} cannot be made: {error.strerror}") from error
+        if self._fd < 0:
+            raise HostError(f"another installer runs: it holds {self._path}", hint="end it first")
         for number in SIGNALS:
             signal.signal(number, _stop)
         return self
@@ -62,33 +71,12 @@ class Instance:
     ) -> None:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-        try:
-            os.unlink(self._path)
-        except FileNotFoundError:
-            pass
+        with (
+            contextlib.suppress(OSError, UnsafePathError),
+            SharedFolder.open(self._folder) as folder,
+        ):
+            folder.unlink(self._name)
         os.close(self._fd)
-
-    def _take(self) -> None:
-        """Lock the file; its content is changed only after that."""
-        while True:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if self._has_name(fd):
-                    os.ftruncate(fd, 0)
-                    os.write(fd, f"{os.getpid()}\n".encode())
-                    self._fd, fd = fd, -1
-                    return
-            finally:
-                if fd >= 0:
-                    os.close(fd)
-
-    def _has_name(self, fd: int) -> bool:
-        """Report whether the open file still has its name: an installer removes it at its end."""
-        try:
-            return os.path.samestat(os.fstat(fd), os.lstat(self._path))
-        except FileNotFoundError:
-            return False
 
 
 def wait() -> None:

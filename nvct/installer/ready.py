@@ -2,21 +2,26 @@
 """The status files by which the parts of a GPU operator wait for each other.
 
 Names and content as gpu-operator's nvidia-validator writes them (cmd/nvidia-validator/main.go):
-driver-ready has five lines in the syntax of a shell, the others are empty.
+driver-ready has five lines in the syntax of a shell, the others are empty. Programs with fewer
+rights may change the folder: no link is followed, and of a file only the five values are taken.
 """
 
 from __future__ import annotations
 
-import os
 import re
 
 from nvct.errors import HostError
-from nvct.linux.files import read_bytes, write_atomic
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.linux.files import split
 
 FOLDER = "/run/nvidia/validations"
 DRIVER = "driver-ready"
 TOOLKIT = "toolkit-ready"
 DRIVER_CONTAINER = ".driver-ctr-ready"
+KEYS = (
+    "IS_HOST_DRIVER", "NVIDIA_DRIVER_ROOT", "DRIVER_ROOT_CTR_PATH", "NVIDIA_DEV_ROOT",
+    "DEV_ROOT_CTR_PATH",
+)  # fmt: skip
 LIMIT = 64 << 10
 _LINE = re.compile(r"([A-Z_]+)=(.*)")
 
@@ -26,12 +31,13 @@ def write(folder: str, name: str, values: dict[str, str] | None = None) -> str:
 
     Raises:
         HostError: it cannot be written.
+        UnsafePathError: the folder is a link or a file.
     """
     path = f"{folder.rstrip('/')}/{name}"
     text = "".join(f"{key}={value}\n" for key, value in (values or {}).items())
     try:
-        os.makedirs(folder, mode=0o755, exist_ok=True)
-        write_atomic(path, text.encode(), mode=0o644)
+        with SharedFolder.open(folder, create=0o755) as shared:
+            shared.write(name, text.encode(), mode=0o644)
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
     return path
@@ -42,10 +48,12 @@ def remove(folder: str, name: str) -> None:
 
     Raises:
         HostError: it cannot be removed.
+        UnsafePathError: the folder is a link or a file.
     """
     path = f"{folder.rstrip('/')}/{name}"
     try:
-        os.unlink(path)
+        with SharedFolder.open(folder) as shared:
+            shared.unlink(name)
     except FileNotFoundError:
         pass
     except OSError as error:
@@ -57,13 +65,16 @@ def read(path: str) -> dict[str, str]:
 
     Raises:
         HostError: it does not exist, so the part is not ready.
-        DocumentError: it is no regular file.
+        UnsafePathError: it is no regular file of root's, or too large.
     """
+    folder, name = split(path)
     try:
-        text = read_bytes(path, LIMIT).decode(errors="replace")
+        with SharedFolder.open(folder) as shared:
+            text = shared.read(name, LIMIT).decode(errors="replace")
     except OSError as error:
         raise HostError(
             f"{path}: {error.strerror}", hint="nvct validate driver writes it when all is well"
         ) from error
     matches = (_LINE.fullmatch(line) for line in text.splitlines())
-    return {match[1]: match[2].strip("'\"") for match in matches if match}
+    values = {match[1]: match[2].strip("'\"") for match in matches if match}
+    return {key: values[key] for key in KEYS if key in values}

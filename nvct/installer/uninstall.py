@@ -12,6 +12,7 @@ from nvct.errors import HostError
 from nvct.installer import engine, instance, publication, refresh_units
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
+from nvct.paths import AGENT_DIR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def run(request: Request, say: Callable[[str], None]) -> None:
             if os.path.isdir(files.at(path)):
                 say(f"{path} stays: {reason}")
     _remove_empty(files.at(os.path.dirname(request.pid_file)))
+    _remove_empty(files.at(AGENT_DIR))
     driver_root = files.at(request.driver_root)  # of a driver container: the chart's pods make it
     _remove_empty(driver_root)
     _remove_empty(os.path.dirname(driver_root))

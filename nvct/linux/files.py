@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import posix
-from errno import ELOOP, ENXIO
+from errno import EINVAL, ELOOP, ENXIO
 
 from nvct.errors import DocumentError, HostError, UnsafePathError
 from nvct.linux import constants
@@ -39,13 +39,13 @@ def write_atomic(
     *,
     mode: int | None = None,
     sync: bool = False,
-    follow: bool = True,
+    follow: bool = False,
     kernel: Kernel = KERNEL,
 ) -> None:
     """Replace the file at `path` with `data` by a temporary file and rename.
 
-    A symbolic link at `path` stays, and its target is replaced; without `follow` the link itself
-    is replaced, as in a folder that is another user's. An existing file keeps its mode
+    A symbolic link at `path` is replaced; with `follow` it stays, and its target is replaced, as
+    for a file that an admin has named or linked. An existing file keeps its mode
     and owner. `mode` is independent of the umask; without it a new file gets 0666 less the umask.
     `sync` waits for the disk before and after the rename.
 
@@ -284,36 +284,75 @@ def split(path: str) -> tuple[str, str]:
     return folder.rstrip("/") or "/", name
 
 
+def try_lock(path: str, dir_fd: int | None = None, *, create: bool = True) -> int:
+    """Return the descriptor of a lock file with its lock (flock); -1 if another process has it.
+
+    -1 also if the file lost its name meanwhile: the next try takes the new one.
+
+    Args:
+        path: the lock file; a symbolic link is refused.
+        dir_fd: of its folder, where that must not be looked up again; the path is for messages.
+        create: make a missing file.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file of one name; it is missing, and
+            `create` is False.
+    """
+    name = path if dir_fd is None else split(path)[1]
+    flags = posix.O_RDWR | posix.O_NOFOLLOW | posix.O_NONBLOCK | posix.O_NOCTTY
+    try:
+        fd = posix.open(name, flags | (posix.O_CREAT if create else 0), 0o600, dir_fd=dir_fd)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    try:
+        status = posix.fstat(fd)
+        if status.st_mode & constants.S_IFMT != constants.S_IFREG or status.st_nlink > 1:
+            raise OSError(EINVAL, "no regular file of one name", path)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        current = lstat_or_none(name, dir_fd)
+        if current and (status.st_dev, status.st_ino) == (current.st_dev, current.st_ino):
+            locked, fd = fd, -1
+            return locked
+    except BlockingIOError:
+        pass
+    finally:
+        if fd >= 0:
+            posix.close(fd)
+    return -1
+
+
 class Lock:
     """An exclusive lock (flock) on a lock file, which is never removed.
 
     Args:
-        path: the lock file; a symbolic link is refused.
+        path, dir_fd: as those of `try_lock`.
         timeout_s: how long to wait for another holder.
 
     Raises (on entering):
         HostError: another process held the lock until the timeout.
-        OSError: the file cannot be created.
+        OSError: as `try_lock`.
     """
 
-    __slots__ = ("fd", "path", "timeout_s")
+    __slots__ = ("dir_fd", "fd", "path", "timeout_s")
 
-    def __init__(self, path: str, timeout_s: float) -> None:
+    def __init__(self, path: str, timeout_s: float, dir_fd: int | None = None) -> None:
         self.path = path
         self.timeout_s = timeout_s
+        self.dir_fd = dir_fd
         self.fd = -1
 
     def __enter__(self) -> Self:
         import time  # built in; few callers lock
 
         end = time.monotonic() + self.timeout_s
-        while not self._try():
+        while (fd := try_lock(self.path, self.dir_fd)) < 0:
             if time.monotonic() >= end:
                 raise HostError(
                     f"{self.path} has been locked by another process for {self.timeout_s:g} s",
                     hint="see who holds it: fuser -v " + self.path[-60:],
                 )
             time.sleep(0.01)
+        self.fd = fd
         return self
 
     def __exit__(
@@ -324,18 +363,3 @@ class Lock:
     ) -> None:
         fd, self.fd = self.fd, -1
         posix.close(fd)
-
-    def _try(self) -> bool:
-        flags = posix.O_RDWR | posix.O_CREAT | posix.O_NOFOLLOW | posix.O_NONBLOCK
-        fd = posix.open(self.path, flags, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            locked, current = posix.fstat(fd), lstat_or_none(self.path, None)
-            if current and (locked.st_dev, locked.st_ino) == (current.st_dev, current.st_ino):
-                self.fd = fd  # else it was removed or replaced: try to lock the new file
-        except BlockingIOError:
-            pass
-        finally:
-            if self.fd < 0:
-                posix.close(fd)
-        return self.fd >= 0

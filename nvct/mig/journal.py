@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError, HostError
-from nvct.linux import files
+from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig import checkpoint
 
 TYPE_CHECKING = False
@@ -23,6 +22,10 @@ if TYPE_CHECKING:
 
     from nvct.mig.plan import Plan
 
+FILE, LOCK = "mig-journal.json", "mig.lock"
+FOLDER_MODE = 0o700
+LIMIT = 1 << 20
+"""Bytes; that of 16 GPUs with 7 instances each has 30 KB."""
 TARGET = "Target"
 LOCK_S = 60.0
 """How long to wait for another program that changes MIG."""
@@ -30,14 +33,14 @@ LOCK_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The journal and its lock, in a folder of root."""
+    """The journal and its lock, in a folder that programs with fewer rights may change."""
 
     folder: str
 
     @property
     def path(self) -> str:
         """The journal's path."""
-        return f"{self.folder}/mig-journal.json"
+        return f"{self.folder}/{FILE}"
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -45,11 +48,12 @@ class Journal:
 
         Raises:
             HostError: another program holds it for too long, or the folder cannot be written.
+            UnsafePathError: the folder is a link or a file.
         """
         with contextlib.ExitStack() as held:
             with self._writing():
-                os.makedirs(self.folder, mode=0o700, exist_ok=True)
-                held.enter_context(files.Lock(f"{self.folder}/mig.lock", LOCK_S))
+                folder = held.enter_context(self._open())
+                held.enter_context(folder.lock(LOCK, LOCK_S))
             yield
 
     def open(self, before: Plan, after: Plan) -> None:
@@ -57,12 +61,13 @@ class Journal:
 
         Raises:
             HostError: it cannot be written.
+            UnsafePathError: the folder is a link or a file.
         """
         document = checkpoint.of_layouts(before.layouts)
         document[TARGET] = checkpoint.of_layouts(after.layouts)["MigState"]
         text = checkpoint.text_of(document)
-        with self._writing():
-            files.write_atomic(self.path, text.encode(), mode=0o600, sync=True)
+        with self._writing(), self._open() as folder:
+            folder.write(FILE, text.encode(), sync=True)
 
     def close(self) -> None:
         """Remove the journal: the change has ended, with success or failure.
@@ -70,8 +75,8 @@ class Journal:
         Raises:
             HostError: it cannot be removed.
         """
-        with self._writing(), contextlib.suppress(FileNotFoundError):
-            os.unlink(self.path)
+        with self._writing(), self._open() as folder:
+            folder.unlink(FILE)
 
     def read(self) -> tuple[Plan, Plan] | None:
         """Return the layouts before and after an interrupted change, None if there is none.
@@ -79,9 +84,11 @@ class Journal:
         Raises:
             DocumentError: the journal is damaged.
             HostError: it cannot be read.
+            UnsafePathError: it is a link, or another than root could have written it.
         """
         try:
-            data = files.read_bytes(self.path)
+            with SharedFolder.open(self.folder) as folder:
+                data = folder.read(FILE, LIMIT)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -95,6 +102,9 @@ class Journal:
                 f"the journal of a MIG change is damaged: {self.path}",
                 hint="compare `nvct mig export` with what you want, then remove the file",
             ) from error
+
+    def _open(self) -> SharedFolder:
+        return SharedFolder.open(self.folder, create=FOLDER_MODE)
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -2,7 +2,8 @@
 """Announces a change of MIG to programs that offer devices: which devices not to give now.
 
 The announcement is a file with a lock. It counts as long as its writer holds the lock, so one that
-was killed leaves no device paused.
+was killed leaves no device paused. Its folder may be changed by programs with fewer rights: what
+they put there is read with limits, and opens nothing elsewhere.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import os
 import time
 
-from nvct.errors import HostError
+from nvct.errors import HostError, UnsafePathError
+from nvct.kernel.shared_folder import SharedFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     Paused: TypeAlias = Mapping[str, Collection[Instance]]
 
 FILE = "mig-change.json"
+LIMIT = 1 << 20
+"""Bytes of an announcement that are read."""
 PAUSE_S = 1.0
 """How long a device plugin may take to notice, and to tell the kubelet."""
 _own: set[str] = set()
@@ -43,48 +47,46 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
 
     Raises:
         HostError: it cannot be written.
+        UnsafePathError: the folder is a link or a file.
     """
-    path = f"{folder}/{FILE}"
-    try:
-        fd = _write(folder, path, paused)
-    except OSError as error:
-        raise HostError(
-            f"a change of MIG cannot be announced in {path}: {error.strerror}"
-        ) from error
-    try:
+    with contextlib.ExitStack() as announced:
+        try:
+            shared = announced.enter_context(SharedFolder.open(folder, create=FOLDER_MODE))
+            fd = _write(shared, paused)
+        except OSError as error:
+            raise HostError(
+                f"a change of MIG cannot be announced in {folder}/{FILE}: {error.strerror}"
+            ) from error
+        announced.callback(_withdraw, shared, fd)
         time.sleep(wait_s)
         yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):  # another announcement replaced it
-            os.unlink(path)
-        _own.discard(_identity(fd))
-        os.close(fd)
 
 
-def _write(folder: str, path: str, paused: Paused) -> int:
+def _write(shared: SharedFolder, paused: Paused) -> int:
     """Write an announcement, and return its locked file.
 
     Raises:
         OSError: it cannot be written; nothing of it stays.
     """
-    os.makedirs(folder, mode=FOLDER_MODE, exist_ok=True)
-    temporary = f"{path}.{os.getpid()}"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    stays = {uuid: sorted(instances) for uuid, instances in paused.items()}
+    temporary = shared.write_temporary(json.dumps(stays).encode())
+    fd = shared.open_file(temporary)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         _own.add(_identity(fd))  # before anybody can read it
-        stays = {uuid: sorted(instances) for uuid, instances in paused.items()}
-        data = json.dumps(stays).encode()
-        while data:
-            data = data[os.write(fd, data) :]
-        os.rename(temporary, path)
+        shared.put(temporary, FILE)
     except BaseException:
         _own.discard(_identity(fd))
         os.close(fd)
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
         raise
     return fd
+
+
+def _withdraw(shared: SharedFolder, fd: int) -> None:
+    with contextlib.suppress(OSError):  # another one has replaced or removed it
+        shared.unlink(FILE)
+    _own.discard(_identity(fd))
+    os.close(fd)
 
 
 def read(folder: str, *, of_others: bool = False) -> Paused:
@@ -95,15 +97,16 @@ def read(folder: str, *, of_others: bool = False) -> Paused:
         of_others: leave out an announcement of this process.
     """
     try:
-        fd = os.open(f"{folder}/{FILE}", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+        with SharedFolder.open(folder) as shared:
+            fd = shared.open_file(FILE)
+    except (OSError, UnsafePathError):
         return {}
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         if of_others and _identity(fd) in _own:
             return {}
-        return _parse(os.pread(fd, 1 << 20, 0))
+        return _parse(os.pread(fd, LIMIT, 0))
     finally:
         os.close(fd)
     return {}
@@ -120,5 +123,5 @@ def _parse(data: bytes) -> Paused:
             str(uuid): frozenset((int(gi), int(ci)) for gi, ci in instances)
             for uuid, instances in json.loads(data).items()
         }
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError, RecursionError):
         return {}

@@ -177,7 +177,8 @@ class Bundle:
             text = self.document.render()
             if text == self.document.text:
                 return False
-            write_atomic(self.path, text.encode("utf-8", "surrogateescape"), kernel=kernel)
+            data = text.encode("utf-8", "surrogateescape")
+            write_atomic(self.path, data, follow=True, kernel=kernel)
         except OSError as error:
             raise BundleError(f"cannot write {self.path}: {error.strerror}") from error
         except DocumentError as error:

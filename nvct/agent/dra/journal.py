@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -18,7 +17,7 @@ from dataclasses import asdict, dataclass
 from nvct.agent.dra.devices import Place
 from nvct.agent.mps import daemons
 from nvct.errors import DocumentError, HostError
-from nvct.linux.files import write_atomic
+from nvct.kernel.shared_folder import SharedFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
 
 FILE, LOCK = "nvct-claims.json", "nvct-claims.lock"
 VERSION = 1
-MODE = 0o600
+LIMIT = 16 << 20
+"""Bytes; a claim has one KB."""
 LOCK_S = 30.0
 """Less than the kubelet's limit for a call, 45 s (pkg/kubelet/cm/dra/plugin of 1.36)."""
 POLL_S = 0.01
@@ -87,13 +87,14 @@ class Journal:
 
         Raises:
             HostError: it cannot be made.
+            UnsafePathError: it is a link or a file.
         """
         try:
-            os.makedirs(folder, mode=0o750, exist_ok=True)
+            SharedFolder.open(folder, create=0o750).close()
         except OSError as error:
             raise HostError(f"{folder} cannot be made: {error.strerror}") from error
         self.path = f"{folder}/{FILE}"
-        self._lock = f"{folder}/{LOCK}"
+        self._folder = folder
 
     @contextlib.asynccontextmanager
     async def locked(self) -> AsyncIterator[dict[str, Prepared]]:
@@ -102,17 +103,19 @@ class Journal:
         Raises:
             HostError: another instance holds the lock for too long, or a file is unreadable.
             DocumentError: it is malformed.
+            UnsafePathError: a file is a link, or others could have written it.
         """
+        path = f"{self._folder}/{LOCK}"
+        end = time.monotonic() + LOCK_S
         try:
-            fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, MODE)
+            with SharedFolder.open(self._folder) as folder:
+                while (fd := folder.try_lock(LOCK)) < 0:
+                    if time.monotonic() > end:
+                        raise HostError(f"another driver holds {path} for {LOCK_S:g} s")
+                    await asyncio.sleep(POLL_S)
         except OSError as error:
-            raise HostError(f"{self._lock} cannot be opened: {error.strerror}") from error
+            raise HostError(f"{path} cannot be opened: {error.strerror}") from error
         try:
-            end = time.monotonic() + LOCK_S
-            while not _try_lock(fd):
-                if time.monotonic() > end:
-                    raise HostError(f"another driver holds {self._lock} for {LOCK_S:g} s")
-                await asyncio.sleep(POLL_S)
             yield self.load()
         finally:
             os.close(fd)
@@ -123,10 +126,11 @@ class Journal:
         Raises:
             HostError: it is unreadable.
             DocumentError: it is malformed.
+            UnsafePathError: it is a link, or others could have written it.
         """
         try:
-            with open(self.path, encoding="utf-8") as file:
-                document = json.load(file)
+            with SharedFolder.open(self._folder) as folder:
+                document = json.loads(folder.read(FILE, LIMIT))
         except FileNotFoundError:
             return {}
         except OSError as error:
@@ -168,7 +172,8 @@ class Journal:
         document = {"version": VERSION, "claims": [asdict(claims[uid]) for uid in sorted(claims)]}
         try:
             # On the disk: after a boot the kubelet does not prepare a claim again.
-            write_atomic(self.path, json.dumps(document, indent=1).encode(), mode=MODE, sync=True)
+            with SharedFolder.open(self._folder) as folder:
+                folder.write(FILE, json.dumps(document, indent=1).encode(), sync=True)
         except OSError as error:
             raise HostError(f"{self.path} cannot be written: {error.strerror}") from error
 
@@ -210,11 +215,3 @@ def _entry(fields: Mapping[str, Any]) -> Entry:
     place = fields.get("place")
     known = {"requests": tuple(fields["requests"]), "place": Place(*place) if place else None}
     return Entry(**{**fields, **known})
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -16,7 +16,9 @@ import json
 import os
 import re
 
-from nvct.errors import HostError
+from nvct.errors import HostError, NvctError
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.linux.files import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
 REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d+)")
 DRA_DRIVER = "gpu.nvidia.com"
 JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"
+JOURNAL_LIMIT = 16 << 20
+"""Bytes, as those of `nvct.agent.dra.journal`."""
 """In the kubelet's folder."""
 WHOLE = -1
 NEW = ("container", "namespace", "pod")
@@ -206,14 +210,15 @@ def claimed(journal: str) -> dict[Claimed, str]:
     A journal that is malformed is the driver's to tell.
     """
     try:
-        with open(journal, encoding="utf-8") as file:
-            claims = json.load(file)["claims"]
+        folder, name = split(journal)
+        with SharedFolder.open(folder) as opened:
+            claims = json.loads(opened.read(name, JOURNAL_LIMIT))["claims"]
         return {
             (claim["namespace"], claim["name"], entry["device"]): entry["uuid"]
             for claim in claims
             for entry in claim["entries"]
         }
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, NvctError, ValueError, LookupError, TypeError, RecursionError):
         return {}
 
 

@@ -8,11 +8,9 @@ another user could have written, counts as none.
 from __future__ import annotations
 
 import json
-import os
-import stat
 
 from nvct.errors import NvctError
-from nvct.linux.files import write_atomic
+from nvct.kernel.shared_folder import SharedFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,19 +37,15 @@ class Store:
             boot_id: the kernel's file that names the boot.
         """
         self.problem = ""
-        self._path = f"{folder}/{NAME}"
+        self._folder = folder
         self._boot = _line(boot_id)
 
     def read(self) -> Json:
         """Return what was written in this boot, None if there is nothing."""
         try:
-            with open(self._path, "rb", opener=_no_link) as file:
-                status = os.fstat(file.fileno())
-                is_ours = status.st_uid == os.geteuid() and not status.st_mode & 0o022
-                if not is_ours or not stat.S_ISREG(status.st_mode):
-                    return None
-                document = json.loads(file.read(LIMIT))
-        except (OSError, ValueError, RecursionError):
+            with SharedFolder.open(self._folder) as folder:
+                document = json.loads(folder.read(NAME, LIMIT))
+        except (OSError, NvctError, ValueError, RecursionError):
             return None
         if not isinstance(document, dict) or document.get("boot") != self._boot:
             return None
@@ -61,18 +55,14 @@ class Store:
         """Replace the file; if that fails, `problem` says why."""
         data = json.dumps({"boot": self._boot, **document}, indent=1).encode()
         try:
-            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-            write_atomic(self._path, data, mode=0o600, follow=False)
+            with SharedFolder.open(self._folder, create=0o700) as folder:
+                folder.write(NAME, data)
         except OSError as error:
-            self.problem = f"cannot write {self._path}: {error.strerror}"
+            self.problem = f"cannot write {self._folder}/{NAME}: {error.strerror}"
         except NvctError as error:
             self.problem = error.message
         else:
             self.problem = ""
-
-
-def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _line(path: str) -> str:

@@ -2,7 +2,8 @@
 """Services of the host that use GPUs: stopped before a change of MIG, and started after it.
 
 Only these need systemd. Which ones were stopped is on disk: an agent that was killed starts them
-when it runs again.
+when it runs again. Programs with fewer rights may change that file: only services that the admin
+has listed are started.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import subprocess
 
 from nvct.errors import DocumentError, HostError
+from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux import files
 
 TYPE_CHECKING = False
@@ -35,7 +37,7 @@ class HostServices:
         """
         self._root = root if os.path.isdir(root) else "/"
         self._clients_file = clients_file
-        self._path = f"{folder}/{STOPPED}"
+        self._folder = folder
 
     def stop(self) -> None:
         """Stop those that run.
@@ -46,7 +48,8 @@ class HostServices:
         """
         active = [name for name in self._names() if self._is_active(name)]
         if active:
-            files.write_atomic(self._path, json.dumps(active).encode(), mode=0o600, sync=True)
+            with SharedFolder.open(self._folder) as folder:
+                folder.write(STOPPED, json.dumps(active).encode(), sync=True)
             self._systemctl("stop", *active)
 
     def start(self) -> None:
@@ -54,13 +57,18 @@ class HostServices:
 
         Raises:
             HostError: one cannot be started; it is tried again with the next call.
+            UnsafePathError: the file is a link, or others could have written it.
         """
         try:
-            names = json.loads(files.read_bytes(self._path))
-        except (FileNotFoundError, ValueError):
+            with SharedFolder.open(self._folder) as folder:
+                stopped = json.loads(folder.read(STOPPED))
+        except (FileNotFoundError, ValueError, RecursionError):
             return
-        self._systemctl("start", *names)
-        os.unlink(self._path)
+        names = [name for name in self._names() if isinstance(stopped, list) and name in stopped]
+        if names:
+            self._systemctl("start", *names)
+        with SharedFolder.open(self._folder) as folder:
+            folder.unlink(STOPPED)
 
     def reboot(self) -> None:
         """Reboot the host.

@@ -7,6 +7,7 @@ standard input to the daemon of CUDA_MPS_PIPE_DIRECTORY.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -136,7 +137,9 @@ class Control:
     def remove(self) -> None:
         """Remove the folder of a claim, which pods that run have mounted."""
         if self.daemon.is_of_claim:
-            shutil.rmtree(f"{self._place.folder}/{self.daemon.resource}", ignore_errors=True)
+            # Its pods write there, folders within folders without end, too.
+            with contextlib.suppress(RecursionError):
+                shutil.rmtree(f"{self._place.folder}/{self.daemon.resource}", ignore_errors=True)
 
     def end_child(self) -> None:
         """Wait for the end of a daemon that this process has started; kill it if it lives on."""

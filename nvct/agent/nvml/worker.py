@@ -12,7 +12,6 @@ A process with one thread, as it forks NVML's process. Only root is served.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
@@ -26,6 +25,8 @@ from nvct.agent.nvml.supervisor import Supervisor, engine_asker
 from nvct.agent.variables import GRACE_S, WORKER_ENV, grace_s
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.linux.files import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,21 +126,15 @@ class Worker:
 def listen(path: str) -> socket.socket:
     """Return a listening socket for this user alone, in place of one that a dead process left.
 
+    The agent, which has fewer rights, may change the folder.
+
     Raises:
         OSError: it cannot be made.
+        UnsafePathError: the folder is a link or a file.
     """
-    temporary = f"{path}.{os.getpid()}"
-    with contextlib.suppress(FileNotFoundError):  # of a process 1 that was killed just here
-        os.unlink(temporary)
-    listener = socket.socket(socket.AF_UNIX)
-    mask = os.umask(0o177)
-    try:
-        listener.bind(temporary)
-    finally:
-        os.umask(mask)
-    listener.listen()
-    os.rename(temporary, path)
-    return listener
+    folder, name = split(path)
+    with SharedFolder.open(folder, create=0o700) as opened:
+        return opened.listen(name)
 
 
 def main() -> None:
@@ -158,7 +153,6 @@ def main() -> None:
 def _run(env: Mapping[str, str]) -> None:
     journal = logs.from_environment(env)
     path = env[WORKER_ENV]
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     listener = listen(path)
     _leave_network(journal)
     journal.info(f"NVML's worker listens on {path}")

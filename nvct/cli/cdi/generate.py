@@ -13,7 +13,7 @@ from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any, TypeAlias
 
     from nvct.cdi.types import Spec
@@ -71,7 +71,9 @@ def write(values: OptionValues) -> None:
     output = values["output"]
     if values["staged"]:
         output = os.path.join(values["staged"], os.path.basename(output))
-    write_specs(_split(spec, discovery.flags), inventory, output, form, limit)
+    # Others than root's programs may write to a CDI folder: no link is followed there.
+    specs, follow = _split(spec, discovery.flags), not layout.is_for_engines
+    write_specs(specs, inventory, output, form, limit, follow=follow)
 
 
 def _discover(values: OptionValues, settings: Config, options: DiscoveryOptions) -> Inventory:
@@ -94,7 +96,7 @@ def _layout(values: OptionValues, settings: Config) -> LayoutRequest:
     return LayoutRequest(
         layout=check_layout(values["layout"] or settings.layout),
         is_forced=bool(values["layout"]),
-        is_for_engines=_is_read_by_engines(values["output"], settings),
+        is_for_engines=is_read_by_engines(values["output"], settings.spec_dirs),
         is_of_this_host=not any(values[name] for name in OTHER_ROOTS),
         disabled_hooks=flat(values["disable_hook"]),
         enabled_hooks=flat(values["enable_hook"]),
@@ -119,12 +121,12 @@ def _view(
     return view
 
 
-def _is_read_by_engines(output: str, settings: Config) -> bool:
+def is_read_by_engines(output: str, spec_dirs: Iterable[str]) -> bool:
     """Return whether a file is in a CDI folder, where it keeps the view that it names."""
     if output in STDOUT:
         return False
     folder = os.path.realpath(os.path.dirname(output) or ".")
-    return folder in {os.path.realpath(path) for path in settings.spec_dirs}
+    return folder in {os.path.realpath(path) for path in spec_dirs}
 
 
 def _settings(values: OptionValues) -> Config:
@@ -244,8 +246,12 @@ def write_specs(
     output: str,
     form: str | None,
     limit: str | None,
+    *,
+    follow: bool = False,
 ) -> None:
     """Write specs to files in one folder, or to stdout for "-"; report on stderr.
+
+    `follow` is that of `store.save`.
 
     Raises:
         HostError: a file cannot be written.
@@ -270,7 +276,7 @@ def write_specs(
             continue
         stem, ending = os.path.splitext(output)
         path = f"{stem}.{suffix}{ending}" if suffix else output
-        path = store.save(spec, path, form, comment)
+        path = store.save(spec, path, form, comment, follow=follow)
         say(f"wrote {len(spec['devices'])} devices to {path}")
 
 

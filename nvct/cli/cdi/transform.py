@@ -34,6 +34,8 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
     Example: nvidia-ctk cdi transform root --from /host --to / --input spec.yaml
     """
     from nvct.cdi import load, store
+    from nvct.cli.cdi.generate import is_read_by_engines
+    from nvct.paths import CDI_SPEC_DIRS
     from nvct.spec import transform
 
     if input_path in STD:
@@ -45,7 +47,8 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
     if output in STD:
         sys.stdout.write(store.dumps(moved).decode())
         return
-    say(f"wrote {len(moved['devices'])} devices to {store.save(moved, output)}")
+    follow = not is_read_by_engines(output, CDI_SPEC_DIRS)
+    say(f"wrote {len(moved['devices'])} devices to {store.save(moved, output, follow=follow)}")
 
 
 COMMANDS = {

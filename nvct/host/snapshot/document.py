@@ -131,7 +131,7 @@ def save(snapshot: Snapshot, path: str) -> None:
     """
     try:
         if path.endswith((".tar.gz", ".tgz")):
-            write_atomic(path, packed(snapshot))
+            write_atomic(path, packed(snapshot), follow=True)
             return
         os.mkdir(path)
         for name, data in entries(snapshot):

@@ -211,7 +211,7 @@ def test_a_pipe_gets_the_spec_and_keeps_its_name(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
 
-    path = store.save(spec(), str(pipe), "json")
+    path = store.save(spec(), str(pipe), "json", follow=True)
 
     assert path == str(pipe)
     assert os.read(reader, 1 << 16) == store.dumps(spec(), "json")

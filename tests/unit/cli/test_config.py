@@ -93,6 +93,15 @@ def test_in_place_keeps_mode_and_comments_and_writes_nothing_twice(tmp_path: Pat
     assert file.stat().st_ino == inode
 
 
+def test_in_place_an_admins_link_stays(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.toml", tmp_path / "config.toml"
+    real.write_text("disable-require = true\n", encoding="utf-8")
+    link.symlink_to("real.toml")
+    assert _run(f"-config-file={link}", "-set=disable-require=false", "-in-place").exit_code == 0
+    assert link.is_symlink()
+    assert real.read_text(encoding="utf-8") == "disable-require = false\n"
+
+
 def test_output_makes_folders(tmp_path: Path) -> None:
     file = tmp_path / "a/b/config.toml"
     assert _run("default", "--output", str(file)).exit_code == 0

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.doctor import agent_status
+from nvct.config.model import Config
+from nvct.doctor import agent_status, checks
 from nvct.doctor.reasons import Reason
 
 TYPE_CHECKING = False
@@ -32,6 +33,22 @@ def document(*resources: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def findings(status: dict[str, Any]) -> list[Finding]:
     return list(agent_status.findings(status, [PLUGIN]))
+
+
+@pytest.mark.parametrize(
+    "status",
+    [{}, {"state": []}, document({}), document(tasks=7), document(nvml="x"),
+     document(resource(unhealthy=["a"])), document({**resource(), "devices": "8"}, resource())],
+)  # fmt: skip
+def test_an_answer_of_another_form_is_one_of_few_errors(status: dict[str, Any]) -> None:
+    with pytest.raises(agent_status.MALFORMED):
+        findings(status)
+
+
+def test_such_an_answer_is_told_as_what_it_is() -> None:
+    node = checks.Node(settings=Config(), env={}, agent={"state": "serving", "tasks": "\x1b[2J"})
+    part = next(check for check in checks.CHECKS if check.name == "agent").look(node)
+    assert part.lines == ("what answers in /run/nvct-agent gives no /status of an agent",)
 
 
 def failed(name: str) -> dict[str, Any]:

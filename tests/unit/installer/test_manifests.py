@@ -93,6 +93,30 @@ def test_what_serves_the_kubelet_can_write_what_it_keeps(name: str) -> None:
     }.items() <= mounts.items()
 
 
+@pytest.mark.parametrize("name", ["nvct.yaml", "uninstall.yaml"])
+def test_the_installers_lock_is_where_no_agent_can_hold_it(name: str) -> None:
+    specs = [one["spec"] for one in documents(PACKAGING / "kubernetes" / name) if "spec" in one]
+    pods = [spec["template"]["spec"] for spec in specs if "template" in spec]
+    (agent,) = (
+        one
+        for document in documents(PACKAGING / "kubernetes/nvct.yaml")
+        if document["kind"] == "DaemonSet"
+        for one in document["spec"]["template"]["spec"]["containers"]
+        if one["name"] == "agent"
+    )
+    writable = [m["mountPath"] for m in agent["volumeMounts"] if not m.get("readOnly")]
+    (lock,) = {
+        variable["value"]
+        for pod in pods
+        for one in pod.get("initContainers", ())
+        for variable in one.get("env", ())
+        if variable["name"] == "TOOLKIT_PID_FILE"
+    }
+    assert lock.startswith("/host/")
+    on_host = lock.removeprefix("/host")
+    assert not [path for path in writable if on_host.startswith(f"{path.rstrip('/')}/")]
+
+
 def test_every_variable_is_one_that_the_installer_reads(pod: dict[str, Any]) -> None:
     named = {entry["name"] for entry in pod["containers"][0]["env"]}
     assert named <= variables(install)

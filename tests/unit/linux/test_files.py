@@ -69,12 +69,12 @@ def test_a_reader_keeps_the_file_it_opened(tmp_path: Path) -> None:
         assert reader.read() == b"old"
 
 
-def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+def test_with_follow_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real/a").write_bytes(b"old")
     (tmp_path / "second").symlink_to("real/a")
     (tmp_path / "first").symlink_to(tmp_path / "second")
-    files.write_atomic(str(tmp_path / "first"), b"new")
+    files.write_atomic(str(tmp_path / "first"), b"new", follow=True)
     assert (tmp_path / "first").is_symlink()
     assert (tmp_path / "second").is_symlink()
     assert (tmp_path / "real/a").read_bytes() == b"new"
@@ -83,17 +83,17 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
 def test_without_follow_the_link_is_replaced_and_its_target_stays(tmp_path: Path) -> None:
     (tmp_path / "precious").write_bytes(b"old")
     (tmp_path / "link").symlink_to("precious")
-    files.write_atomic(str(tmp_path / "link"), b"new", mode=0o644, follow=False)
+    files.write_atomic(str(tmp_path / "link"), b"new", mode=0o644)
     assert (tmp_path / "precious").read_bytes() == b"old"
     assert not (tmp_path / "link").is_symlink()
     assert (tmp_path / "link").read_bytes() == b"new"
     with pytest.raises(UnsafePathError, match="no regular file"):
-        files.write_atomic(str(tmp_path), b"new", follow=False)
+        files.write_atomic(str(tmp_path), b"new")
 
 
 def test_a_dangling_link_makes_its_target(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("target")
-    files.write_atomic(str(tmp_path / "link"), b"new")
+    files.write_atomic(str(tmp_path / "link"), b"new", follow=True)
     assert (tmp_path / "target").read_bytes() == b"new"
 
 
@@ -101,7 +101,7 @@ def test_a_loop_of_links_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(UnsafePathError, match="symbolic links"):
-        files.write_atomic(str(tmp_path / "a"), b"x")
+        files.write_atomic(str(tmp_path / "a"), b"x", follow=True)
 
 
 @pytest.mark.parametrize("name", ["sub", "fifo", "sub/", ""])
@@ -127,7 +127,7 @@ def test_another_users_entry_in_a_shared_directory_is_refused(tmp_path: Path, ki
         (shared / "a").write_bytes(b"theirs")
     os.chown(shared / "a", NOBODY, NOBODY, follow_symlinks=False)
     with pytest.raises(UnsafePathError, match="uid 65534"):
-        files.write_atomic(str(shared / "a"), b"new")
+        files.write_atomic(str(shared / "a"), b"new", follow=True)
     assert (tmp_path / "precious").read_bytes() == b"old"
 
 
@@ -203,7 +203,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
         files.write_atomic(str(tmp_path / "a"), b"x", sync=True)
         files.read_bytes(str(tmp_path / "a"))
         with pytest.raises(UnsafePathError):
-            files.write_atomic(str(tmp_path / "loop"), b"x")
+            files.write_atomic(str(tmp_path / "loop"), b"x", follow=True)
         with pytest.raises(UnsafePathError):
             files.write_atomic(str(tmp_path), b"x")
 
@@ -324,6 +324,15 @@ def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"), files.Lock(str(tmp_path / "lock"), 0.0):
         pass
     assert only_file(tmp_path) == "lock"
+
+
+def test_a_lock_file_that_is_no_file_of_its_own_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "precious").touch()
+    (tmp_path / "second").hardlink_to(tmp_path / "precious")
+    for name in ("fifo", "second"):
+        with pytest.raises(OSError, match=f"no regular file of one name: .*/{name}"):
+            files.try_lock(str(tmp_path / name))
 
 
 def test_a_lock_on_a_replaced_file_does_not_count(tmp_path: Path) -> None:

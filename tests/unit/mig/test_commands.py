@@ -221,8 +221,10 @@ def test_a_mistake_in_a_hooks_file_is_named(
 
 
 def test_a_checkpoint_is_restored(machine: Machine, configs: str, tmp_path: Path) -> None:
-    file = str(tmp_path / "checkpoint.json")
-    invoke(machine, "checkpoint", "-f", file)
+    link, file = tmp_path / "link", str(tmp_path / "checkpoint.json")
+    link.symlink_to("checkpoint.json")
+    invoke(machine, "checkpoint", "-f", str(link))
+    assert link.is_symlink()
     invoke(machine, "apply", "-f", configs, "-c", "balanced")
     assert "restored" in invoke(machine, "restore", "-f", file)
     assert exported(machine)[0]["mig-enabled"] is False

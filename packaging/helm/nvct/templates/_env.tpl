@@ -160,7 +160,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: TOOLKIT_INSTALL_DIR
   value: {{ .Values.toolkit.installDir }}
 - name: TOOLKIT_PID_FILE
-  value: /run/nvct-agent/toolkit.pid
+  value: /host/run/nvct-toolkit/toolkit.pid # where the agent cannot write
 - name: RUNTIME_ENABLE_CDI
   value: {{ .Values.cdi.enabled | quote }}
 - name: NVCT_PUBLISH

@@ -309,6 +309,27 @@ def test_output_and_format_have_variables(lab: Lab) -> None:
     assert os.listdir(lab.home / "out") == ["x.json"]
 
 
+def test_no_link_is_followed_in_a_cdi_folder(lab: Lab) -> None:
+    """A device plugin without other rights may write there; elsewhere an admin has named it."""
+    (lab.home / "out").mkdir()
+    for folder in ("cdi", "out"):
+        (lab.home / f"of-{folder}.yaml").write_text("former")
+        (lab.home / folder / "x.yaml").symlink_to(f"../of-{folder}.yaml")
+
+        assert generate(lab, "--output", lab.home / folder / "x.yaml").exit_code == 0
+
+    assert (lab.home / "of-cdi.yaml").read_text() == "former"
+    assert (lab.home / "of-out.yaml").read_text().startswith("# nvct: ")
+
+
+def test_no_pipe_is_waited_for_in_a_cdi_folder(lab: Lab) -> None:
+    os.mkfifo(lab.home / "cdi/x.yaml")
+
+    result = generate(lab, "--output", lab.home / "cdi/x.yaml")
+
+    assert "is no regular file" in str(result.exception)
+
+
 @pytest.mark.parametrize("name", ["x.json", "x.yaml"])
 def test_generating_again_gives_the_same_bytes(name: str, lab: Lab) -> None:
     path = lab.home / "out" / name

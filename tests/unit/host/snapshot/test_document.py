@@ -89,6 +89,13 @@ def test_a_saved_snapshot_is_loaded_unchanged(tmp_path: Path, name: str) -> None
     assert document.load(str(tmp_path / name)) == redacted_snapshot
 
 
+def test_an_archive_is_written_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link.tgz").symlink_to("real.tgz")
+    document.save(Snapshot(), str(tmp_path / "link.tgz"))
+    assert (tmp_path / "real.tgz").read_bytes() == document.packed(Snapshot())
+    assert (tmp_path / "link.tgz").is_symlink()
+
+
 def test_a_folder_packed_by_tar_is_loaded(tmp_path: Path) -> None:
     redacted_snapshot = document.redacted(recorded(host(tmp_path)))
     document.save(redacted_snapshot, str(tmp_path / "snap"))

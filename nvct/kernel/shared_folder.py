@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder that a process with fewer rights may change, too.
+
+The agent's container has no capability and can change every name in /run/nvct-agent; the installer
+and the commands of the host's root use that folder as well. Contract:
+
+- The folder is entered by a descriptor; a link at its path is refused. The folders above it are
+  the host's own, where links are followed.
+- A file is one name below that descriptor. It is opened with O_NOFOLLOW and O_NONBLOCK, and used
+  only if it is a regular file with one name, of root or of this user, that no other may write.
+- A file is written whole under an unpredictable name (O_EXCL) and renamed. What had the name, a
+  link too, is replaced and never opened.
+- What is read has a limit, and whoever reads it believes nothing of it.
+
+For paths inside a container's root, whose links count, see `root`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+from errno import ELOOP, ENOTDIR, ENXIO
+
+from nvct.errors import UnsafePathError
+from nvct.linux import files
+from nvct.linux.walk import names_in
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+OTHERS_MAY_WRITE = 0o022
+NAMES = 10_000
+"""More names are not listed."""
+
+
+class SharedFolder:
+    """An open folder; a context.
+
+    Attributes:
+        path: for messages.
+        fd: of the folder.
+    """
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, fd: int, path: str) -> None:
+        self.fd = fd
+        self.path = path
+
+    @classmethod
+    def open(cls, path: str, *, create: int | None = None) -> Self:
+        """Open a folder; with `create` make a missing one, with that mode, and those above it.
+
+        Raises:
+            UnsafePathError: the path is a link or a file.
+            OSError: it is missing, or cannot be opened or made.
+        """
+        path = path.rstrip("/") or path[:1] or "."
+        if create is not None:
+            os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, create)
+        try:
+            return cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW), path)
+        except OSError as error:
+            if error.errno in (ELOOP, ENOTDIR) and os.path.lexists(path):
+                raise UnsafePathError(f"{path} is no folder", hint="is it a link?") from error
+            raise
+
+    def close(self) -> None:
+        """Close the folder; a second call does nothing."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def at(self, name: str) -> str:
+        """Return the path of a file, for messages."""
+        return f"{self.path}/{name}"
+
+    def names(self) -> list[str]:
+        """Return the sorted names in the folder.
+
+        Raises:
+            UnsafePathError: they are more than NAMES.
+        """
+        names = names_in(self.fd, NAMES)
+        if names is None:
+            raise UnsafePathError(f"{self.path} has more than {NAMES} files")
+        return sorted(names)
+
+    def open_file(self, name: str) -> int:
+        """Open a file for reading; return its descriptor.
+
+        Raises:
+            UnsafePathError: it is no regular file, has a second name, or others could have
+                written it.
+            OSError: it is missing, or cannot be opened.
+        """
+        fd = self._open(name, os.O_RDONLY)
+        if why := _not_ours(os.fstat(fd)):
+            os.close(fd)
+            raise UnsafePathError(f"{self.at(name)} {why}", hint="remove it")
+        return fd
+
+    def read(self, name: str, limit: int = files.MIB) -> bytes:
+        """Return the content of a file.
+
+        Raises:
+            UnsafePathError: it is larger than `limit`, or as `open_file`.
+            OSError: as `open_file`.
+        """
+        fd = self.open_file(name)
+        try:
+            data = files.read_all(fd, os.fstat(fd).st_size, limit)
+        finally:
+            os.close(fd)
+        if data is None:
+            raise UnsafePathError(f"{self.at(name)} is larger than {limit} bytes")
+        return data
+
+    def write(self, name: str, data: bytes, *, mode: int = 0o600, sync: bool = False) -> None:
+        """Replace what has a name by a file; `sync` waits for the disk.
+
+        Raises:
+            OSError: with the path; it is a folder, or cannot be written.
+        """
+        with self._told(name):
+            self.put(self.write_temporary(data, mode=mode, sync=sync), name)
+            if sync:
+                os.fsync(self.fd)
+
+    def write_temporary(self, data: bytes, *, mode: int = 0o600, sync: bool = False) -> str:
+        """Write a file with an unpredictable name, for `put`; return the name.
+
+        Raises:
+            OSError: it cannot be written, and is removed.
+        """
+        return files.write_temporary(self.fd, data, mode, sync=sync)
+
+    def put(self, temporary: str, name: str) -> None:
+        """Rename a temporary file; what had the name is replaced.
+
+        Raises:
+            OSError: that failed, and the temporary file is removed.
+        """
+        with self._told(name):
+            try:
+                os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=self.fd)
+                raise
+
+    def try_lock(self, name: str, *, create: bool = True) -> int:
+        """Return the descriptor of a lock file with its lock; -1 if another process has it.
+
+        Raises:
+            OSError: as `files.try_lock`.
+        """
+        return files.try_lock(self.at(name), self.fd, create=create)
+
+    def lock(self, name: str, timeout_s: float) -> files.Lock:
+        """Return the lock on a lock file; see `files.Lock`."""
+        return files.Lock(self.at(name), timeout_s, self.fd)
+
+    def unlink(self, name: str) -> None:
+        """Remove a name, if there is one.
+
+        Raises:
+            OSError: with the path; it is a folder, or cannot be removed.
+        """
+        with self._told(name), contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.fd)
+
+    def listen(self, name: str) -> socket.socket:
+        """Return a socket that listens, for this user alone, in place of what had its name.
+
+        Raises:
+            OSError: it cannot be made.
+        """
+        listener = socket.socket(socket.AF_UNIX)
+        temporary = files.temporary_name()
+        try:
+            os.fchmod(listener.fileno(), 0o600)  # bind(2) makes the file with the socket's mode
+            with self._told(name):
+                listener.bind(f"/proc/self/fd/{self.fd}/{temporary}")
+                listener.listen()
+                self.put(temporary, name)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    @contextlib.contextmanager
+    def socket_path(self, name: str) -> Iterator[str]:
+        """Yield a path by which to connect to a socket of the folder: of the file, not its name.
+
+        Raises:
+            UnsafePathError: it is no socket.
+            OSError: it is missing.
+        """
+        fd = self._open(name, os.O_PATH)
+        try:
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                raise UnsafePathError(f"{self.at(name)} is no socket", hint="remove it")
+            yield f"/proc/self/fd/{fd}"
+        finally:
+            os.close(fd)
+
+    def _open(self, name: str, flags: int) -> int:
+        with self._told(name):
+            try:
+                return os.open(name, flags | FLAGS, dir_fd=self.fd)
+            except OSError as error:
+                if error.errno in (ELOOP, ENXIO):
+                    raise UnsafePathError(
+                        f"{self.at(name)} is no regular file", hint="remove it"
+                    ) from error
+                raise
+
+    @contextlib.contextmanager
+    def _told(self, name: str) -> Iterator[None]:
+        """Name the whole path in an OSError."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, self.at(name)) from error
+
+
+def _not_ours(status: os.stat_result) -> str:
+    """Return why a file is not used, "" if it is."""
+    if not stat.S_ISREG(status.st_mode):
+        return "is no regular file"
+    if status.st_nlink > 1:
+        return "has another name, too"
+    if status.st_uid not in (0, os.geteuid()) or status.st_mode & OTHERS_MAY_WRITE:
+        return f"of uid {status.st_uid} can be written to by others"
+    return ""
