@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from nvct.doctor.model import Part
 
 MARKS = (".dockerenv", "run/.containerenv")
-"""Files that Docker and Podman make in a container."""
+"""Files that Docker and Podman make in a container. A virtual machine that was made of an image of
+a container keeps them."""
+HOST_PIDS = "pid:[4026531836]"
+"""The PID namespace that the kernel starts with (linux/proc_ns.h, PROC_PID_INIT_INO)."""
 OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
 VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
 """Of a pod, and of containers by the Container Interface of systemd."""
@@ -41,9 +44,10 @@ FOLDERS = (
 
 def is_container(env: Mapping[str, str], root: str = "/") -> bool:
     """Return whether this process is in a container."""
-    if any(os.path.exists(f"{root.rstrip('/')}/{name}") for name in MARKS):
-        return True
-    mounts = procfs.read_text(f"{root.rstrip('/')}/proc/self/mountinfo") or ""
+    base = root.rstrip("/")
+    if any(os.path.exists(f"{base}/{name}") for name in MARKS):
+        return not _is_root_of_init(base)
+    mounts = procfs.read_text(f"{base}/proc/self/mountinfo") or ""
     return any(name in env for name in VARIABLES) and bool(OVERLAY_ROOT.search(mounts))
 
 
@@ -94,6 +98,16 @@ def without_other_gpus(part: Part) -> Part:
         for one in part.findings
     ]
     return part_of(part.name, part.lines, found)
+
+
+def _is_root_of_init(base: str) -> bool:
+    """Return whether the root directory is that of the kernel's first process."""
+    try:
+        return os.readlink(f"{base}/proc/self/ns/pid") == HOST_PIDS and os.path.samefile(
+            f"{base}/proc/1/root", f"{base}/"
+        )
+    except OSError:  # no right to know
+        return False
 
 
 def _is_denied(path: str) -> bool:

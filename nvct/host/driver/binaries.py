@@ -7,6 +7,7 @@ the PATH of the host, which may mix two drivers. A setuid or setgid program is l
 
 from __future__ import annotations
 
+from nvct.errors import NvctError
 from nvct.host.driver import names as driver_names
 from nvct.host.model import DriverFile
 from nvct.host.roots import join
@@ -82,18 +83,31 @@ def find_binaries(tree: Tree, roots: Roots, findings: Findings) -> list[DriverFi
 def _first(
     tree: Tree, directories: dict[str, str], name: str, findings: Findings
 ) -> TreeFile | None:
-    """Return a program at its path in the first directory that has it."""
+    """Return a program at its path in the first directory that has it.
+
+    A script there starts the driver's own program, which a container would lack: that program is
+    returned at the script's path.
+    """
+    first = None
     for directory, real in directories.items():
         program = tree.file_in(real, name)
-        if program is None:
+        if program is None or (first and program.real == first.real):
             continue
         path = tree.host_path(program.real)
         if not program.mode & S_IXANY:
             findings.leave_out(path, "not executable")
         elif program.mode & S_ISUID:
             findings.leave_out(path, "setuid or setgid")
-        elif not driver_names.is_safe(path):
-            continue
-        else:
-            return program._replace(path=join(directory, name))
-    return None
+        elif driver_names.is_safe(path):
+            first = first or program._replace(path=join(directory, name))
+            if _is_elf(tree, program.real):
+                return program._replace(path=first.path)
+    return first
+
+
+def _is_elf(tree: Tree, path: str) -> bool:
+    try:
+        tree.headers(path)
+    except (NvctError, OSError):
+        return False
+    return True

@@ -58,7 +58,10 @@ VERBS: Mapping[str, str] = {
 
 
 def serve(connection: socket, path: str, load: Load = calls.load) -> None:
-    """Answer requests until the session closes the connection; then close NVML's handles.
+    """Answer requests until the session closes the connection.
+
+    NVML's handles are left to the end of the process: nvmlShutdown waits for the thread that waits
+    for events, up to a second.
 
     Args:
         connection: a stream socket.
@@ -75,8 +78,6 @@ def serve(connection: socket, path: str, load: Load = calls.load) -> None:
             messages.send(connection, {"id": number, **_answer(driver, verb, arguments)})
     except EOFError:
         pass
-    finally:
-        driver.shut_down()
 
 
 def _answer(driver: calls.Driver, verb: str, arguments: dict[str, Json]) -> dict[str, Json]:

@@ -35,6 +35,7 @@ PROGRAM_DIRS = (
     *paths.DEFAULT_PATH_DIRS, "/usr/local/nvidia/bin", "/opt/nvidia/bin",
     "/run/current-system/sw/bin", "/usr/lib/wsl/lib",
 )  # fmt: skip
+PROGRAM_NAMES = ("nvidia-", "nv-")
 DEEPER = re.compile(r"nvidia|^nv|^(vdpau|gbm|xorg|modules|drivers|extensions|tegra|current|tls)$")
 OWN_FOLDERS = ("nvidia", "/wsl/", "/tegra", "/gbm", "/vdpau")
 DEPTH = 4
@@ -124,13 +125,13 @@ class _Recorder:
         if name.endswith(TEXTS) and size < TEXT_LIMIT:
             self.snapshot.texts[key] = procfs.read_text(host_path) or ""
             return
-        if ".so" in name:
+        if ".so" in name or name.startswith(PROGRAM_NAMES):
             try:
                 with open(host_path, "rb") as file:
                     headers = elf.read(file.fileno())
                     needed = headers.needed
             except (OSError, NvctError):
-                pass  # recorded below as a file that is not a library, as discovery sees it
+                pass  # recorded below as a file that is no ELF, as discovery sees it
             else:
                 entry = [mode, size, headers.machine, headers.soname, needed]
                 self.snapshot.elf[key] = entry
@@ -170,7 +171,7 @@ def record(
         _library_dir(recorder, folder, DEPTH, visited)
     for folder in PROGRAM_DIRS:
         for name in recorder.names(folder):
-            if name.startswith(("nvidia-", "nv-")):
+            if name.startswith(PROGRAM_NAMES):
                 recorder.add(f"{folder}/{name}")
     _firmware(recorder, roots)
     _config(recorder, [*shares, *SHARE])

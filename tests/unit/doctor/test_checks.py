@@ -321,12 +321,25 @@ def test_an_agent_that_may_not_be_asked_is_not_said_to_be_missing(
     assert part.health == "absent"
 
 
+@pytest.mark.parametrize("pids", [inside.HOST_PIDS, "pid:[4026532000]"])
+def test_a_virtual_machine_made_of_an_image_is_no_container(pids: str, tmp_path: Path) -> None:
+    """Its root still has .dockerenv, and is that of the kernel's first process."""
+    (tmp_path / "proc/self/ns").mkdir(parents=True)
+    (tmp_path / "proc/1").mkdir()
+    (tmp_path / ".dockerenv").touch()
+    (tmp_path / "proc/self/ns/pid").symlink_to(pids)
+    (tmp_path / "proc/1/root").symlink_to(tmp_path)
+
+    assert inside.is_container({}, str(tmp_path)) == (pids != inside.HOST_PIDS)
+
+
 @pytest.mark.parametrize(("root", "severity"), [("/", "note"), ("/host", "error")])
 def test_a_container_needs_no_nodes_of_gpus_that_it_was_not_given(
     root: str, severity: str, lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pod of the agent looks at the host's folder, where a missing node is one."""
     monkeypatch.setattr(inside, "MARKS", ("proc",))
+    monkeypatch.setattr(inside, "HOST_PIDS", "another")
     looked_at = node(lab)
     looked_at.roots = Roots(driver_root=root, dev_root=root)
     missing = parts.findings_of(

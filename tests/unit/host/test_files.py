@@ -285,6 +285,21 @@ def test_program_behind_a_link_is_mounted_under_its_own_name(tmp_path: Path) -> 
     assert file.host_path == f"{host.driver}/usr/lib/nvidia/current/nvidia-smi"
 
 
+def test_a_script_stands_for_the_program_that_it_starts(tmp_path: Path) -> None:
+    """A host of which /usr/bin has scripts for the programs of the driver's own folder."""
+    host = HostTree(tmp_path)
+    host.write("driver/usr/bin/nvidia-smi", "#!/bin/sh\nexec .../nvidia-smi", mode=0o755)
+    host.write("driver/usr/bin/nvidia-debugdump", "#!/bin/sh\n", mode=0o755)
+    host.write("driver/usr/local/nvidia/bin/nvidia-smi", elf_bytes(""), mode=0o755)
+
+    with Tree(str(host.driver)) as tree:
+        smi, debugdump = binaries.find_binaries(tree, host.roots, Findings())
+
+    assert smi.container_path == "/usr/bin/nvidia-smi"
+    assert smi.host_path == f"{host.driver}/usr/local/nvidia/bin/nvidia-smi"
+    assert debugdump.host_path == f"{host.driver}/usr/bin/nvidia-debugdump"
+
+
 def test_only_gsp_firmware_is_included_and_each_file_once(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.write("sys/module/firmware_class/parameters/path", "/lib/firmware\n")

@@ -43,7 +43,7 @@ def ask(connection: socket.socket, verb: str) -> Json:
     return messages.value_of(messages.receive(connection), 1)
 
 
-def test_the_library_is_initialized_once_and_shut_down_at_the_end() -> None:
+def test_the_library_is_initialized_once() -> None:
     library = PythonNvml(GPU)
 
     with serving(library) as connection:
@@ -55,7 +55,7 @@ def test_the_library_is_initialized_once_and_shut_down_at_the_end() -> None:
 
     assert isinstance(report, dict)
     assert report["driver_version"] == "580.159.04"
-    assert library.journal == ["init", "shutdown"]
+    assert library.journal == ["init"]  # the end of the process closes the handles
 
 
 class NoCuda(PythonNvml):
@@ -80,7 +80,7 @@ def test_an_error_names_the_call_and_the_next_request_initializes_again() -> Non
         library.broken = False
         ask(connection, "report")
 
-    assert library.journal == ["init", "shutdown", "init", "shutdown"]
+    assert library.journal == ["init", "shutdown", "init"]
 
 
 class Uninitialized(PythonNvml):
