@@ -21,17 +21,22 @@ from nvct.errors import HostError
 from nvct.sim.native import build
 from tests.gpu import machine, nvml_calls
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 PYTHONS = ("3.11", "3.12", "3.13")
 PLATFORMS = ("manylinux_2_28", "manylinux_2_27", "manylinux_2_17", "manylinux2014", "manylinux1")
 LIMIT = 40 << 20
 
 
-def make(kit: Path, hot: Path) -> int:
+def make(kit: Path, hot: Path, pythons: Sequence[str] = PYTHONS) -> int:
     """Build the kit in a folder, and return its size in bytes.
 
     Args:
         kit: the folder; its archives are replaced.
         hot: nvct-hot, as `make static` builds it.
+        pythons: releases of Python that the kit is for.
 
     Raises:
         HostError: a wheel cannot be had, or two releases of one; the kit is larger than LIMIT.
@@ -45,7 +50,7 @@ def make(kit: Path, hot: Path) -> int:
             path.chmod(0o755)
         shutil.copy2(hot, programs)
         build.ship(programs / machine.NATIVE)
-        unpack(download(work / "downloads"), work / "wheels")
+        unpack(download(work / "downloads", pythons), work / "wheels")
         nvml_calls.install(work / "wheels/any/site-packages/pynvml.py")
         for folder in ("wheels", "programs"):
             with tarfile.open(kit / f"{folder}.tar.xz", "w:xz", preset=6) as archive:
@@ -56,7 +61,7 @@ def make(kit: Path, hot: Path) -> int:
     return size
 
 
-def download(folder: Path) -> list[Path]:
+def download(folder: Path, pythons: Sequence[str]) -> list[Path]:
     """Download the wheels of nvct's dependencies, those of the agents too, for each Python.
 
     Raises:
@@ -67,7 +72,7 @@ def download(folder: Path) -> list[Path]:
     ]
     wanted = [*project["dependencies"], *project["optional-dependencies"]["agent"]]
     platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_x86_64")]
-    for version in PYTHONS:
+    for version in pythons:
         done = subprocess.run(
             [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
              "--only-binary=:all:", "--implementation=cp", f"--python-version={version}",

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zlib
 from typing import NamedTuple
 
 from nvct.host.snapshot.redaction import Redactor, cleaned
@@ -156,18 +157,16 @@ def ask(part: Part, folder: Path, limit_s: float) -> tuple[int, str]:
 
 def read(path: Path) -> dict[str, str]:
     """Return the texts of an archive by name; one that was cut off is read as far as it goes."""
-    data = b""
-    with gzip.open(path) as file:
-        try:
-            while chunk := file.read(1 << 16):
-                data += chunk
-        except EOFError:
-            pass
+    raw, data = path.read_bytes(), b""
+    while raw:
+        member = zlib.decompressobj(31)  # a gzip header
+        text = member.decompress(raw)
+        raw, data = member.unused_data, data + (text if member.eof else b"")
     texts = {}
     with tarfile.open(fileobj=io.BytesIO(data + bytes(2 * tarfile.BLOCKSIZE))) as archive:
-        for member in archive:
-            content = archive.extractfile(member)
-            texts[member.name] = content.read().decode() if content else ""
+        for entry in archive:
+            content = archive.extractfile(entry)
+            texts[entry.name] = content.read().decode() if content else ""
     return texts
 
 

@@ -43,15 +43,12 @@ def test_two_calls_are_one_process_and_one_initialization(session: NvmlSession, 
     assert pid != os.getpid()
 
 
-def test_closing_shuts_down_and_reaps_and_the_next_call_starts_a_new_worker(
-    session: NvmlSession, log: Path
-) -> None:
+def test_closing_reaps_and_the_next_call_starts_a_new_worker(session: NvmlSession) -> None:
     session.check()
     pid = pid_of(session)
 
     session.close()
 
-    assert entries(log)[-1] == ("shutdown", pid)
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
     session.close()

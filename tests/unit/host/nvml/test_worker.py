@@ -155,7 +155,7 @@ def test_a_closed_session_ends_the_worker() -> None:
 
         worker.serve(worker_end, PATH, lambda _path: library)
 
-    assert library.journal == ["init", "shutdown"]
+    assert library.journal == ["init"]  # nvmlShutdown would wait for the thread of the events
 
 
 def test_each_verb_has_its_function() -> None:
