@@ -91,13 +91,13 @@ def needed(programs: Sequence[Path]) -> list[Path]:
     return list(libraries.values())
 
 
-def _runtime(folders: Sequence[str]) -> Path:
-    for name in RUNTIMES:
+def _runtime(folders: Sequence[str], names: Sequence[str] = RUNTIMES) -> Path:
+    for name in names:
         path = rootfs.find_program(name, folders)
         if path is not None:
             return path
     raise ContainerNotPossibleError(
-        f"no {' or '.join(RUNTIMES)} on this host", hint="carry one: python -m tests.gpu carry"
+        f"no {' or '.join(names)} on this host", hint="carry one: python -m tests.gpu carry"
     )
 
 
@@ -123,15 +123,23 @@ class Tools:
         # A machine's own busybox may be linked dynamically; the carried one is not.
         self.programs = (str(carry), *folders)
         self.hot = str(carry / "nvct-hot") if (carry / "nvct-hot").exists() else ""
-        self.runtime = _runtime((*folders, str(carry)))
-        if self.runtime.parent == carry:
-            self.runtime = self._wrap(carry)
+        self.carry, self._folders = carry, (*folders, str(carry))
+        self.runtime = self.runtime_of()
 
-    def _wrap(self, carry: Path) -> Path:
-        """Start the carried runtime with its carried libraries."""
-        script = self.work / "bin" / self.runtime.name
+    def runtime_of(self, *names: str) -> Path:
+        """Return the first runtime that is here, of all or of some.
+
+        Raises:
+            ContainerNotPossibleError: there is none.
+        """
+        runtime = _runtime(self._folders, names or RUNTIMES)
+        return self._wrap(runtime) if runtime.parent == self.carry else runtime
+
+    def _wrap(self, runtime: Path) -> Path:
+        """Start a carried runtime with its carried libraries."""
+        script = self.work / "bin" / runtime.name
         script.parent.mkdir(exist_ok=True)
-        script.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={carry}/lib exec {self.runtime} "$@"\n')
+        script.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={self.carry}/lib exec {runtime} "$@"\n')
         script.chmod(0o755)
         return script
 

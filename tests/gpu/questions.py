@@ -15,16 +15,17 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-from nvct.errors import NvctError
+from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import NvmlSession
 from nvct.host.nvml.worker import VERBS
 from nvct.host.roots import Roots
-from tests.gpu import nvml_calls
+from tests.gpu import image, live, machine, nvml_calls
 from tests.gpu.record import NOT_HERE, save_json
 
 TYPE_CHECKING = False
@@ -38,15 +39,16 @@ COMMAND_S = 20
 AGENT_S = 30
 FACTS = (
     "uname -a", "cat /etc/os-release", "id", "cat /proc/self/status", "cat /proc/self/cgroup",
-    "cat /proc/self/mountinfo", "cat /proc/cmdline", "cat /proc/modules", "cat /proc/devices",
+    "grep -E 'nvidia|cgroup| / ' /proc/self/mountinfo", "lsmod", "cat /proc/filesystems", "cat /proc/devices",
     "cat /sys/kernel/security/lsm", "lscpu", "free -m", "lspci -nnvv -d 10de:", "ldconfig -p",
-    "ls -la / /dev /dev/dri /dev/nvidia-caps /run /var/run /usr/local /usr/local/nvidia",
+    "ls -la /dev/dri /dev/nvidia-caps /usr/bin/nvidia-* /usr/local/nvidia", "file -L /usr/bin/nvidia-smi",
+    "head -c 600 /usr/bin/nvidia-smi",
     "ls -laR /usr/local/nvidia", "unshare --user --map-root-user true", "unshare --mount true",
-    "dmesg", "zcat /proc/config.gz", "python3 --version", "gcc --version", "nvcc --version",
+    "dmesg | grep -iE 'nvidia|nvrm|xid'", "zcat /proc/config.gz", "python3 --version", "gcc --version", "nvcc --version",
     "ldd --version", "runc --version", "crun --version", "docker version", "podman version",
     "containerd --version", "systemctl is-system-running", "systemd-detect-virt",
     "which nvidia-smi nvidia-modprobe nvidia-persistenced nvidia-cuda-mps-control dcgmi nvidia-ctk",
-    "which nvidia-debugdump nv-fabricmanager nvidia-container-cli", "ps -eo pid,ppid,user,comm", 'env | grep -E "^(NVIDIA|CUDA|LD_|PATH=)"',
+    "which nvidia-debugdump nv-fabricmanager nvidia-container-cli", 'env | grep -E "^(NVIDIA|CUDA|LD_|PATH=)"',
 )  # fmt: skip
 QUERIES = (
     "", "-L", "-q", "-q -x", "-q -u", "topo -m", "topo -p", "--help", "--help-query-gpu",
@@ -67,15 +69,6 @@ BLOCKING = re.compile(r"suspend(_depth)?|registry\.bin|resource\d.*|rom|vpd|kmsg
 """Files that are no text, or that keep the reader."""
 TEXT_LIMIT = 64 << 10
 FIELD_IDS = range(1, 301)
-LOAD = """
-import sys, time, torch
-a = torch.rand(8192, 8192, device="cuda", dtype=torch.bfloat16)
-torch.cuda.synchronize(); print("busy", flush=True)
-end = time.monotonic() + float(sys.argv[1])
-while time.monotonic() < end:
-    for _ in range(20): a @ a
-    torch.cuda.synchronize()
-"""
 LOAD_S = 25.0
 
 
@@ -214,13 +207,17 @@ def part_agents(folder: Path) -> str:
     return asyncio.run(agents.one_shot(folder, ROOTS, AGENT_S))
 
 
+def _check_containers() -> None:
+    """Raise NotHereError if no container can be made here."""
+    if os.geteuid() != 0:
+        raise NotHereError("containers are started as root")
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
+        raise NotHereError("no mount namespace can be made")
+
+
 def part_chain(_folder: Path) -> str:
     """The containers of `make gpu`."""
-    why = "" if os.geteuid() == 0 else "containers are started as root"
-    if not why and subprocess.run(["unshare", "--mount", "true"], check=False).returncode:
-        why = "no mount namespace can be made"
-    if why:
-        raise NotHereError(why)
+    _check_containers()
     words = ["--inside"] if SIMULATED in os.environ else []
     done = subprocess.run([sys.executable, "-m", "tests.gpu", *words], check=False)
     if done.returncode:
@@ -230,21 +227,50 @@ def part_chain(_folder: Path) -> str:
 
 def part_busy(folder: Path) -> str:
     """The same questions while PyTorch computes."""
-    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    load = subprocess.Popen(
-        ["python3", "-c", LOAD, str(LOAD_S)], env=env, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        if not load.stdout or load.stdout.readline() != "busy\n":
+    with live.load(LOAD_S) as works:
+        if not works:
             raise NotHereError("no PyTorch that can use the GPU")
         queries = ("", "pmon -c 2", "dmon -c 2", "-q -d PERFORMANCE,UTILIZATION,POWER,CLOCK",
                    "--query-compute-apps=pid,name,used_memory --format=csv")  # fmt: skip
         said = commands(folder, "smi", [f"{smi()} {query}".strip() for query in queries])
         commands(folder, "nvct", [f"{sys.executable} -m nvct.cli nvct ps"])
         return f"{said}; {part_nvml(folder)}"
+
+
+def part_image(folder: Path) -> str:
+    """Programs of CUDA in containers of an image, by each way in."""
+    _check_containers()
+    work = Path(tempfile.mkdtemp(prefix="nvct-image-"))
+    try:
+        carry = Path(os.environ.get("NVCT_GPU_CARRY") or machine.CARRY)
+        faults, summary = image.run(work, ROOTS, carry, folder / "containers.txt")
     finally:
-        load.kill()
-        load.wait()
+        machine.remove(work)
+    if faults:
+        raise HostError(f"{len(faults)} containers went wrong: {', '.join(faults)}", hint=summary)
+    return summary or "all containers see the GPUs"
+
+
+def part_compare(folder: Path) -> str:
+    """Metrics beside nvidia-smi, idle and busy; what the agent costs."""
+    return asyncio.run(live.compare(folder, ROOTS, smi()))
+
+
+def part_mps(folder: Path) -> str:
+    """An MPS control daemon of our own."""
+    if not shutil.which("nvcc"):
+        raise NotHereError("no CUDA, whose programs are MPS's clients")
+    said = live.mps(folder, smi())
+    if not said:
+        raise NotHereError("no nvidia-cuda-mps-control")
+    return said
+
+
+def part_fault(folder: Path) -> str:
+    """An illegal address in a kernel, which harms nothing but its process."""
+    if not shutil.which("nvcc"):
+        raise NotHereError("no CUDA to fail")
+    return live.fault(folder, ROOTS)
 
 
 def each_gpu() -> Iterator[tuple[int, object]]:

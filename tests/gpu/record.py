@@ -55,9 +55,13 @@ PARTS = (
     Part("trees", 40),
     Part("agents", 60),
     Part("chain", 150),
+    Part("image", 150),
     Part("busy", 60),
+    Part("compare", 90),
+    Part("mps", 90),
     Part("fields", 60),
-    Part("every", 90),
+    Part("every", 30),
+    Part("fault", 60),
 )
 
 

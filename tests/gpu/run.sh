@@ -17,7 +17,7 @@ for python in python3 python3.12 python3.13 python3.11 none; do
 done
 [ "$python" != none ] || { echo "no Python 3.11, 3.12 or 3.13 here" >&2; exit 2; }
 
-work=$(mktemp -d)
+work=$(mktemp -d) && chmod 755 "$work" # user namespaces enter it
 trap 'rm -rf "$work"' EXIT
 trap 'exit 143' HUP INT TERM
 for archive in wheels programs; do
