@@ -3,7 +3,8 @@
 
 CUDA images name `lib64` and `lib` of /usr/local/nvidia in LD_LIBRARY_PATH, and its `bin` in PATH.
 `lib` contains the 32-bit libraries. `share` contains files that programs look up at a fixed path,
-`lib64` also Xorg's modules: containers get both by single mounts of the view's files.
+`lib64` also Xorg's modules: containers get both by single mounts of the view's files. Such a file of a
+driver in /usr/local/nvidia itself, which the view covers in a container, keeps its place.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from nvct.host.model import Capability
 
 COMPAT32: Capability = "compat32"
+COVERED = "/usr/local/nvidia/"
 NOT_HELD = ("socket", "directory")
 _LIBRARY_DIR = re.compile(r"/(?:usr/)?lib(?:32|64)?/(?:[a-z0-9_]+-linux-gnu[a-z0-9]*/)?")
 _DATA_DIR = re.compile(r"/(?:usr/(?:local/)?share|etc|usr/lib|lib)/")
@@ -56,6 +58,8 @@ def _path(file: DriverFile) -> str:
             return f"bin/{name}"
         case "module":
             return "lib64/" + _LIBRARY_DIR.sub("", file.container_path, count=1).lstrip("/")
+    if file.container_path.startswith(COVERED):
+        return file.container_path.removeprefix(COVERED)
     return "share/" + _DATA_DIR.sub("", file.container_path, count=1).lstrip("/")
 
 

@@ -57,6 +57,7 @@ from numba import cuda
 def add(x): x[cuda.grid(1)] += 1
 x = cuda.to_device(numpy.zeros(1024, dtype=numpy.float32)); add[4, 256](x); print(x.copy_to_host().sum())
 """
+SCRIPT = 'echo "$0" > /tmp/a.py && python3 /tmp/a.py'  # compilers of kernels read their source
 GCC = """
 echo 'int cuInit(unsigned); int main(void) { return cuInit(0); }' > /tmp/a.c
 folder=$(dirname "$(ldconfig -p | sed -n 's/.*libcuda.so.1 .*=> //p' | head -n 1)")
@@ -77,9 +78,9 @@ PROGRAMS = (
     Program("params", ["cat", "/proc/driver/nvidia/params"], "ModifyDeviceFiles: 0"),
     Program("cuda", ["python3", "-I", CUDA_CALL], "the same bytes"),
     Program("gcc", ["sh", "-c", GCC], "cuInit by gcc -lcuda: 0"),
-    Program("torch", ["python3", "-c", TORCH], " 1 True"),
-    Program("triton", ["python3", "-c", TRITON], "1024.0"),
-    Program("numba", ["python3", "-c", NUMBA], "1024.0"),
+    Program("torch", ["sh", "-c", SCRIPT, TORCH], " 1 True"),
+    Program("triton", ["sh", "-c", SCRIPT, TRITON], "1024.0"),
+    Program("numba", ["sh", "-c", SCRIPT, NUMBA], "1024.0"),
 )
 
 

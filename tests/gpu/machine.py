@@ -138,6 +138,8 @@ class Tools:
     def _wrap(self, runtime: Path) -> Path:
         """Start a carried runtime with its carried libraries."""
         script = self.work / "bin" / runtime.name
+        if script.exists():  # and perhaps runs
+            return script
         script.parent.mkdir(exist_ok=True)
         script.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={self.carry}/lib exec {runtime} "$@"\n')
         script.chmod(0o755)

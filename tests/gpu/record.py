@@ -35,6 +35,8 @@ NOT_HERE = 77
 """The exit status of a part that this machine cannot have; its last line says why."""
 LOG = "log.txt"
 SERIAL = re.compile(r"(?i)((?:serial(?:[ _]number)?|pdi|guid)\s*[:=>]\s*)([^\s<,]+)")
+CUT_UUID = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}(-[0-9a-f]{4}){1,3}\b(?!-)")
+"""As nvidia-cuda-mps-control's ps prints it."""
 SERIAL_KEY = re.compile(r"(?i)(serial(_?number)?|pdi|guid)$")
 """Numbers of a board, which are no UUIDs: in texts of nvidia-smi, and as keys of JSON."""
 LEFT_OUT = "(left out)"
@@ -75,7 +77,8 @@ class Archive:
 
     def _clean(self, value: Any) -> Any:
         def text(text: str) -> str:
-            return SERIAL.sub(rf"\1{LEFT_OUT}", self._redactor.text(text))
+            text = CUT_UUID.sub(rf"\1-{LEFT_OUT}", self._redactor.text(text))
+            return SERIAL.sub(rf"\1{LEFT_OUT}", text)
 
         return cleaned(value, text, lambda key: SERIAL_KEY.search(key) is not None)
 

@@ -245,7 +245,11 @@ class _FarmLayout(Layout):
     def _find_links(self) -> None:
         """Add links that programs expect and links that replace mounts; remove old links."""
         links = view_links.placed(self._root, self._entries.links())
-        singles = {mount[0]: target for mount, target in self._entries.singles() if target}
+        singles = {
+            mount[0]: target
+            for mount, target in self._entries.singles()
+            if target and not self._is_in_view(mount[0])
+        }
         linked, any_exists = self._changes.link_all(
             (f"{self.mount_point}/{target}", path)
             for path, target in sorted({**links, **singles}.items())
@@ -291,7 +295,11 @@ class _FarmLayout(Layout):
 
     def _single_mounts(self) -> list[list[str]]:
         """Return the separate mounts whose mount point exists or can be created."""
-        mounts = [mount for mount in self._entries.of("mounts") if mount[0] not in self._linked]
+        mounts = [
+            mount
+            for mount in self._entries.of("mounts")
+            if mount[0] not in self._linked and not self._is_in_view(mount[0])
+        ]
         if not mount_points.is_read_only(self._root):
             return mounts
         possible = [m for m in mounts if self._covered.above(m[0]) or self._root.stat(m[0])]
@@ -299,6 +307,10 @@ class _FarmLayout(Layout):
             if mount not in possible:
                 self._note(f"no {mount[0]}: the root is read-only")
         return possible
+
+    def _is_in_view(self, path: str) -> bool:
+        """Report whether the view covers a path: the view has such a file (`nvct.farm.layout`)."""
+        return path.startswith(f"{self.mount_point}/")
 
     def _mount(self) -> str:
         source = jsontext.quote(self._entries.table["view"])

@@ -46,7 +46,8 @@ static void set_limit(const char *device, const char *value, FILE *out)
         limits_mib[index] = *unit == 'G' ? n * 1024 : n;
 }
 
-/* Whole units only, as in the real program: 3840M is shown as 3G. */
+/* Whole units only, as in the real program: 3840M is shown as 3G; nothing where there is no limit
+ * (driver 580). */
 static void show_limit(const char *device, FILE *out)
 {
     unsigned index = 0;
@@ -54,7 +55,7 @@ static void show_limit(const char *device, FILE *out)
         fprintf(out, "Invalid parameters\n");
     else if (limits_mib[index] >= 1024)
         fprintf(out, "%lluG\n", limits_mib[index] / 1024);
-    else
+    else if (limits_mib[index])
         fprintf(out, "%lluM\n", limits_mib[index]);
 }
 
@@ -128,7 +129,7 @@ bool run_commands(char *text, FILE *out)
         else if (strcmp(name, "get_server_list") == 0)
             show_servers(out);
         else
-            fprintf(out, "Unknown command: %s\n", name);
+            fprintf(out, "Unknown command \"%s\"\n", name);
     }
     return false;
 }
