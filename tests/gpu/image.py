@@ -75,7 +75,7 @@ class Program(NamedTuple):
 
 PROGRAMS = (
     Program("smi", ["nvidia-smi", "-L"], "UUID: GPU-"),
-    Program("params", ["cat", "/proc/driver/nvidia/params"], "ModifyDeviceFiles: 0"),
+    Program("params", ["cat", "/proc/driver/nvidia/params"], "ModifyDeviceFiles: "),
     Program("cuda", ["python3", "-I", CUDA_CALL], "the same bytes"),
     Program("gcc", ["sh", "-c", GCC], "cuInit by gcc -lcuda: 0"),
     Program("torch", ["sh", "-c", SCRIPT, TORCH], " 1 True"),

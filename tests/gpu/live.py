@@ -133,6 +133,7 @@ async def idle(folder: Path, roots: Roots) -> str:
             await asyncio.sleep(5)
             before = cpu_s(process.pid)
             await asyncio.sleep(IDLE_S)
+            save_json(folder / "memory.json", rollups(process.pid))
             share = (cpu_s(process.pid) - before) / IDLE_S
             return f"agent idle: {100 * share:.2f} % of a core, {pss_mib(process.pid):.1f} MiB"
         finally:
@@ -160,8 +161,18 @@ def cpu_s(pid: int) -> float:
 
 def pss_mib(pid: int) -> float:
     """Return the proportional set size of a process and its descendants, in MiB."""
-    texts = [Path(f"/proc/{p}/smaps_rollup").read_text() for p in family(pid)]
+    texts = rollups(pid).values()
     return sum(int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in texts) / 1024
+
+
+def rollups(pid: int) -> dict[str, str]:
+    """Return the kernel's sums of the memory of a process and its descendants, by pid and name."""
+    return {
+        f"{p} {Path(f'/proc/{p}/comm').read_text().strip()}": Path(
+            f"/proc/{p}/smaps_rollup"
+        ).read_text()
+        for p in family(pid)
+    }
 
 
 def mps(folder: Path, smi: str) -> str:
