@@ -3,8 +3,8 @@
 
 CUDA images name `lib64` and `lib` of /usr/local/nvidia in LD_LIBRARY_PATH, and its `bin` in PATH.
 `lib` contains the 32-bit libraries. `share` contains files that programs look up at a fixed path,
-`lib64` also Xorg's modules: containers get both by single mounts of the view's files. Such a file of a
-driver in /usr/local/nvidia itself, which the view covers in a container, keeps its place.
+`lib64` also Xorg's modules: containers get both by single mounts of the view's files. Such a file
+of a driver in /usr/local/nvidia itself, which the view covers in a container, keeps its place.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ import pytest
 
 from nvct.errors import HostError
 from nvct.host.snapshot.redaction import Redactor
-from nvct.sim import container_support
+from nvct.sim import container_support, replay
+from nvct.spec import generate
 from tests.gpu import kit, machine, nvml_calls, questions, record
 
 TYPE_CHECKING = False
@@ -209,3 +210,41 @@ def test_the_kit_records_a_simulated_node_without_a_network(tmp_path: Path) -> N
     assert "nvidia.com/gpu.count=8" in texts["agents/labels.txt"]
     assert "DCGM_FI_DEV_GPU_UTIL" in texts["agents/metrics.txt"]
     assert texts["agents/plugin.json"].count("Healthy") == 8
+
+
+RECORDED = sorted(Path(__file__).with_name("recorded").glob("*.tar.gz"))
+
+
+@pytest.fixture(params=RECORDED, ids=lambda path: path.name.split(".")[0])
+def texts(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Return the texts of a committed record."""
+    return record.read(request.param)
+
+
+def test_a_committed_record_is_whole_and_has_no_secret(texts: dict[str, str]) -> None:
+    everything = "\n".join(texts.values())
+
+    assert {part.name for part in record.PARTS} < {name.split("/")[0] for name in texts}
+    assert re.findall(r"\b(?:GPU|MIG)-(?!0000)[0-9a-f]{8}", everything) == []
+    assert re.findall(r"Serial Number\s*: \d+", everything) == []
+
+
+def test_a_recorded_host_gives_containers_the_drivers_own_programs(
+    texts: dict[str, str], tmp_path: Path
+) -> None:
+    """The H200's driver is in /usr/local/nvidia, and /usr/bin has scripts that start it."""
+    prefix = "snapshot/host/"
+    for name in [name for name in texts if name.startswith(prefix)]:
+        path = tmp_path / name.removeprefix(prefix)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(texts[name])
+
+    with replay.opened(str(tmp_path)) as opened:
+        spec, warnings = replay.spec(opened, "auto", generate.Options(node_numbers=True))
+
+    mounts = {
+        mount["containerPath"]: mount["hostPath"] for mount in spec["containerEdits"]["mounts"]
+    }
+    assert mounts["/usr/bin/nvidia-smi"] == "/usr/local/nvidia/bin/nvidia-smi"
+    assert [name for name in mounts if "libcuda.so" in name]
+    assert warnings == []

@@ -43,6 +43,8 @@ def file(
         ("/etc/vulkan/icd.d/nvidia_icd.json", "config", "graphics",
          "share/vulkan/icd.d/nvidia_icd.json"),
         ("/usr/share/nvidia/nvoptix.bin", "config", "graphics", "share/nvidia/nvoptix.bin"),
+        # Of a driver in the folder that the view covers in containers.
+        ("/usr/local/nvidia/firmware/gsp.bin", "firmware", "utility", "firmware/gsp.bin"),
         (f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin", "firmware", "",
          f"share/firmware/nvidia/{VERSION}/gsp_ga10x.bin"),
     ],

@@ -194,6 +194,20 @@ def test_the_driver_is_one_mount_without_a_hook(image: Image) -> None:
     assert outcome.notes == ["layout farm at /usr/local/nvidia"]
 
 
+def test_a_file_below_the_mount_point_is_in_the_view(image: Image) -> None:
+    """A driver in /usr/local/nvidia: a mount below the view, which is read-only, cannot be made."""
+    path = "/usr/local/nvidia/firmware/gsp.bin"
+    mount = json.dumps({"destination": path, "source": f"{VIEW}/firmware/gsp.bin"})
+    for root in ("usr/bin", "usr/local/nvidia"):  # an image with an empty folder, too
+        (image.root / root).mkdir(parents=True, exist_ok=True)
+
+        outcome = image.glibc().create(table(mounts={"compute": [[path, mount]]}))
+
+        assert outcome.mounts[-1] == outcome.view
+        assert not [m for m in outcome.mounts if m["destination"] == path]
+        assert not image.linked(path)
+
+
 def test_the_linker_finds_the_drivers_library_before_the_images_own(image: Image) -> None:
     image.glibc(libcuda_so_1="/opt/stub/libcuda.so.1").create()
 
