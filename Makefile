@@ -8,7 +8,7 @@ SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 # Each worker, and each Python that a test starts, would compile the tests' modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-kubernetes test kubernetes crio record-peer check fmt golden bench fuzz gpu gpu-kit install static test-static deb rpm bundle image manifests ci ci-full clean
+.PHONY: help setup demo demo-kubernetes test kubernetes crio record-peer check fmt golden bench fuzz gpu gpu-kit likeness install static test-static deb rpm bundle image manifests ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -103,6 +103,10 @@ gpu: setup ## the whole chain on this machine's GPU, without network (SIM=1: on 
 gpu-kit: setup static ## build the folder with which tests/gpu/run.sh records a machine without a network
 	@bash tests/support/packages.sh runc crun busybox-static
 	@$(BIN)/python -m tests.gpu kit build/gpu-kit build/static/nvct-hot
+
+likeness: setup ## list what a simulated GPU answers otherwise than the real one of RECORD=FILE
+	@test -n "$(RECORD)" || { echo "say which record: make likeness RECORD=tests/gpu/recorded/..." >&2; exit 2; }
+	@$(SUDO) $(BIN)/python -m tests.gpu likeness $(RECORD)
 
 install: setup ## put everything below DESTDIR, as the packages do
 	@tree=$$(mktemp -d) && trap 'rm -rf "$$tree"' EXIT && sh packaging/tree.sh "$$tree" && \

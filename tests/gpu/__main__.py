@@ -9,6 +9,7 @@ from the folder that NVCT_GPU_CARRY names, by default tests/gpu/carry, which
     python -m tests.gpu --sim    on a simulated node: everything but the CUDA calls
     python -m tests.gpu carry    fill the folder
     python -m tests.gpu kit KIT HOT          build the GPU kit (make gpu-kit)
+    python -m tests.gpu likeness FILE        compare a simulated node with a record (make likeness)
     python -m tests.gpu record FILE [--sim]  record this machine; tests/gpu/run.sh starts it
 
 What it prints is redacted: UUIDs are hashed, the PCI bus ids stay. Exit status: 0 all is right,
@@ -26,7 +27,7 @@ from nvct.errors import NvctError, line
 from nvct.host.roots import Roots
 from nvct.sim import attach, tree
 from nvct.sim.native import build
-from tests.gpu import chain, machine, record
+from tests.gpu import chain, likeness, machine, record
 
 REPOSITORY = Path(__file__).parents[2]
 PROFILE = "h100"
@@ -64,6 +65,10 @@ def main(argv: list[str]) -> int:
                 return record.run(Path(file), work)
             case ["record", file, "--sim"]:
                 return simulated(work, carry, ["record", file], "/")
+            case ["likeness", file]:
+                return compared(work, carry, Path(file))
+            case ["parts", file]:
+                return record.run(Path(file), work, likeness.PARTS)
         print(__doc__)
         return 1
     except NvctError as error:
@@ -85,13 +90,26 @@ def real(work: Path, carry: Path, roots: Roots) -> int:
     return chain.run(roots, machine.Tools(work, carry), simulated=False)
 
 
-def simulated(work: Path, carry: Path, words: list[str], driver_root: str) -> int:
+def compared(work: Path, carry: Path, real: Path) -> int:
+    """Print how a simulated node differs from a record of a real one."""
+    file, texts = work / "simulated.tar.gz", record.read(real)
+    words = ["parts", str(file)]
+    status = simulated(work, carry, words, "/", likeness.profile_of(texts))
+    if status == 0:
+        found = likeness.differences(texts, record.read(file))
+        print(*found, f"{len(found)} differences", sep="\n")
+    return status
+
+
+def simulated(
+    work: Path, carry: Path, words: list[str], driver_root: str, profile: str = PROFILE
+) -> int:
     """Run this program on a simulated node, in a private mount namespace."""
     if (carried := carry / machine.NATIVE).exists():
         build.SHIPPED = carried
     node = tree.create(
         f"gpu-{os.getpid()}",
-        PROFILE,
+        profile,
         base=work / "nodes",
         native_cache=REPOSITORY / ".cache/native",
     )

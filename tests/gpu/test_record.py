@@ -248,3 +248,21 @@ def test_a_recorded_host_gives_containers_the_drivers_own_programs(
     assert mounts["/usr/bin/nvidia-smi"] == "/usr/local/nvidia/bin/nvidia-smi"
     assert [name for name in mounts if "libcuda.so" in name]
     assert warnings == []
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.split(".")[0])
+def test_the_simulated_gpu_is_like_the_recorded_one(path: Path) -> None:
+    """All that nvct says of a GPU is the same; NVML answers more functions that nvct never calls."""
+    if reason := container_support.can_run_containers():
+        pytest.skip(reason)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu", "likeness", path],
+        cwd=machine.REPOSITORY, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    kinds = re.findall(r"^(value|fact|label|metric) (\S+): real", done.stdout, re.MULTILINE)
+    assert kinds == [("fact", "mig.profiles")]  # numbers of decoders and such, which differ
+    assert len(re.findall(r"^function ", done.stdout, re.MULTILINE)) < 40

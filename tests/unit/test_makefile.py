@@ -20,6 +20,7 @@ RUN_BY = {
     "golden": ("--update-golden", "tests/startup/test_modules.py"),
     "fuzz": ("tests.fuzz", "tests/fuzz/test_fuzz.py"), "gpu": ("tests.gpu", "tests/gpu/test_gpu.py"),
     "gpu-kit": ("kit", "tests/gpu/test_record.py"),
+    "likeness": ("likeness", "tests/gpu/test_record.py"),
     "install": ("packaging/install.sh", "packaging/deb/debian/rules"),
     "deb": ("packaging/deb/build.sh", "tests/support/debian_root.py"),
     "rpm": ("packaging/rpm/build.sh", "tests/integration/test_packages.py"),
