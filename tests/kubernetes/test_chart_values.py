@@ -16,7 +16,7 @@ from nvct.agent.mig_manager import options
 from nvct.cli.install import install
 from nvct.errors import ContainerNotPossibleError
 from nvct.version import __version__
-from tests.kubernetes import audit, chart_values, programs
+from tests.kubernetes import audit, chart_values, programs, reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -191,6 +191,18 @@ def test_the_chart_is_well_formed_with(values: Mapping[str, Any]) -> None:
         containers = [*spec.get("initContainers", ()), *spec["containers"]]
         mounts = [mount for one in containers for mount in one.get("volumeMounts", ())]
         assert {mount["name"] for mount in mounts} == volumes, name
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_each_container_without_privilege_has_the_engines_system_call_filter(
+    values: Mapping[str, Any],
+) -> None:
+    """Also those of hooks and of `helm test`."""
+    placed = [*reach.containers(rendered(values).values())]
+    assert {each.owner.partition(" ")[0] for each in placed} == {"DaemonSet", "Job", "Pod"}
+    for each in placed:
+        if not each.context.get("privileged"):
+            assert each.context["seccompProfile"] == {"type": "RuntimeDefault"}, each.owner
 
 
 def test_the_manifests_are_those_of_the_chart(tmp_path: Path) -> None:

@@ -77,14 +77,19 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* Of a container that works as root without any right of root but to own root's files. */}}
-{{- define "nvct.noRights" -}}
+{{/* Of a container without any right of root but to own root's files. */}}
+{{- define "nvct.plain" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 seccompProfile:
   type: RuntimeDefault
+{{- end }}
+
+{{/* The same, where the container uses files of the host. */}}
+{{- define "nvct.noRights" -}}
+{{ include "nvct.plain" . }}
 seLinuxOptions: # sockets and files of the host; without SELinux it has no effect
   type: spc_t
 {{- end }}
