@@ -94,6 +94,9 @@ refuses, because all of its values speak of these config files. */}}
 {{- if and $usesNames (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) }}
 {{- fail (printf "cdi.enabled=true needs Kubernetes 1.29 or later; this is %s, whose kubelet ignores CDI names: pods would get no GPU. Set cdi.enabled=false." .Capabilities.KubeVersion.Version) }}
 {{- end }}
+{{- if and (include "nvct.evicts" .) (not (include "nvct.hasPolicies" .)) }}
+{{- fail (printf "migManager.evictPods=true needs Kubernetes 1.30 or later; this is %s, which cannot limit the agent's evictions to pods of its own node. Set migManager.evictPods=false, and drain a node before its MIG devices change." .Capabilities.KubeVersion.Version) }}
+{{- end }}
 {{- end }}
 
 {{- define "nvct.refused" -}}
