@@ -53,7 +53,7 @@ def guarded(node: Cluster) -> Iterator[Cluster]:
     labels = {CONFIG: "all-disabled"}
     metadata = {"name": OTHER, "labels": labels, "annotations": {"example.com/note": "x"}}
     node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": metadata, "spec": spec})
-    places = {ON_OTHER: {"nodeName": OTHER}, ON_NODE: {"nodeName": NODE},
+    places: dict[str, Object] = {ON_OTHER: {"nodeName": OTHER}, ON_NODE: {"nodeName": NODE},
               NOWHERE: {"nodeSelector": {"kubernetes.io/hostname": "none"}}}  # fmt: skip
     for name, place in places.items():
         node.api.create(PODS, Pod(script="sleep 600", spec=place).manifest(name))

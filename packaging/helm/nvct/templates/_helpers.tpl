@@ -269,7 +269,7 @@ resource.k8s.io/v1beta1
   mountPath: {{ .Values.toolkit.installDir }}
 - name: run
   mountPath: /run/nvct-agent
-{{- if .Values.toolkit.policy }}
+{{- if include "nvct.policy" . }}
 - name: policy
   mountPath: /policy
 {{- end }}
@@ -292,9 +292,53 @@ resource.k8s.io/v1beta1
   hostPath:
     path: {{ .Values.toolkit.installDir }}
     type: DirectoryOrCreate
-{{- if .Values.toolkit.policy }}
+{{- if include "nvct.policy" . }}
 - name: policy
   configMap:
     name: {{ include "nvct.fullname" . }}-policy
 {{- end }}
+{{- end }}
+
+{{/* The rules of the policy, as TOML, "" for none; docs/kubernetes.md says why these. */}}
+{{- define "nvct.policy" -}}
+{{- if ne .Values.toolkit.policy "auto" -}}
+{{- .Values.toolkit.policy -}}
+{{- else if include "nvct.givesByVariable" . -}}
+{{- .Files.Get "policy/images.toml" -}}
+{{- else -}}
+{{- .Files.Get "policy/variables.toml" -}}
+{{- if not (include "nvct.givesByAnnotation" .) }}
+{{ .Files.Get "policy/annotations.toml" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* How the agent's pods are given devices, as YAML: its tasks, and the device list strategies. They are variables,
+which precede the config file, so no config file can change them. */}}
+{{- define "nvct.giving" -}}
+{{- $given := dict -}}
+{{- range fromYamlArray (include "nvct.agentEnv" .) }}
+{{- $_ := set $given .name (.value | default "" | toString | nospace | splitList ",") }}
+{{- end -}}
+{{- toYaml (dict "tasks" $given.NVCT_AGENT_TASKS "strategies" $given.DEVICE_LIST_STRATEGY) -}}
+{{- end }}
+
+{{/* Why a pod's variable may be what the device plugin has given, "" if it cannot be. */}}
+{{- define "nvct.givesByVariable" -}}
+{{- $giving := include "nvct.giving" . | fromYaml -}}
+{{- if has "device-plugin" $giving.tasks -}}
+{{- range $giving.strategies -}}
+{{- if not (has . (list "cdi-annotations" "cdi-cri" "volume-mounts")) -}}
+the device list strategy is {{ . | default "not known here" }}{{ break }}
+{{- end -}}
+{{- end -}}
+{{- else if not (has "dra" $giving.tasks) -}}
+devicePlugin.enabled=false, and the variable may be how another device plugin gives GPUs
+{{- end -}}
+{{- end }}
+
+{{/* Not empty if the device plugin gives GPUs by annotations. */}}
+{{- define "nvct.givesByAnnotation" -}}
+{{- $giving := include "nvct.giving" . | fromYaml -}}
+{{- if and (has "device-plugin" $giving.tasks) (has "cdi-annotations" $giving.strategies) }}true{{ end -}}
 {{- end }}
