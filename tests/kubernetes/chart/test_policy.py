@@ -34,6 +34,8 @@ WORDS = (
     "--set=gfd.env[0].name=GFD_EXTRA_LABELS",
     "--set=gfd.env[0].value=ecc\\,pci",
     "--set=gfd.allowedLabels[0]=example.com/pool",
+    "--set=networkPolicy.egress.enabled=true",
+    "--set=networkPolicy.egress.apiServer[0]=10.96.0.1/32",
 )
 COUNT = "nvidia.com/gpu.count"
 ONLY_OWN = "may change only the Node that it runs on"

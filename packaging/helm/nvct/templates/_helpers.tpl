@@ -196,6 +196,11 @@ resource.k8s.io/v1beta1
 {{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) (include "nvct.listsPods" .) }}true{{ end -}}
 {{- end }}
 
+{{/* Not empty if a pod of the chart asks the API server; the uninstallation's Job always does. */}}
+{{- define "nvct.anyPodUsesApi" -}}
+{{- if or .Values.uninstall.enabled (include "nvct.usesApi" .) }}true{{ end -}}
+{{- end }}
+
 {{/* Not empty if the exporter asks for labels or UIDs of pods: by a value of the chart, or by a variable. */}}
 {{- define "nvct.listsPods" -}}
 {{- if .Values.dcgmExporter.enabled }}
