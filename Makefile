@@ -81,10 +81,11 @@ GOLDEN-help := tests/golden/help
 GOLDEN-hostile := tests/hostile/test_corpus.py tests/hostile/test_corpus_hooks.py
 GOLDEN-hosts := tests/hosts
 GOLDEN-kernel := tests/unit/kernel/test_declarations.py
+GOLDEN-reach := tests/kubernetes/test_reach.py
 GOLDEN-reasons := tests/unit/doctor/test_reasons.py
 GOLDEN-spec := tests/golden/spec
 GOLDEN-startup := tests/startup
-REWRITTEN := tests/golden tests/startup nvct/kernel/declared.py docs/reasons.md
+REWRITTEN := tests/golden tests/startup nvct/kernel/declared.py docs/reasons.md SECURITY.md
 KINDS := $(sort $(patsubst GOLDEN-%,%,$(filter GOLDEN-%,$(.VARIABLES))))
 golden: setup ## rewrite the golden files of one KIND from what the code does now, and show them
 	@test -n "$(GOLDEN-$(KIND))" || { echo "make golden KIND=one of: $(KINDS)" >&2; exit 2; }

@@ -176,7 +176,7 @@ class Agent:
 
     async def _listen(self) -> None:
         host, port = self.listen or ("", 0)
-        server = http.Server(self.status.answer)
+        server = http.Server(self.status.open_answer)
         try:
             port = await server.listen(host, port)
         except OSError as error:

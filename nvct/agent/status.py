@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's answers to GET, and to POST /yield on its own socket alone."""
+"""The agent's answers to GET, and to POST /yield on its own socket alone.
+
+On its port, which everybody in the cluster may reach, there are states without reasons and
+details: these name GPUs, pods and claims of all tenants.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +30,8 @@ if TYPE_CHECKING:
 JSON = "application/json"
 READY = ("listed", "written")
 """States of a task's parts: resources that the kubelet has listed, labels that were written."""
+ON_THE_NODE = "on the node, nvct agent --status says why"
+"""In place of a reason, on the port."""
 
 
 @dataclass
@@ -45,20 +51,25 @@ class Status:
     part: Part = "starting"
     health: Callable[[], dict[str, Json] | None] = lambda: None
 
-    def answer(self, request: Request) -> Answer:
+    def open_answer(self, request: Request) -> Answer:
         """Return the answer to anybody's request."""
+        return self.answer(request, in_full=False)
+
+    def answer(self, request: Request, *, in_full: bool = True) -> Answer:
+        """Return the answer to a request of root of this node, or one without reasons."""
         if request.method != "GET":
             return Answer(404, "there is only GET\n")
         if request.path in (probes := self._probes()):
             reason = probes[request.path]()
+            reason = reason if in_full or not reason else ON_THE_NODE
             return Answer(503, f"failed: {reason}\n") if reason else Answer(200, "ok\n")
         if request.path in ("/status", "/") and request.accepts_html:
             from nvct.agent.web import page
 
             title = f"nvct agent on {os.uname().nodename}"
-            return Answer(200, page.page(title, self.document()), page.KIND)
+            return Answer(200, page.page(title, self._shown(in_full)), page.KIND)
         if request.path == "/status":
-            return Answer(200, json.dumps(self.document(), indent=2) + "\n", JSON)
+            return Answer(200, json.dumps(self._shown(in_full), indent=2) + "\n", JSON)
         if request.path == "/metrics":
             return Answer(200, exposition.text(self.metrics()), exposition.CONTENT_TYPE)
         names = ", ".join(("/status", "/metrics", *self._probes()))
@@ -107,6 +118,18 @@ class Status:
                 for task in self.tasks
             ],
         }
+
+    def _shown(self, in_full: bool) -> dict[str, Any]:  # noqa: FBT001
+        """Return the document, or of it what names no GPU and no tenant."""
+        document = self.document()
+        if in_full:
+            return document
+        tasks = [
+            {key: task[key] for key in ("name", "state", "restarts")} for task in document["tasks"]
+        ]
+        nvml = {"state": document["nvml"]["state"]}
+        kept = {key: document[key] for key in ("version", "host", "pid", "state")}
+        return {**kept, "nvml": nvml, "tasks": tasks, "details": ON_THE_NODE}
 
     def metrics(self) -> Iterator[Family]:
         """Yield the metrics of the agent and its tasks."""

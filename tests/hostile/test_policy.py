@@ -3,16 +3,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import tomlkit
 
 from tests.support.host_tree import BUSES, HostTree
-from tests.support.policy_lab import HOSTS, cap, decided, nodes, part
+from tests.support.policy_lab import HOSTS, cap, decided, nodes, part, refusal
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
     from typing import Any
 
 V = "NVIDIA_VISIBLE_DEVICES="
@@ -63,6 +65,9 @@ def lab() -> Iterator[Lab]:
             "config": {"deviceNodes": [cap(1)]}, "all": nodes((195, 0), (195, 1)),
         },
     )  # fmt: skip
+    new_lab.spec(
+        "plugin.json", kind="k8s.device-plugin.nvidia.com/gpu", devices={UUID: nodes((195, 0))}
+    )
     new_lab.spec("common.json", kind="example.com/common", common=nodes((195, 0)))
     new_lab.spec("null.json", kind="acme.com/null", devices={
         "it": nodes((1, 3)), "mounted": mount("/dev/null"), "folder": mount("/dev"),
@@ -248,3 +253,100 @@ def test_the_default_kind_does_not_bypass_a_rule(lab: Lab, tmp_path: Path) -> No
         assert decided(lab, DENIED, mode="cdi", default_kind="example.com/other") == "deny", word
     lab.asks(V + "one")
     assert decided(lab, DENIED, mode="cdi", default_kind="example.com/other") == "allow"
+
+
+CHART = Path(__file__).parents[2] / "packaging/helm/nvct/policy"
+MODES = {"nvidia": "auto", "nvidia-cdi": "cdi", "nvidia-legacy": "legacy"}
+"""What the chart's runtimes do, by RuntimeClass."""
+IN_POD = {"cgroupsPath": "kubepods-besteffort-pod1.slice:cri-containerd:1"}
+IGNORED = ("all", "0", "0,1", f"{UUID},all", "none", "nvidia.com/gpu=0", "nvidia.com/gpu=all")
+"""Values that an image can have without knowing the node."""
+NAMED = (
+    UUID, f"{UUID},{HostTree.uuid(1)}", MIG, f"nvidia.com/gpu={UUID}", f"nvidia.com/gpu={MIG}",
+    f"k8s.device-plugin.nvidia.com/gpu={UUID}", f"runtime.nvidia.com/gpu={UUID}",
+)  # fmt: skip
+ASKING: dict[str, dict[str, str]] = {
+    "nothing": {},
+    "cdi": {"cdi.k8s.io/x": f"nvidia.com/gpu={UUID}"},
+    "plugin": {"cdi.k8s.io/x": f"k8s.device-plugin.nvidia.com/gpu={UUID}"},
+    "all": {"cdi.k8s.io/x": "nvidia.com/gpu=all"},
+}
+MOUNTS: dict[str, list[dict[str, str]]] = {
+    "nothing": [],
+    "uuid": [{"source": "/dev/null", "destination": f"{FOLDER}/{UUID}"}],
+    "name": [{"source": "/dev/null", "destination": f"{FOLDER}/cdi/nvidia.com/gpu/{UUID}"}],
+}
+
+
+def of_chart(*names: str) -> list[dict[str, Any]]:
+    """Return rules that the chart installs."""
+    text = "".join((CHART / f"{name}.toml").read_text() for name in names)
+    rules: list[dict[str, Any]] = [*tomlkit.parse(text).unwrap()["nvct"]["policy"]["rules"]]
+    return rules
+
+
+@pytest.mark.parametrize("mounts", MOUNTS)
+@pytest.mark.parametrize("asking", ASKING)
+@pytest.mark.parametrize("runtime_class", MODES)
+def test_no_pod_gets_a_gpu_that_it_did_not_request(
+    runtime_class: str, asking: str, mounts: str, lab: Lab
+) -> None:
+    """RuntimeClass, variable, annotation and mount, by the rules that the chart has by default."""
+    rules = of_chart("variables", "annotations")
+    values = ["", *IGNORED, *NAMED, UUID.upper(), f"MIG-{MIG_GPU}/1/0", f"0000:{BUSES[0]}:00.0"]
+    variables = [*([V + value] for value in values), ["CUDA_VERSION=9"]]
+    for env in variables:
+        lab.asks(*env, annotations={**POD, **ASKING[asking]}, mounts=MOUNTS[mounts], linux=IN_POD)
+        outcome = decided(lab, *rules, mode=MODES[runtime_class])
+        assert outcome in REFUSED, (env, outcome)
+
+
+@pytest.mark.parametrize("runtime_class", MODES)
+def test_what_an_image_may_say_is_ignored_and_a_named_gpu_fails_the_pod(
+    runtime_class: str, lab: Lab
+) -> None:
+    def outcomes(value: str, *names: str) -> str:
+        lab.asks(V + value, annotations=POD, linux=IN_POD)
+        return decided(lab, *of_chart(*names), mode=MODES[runtime_class])
+
+    for value in IGNORED:
+        assert outcomes(value, "variables", "annotations") == "nothing", value
+    for value in NAMED:
+        assert outcomes(value, "variables", "annotations") in REFUSED[:4], value
+    assert outcomes(UUID, "variables", "annotations") == "deny"
+    assert outcomes(UUID, "images") == "allow", "where variables must be believed"
+    assert outcomes("all", "images") == "nothing"
+
+
+def test_the_charts_rules_leave_containers_without_a_pod_alone(lab: Lab) -> None:
+    lab.asks(V + UUID, linux={"cgroupsPath": "/docker/x"})
+    assert decided(lab, *of_chart("variables", "annotations")) == "allow"
+
+
+def test_the_refusal_says_what_to_do(lab: Lab) -> None:
+    lab.asks(V + UUID, annotations=POD, linux=IN_POD)
+    error = refusal(lab, *of_chart("variables", "annotations"))
+    assert error.message == f"policy rule 'pods ask Kubernetes for GPUs' denies {V[:-1]}='{UUID}'"
+    assert error.hint == "remove the variable, and request nvidia.com/gpu or a claim"
+
+
+def test_annotations_are_believed_where_the_device_plugin_gives_them(lab: Lab) -> None:
+    lab.asks(annotations={**POD, **ASKING["plugin"]}, linux=IN_POD)
+    assert decided(lab, *of_chart("variables")) == "allow"
+    assert decided(lab, *of_chart("variables", "annotations")) == "nothing"
+
+
+def test_the_documented_rules_for_kai(lab: Lab) -> None:
+    """A namespace that they name may take GPUs by UUID; others, and images, get none."""
+    page = (CHART.parents[3] / "docs/policy.md").read_text()
+    block = page.partition("### Pods of KAI")[2].partition("```toml")[2].partition("```")[0]
+    rules: list[dict[str, Any]] = [*tomlkit.parse(block).unwrap()["nvct"]["policy"]["rules"]]
+
+    def outcome(value: str, namespace: str) -> str:
+        of_pod = {key: namespace if key.endswith("namespace") else POD[key] for key in POD}
+        lab.asks(V + value, annotations=of_pod, linux=IN_POD)
+        return decided(lab, *rules)
+
+    assert outcome(UUID, "team-a") == outcome(UUID, "notebooks-1") == "allow"
+    assert outcome(UUID, "team-b") == "deny"
+    assert outcome("all", "team-a") == outcome("all", "team-b") == "nothing"

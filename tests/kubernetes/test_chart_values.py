@@ -16,7 +16,7 @@ from nvct.agent.mig_manager import options
 from nvct.cli.install import install
 from nvct.errors import ContainerNotPossibleError
 from nvct.version import __version__
-from tests.kubernetes import audit, chart_values, programs
+from tests.kubernetes import audit, chart_values, programs, reach
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -191,6 +191,18 @@ def test_the_chart_is_well_formed_with(values: Mapping[str, Any]) -> None:
         containers = [*spec.get("initContainers", ()), *spec["containers"]]
         mounts = [mount for one in containers for mount in one.get("volumeMounts", ())]
         assert {mount["name"] for mount in mounts} == volumes, name
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_each_container_without_privilege_has_the_engines_system_call_filter(
+    values: Mapping[str, Any],
+) -> None:
+    """Also those of hooks and of `helm test`."""
+    placed = [*reach.containers(rendered(values).values())]
+    assert {each.owner.partition(" ")[0] for each in placed} == {"DaemonSet", "Job", "Pod"}
+    for each in placed:
+        if not each.context.get("privileged"):
+            assert each.context["seccompProfile"] == {"type": "RuntimeDefault"}, each.owner
 
 
 def test_the_manifests_are_those_of_the_chart(tmp_path: Path) -> None:
@@ -384,6 +396,24 @@ def test_who_may_connect_is_a_value() -> None:
     assert ("NetworkPolicy", "nvct") not in rendered({"networkPolicy": {"enabled": False}})
 
 
+def test_where_the_pods_may_connect_to_is_a_value() -> None:
+    name = ("NetworkPolicy", "nvct-egress")
+    assert name not in rendered({})
+    egress = {"enabled": True, "apiServer": ["10.96.0.1/32", "2001:db8::1/128"], "ports": [6443]}
+    objects = rendered({"networkPolicy": {"egress": egress}})
+    spec = objects[name]["spec"]
+    assert spec["policyTypes"] == ["Egress"]
+    blocks = [{"ipBlock": {"cidr": cidr}} for cidr in ("10.96.0.1/32", "2001:db8::1/128")]
+    assert spec["egress"] == [{"to": blocks, "ports": [{"port": 6443}]}]
+    selected = spec["podSelector"]["matchLabels"].items()
+    for (kind, _), each in objects.items():
+        if kind in ("DaemonSet", "Job"):
+            assert selected <= each["spec"]["template"]["metadata"]["labels"].items()
+    quiet = {task: {"enabled": False} for task in ("gfd", "condition", "migManager", "uninstall")}
+    objects = rendered({**quiet, "networkPolicy": {"egress": {"enabled": True}}})
+    assert "egress" not in objects[name]["spec"], "nothing asks the API server"
+
+
 def test_the_kubelet_asks_by_http_or_by_a_command() -> None:
     agent = agent_of(pod_of(rendered({})))
     assert agent["readinessProbe"]["httpGet"] == {"port": "agent", "path": "/readyz"}
@@ -564,6 +594,14 @@ def test_each_ignored_value_is_one_line_of_the_notes() -> None:
         (
             {"dcgmExporter": {"service": {"enabled": False}, "serviceMonitor": {"enabled": True}}},
             "dcgmExporter.serviceMonitor.enabled=true needs dcgmExporter.service.enabled=true.",
+        ),
+        (
+            {"networkPolicy": {"egress": {"enabled": True}}},
+            "networkPolicy.egress.enabled=true without networkPolicy.egress.apiServer would cut",
+        ),
+        (
+            {"networkPolicy": {"egress": {"enabled": True, "apiServer": ["10.0.0.1"]}}},
+            "at '/networkPolicy/egress/apiServer/0': '10.0.0.1' does not match",
         ),
         ({"toolkit": {"runtime": "podman"}}, "at '/toolkit/runtime': value must be one of"),
         ({"mig": {"strategy": "double"}}, "at '/mig/strategy': value must be one of"),

@@ -48,6 +48,18 @@ def test_other_ways_to_name_devices_are_taken(version: str, values: Mapping[str,
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("version", ["1.25.0", "1.29.15"])
+def test_evictions_without_a_limit_are_refused(version: str) -> None:
+    values = {"cdi": {"enabled": False}, "migManager": {"evictPods": True}}
+    done = template(version, values)
+    assert done.returncode != 0
+    sentence = f"migManager.evictPods=true needs Kubernetes 1.30 or later; this is v{version}"
+    assert sentence in done.stderr
+    off = {**values, "migManager": {"evictPods": True, "enabled": False}}
+    assert template(version, off).returncode == 0
+    assert template("1.30.0", values).returncode == 0
+
+
 def objects_of_test(version: str, dra: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the objects of `helm test`, the pod last."""
     done = template(version, {"dra": {"enabled": True, **dra}})

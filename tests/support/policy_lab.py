@@ -16,7 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from nvct.container.decide import Decision
     from nvct.container.plan.model import Plan
+    from nvct.errors import NvctError
     from tests.support.shim_lab import Lab
 
 
@@ -79,13 +81,24 @@ def outcome(
 
 def decided(lab: Lab, *rules: dict[str, object], default: str = "allow", **values: object) -> str:
     """Return the decision about the lab's container, under rules and configured values."""
-    host = HOSTS.setdefault(id(lab), Compiled(lab))
-    policy = parse({"default": default, "rules": list(rules)}, "/c")
-    config = load(str(lab.config_toml)).replaced(**values, policy=policy)
-    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
-    decision = decide(bundle, config, host)
+    decision = _decision(lab, *rules, default=default, **values)
     if isinstance(decision.error, NotPermittedError):
         return "deny"
     if decision.error is not None:
         return decision.error.code
     return "nothing" if decision.request is None else "allow"
+
+
+def refusal(lab: Lab, *rules: dict[str, object]) -> NvctError:
+    """Return why the lab's container is refused."""
+    error = _decision(lab, *rules, default="allow").error
+    assert error is not None
+    return error
+
+
+def _decision(lab: Lab, *rules: dict[str, object], default: str, **values: object) -> Decision:
+    host = HOSTS.setdefault(id(lab), Compiled(lab))
+    policy = parse({"default": default, "rules": list(rules)}, "/c")
+    config = load(str(lab.config_toml)).replaced(**values, policy=policy)
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    return decide(bundle, config, host)

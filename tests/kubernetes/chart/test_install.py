@@ -7,6 +7,7 @@ import json
 import re
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ from nvct.agent.labels.compute import PCI_PRESENT
 from nvct.agent.manifests.convert import convert
 from nvct.container.rootfs.view_links import OF_SPEC
 from nvct.installer import publication
+from tests.engines.checks import UUID
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.chart.lab import (
     CHART,
@@ -77,6 +79,7 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         silent = {f"silent-{name or 'none'}": replace(pod, runtime_class=name) for name in CLASSES}
         results = run_all(node.api, silent)
         assert [result.lines for result in results.values()] == [["0"]] * len(CLASSES), results
+        refuses_gpus_that_pods_name(node, UUID.findall(first.log)[0])
         assert wait(
             lambda: nvidia_labels(node).get("nvidia.com/gpu.count") == str(GPUS), TIMEOUT_S
         )
@@ -97,6 +100,44 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
     assert f"{NODE}: removed {publication.PATH}" in said, said
     assert node.box.call("ls", "/run/cdi").stdout == ""
     assert any(line.startswith(f"{NODE}: /run/nvct stays") for line in said), said
+
+
+def refuses_gpus_that_pods_name(node: Cluster, uuid: str) -> None:
+    """RuntimeClass x variable x annotation x mount: a pod without a request gets no GPU."""
+    pod = Pod(script="ls /dev | grep -c nvidia")
+    by_mount = {
+        "volumeMounts": [{"name": "a", "mountPath": f"/var/run/nvidia-container-devices/{uuid}"}]
+    }
+    null = {"volumes": [{"name": "a", "hostPath": {"path": "/dev/null"}}]}
+    names = (uuid, f"nvidia.com/gpu={uuid}", f"k8s.device-plugin.nvidia.com/gpu={uuid}")
+    for name in CLASSES:
+        kind = name or "none"
+        silent = {
+            f"annotation-{kind}": replace(pod, annotations={"cdi.k8s.io/x": names[1]}),
+            f"mount-{kind}": replace(pod, container=by_mount, spec=null),
+        }
+        silent = {key: replace(each, runtime_class=name) for key, each in silent.items()}
+        results = run_all(node.api, silent)
+        assert [result.lines for result in results.values()] == [["0"]] * len(silent), results
+        named = {
+            f"variable-{kind}-{number}": replace(
+                pod, env={"NVIDIA_VISIBLE_DEVICES": text}, runtime_class=name
+            )
+            for number, text in enumerate(names)
+        }
+        if not name:  # runc, which does not read the variable
+            results = run_all(node.api, named)
+            assert [result.lines for result in results.values()] == [["0"]] * len(named), results
+            continue
+        for key, each in named.items():
+            node.api.create(PODS, each.manifest(key))
+        for key in named:
+            assert wait(partial(_is_refused, node, key), TIMEOUT_S), node.api.events(key)
+            node.api.delete(f"{PODS}/{key}")
+
+
+def _is_refused(node: Cluster, pod: str) -> bool:
+    return "policy rule 'pods ask Kubernetes for GPUs' denies" in str(node.api.events(pod))
 
 
 def _memory_mib(node: Cluster) -> list[float]:

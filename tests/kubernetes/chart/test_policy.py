@@ -11,9 +11,10 @@ import pytest
 
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
-from tests.kubernetes.api import wait
+from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.chart.lab import ON_ONE, answer, installed
 from tests.kubernetes.cluster import NODE
+from tests.kubernetes.pods import Pod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,12 +30,18 @@ WORDS = (
     "--set=nodeSelector.kubernetes\\.io/hostname=none",  # no agent runs
     f"--set=devicePlugin.startupTaint={TAINT}",
     "--set=migManager.enabled=true",
+    "--set=migManager.evictPods=true",
     "--set=gfd.env[0].name=GFD_EXTRA_LABELS",
     "--set=gfd.env[0].value=ecc\\,pci",
     "--set=gfd.allowedLabels[0]=example.com/pool",
+    "--set=networkPolicy.egress.enabled=true",
+    "--set=networkPolicy.egress.apiServer[0]=10.96.0.1/32",
 )
 COUNT = "nvidia.com/gpu.count"
 ONLY_OWN = "may change only the Node that it runs on"
+ONLY_PODS = "may evict only pods of the Node that it runs on"
+ON_OTHER, ON_NODE, NOWHERE = "on-other", "on-node", "nowhere"
+"""Pods by where they run; the last one waits for a node."""
 NO_LABEL = "may change no label but those of its tasks; this request changes "
 NO_STATUS = "may change no part of a Node's status but one condition"
 NO_SPEC = "may change no part of a Node's spec but one taint"
@@ -48,11 +55,18 @@ def guarded(node: Cluster) -> Iterator[Cluster]:
     labels = {CONFIG: "all-disabled"}
     metadata = {"name": OTHER, "labels": labels, "annotations": {"example.com/note": "x"}}
     node.api.create("/api/v1/nodes", {"kind": "Node", "metadata": metadata, "spec": spec})
+    places: dict[str, Object] = {ON_OTHER: {"nodeName": OTHER}, ON_NODE: {"nodeName": NODE},
+              NOWHERE: {"nodeSelector": {"kubernetes.io/hostname": "none"}}}  # fmt: skip
+    for name, place in places.items():
+        node.api.create(PODS, Pod(script="sleep 600", spec=place).manifest(name))
     try:
         with installed(node, *WORDS):
             assert wait(lambda: ONLY_OWN in change(node, {}, at=NODE))
+            assert wait(lambda: ONLY_PODS in evict(node, ON_NODE))
             yield node
     finally:
+        for name in places:
+            node.api.delete(f"{PODS}/{name}")
         node.api.delete(f"/api/v1/nodes/{OTHER}")
 
 
@@ -69,7 +83,7 @@ def condition(kind: str) -> Object:
     return {"status": {"conditions": [{"type": kind, "status": "False"}]}}
 
 
-@pytest.mark.parametrize("name", ["nvct-agent", "nvct-agent-events"])
+@pytest.mark.parametrize("name", ["nvct-agent", "nvct-agent-events", "nvct-agent-evictions"])
 def test_the_api_server_warns_of_no_expression(name: str, guarded: Cluster) -> None:
     path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{name}"
     assert wait(lambda: "observedGeneration" in checked(guarded, path))
@@ -191,6 +205,32 @@ def test_nothing_else_of_a_node_can_be_changed(
 def test_no_other_node_can_be_changed(at: str, guarded: Cluster) -> None:
     assert ONLY_OWN in change(guarded, labels(COUNT), at=at)
     assert ONLY_OWN in change(guarded, condition(TYPE), "/status", at=at)
+
+
+def evict(node: Cluster, name: str, at: str = OTHER, namespace: str = "default") -> str:
+    """Evict a pod as the agent that runs on a Node; return the refusal."""
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+    metadata = {"name": name, "namespace": namespace}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    return answer(node, "POST", path, body, at)
+
+
+def test_pods_of_its_own_node_can_be_evicted(guarded: Cluster) -> None:
+    assert evict(guarded, ON_OTHER, at=OTHER) == ""
+    assert evict(guarded, ON_NODE, at=NODE) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "at"),
+    [(ON_NODE, OTHER), (ON_OTHER, NODE), (ON_OTHER, ""), (NOWHERE, OTHER), (NOWHERE, "")],
+)
+def test_no_other_pod_can_be_evicted(name: str, at: str, guarded: Cluster) -> None:
+    assert ONLY_PODS in evict(guarded, name, at=at)
+
+
+def test_an_eviction_of_no_pod_is_refused(guarded: Cluster) -> None:
+    assert "not found" in evict(guarded, "absent")
+    assert "no params found" in evict(guarded, "absent", namespace="kube-public")
 
 
 def event(**changes: Object) -> Object:

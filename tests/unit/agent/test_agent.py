@@ -119,9 +119,33 @@ def test_a_task_waits_a_moment_for_the_file_of_config_manager(
 
 
 def probe(made: Agent, path: str) -> tuple[int, str]:
-    """Return what an agent answers everybody."""
+    """Return what an agent answers root of its node."""
     answer = made.status.answer(http.Request("GET", path))
     return answer.status, answer.body
+
+
+TENANTS = "team-a/claim-of-somebody"
+
+
+def test_the_port_shows_states_and_names_no_tenant() -> None:
+    task = Task("dra", forever, lambda: [
+        {"resource": "gpu.nvidia.com", "state": "failed", "reason": TENANTS, "claims": [TENANTS]}
+    ])  # fmt: skip
+    task.state, task.reason, task.restarts = "failed", TENANTS, 2
+    status = Status([task], lambda: TENANTS, "serving", lambda: {"devices": [TENANTS]})
+    for accepts_html in (False, True):
+        for path in ("/status", "/", "/healthz", "/readyz", "/livez", "/nothing"):
+            request = Request("GET", path, accepts_html=accepts_html)
+            assert TENANTS not in status.open_answer(request).body, path
+            same = status.answer(request)
+            assert status.open_answer(request).status == same.status
+            assert (TENANTS in same.body) is (
+                path in ("/healthz", "/readyz", "/status") or (path == "/" and accepts_html)
+            )
+    shown = json.loads(status.open_answer(Request("GET", "/status")).body)
+    assert shown["tasks"] == [{"name": "dra", "state": "failed", "restarts": 2}]
+    assert (shown["state"], shown["nvml"]) == ("serving", {"state": "fails"})
+    assert "nvct agent --status" in shown["details"]
 
 
 def test_an_agent_that_starts_is_alive_and_not_ready() -> None:

@@ -33,6 +33,15 @@ metadata:
 spec:
   policyName: {{ .name }}
   validationActions: [Deny]
+  {{- with .params }}
+  paramRef:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end }}
+
+{{/* Not empty if the agent evicts pods. */}}
+{{- define "nvct.evicts" -}}
+{{- if and .Values.migManager.evictPods (include "nvct.changesMig" .) }}true{{ end -}}
 {{- end }}
 
 {{/* A list in CEL. */}}

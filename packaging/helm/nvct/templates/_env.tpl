@@ -171,7 +171,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
   value: {{ .Values.hostPaths.driverInstallDir }}
 - name: NVCT_DRIVER_READY_FILE
   value: /run/nvct-agent/driver-ready
-{{- with .Values.toolkit.policy }}
+{{- if include "nvct.policy" . }}
 - name: NVCT_POLICY_FILE
   value: /policy/policy.toml
 {{- end }}

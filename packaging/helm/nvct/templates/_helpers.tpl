@@ -77,14 +77,19 @@ tolerations:
 {{- end }}
 {{- end }}
 
-{{/* Of a container that works as root without any right of root but to own root's files. */}}
-{{- define "nvct.noRights" -}}
+{{/* Of a container without any right of root but to own root's files. */}}
+{{- define "nvct.plain" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities:
   drop: [ALL]
 seccompProfile:
   type: RuntimeDefault
+{{- end }}
+
+{{/* The same, where the container uses files of the host. */}}
+{{- define "nvct.noRights" -}}
+{{ include "nvct.plain" . }}
 seLinuxOptions: # sockets and files of the host; without SELinux it has no effect
   type: spc_t
 {{- end }}
@@ -191,6 +196,11 @@ resource.k8s.io/v1beta1
 {{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) (include "nvct.listsPods" .) }}true{{ end -}}
 {{- end }}
 
+{{/* Not empty if a pod of the chart asks the API server; the uninstallation's Job always does. */}}
+{{- define "nvct.anyPodUsesApi" -}}
+{{- if or .Values.uninstall.enabled (include "nvct.usesApi" .) }}true{{ end -}}
+{{- end }}
+
 {{/* Not empty if the exporter asks for labels or UIDs of pods: by a value of the chart, or by a variable. */}}
 {{- define "nvct.listsPods" -}}
 {{- if .Values.dcgmExporter.enabled }}
@@ -264,7 +274,7 @@ resource.k8s.io/v1beta1
   mountPath: {{ .Values.toolkit.installDir }}
 - name: run
   mountPath: /run/nvct-agent
-{{- if .Values.toolkit.policy }}
+{{- if include "nvct.policy" . }}
 - name: policy
   mountPath: /policy
 {{- end }}
@@ -287,9 +297,53 @@ resource.k8s.io/v1beta1
   hostPath:
     path: {{ .Values.toolkit.installDir }}
     type: DirectoryOrCreate
-{{- if .Values.toolkit.policy }}
+{{- if include "nvct.policy" . }}
 - name: policy
   configMap:
     name: {{ include "nvct.fullname" . }}-policy
 {{- end }}
+{{- end }}
+
+{{/* The rules of the policy, as TOML, "" for none; docs/kubernetes.md says why these. */}}
+{{- define "nvct.policy" -}}
+{{- if ne .Values.toolkit.policy "auto" -}}
+{{- .Values.toolkit.policy -}}
+{{- else if include "nvct.givesByVariable" . -}}
+{{- .Files.Get "policy/images.toml" -}}
+{{- else -}}
+{{- .Files.Get "policy/variables.toml" -}}
+{{- if not (include "nvct.givesByAnnotation" .) }}
+{{ .Files.Get "policy/annotations.toml" -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{/* How the agent's pods are given devices, as YAML: its tasks, and the device list strategies. They are variables,
+which precede the config file, so no config file can change them. */}}
+{{- define "nvct.giving" -}}
+{{- $given := dict -}}
+{{- range fromYamlArray (include "nvct.agentEnv" .) }}
+{{- $_ := set $given .name (.value | default "" | toString | nospace | splitList ",") }}
+{{- end -}}
+{{- toYaml (dict "tasks" $given.NVCT_AGENT_TASKS "strategies" $given.DEVICE_LIST_STRATEGY) -}}
+{{- end }}
+
+{{/* Why a pod's variable may be what the device plugin has given, "" if it cannot be. */}}
+{{- define "nvct.givesByVariable" -}}
+{{- $giving := include "nvct.giving" . | fromYaml -}}
+{{- if has "device-plugin" $giving.tasks -}}
+{{- range $giving.strategies -}}
+{{- if not (has . (list "cdi-annotations" "cdi-cri" "volume-mounts")) -}}
+the device list strategy is {{ . | default "not known here" }}{{ break }}
+{{- end -}}
+{{- end -}}
+{{- else if not (has "dra" $giving.tasks) -}}
+devicePlugin.enabled=false, and the variable may be how another device plugin gives GPUs
+{{- end -}}
+{{- end }}
+
+{{/* Not empty if the device plugin gives GPUs by annotations. */}}
+{{- define "nvct.givesByAnnotation" -}}
+{{- $giving := include "nvct.giving" . | fromYaml -}}
+{{- if and (has "device-plugin" $giving.tasks) (has "cdi-annotations" $giving.strategies) }}true{{ end -}}
 {{- end }}

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SECURITY.md's table of what each container of the chart reaches is that of the rendered chart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.kubernetes import reach
+from tests.kubernetes.test_chart_values import MATRIX, manifest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+pytestmark = pytest.mark.slow
+DOCUMENT = Path(__file__).parents[2] / "SECURITY.md"
+BEGIN, END = "<!-- make golden KIND=reach -->\n", "<!-- end -->\n"
+DIFFERING: Mapping[str, Mapping[str, Any]] = {
+    "agent.privileged": MATRIX["privileged"],
+    "cdi.enabled=false": {"cdi": {"enabled": False}},
+    "condition.podEvents": {"condition": {"podEvents": True}},
+    "dcgmExporter.podLabels": {"dcgmExporter": {"podLabels": True}},
+    "devicePlugin.config.name": MATRIX["config"],
+    "dcgmExporter.config.create": MATRIX["counters"],
+    "dra.enabled": {"dra": {"enabled": True}},
+    "migManager.config.name": {"migManager": {"config": {"name": "mig-parted"}}},
+    "migManager.evictPods": {"migManager": {"evictPods": True}},
+}
+"""Values that give containers more, or less."""
+
+
+def rows(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return reach.rows([each for each in yaml.safe_load_all(manifest(values)) if each])
+
+
+def written() -> str:
+    """Return the table, and what values change of it."""
+    default = rows({})
+    parts = [reach.table(default)]
+    for name, values in DIFFERING.items():
+        changed = [row for row in rows(values) if row not in default]
+        if changed:
+            parts.append(f"\nWith `{name}` also:\n\n{reach.table(changed)}")
+    return "\n" + "".join(parts) + "\n"
+
+
+def test_the_document_has_what_each_container_reaches(request: pytest.FixtureRequest) -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    head, _, rest = text.partition(BEGIN)
+    listed, end, tail = rest.partition(END)
+    if request.config.getoption("--update-golden"):
+        DOCUMENT.write_text(head + BEGIN + written() + end + tail, encoding="utf-8")
+        return
+    assert end
+    assert listed == written(), "make golden KIND=reach, and look at what it changes"
+
+
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_the_sentences_about_attackers_say_who_becomes_root(values: Mapping[str, Any]) -> None:
+    objects = [each for each in yaml.safe_load_all(manifest(values)) if each]
+    for placed in reach.containers(objects):
+        gains = reach.GAINS[reach.name_of(placed)]
+        assert gains.startswith(reach.ROOT) is reach.is_root(placed), reach.name_of(placed)
+
+
+def test_a_new_mount_right_or_privilege_changes_the_table() -> None:
+    def pod(**container: Any) -> dict[str, Any]:
+        volumes = [{"name": "a", "hostPath": {"path": "/etc"}}]
+        spec = {
+            "serviceAccountName": "nvct", "automountServiceAccountToken": False,
+            "volumes": volumes, "containers": [{"name": "agent", **container}],
+        }  # fmt: skip
+        return {
+            "kind": "DaemonSet",
+            "metadata": {"name": "nvct"},
+            "spec": {"template": {"spec": spec}},
+        }
+
+    def right(verb: str) -> list[dict[str, Any]]:
+        name, reference = {"name": "nvct-agent"}, {"kind": "ClusterRole", "name": "nvct-agent"}
+        subjects = [{"kind": "ServiceAccount", "name": "nvct"}]
+        rules = [{"resources": ["pods"], "verbs": [verb]}]
+        return [
+            {"kind": "ClusterRole", "metadata": name, "rules": rules},
+            {"kind": "ClusterRoleBinding", "metadata": name, "roleRef": reference,
+             "subjects": subjects},
+        ]  # fmt: skip
+
+    mount = {"name": "a", "mountPath": "/x"}
+    shown = [
+        reach.rows([pod(), *right("get")]),
+        reach.rows([pod(volumeMounts=[mount]), *right("get")]),
+        reach.rows([pod(volumeMounts=[{**mount, "readOnly": True}]), *right("get")]),
+        reach.rows([pod(securityContext={"capabilities": {"add": ["SYS_ADMIN"]}})]),
+        reach.rows([pod(securityContext={"allowPrivilegeEscalation": False})]),
+        reach.rows([pod(securityContext={"privileged": True})]),
+    ]
+    tables = [reach.table(each) for each in shown]
+    assert len(set(tables)) == len(tables)
+    with_token = pod()
+    with_token["spec"]["template"]["spec"]["automountServiceAccountToken"] = True
+    assert "delete: pods" in reach.table(reach.rows([with_token, *right("delete")]))
+    unknown = pod()
+    unknown["spec"]["template"]["spec"]["containers"][0]["name"] = "new"
+    with pytest.raises(KeyError):
+        reach.rows([unknown])
