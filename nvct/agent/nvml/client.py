@@ -8,17 +8,19 @@ import contextlib
 import socket
 from dataclasses import replace
 
+from nvct import typed
+from nvct.agent.mps.daemons import Wanted
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
 from nvct.agent.waiting import within
-from nvct.errors import NvmlError
+from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import answers, condition_answer, messages
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-    from typing import TypeVar
+    from typing import Literal, TypeVar
 
     from nvct.agent.mps.daemons import Daemon
     from nvct.host.gpu.vgpu import HostDriver
@@ -227,7 +229,7 @@ class NvmlClient:
             raise self._failure(str(error)) from error
 
     async def mps(
-        self, daemons: Iterable[Daemon], *, starts: bool, owner: str = ""
+        self, daemons: Iterable[Daemon], *, starts: bool, owner: Literal["", "dra"] = ""
     ) -> dict[str, str]:
         """Return why each MPS control daemon is not ready, "" if it is, by its resource.
 
@@ -241,12 +243,11 @@ class NvmlClient:
         Raises:
             NvctError: the supervisor does not answer, or cannot keep daemons.
         """
-        wanted: dict[str, Json] = {
-            "daemons": [daemon.to_json() for daemon in daemons],
-            "starts": starts,
-            "owner": owner,
-        }
-        state = await asyncio.shield(self._exchange(MPS, wanted))
+        try:
+            wanted = Wanted(daemons=tuple(daemons), starts=starts, owner=owner)
+        except ValueError as error:
+            raise HostError(f"MPS control daemons cannot be kept: {error}") from error
+        state = await asyncio.shield(self._exchange(MPS, typed.dump(wanted)))
         return {name: str(text) for name, text in state.items()} if isinstance(state, dict) else {}
 
     async def engine(self) -> Json:
@@ -300,9 +301,7 @@ class NvmlClient:
     async def _request(self, verb: str, call: Mapping[str, Json], limit_s: int) -> Json:
         """Send a request and return the value of its answer; the lock is held."""
         self._requests += 1
-        arguments: dict[str, Json] = {"library": self.library, "limit_s": limit_s}
-        if call:
-            arguments["call"] = {**call}
+        arguments: Json = {"library": self.library, "limit_s": limit_s, "call": {**call}}
         request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
         try:
             message = await self._answer(messages.encode(request), limit_s)

@@ -110,6 +110,8 @@ class Worker:
             self._end(client, "it takes too long")
         except messages.MalformedMessageError as error:
             self._end(client, str(error))
+        except Exception as error:  # whatever a client does, the others are served
+            self._end(client, f"unexpected {type(error).__name__}: {error}")
 
     def _end(self, client: socket.socket, reason: str) -> None:
         """End a connection; without one there is no use for NVML's handles."""

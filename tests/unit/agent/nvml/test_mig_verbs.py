@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from nvct import typed
 from nvct.agent.logs import Log
 from nvct.agent.mig_manager import main
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.client import NvmlWorkerClient
+from nvct.agent.nvml.supervisor import call_of
 from nvct.errors import HostError, NvmlError, UsageError
 from nvct.host.nvml import mig_answers
 from nvct.host.nvml.answers import nothing
@@ -22,6 +24,7 @@ from nvct.host.nvml.session import NvmlSession
 from nvct.mig import smi
 from nvct.mig.holders import Holder
 from nvct.sim import tree
+from nvct.typed import MalformedError
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.nvml.test_worker import Worker, ask, run
@@ -75,13 +78,14 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 @pytest.mark.parametrize("verb", GOOD)
 def test_each_verb_may_be_asked(verb: str) -> None:
-    mig_verbs.check(verb, GOOD[verb])
+    _, call = call_of(verb, {"library": "", "limit_s": 5, "call": GOOD[verb]})
+    assert typed.dump(call) == GOOD[verb]
 
 
 @pytest.mark.parametrize(("verb", "call"), BAD)
 def test_what_is_no_call_of_a_verb_is_refused(verb: str, call: Json) -> None:
-    with pytest.raises(NvmlError, match="does not answer another container"):
-        mig_verbs.check(verb, call)
+    with pytest.raises(MalformedError):
+        call_of(verb, {"library": "", "limit_s": 5, "call": call})
 
 
 def test_the_worker_checks_calls_and_limits(worker: Worker) -> None:
@@ -158,7 +162,7 @@ def test_holders_are_named_across_containers(
         def mig(self) -> MigState:
             return MigState(gpus=(replace(gpu, minor=3),))
 
-    call = mig_verbs.request_holders([gpu], None)
+    call = typed.load(mig_verbs.Holders, mig_verbs.request_holders([gpu], None))
     found = mig_verbs.parse_holders(mig_verbs.holders(Session(), fake_proc, call))  # type: ignore[arg-type]
     assert [str(holder).partition(" (")[0] for holder in found] == ["process 4242"]
     holder = Holder(
