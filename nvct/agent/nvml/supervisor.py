@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nvct.agent.mps.keeper import KeeperProcess
+    from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
 
@@ -112,15 +113,15 @@ class Supervisor:
 
     def __init__(
         self,
-        find_library: Callable[[], str] | None = None,
+        find_library: Callable[[], Library] | None = None,
         ask_engine: Callable[[], Json] = dict,
         find_roots: Callable[[], Roots] | None = None,
     ) -> None:
         """Start nothing.
 
         Args:
-            find_library: returns the path of the library, or raises DriverNotFoundError; None
-                takes the one that a request names.
+            find_library: returns the library, or raises DriverNotFoundError, and others than root
+                cannot change it; None takes the one that a request names.
             ask_engine: returns what the container engine says.
             find_roots: returns this machine's, if requests come from another container.
         """
@@ -128,6 +129,7 @@ class Supervisor:
         self._find_library = find_library
         self._find_roots = find_roots
         self._session: NvmlSession | None = None
+        self._library_of_session: tuple[str, str | None] | None = None
         self._keeper: KeeperProcess | None = None
 
     def answer(self, message: Json) -> Json:
@@ -198,12 +200,12 @@ class Supervisor:
             self._keeper = KeeperProcess()
         return {**self._keeper.exchange(wanted)}
 
-    def _library(self, verb: str, named: str) -> str:
-        """Return the library for a request: looked for where the driver may have changed."""
+    def _library(self, verb: str, named: str) -> tuple[str, str | None]:
+        """Return path and root of the library: looked for where the driver may have changed."""
         if self._find_library is None:
-            return named
-        if self._session is not None and verb != "report":
-            return self._session.path
+            return named, None
+        if self._library_of_session is not None and verb != "report":
+            return self._library_of_session
         try:
             return self._find_library()
         except DriverNotFoundError as error:
@@ -211,16 +213,18 @@ class Supervisor:
                 raise
             raise NvmlError(error.message, hint=error.hint) from error
 
-    def _with_library(self, library: str) -> NvmlSession:
+    def _with_library(self, library: tuple[str, str | None]) -> NvmlSession:
         """Return the session with a library, which ends that with another one.
 
         Raises:
             NvmlError: the other session's worker does not end.
         """
-        if self._session is not None and self._session.path != library:
+        if self._session is not None and self._library_of_session != library:
             self._session.close()
             self._session = None
-        self._session = self._session or NvmlSession(library)
+        if self._session is None:
+            path, root = library
+            self._session, self._library_of_session = NvmlSession(path, root=root), library
         return self._session
 
 

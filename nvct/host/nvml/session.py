@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 
 from nvct.errors import NvctError, NvmlError
 from nvct.host.nvml import answers, messages
@@ -48,7 +49,13 @@ class NvmlSession:
             NVML, and of each GPU that nothing else uses. None until there is one.
     """
 
-    def __init__(self, library: str, limit_s: float = LIMIT_S, serve: Serve | None = None) -> None:
+    def __init__(
+        self,
+        library: str,
+        limit_s: float = LIMIT_S,
+        serve: Serve | None = None,
+        root: str | None = None,
+    ) -> None:
         """Keep the arguments; nothing is started yet.
 
         Args:
@@ -56,10 +63,12 @@ class NvmlSession:
             limit_s: the deadline of a call, in seconds.
             serve: runs in the worker with its socket and the library's path; `worker.serve` if
                 None.
+            root: the library is loaded only if nobody but root can change what lies below this
+                folder on the way to it, see `trusted_file`; None loads it as it is.
         """
         self.path = library
         self.limit_s = limit_s
-        self._serve = serve or _serve
+        self._serve = serve or partial(_serve, root=root)
         self._worker: WorkerProcess | None = None
         self._requests = 0
         self.first_answer_s: float | None = None
@@ -239,8 +248,8 @@ def is_hang(message: str) -> bool:
     return message.startswith((HANG, "NVML hangs"))
 
 
-def _serve(connection: socket, path: str) -> None:
+def _serve(connection: socket, path: str, root: str | None) -> None:
     """Run the worker; only its own process imports the module."""
     from nvct.host.nvml import worker
 
-    worker.serve(connection, path)
+    worker.serve(connection, path, root=root)

@@ -14,6 +14,7 @@ import math
 import os
 import time
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from importlib import import_module
 
 from nvct import errors
@@ -57,7 +58,7 @@ VERBS: Mapping[str, str] = {
 """The module of this package that has the function of the verb's name: no process asks for all."""
 
 
-def serve(connection: socket, path: str, load: Load = calls.load) -> None:
+def serve(connection: socket, path: str, load: Load = calls.load, root: str | None = None) -> None:
     """Answer requests until the session closes the connection.
 
     NVML's handles are left to the end of the process: nvmlShutdown waits for the thread that waits
@@ -67,10 +68,13 @@ def serve(connection: socket, path: str, load: Load = calls.load) -> None:
         connection: a stream socket.
         path: of the driver's libnvidia-ml.so.
         load: loads the library; tests have one in Python.
+        root: see `session.NvmlSession`.
 
     Raises:
         MalformedMessageError: the session does not speak the protocol.
     """
+    if root is not None:
+        load = partial(calls.load_below, root)
     driver = calls.Driver(path, load, each_gpu.is_hanging)
     try:
         while True:

@@ -16,7 +16,7 @@ from nvct.agent.mig_manager import main
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.client import NvmlWorkerClient
 from nvct.agent.nvml.supervisor import call_of
-from nvct.errors import HostError, NvmlError, UsageError
+from nvct.errors import HostError, NvmlError, UnsafePathError, UsageError
 from nvct.host.nvml import mig_answers
 from nvct.host.nvml.answers import nothing
 from nvct.host.nvml.mig_model import MigState
@@ -193,6 +193,9 @@ def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
         ("chroot", str(tmp_path), program.as_posix()[len(str(tmp_path)) :])
     )
     assert smi.find(str(tmp_path / "nothing"), library) == smi.Smi()
+    program.parent.chmod(0o777)
+    with pytest.raises(UnsafePathError, match="others than root can change /usr/bin"):
+        smi.find(str(tmp_path), library)
 
 
 @pytest.mark.parametrize("variable", ["WITH_REBOOT", "WITH_SHUTDOWN_HOST_GPU_CLIENTS"])
