@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from nvct.host.nvml.mig_model import MigGpu
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
-    from nvct.mig.holders import Holder
     from nvct.oci.jsontext import Json
 
 HOLDERS = "mig_holders"
@@ -139,17 +138,6 @@ def holders(session: NvmlSession, roots: Roots, call: Holders) -> Json:
     ignored = processes.own_processes(roots)
     found: Json = typed.dump(processes.holders(roots, gpus, call.instances, ignored))
     return found
-
-
-def parse_holders(value: Json) -> list[Holder]:
-    """Parse the answer to HOLDERS.
-
-    Raises:
-        MalformedError: the value is not one.
-    """
-    from nvct.mig.holders import Holder
-
-    return list(typed.load(tuple[Holder, ...], value, "the holders"))
 
 
 def reset(session: NvmlSession, roots: Roots, call: Reset) -> None:

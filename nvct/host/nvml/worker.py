@@ -2,7 +2,7 @@
 """The worker: answers a session's requests, with the driver's library in its own process.
 
 To add a verb, write a function that takes `Calls` and the request's arguments, and add its module
-to VERBS, a method to `session.NvmlSession`, and a parser of the value to `answers`.
+to VERBS, and a method to `session.NvmlSession` that names the type of its value.
 
 Contract: reads only the socket, and needs no state of the process that started it, so it can run
 in another container that shares the socket. gRPC is never imported here.
