@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver's roots: of the environment, or those that `nvct install` has found."""
+"""The driver's roots: of the environment, or those that `nvct install` has found.
+
+What was found chooses among the roots that the environment names, and no other: a process with all
+rights loads its code from there.
+"""
 
 from __future__ import annotations
 
 import os
 
+from nvct.errors import HostError
 from nvct.host.roots import Roots
 from nvct.installer import ready
 
@@ -16,16 +21,31 @@ DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
 ROOT_ENV = "DRIVER_ROOT_CTR_PATH"
 DEV_ROOT_ENV = "DEV_ROOT_CTR_PATH"
 """Where the root with the host's /dev is mounted."""
+FOLDER_ENV = "NVCT_DRIVER_FOLDER"
+"""Where the root of a driver container would be, in this container."""
 
 
 def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:
     """Return the environment with the driver's roots that `nvct install` has found, if it has.
 
     Raises:
-        HostError: its file cannot be read.
+        HostError: its file cannot be read, or names another root than the environment.
     """
     path = env.get(DRIVER_READY_ENV, "")
-    return {**env, **ready.read(path)} if os.path.exists(path) else env
+    if not os.path.exists(path):
+        return env
+    found = ready.read(path)
+    known = {
+        "/",
+        *(env[name].rstrip("/") for name in (ROOT_ENV, DEV_ROOT_ENV, FOLDER_ENV) if name in env),
+    }
+    for name in (ROOT_ENV, DEV_ROOT_ENV):
+        if (root := found.get(name, "/")) != "/" and root.rstrip("/") not in known:
+            raise HostError(
+                f"{path}: {name}={root!r} is none of the folders of this container's driver",
+                hint=f"{FOLDER_ENV} names that of a driver container",
+            )
+    return {**env, **found}
 
 
 def machine_roots(env: Mapping[str, str]) -> Roots:

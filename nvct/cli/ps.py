@@ -84,13 +84,14 @@ def uses_of_host(roots: Roots) -> list[Use]:
         NvmlError: NVML does not answer.
     """
     from nvct.doctor.container import gpu_users
-    from nvct.host.nvml import samples_answer, shared
+    from nvct.host.nvml import shared
     from nvct.host.nvml.library import nvml_library
+    from nvct.host.nvml.sample_model import NvmlSamples
 
     session = shared.session(nvml_library(roots))
     state = session.mig()
     try:
-        samples = samples_answer.samples(session.call("samples"))
+        samples = session.ask("samples", NvmlSamples)
     except NvmlError:
         samples = None  # the memory of processes is not shown then
     return gpu_users.users(roots, state, samples)

@@ -15,6 +15,8 @@ from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 
 FOLDER = "/run/nvidia/validations"
+OWN_FOLDER = "/run/nvct-driver"
+"""Of the chart: no container but the installer's can write there."""
 DRIVER = "driver-ready"
 TOOLKIT = "toolkit-ready"
 DRIVER_CONTAINER = ".driver-ctr-ready"

@@ -9,7 +9,7 @@ import os
 import shutil
 
 from nvct.errors import HostError
-from nvct.installer import engine, instance, publication, refresh_units
+from nvct.installer import engine, instance, publication, ready, refresh_units
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
 from nvct.paths import AGENT_DIR
@@ -61,6 +61,7 @@ def run(request: Request, say: Callable[[str], None]) -> None:
                 say(f"{path} stays: {reason}")
     _remove_empty(files.at(os.path.dirname(request.pid_file)))
     _remove_empty(files.at(AGENT_DIR))
+    _remove_ready(files)
     driver_root = files.at(request.driver_root)  # of a driver container: the chart's pods make it
     _remove_empty(driver_root)
     _remove_empty(os.path.dirname(driver_root))
@@ -97,6 +98,14 @@ def _remove(toolkit: str) -> None:
         shutil.rmtree(toolkit)
     except OSError as error:
         raise HostError(f"{error.filename or toolkit}: {error.strerror}") from error
+
+
+def _remove_ready(files: HostFiles) -> None:
+    """Remove what the chart's installer has told the agents about the driver."""
+    folder = files.at(ready.OWN_FOLDER)
+    with contextlib.suppress(HostError):
+        ready.remove(folder, ready.DRIVER)
+    _remove_empty(folder)
 
 
 def _remove_empty(folder: str) -> None:

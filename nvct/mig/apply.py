@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from types import NoneType
 from typing import Protocol
 
 from nvct.errors import HostError, NvctError
-from nvct.host.nvml import mig_answers
-from nvct.host.nvml.answers import nothing
 from nvct.mig import steps as changes
 from nvct.mig.holders import Holder, holders, own_processes
 from nvct.mig.layout import COMPUTE_SLICES, Layout, layout_of, part_of
@@ -66,8 +65,8 @@ class Session(Protocol):
         """Return modes, profiles and instances of all GPUs."""
         ...
 
-    def change_mig(self, verb: str, parse: Callable[[Json], T], **arguments: Json) -> T:
-        """Make one change to MIG, and return the parsed value."""
+    def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
+        """Make one change to MIG, and return its answer, of a type."""
         ...
 
     def close(self) -> None:
@@ -247,19 +246,17 @@ def _make(machine: Machine, gpu: MigGpu, step: changes.Step) -> bool:
     """Make one change; return whether it is in force, without a reset of the GPU."""
     change, uuid = machine.session.change_mig, gpu.uuid
     if isinstance(step, changes.SetMode):
-        return change("mig_set_mode", mig_answers.boolean, uuid=uuid, enabled=step.enabled)
+        return change("mig_set_mode", bool, uuid=uuid, enabled=step.enabled)
     if isinstance(step, changes.DestroyCompute):
-        change("mig_destroy_compute", nothing, uuid=uuid, gi=step.gi, ci=step.ci)
+        change("mig_destroy_compute", NoneType, uuid=uuid, gi=step.gi, ci=step.ci)
     elif isinstance(step, changes.Destroy):
-        change("mig_destroy", nothing, uuid=uuid, gi=step.gi)
+        change("mig_destroy", NoneType, uuid=uuid, gi=step.gi)
     elif isinstance(step, changes.CreateCompute):
         _create_compute(machine, uuid, step.gi, [step.compute])
     else:
         part = step.part
         start, size = part.placement
-        gi = change(
-            "mig_create", mig_answers.number, uuid=uuid, kind=part.kind, start=start, size=size
-        )
+        gi = change("mig_create", int, uuid=uuid, kind=part.kind, start=start, size=size)
         _create_compute(machine, uuid, gi, part.compute)
     return True
 
@@ -267,7 +264,7 @@ def _make(machine: Machine, gpu: MigGpu, step: changes.Step) -> bool:
 def _create_compute(machine: Machine, uuid: str, gi: int, parts: Iterable[ComputePart]) -> None:
     for part in sorted(parts, key=lambda each: -COMPUTE_SLICES.get(each.kind, 0)):
         machine.session.change_mig(
-            "mig_create_compute", mig_answers.number,
+            "mig_create_compute", int,
             uuid=uuid, gi=gi, kind=part.kind, engine=part.engine,
         )  # fmt: skip
 

@@ -7,14 +7,15 @@ import os
 from dataclasses import dataclass
 
 from nvct.errors import HostError
+from nvct.kernel import trusted_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RESET_S = 300.0
-PROGRAMS = ("/usr/bin/nvidia-smi", "/bin/nvidia-smi", "/opt/bin/nvidia-smi",
-            "/usr/local/bin/nvidia-smi")  # fmt: skip
+PROGRAM = "nvidia-smi"
+FOLDERS = ("/usr/bin", "/bin", "/opt/bin", "/usr/local/bin")
 """Below the driver's root."""
 LOADERS = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
 
@@ -41,15 +42,17 @@ def find(root: str, library: str) -> Smi:
     Args:
         root: of the driver.
         library: the path of NVML.
+
+    Raises:
+        UnsafePathError: others than root can change it.
     """
     root = root.rstrip("/")
-    for path in PROGRAMS:
-        if not os.access(f"{root}{path}", os.X_OK):
-            continue
-        if root and any(os.path.exists(f"{root}{loader}") for loader in LOADERS):
-            return Smi(("chroot", root, path))
-        return Smi((f"{root}{path}",), {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(library)})
-    return Smi()
+    path = trusted_file.find_program(root or "/", FOLDERS, PROGRAM)
+    if path is None:
+        return Smi()
+    if root and any(os.path.exists(f"{root}{loader}") for loader in LOADERS):
+        return Smi(("chroot", root, path))
+    return Smi((f"{root}{path}",), {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(library)})
 
 
 def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET_S) -> None:

@@ -9,6 +9,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from nvct import typed
+from nvct.agent.nvml import supervisor
 from nvct.cdi import load, store
 from nvct.config.model import Config
 from nvct.container.cdi_hook.context import Context
@@ -18,8 +20,10 @@ from nvct.container.plan.model import no_edits
 from nvct.container.prestart import state as prestart_state
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import HostError, NvctError
+from nvct.host.nvml import messages
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
+from nvct.typed import MalformedError
 from tests.fuzz import go_json, requests
 from tests.fuzz.outcome import written_by_us
 
@@ -56,6 +60,10 @@ SMALL_CONFIG = {
     "annotations": None,
     "mounts": None,
 }
+WORKER_WORDS = (
+    *(f'"{verb}"' for verb in supervisor.CALLS), '"call":', '"limit_s":', '"daemons":', '"gpus":',
+    '"instances":', '"uuid":', '"owner":', "[{}]", "true", "null", "1e999", "9" * 5000, "\\ud800",
+)  # fmt: skip
 CONFIG_WORDS = (
     '"process":', '"Process":', '"env":', '"ENV":', '"mounts":', '"destination":', '"Destination":',
     '"source":', '"annotations":', '"hooks":', '"linux":', '"root":', '"path":', '"null":', "null", "{}",
@@ -245,3 +253,39 @@ def run_state(data: bytes) -> bool:
 
 def _ignore(sentence: str) -> None:
     del sentence
+
+
+def worker_seeds() -> list[bytes]:
+    """Return requests of the agent to NVML's worker."""
+    instance = {"gpus": ["GPU-1"], "instances": [["GPU-1", 1, 0]]}
+    daemon = {
+        "resource": "nvidia.com/gpu", "uuids": [f"GPU-{'0' * 36}"], "limits": {"0": 5},
+        "percentage": 50,
+    }  # fmt: skip
+    calls = {
+        "report": {}, "mig_holders": instance, "mig_set_mode": {"uuid": "GPU-1", "enabled": True},
+        "mps": {"daemons": [daemon], "starts": True, "owner": "dra"},
+    }  # fmt: skip
+    return [
+        json.dumps(
+            {
+                "id": 1,
+                "verb": verb,
+                "arguments": {"library": "", "limit_s": 5, "call": call},
+            }
+        ).encode()
+        for verb, call in calls.items()
+    ]
+
+
+def run_worker(data: bytes) -> bool:
+    """Parse a request to NVML's worker, and carry nothing out."""
+    try:
+        _, verb, arguments = messages.request_of(messages.decode(data))
+        given, call = supervisor.call_of(verb, arguments)
+    except MalformedError:
+        return False
+    assert type(given.limit_s) is int
+    assert type(call) is supervisor.CALLS[verb]
+    assert typed.load(type(call), typed.dump(call)) == call
+    return True

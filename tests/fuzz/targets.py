@@ -62,5 +62,9 @@ TARGETS = {
             name="state", run=documents.run_state, seeds=documents.state_seeds,
             words=_words(documents.STATE_WORDS),
         ),
+        Target(
+            name="worker", run=documents.run_worker, seeds=documents.worker_seeds,
+            words=_words(documents.WORKER_WORDS),
+        ),
     )
 }  # fmt: skip

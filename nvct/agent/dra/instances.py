@@ -7,11 +7,11 @@ A MIG device is known by its place on its GPU, because its ids and its UUID diff
 from __future__ import annotations
 
 import asyncio
+from types import NoneType
 
 from nvct.agent.dra.mig_devices import instance_at
 from nvct.agent.nvml import mig_verbs
 from nvct.errors import HostError
-from nvct.host.nvml import answers, mig_answers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Instances:
         gi = instance.id if instance else await self._make(gpu, place)
         if instance is None or not instance.compute:
             arguments: Arguments = {"uuid": gpu, "gi": gi, "kind": place.compute, "engine": 0}
-            await self._nvml.change_mig("mig_create_compute", mig_answers.number, arguments)
+            await self._nvml.change_mig("mig_create_compute", int, arguments)
         uuid = (await self._look()).get((gpu, gi))
         if uuid is None:
             raise HostError(f"the MIG device of GPU instance {gi} of {gpu} has no device nodes")
@@ -95,16 +95,16 @@ class Instances:
     async def _make(self, gpu: str, place: Place) -> int:
         kind, start, size, _ = place
         arguments: Arguments = {"uuid": gpu, "kind": kind, "start": start, "size": size}
-        gi = await self._nvml.change_mig("mig_create", mig_answers.number, arguments)
+        gi = await self._nvml.change_mig("mig_create", int, arguments)
         self._log.info(f"made GPU instance {gi} of {gpu} at memory slice {place.start}")
         return gi
 
     async def _destroy(self, gpu: str, instance: GpuInstance) -> None:
         for compute in instance.compute:
             one: Arguments = {"uuid": gpu, "gi": instance.id, "ci": compute.id}
-            await self._nvml.change_mig("mig_destroy_compute", answers.nothing, one)
+            await self._nvml.change_mig("mig_destroy_compute", NoneType, one)
         whole: Arguments = {"uuid": gpu, "gi": instance.id}
-        await self._nvml.change_mig("mig_destroy", answers.nothing, whole)
+        await self._nvml.change_mig("mig_destroy", NoneType, whole)
 
     async def _state(self, gpu: str) -> MigGpu | None:
         return next((one for one in (await self._nvml.mig()).gpus if one.uuid == gpu), None)
@@ -119,4 +119,4 @@ async def make_nodes(nvml: NvmlClient, roots: Roots) -> None:
     if nvml.chooses_library:
         await asyncio.to_thread(mig_verbs.make_nodes, roots)
     else:
-        await nvml.change_mig(mig_verbs.NODES, answers.nothing, {})
+        await nvml.change_mig(mig_verbs.NODES, NoneType, {})

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nvct.agent.mps.daemons import Daemon
     from nvct.agent.nvml.client import NvmlClient
 
-OWNER = "dra"
 LOOK_S = 2.0
 """How often the keeper is asked for daemons that have ended."""
 POLL_S = 0.1
@@ -119,4 +118,4 @@ class ClaimDaemons:
 
     async def _ask(self, wanted: dict[str, Daemon]) -> dict[str, str]:
         self._asked = {**wanted}
-        return await self._nvml.mps(wanted.values(), starts=True, owner=OWNER)
+        return await self._nvml.mps(wanted.values(), starts=True, owner="dra")

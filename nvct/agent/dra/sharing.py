@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.dra.mps_limits import Limits, read
 from nvct.agent.dra.tables import checked
-from nvct.agent.mps.daemons import CLAIMS, Daemon, from_json
+from nvct.agent.mps.daemons import CLAIMS, Daemon, check
 from nvct.errors import RequestError
 
 TYPE_CHECKING = False
@@ -118,9 +118,10 @@ def daemon(found: Sequence[Config], uid: str, used: Iterable[tuple[str, Entry]])
         limits=limits.of(uuids), percentage=limits.percentage,
     )  # fmt: skip
     try:
-        return from_json(made.to_json())
+        check(made)
     except ValueError as error:
         raise RequestError(f"MPS cannot serve claim {uid} with {', '.join(uuids)}") from error
+    return made
 
 
 def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | None:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import NoneType
 
 from nvct.agent.nvml import mig_verbs
 from nvct.errors import HostError
-from nvct.host.nvml.answers import nothing
 from nvct.host.nvml.library import nvml_library
 from nvct.mig import smi
+from nvct.mig.holders import Holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Sequence
+    from collections.abc import Collection, Coroutine, Sequence
     from typing import TypeVar
 
     from nvct.agent.nvml.client import NvmlClient
     from nvct.host.nvml.mig_model import MigGpu, MigState
     from nvct.host.roots import Roots
-    from nvct.mig.holders import Holder
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
@@ -61,8 +61,8 @@ class AgentSession:
             self._client.library = nvml_library(self._roots)
         return self._wait(self._client.mig())
 
-    def change_mig(self, verb: str, parse: Callable[[Json], T], **arguments: Json) -> T:
-        """Make one change to MIG, and return the parsed value.
+    def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
+        """Make one change to MIG, and return its answer, of a type.
 
         Raises:
             NvmlError: NVML refuses the change.
@@ -71,7 +71,7 @@ class AgentSession:
         if time.monotonic() > self._until:
             self._until = float("inf")
             raise HostError("the change of MIG takes too long")
-        return self._wait(self._client.change_mig(verb, parse, arguments))
+        return self._wait(self._client.change_mig(verb, answer, arguments))
 
     def close(self) -> None:
         """Do nothing: `reset` keeps NVML's handles closed."""
@@ -83,7 +83,7 @@ class AgentSession:
             HostError: it fails.
         """
         if not self._client.chooses_library:
-            self._wait(self._client.change_mig(mig_verbs.RESET, nothing, {"gpus": list(bus_ids)}))
+            self._wait(self._client.change_mig(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
             return
         limit_s = min(smi.RESET_S, max(1.0, self._until - time.monotonic()))
         program = smi.find(self._roots.driver_root, self._client.library)
@@ -103,8 +103,8 @@ class AgentSession:
             NvmlError: NVML does not work.
         """
         arguments = mig_verbs.request_holders(gpus, instances)
-        answer = self._client.change_mig(mig_verbs.HOLDERS, mig_verbs.parse_holders, arguments)
-        return self._wait(answer)
+        answer = self._client.change_mig(mig_verbs.HOLDERS, tuple[Holder, ...], arguments)
+        return list(self._wait(answer))
 
     def make_nodes(self) -> None:
         """Have the container with NVML make the device nodes of MIG devices that lack one.
@@ -112,7 +112,7 @@ class AgentSession:
         Raises:
             NvctError: they cannot be made.
         """
-        self._wait(self._client.change_mig(mig_verbs.NODES, nothing, {}))
+        self._wait(self._client.change_mig(mig_verbs.NODES, NoneType, {}))
 
     def _wait(self, work: Coroutine[object, object, T]) -> T:
         assert self._loop is not None  # noqa: S101 - begin comes first

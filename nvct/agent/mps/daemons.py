@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping  # noqa: TC003 - a schema
 from dataclasses import dataclass, field
+from typing import Literal
 
+from nvct import typed
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from nvct.agent.device_plugin.resources import Resource
     from nvct.host.nvml.model import GpuAttributes
-    from nvct.oci.jsontext import Json
 
 VOLTA = (7, 0)
 """The first compute capability whose MPS server has limits and 48 clients."""
@@ -31,7 +33,8 @@ CLAIMS = "gpu.nvidia.com/"
 """The beginning of a claim's name, which no resource of the device plugin has."""
 UUID = re.compile(r"(GPU|MIG)-[0-9a-f-]{36}")
 INDEX = re.compile(r"[0-9]{1,4}")
-FIELDS = {"resource", "uuids", "limits", "percentage"}
+MOST = 256
+"""More daemons are not kept: each is a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +59,45 @@ class Daemon:
         """Return whether it serves a claim, and ends with that for good."""
         return self.resource.startswith(CLAIMS)
 
-    def to_json(self) -> Json:
-        """Return it as JSON data."""
-        return {
-            "resource": self.resource,
-            "uuids": list(self.uuids),
-            "limits": dict(self.limits),
-            "percentage": self.percentage,
-        }
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The daemons that a task wants.
+
+    Attributes:
+        starts: whether they are started, and others stopped.
+        owner: the task.
+    """
+
+    daemons: tuple[Daemon, ...] = ()
+    starts: bool = True
+    owner: Literal["", "dra"] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse daemons that cannot be started as they are: another container names them.
+
+        Raises:
+            ValueError: they are too many, or one is no daemon.
+        """
+        if len(self.daemons) > MOST:
+            raise ValueError(f"more than {MOST} MPS daemons")
+        for daemon in self.daemons:
+            check(daemon)
+
+
+def check(daemon: Daemon) -> None:
+    """Refuse a daemon whose texts would be another folder, device or command.
+
+    Raises:
+        ValueError: it is no daemon.
+    """
+    if (
+        not RESOURCE.fullmatch(daemon.resource)
+        or ".." in daemon.resource
+        or not all(UUID.fullmatch(uuid) for uuid in daemon.uuids)
+        or not all(INDEX.fullmatch(index) for index in daemon.limits)
+    ):
+        raise ValueError("no MPS daemon")
 
 
 def from_json(value: object) -> Daemon:
@@ -72,23 +106,9 @@ def from_json(value: object) -> Daemon:
     Raises:
         ValueError: it is not that of a daemon.
     """
-    if isinstance(value, dict) and value.keys() == FIELDS:
-        resource, uuids, limits = value["resource"], value["uuids"], value["limits"]
-        percentage = value["percentage"]
-        if (
-            isinstance(resource, str)
-            and RESOURCE.fullmatch(resource)
-            and ".." not in resource
-            and isinstance(uuids, list)
-            and all(isinstance(uuid, str) and UUID.fullmatch(uuid) for uuid in uuids)
-            and isinstance(limits, dict)
-            and all(INDEX.fullmatch(key) and type(n) is int for key, n in limits.items())
-            and type(percentage) is int
-        ):
-            return Daemon(
-                resource=resource, uuids=tuple(uuids), limits=limits, percentage=percentage
-            )
-    raise ValueError("no MPS daemon")
+    daemon = typed.load(Daemon, value, "an MPS daemon")
+    check(daemon)
+    return daemon
 
 
 def wanted(

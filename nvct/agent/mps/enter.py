@@ -2,15 +2,18 @@
 """Runs a program where MPS runs: `python -m nvct.agent.mps.enter ROOT FOLDER SHM PROGRAM ...`.
 
 It mounts SHM at /dev/shm and, below another root, FOLDER at /tmp, in a mount namespace of its own,
-and becomes the program.
+and becomes the program, if only root can change that.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from errno import ENOENT
 
 from nvct.agent.mps.place import INSIDE
+from nvct.errors import NvctError
+from nvct.kernel import trusted_file
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC
 
@@ -38,9 +41,13 @@ def main(words: Sequence[str]) -> int:
     """Enter, and become the program; return the exit status of a failure."""
     root, folder, shm, program, *arguments = words
     try:
+        folders = os.environ.get("PATH", os.defpath).split(":")
+        path = trusted_file.find_program(root, filter(os.path.isabs, folders), program)
+        if path is None:
+            raise FileNotFoundError(ENOENT, os.strerror(ENOENT))
         enter(root, folder, shm)
-        os.execvp(program, [program, *arguments])
-    except OSError as error:
+        os.execv(path, [program, *arguments])
+    except (OSError, NvctError) as error:
         sys.stdout.write(f"cannot start {program} below {root}: {error}\n")
     return 1
 

@@ -4,7 +4,7 @@
 It is a fork of NVML's supervisor, so that a start, which takes a second, delays no call of NVML.
 Both sides send messages of `nvct.host.nvml.messages` when there is news::
 
-    to the keeper    {"daemons": [...], "starts": true}
+    to the keeper    {"daemons": [...], "starts": true, "owner": ""}, see `daemons.Wanted`
     from the keeper  {"nvidia.com/gpu": ""}, by resource: why it is not ready, "" if it is
 
 Level-triggered: a daemon that another process has started is taken as it is, with its limits
@@ -19,8 +19,9 @@ import select
 import signal
 import time
 
-from nvct.agent.mps import daemons
+from nvct import typed
 from nvct.agent.mps.control import Control
+from nvct.agent.mps.daemons import Wanted
 from nvct.agent.mps.place import SHM, make_shm, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
@@ -29,10 +30,10 @@ from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
+    from collections.abc import Iterable
 
     from nvct.agent.mps.daemons import Daemon
     from nvct.agent.mps.place import Place
-    from nvct.oci.jsontext import Json
 
 PERIOD_S, SOON_S = 2.0, 0.5
 """How often the daemons are looked at; and when one has just ended."""
@@ -63,7 +64,7 @@ class Keeper:
         """Return why each daemon is not ready, "" if it is, by resource."""
         return {name: kept.problem for name, kept in self._kept.items()}
 
-    def want(self, wanted: list[Daemon], *, starts: bool) -> None:
+    def want(self, wanted: Iterable[Daemon], *, starts: bool) -> None:
         """Keep these daemons from now on, and stop the others.
 
         Args:
@@ -71,7 +72,7 @@ class Keeper:
             starts: whether this process starts and stops them.
         """
         self.starts = starts
-        by_name = {daemon.resource: daemon for daemon in wanted}
+        by_name = _by_name(wanted)
         for name, kept in list(self._kept.items()):
             if by_name.get(name) != kept.control.daemon:
                 if starts:
@@ -175,7 +176,8 @@ def serve(connection: socket) -> None:
             pause_s = SOON_S if ENDED in state.values() else PERIOD_S
             readable, _, _ = select.select([connection], [], [], pause_s if sent else None)
             if readable:
-                _take(keeper, messages.receive(connection))
+                wanted = typed.load(Wanted, messages.receive(connection))
+                keeper.want(wanted.daemons, starts=wanted.starts)
                 sent = None
                 with contextlib.suppress(OSError):  # the start of a daemon says what is wrong
                     make_shm(f"{place.folder}/{SHM}")
@@ -200,19 +202,8 @@ def _outlive_others() -> None:
     signal.signal(signal.SIGTERM, lambda *_: None)
 
 
-def _take(keeper: Keeper, message: Json) -> None:
-    if isinstance(message, dict):
-        wanted = [daemons.from_json(entry) for entry in _entries(message)]
-        keeper.want(wanted, starts=message.get("starts") is True)
-
-
-def _entries(message: Json) -> list[Json]:
-    entries = message.get("daemons") if isinstance(message, dict) else None
-    return entries if isinstance(entries, list) else []
-
-
-def _by_name(entries: list[Json]) -> dict[str, Json]:
-    return {str(entry["resource"]): entry for entry in entries if isinstance(entry, dict)}
+def _by_name(daemons: Iterable[Daemon]) -> dict[str, Daemon]:
+    return {daemon.resource: daemon for daemon in daemons}
 
 
 class KeeperProcess:
@@ -223,8 +214,8 @@ class KeeperProcess:
     def __init__(self) -> None:
         """Start nothing yet."""
         self._process: WorkerProcess | None = None
-        self._of_owners: dict[str, list[Json]] = {}
-        self._sent: Json = None
+        self._of_owners: dict[str, tuple[Daemon, ...]] = {}
+        self._sent: Wanted | None = None
         self._state: dict[str, str] = {}
 
     @property
@@ -232,41 +223,48 @@ class KeeperProcess:
         """Return its number, None if it does not run."""
         return self._process.pid if self._process else None
 
-    def exchange(self, wanted: Json) -> Json:
+    def exchange(self, wanted: Wanted) -> dict[str, str]:
         """Tell the keeper what an owner wants, and return the last state that it has sent.
 
         The keeper gets one list, which is joined here: the daemons of other owners stay, also if
         the agent is another one than that which has asked for them.
 
         Raises:
-            HostError: the keeper cannot be started.
+            HostError: the keeper cannot be started, or owners want too many daemons.
         """
-        owner, wanted = self._joined(wanted)
+        every = self._joined(wanted)
         if self._process is not None and self._process.has_ended():
             self._process.connection.close()
             self._process, self._sent = None, None
         if self._process is None:
-            if not _entries(wanted):
+            if not every.daemons:
                 return {}
             self._process = WorkerProcess(serve)
-        if wanted != self._sent:
-            self._send(self._process, wanted)
+        if every != self._sent:
+            self._send(self._process, every)
         self._receive(self._process)
         others = {
-            name
-            for key, entries in self._of_owners.items()
-            if key != owner
-            for name in _by_name(entries)
+            daemon.resource
+            for owner, daemons in self._of_owners.items()
+            if owner != wanted.owner
+            for daemon in daemons
         }
         return {name: text for name, text in self._state.items() if name not in others}
 
-    def _joined(self, wanted: Json) -> tuple[str, Json]:
-        """Return the owner, and what all owners want."""
-        request = wanted if isinstance(wanted, dict) else {}
-        owner = str(request.get("owner", ""))
-        self._of_owners[owner] = _entries(wanted)
-        every = [entry for entries in self._of_owners.values() for entry in entries]
-        return owner, {"daemons": every, "starts": request.get("starts")}
+    def _joined(self, wanted: Wanted) -> Wanted:
+        """Return what all owners want.
+
+        Raises:
+            HostError: these are too many.
+        """
+        of_owners = {**self._of_owners, wanted.owner: wanted.daemons}
+        every = tuple(daemon for daemons in of_owners.values() for daemon in daemons)
+        try:
+            joined = Wanted(daemons=every, starts=wanted.starts)
+        except ValueError as error:
+            raise HostError(f"MPS control daemons cannot be kept: {error}") from error
+        self._of_owners = of_owners
+        return joined
 
     def close(self) -> None:
         """End the keeper, which stops its daemons."""
@@ -276,16 +274,17 @@ class KeeperProcess:
             if not process.wait(self.STOP_S):
                 process.kill()
 
-    def _send(self, process: WorkerProcess, wanted: Json) -> None:
+    def _send(self, process: WorkerProcess, wanted: Wanted) -> None:
         """Send what is wanted; until the keeper answers, what changes is there and not ready."""
-        entries, before = _by_name(_entries(wanted)), _by_name(_entries(self._sent))
-        kept = {name for name, entry in entries.items() if entry == before.get(name)}
+        daemons = _by_name(wanted.daemons)
+        before = _by_name(self._sent.daemons if self._sent else ())
+        kept = {name for name, daemon in daemons.items() if daemon == before.get(name)}
         self._state = {
             name: self._state.get(name, NOT_YET) if name in kept else NOT_YET
-            for name in (*self._state, *entries)
+            for name in (*self._state, *daemons)
         }
         try:
-            messages.send(process.connection, wanted, time.monotonic() + 1)
+            messages.send(process.connection, typed.dump(wanted), time.monotonic() + 1)
             self._sent = wanted
         except (EOFError, TimeoutError, OSError) as error:
             raise HostError("the keeper of MPS control daemons does not answer") from error
@@ -294,7 +293,6 @@ class KeeperProcess:
         while select.select([process.connection], [], [], 0)[0]:
             try:
                 message = messages.receive(process.connection, time.monotonic() + 1)
-            except (EOFError, TimeoutError, messages.MalformedMessageError):
+                self._state = typed.load(dict[str, str], message)
+            except (EOFError, TimeoutError, typed.MalformedError):
                 return
-            if isinstance(message, dict):
-                self._state = {name: str(problem) for name, problem in message.items()}

@@ -7,31 +7,34 @@ import asyncio
 import contextlib
 import socket
 from dataclasses import replace
+from types import NoneType
 
+from nvct import typed
+from nvct.agent.mps.daemons import Wanted
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
 from nvct.agent.waiting import within
-from nvct.errors import NvmlError
-from nvct.host.nvml import answers, condition_answer, messages
+from nvct.errors import HostError, NvmlError
+from nvct.host.nvml import messages
+from nvct.host.nvml.condition_model import NvmlConditions
+from nvct.host.nvml.model import (
+    GpuAttributes,
+    GpuProperties,
+    NvmlEvents,
+    NvmlReport,
+    NvmlTopology,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-    from typing import TypeVar
+    from collections.abc import AsyncIterator, Iterable, Mapping
+    from typing import Literal, TypeVar
 
     from nvct.agent.mps.daemons import Daemon
     from nvct.host.gpu.vgpu import HostDriver
-    from nvct.host.nvml.condition_model import NvmlConditions
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.model import (
-        GpuAttributes,
-        GpuProperties,
-        NvmlEvents,
-        NvmlGpu,
-        NvmlReport,
-        NvmlTopology,
-    )
+    from nvct.host.nvml.model import NvmlGpu
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.oci.jsontext import Json
 
@@ -95,7 +98,7 @@ class NvmlClient:
         Raises:
             NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
         """
-        report = await self._ask("report", answers.report)
+        report = await self._ask("report", NvmlReport)
         if report.driver_version != self._driver:
             self._driver = report.driver_version
             self._gpus, self._attributes, self._properties = {}, {}, {}
@@ -119,7 +122,7 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        return await self._ask("topology", answers.topology)
+        return await self._ask("topology", NvmlTopology)
 
     async def attributes(self) -> dict[str, GpuAttributes]:
         """Return memory, compute capability, ECC and so on of each GPU, by its UUID.
@@ -127,7 +130,7 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        self._attributes |= await self._ask("attributes", answers.attributes)
+        self._attributes |= await self._ask("attributes", dict[str, GpuAttributes])
         return self._of_reported(self._attributes)
 
     async def properties(self) -> dict[str, GpuProperties]:
@@ -136,7 +139,7 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        self._properties |= await self._ask("properties", answers.properties)
+        self._properties |= await self._ask("properties", dict[str, GpuProperties])
         return self._of_reported(self._properties)
 
     async def events(self) -> NvmlEvents:
@@ -145,7 +148,7 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        events = await self._ask("events", answers.events)
+        events = await self._ask("events", NvmlEvents)
         named = {
             gpu.uuid: events.unanswered[index]
             for index, gpu in self._gpus.items()
@@ -159,7 +162,7 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        return await self._ask("conditions", condition_answer.conditions)
+        return await self._ask("conditions", NvmlConditions)
 
     async def samples(self) -> NvmlSamples:
         """Return what all GPUs report now, for monitoring.
@@ -167,9 +170,9 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        from nvct.host.nvml import samples_answer  # one task needs it
+        from nvct.host.nvml.sample_model import NvmlSamples  # one task needs it
 
-        return await self._ask("samples", samples_answer.samples)
+        return await self._ask("samples", NvmlSamples)
 
     async def mig(self) -> MigState:
         """Return modes, profiles and instances of all GPUs.
@@ -177,20 +180,18 @@ class NvmlClient:
         Raises:
             NvmlError: as `report`.
         """
-        from nvct.host.nvml import mig_answers  # one task needs it
+        from nvct.host.nvml.mig_model import MigState  # one task needs it
 
-        return await self._ask("mig", mig_answers.mig)
+        return await self._ask("mig", MigState)
 
-    async def change_mig(
-        self, verb: str, parse: Callable[[Json], T], arguments: Mapping[str, Json]
-    ) -> T:
-        """Make one change to MIG, and return the parsed value.
+    async def change_mig(self, verb: str, kind: type[T], arguments: Mapping[str, Json]) -> T:
+        """Make one change to MIG, and return its answer, of a type.
 
         Raises:
             NvmlError: as `report`, or NVML refuses the change.
         """
         # A refused change is no problem of NVML: `problem` stays as it is.
-        return parse(await asyncio.shield(self._exchange(verb, arguments)))
+        return self._loaded(kind, await asyncio.shield(self._exchange(verb, arguments)), verb)
 
     @contextlib.asynccontextmanager
     async def released(self, limit_s: int) -> AsyncIterator[None]:
@@ -218,16 +219,13 @@ class NvmlClient:
         Raises:
             NvctError: they cannot be read.
         """
-        from nvct.host.nvml import host_drivers_answer  # few agents ask
+        from nvct.host.gpu.vgpu import HostDriver  # few agents ask
 
         value = await asyncio.shield(self._exchange(HOST_DRIVERS))
-        try:
-            return host_drivers_answer.host_drivers(value)
-        except messages.MalformedMessageError as error:
-            raise self._failure(str(error)) from error
+        return list(self._loaded(tuple[HostDriver, ...], value, HOST_DRIVERS))
 
     async def mps(
-        self, daemons: Iterable[Daemon], *, starts: bool, owner: str = ""
+        self, daemons: Iterable[Daemon], *, starts: bool, owner: Literal["", "dra"] = ""
     ) -> dict[str, str]:
         """Return why each MPS control daemon is not ready, "" if it is, by its resource.
 
@@ -241,13 +239,12 @@ class NvmlClient:
         Raises:
             NvctError: the supervisor does not answer, or cannot keep daemons.
         """
-        wanted: dict[str, Json] = {
-            "daemons": [daemon.to_json() for daemon in daemons],
-            "starts": starts,
-            "owner": owner,
-        }
-        state = await asyncio.shield(self._exchange(MPS, wanted))
-        return {name: str(text) for name, text in state.items()} if isinstance(state, dict) else {}
+        try:
+            wanted = Wanted(daemons=tuple(daemons), starts=starts, owner=owner)
+        except ValueError as error:
+            raise HostError(f"MPS control daemons cannot be kept: {error}") from error
+        state = await asyncio.shield(self._exchange(MPS, typed.dump(wanted)))
+        return self._loaded(dict[str, str], state, MPS)
 
     async def engine(self) -> Json:
         """Return what the container engine says, see `engine_question.ask`.
@@ -263,7 +260,7 @@ class NvmlClient:
         Raises:
             NvmlError: the worker does not end.
         """
-        await self._ask(CLOSE, answers.nothing)
+        await self._ask(CLOSE, NoneType)
         self.problem = None
 
     def disconnect(self) -> None:
@@ -276,7 +273,7 @@ class NvmlClient:
         uuids = [gpu.uuid for gpu in self._gpus.values()]
         return {uuid: known[uuid] for uuid in uuids if uuid in known} if uuids else known
 
-    async def _ask(self, verb: str, parse: Callable[[Json], T]) -> T:
+    async def _ask(self, verb: str, kind: type[T]) -> T:
         # Not canceled with the caller: the answer shows whether NVML still works.
         try:
             value = await asyncio.shield(self._exchange(verb))
@@ -284,7 +281,13 @@ class NvmlClient:
             self.problem = error.message
             raise
         self.problem = ""
-        return parse(value)
+        return self._loaded(kind, value, verb)
+
+    def _loaded(self, kind: type[T], value: Json, verb: str) -> T:
+        try:
+            return typed.load(kind, value, verb)
+        except typed.MalformedError as error:
+            raise self._failure(str(error)) from error
 
     async def _exchange(self, verb: str, call: Mapping[str, Json] | None = None) -> Json:
         async with self._lock:
@@ -300,9 +303,7 @@ class NvmlClient:
     async def _request(self, verb: str, call: Mapping[str, Json], limit_s: int) -> Json:
         """Send a request and return the value of its answer; the lock is held."""
         self._requests += 1
-        arguments: dict[str, Json] = {"library": self.library, "limit_s": limit_s}
-        if call:
-            arguments["call"] = {**call}
+        arguments: Json = {"library": self.library, "limit_s": limit_s, "call": {**call}}
         request: Json = {"id": self._requests, "verb": verb, "arguments": arguments}
         try:
             message = await self._answer(messages.encode(request), limit_s)

@@ -6,11 +6,13 @@ first. It passes requests on to a session, which has the deadline and kills a wo
 
 The protocol is that of `nvct.host.nvml.messages`; the arguments of a request are its own::
 
-    request  {"id": 1, "verb": "report", "arguments": {"library": "/usr/lib/...", "limit_s": 60}}
+    request  {"id": 1, "verb": "report",
+              "arguments": {"library": "/usr/lib/...", "limit_s": 60, "call": {}}}
 
-A request that changes MIG has one more argument, `call`: the arguments of its verb. A supervisor
-that serves another container chooses the library itself, checks each `call`, and has the verbs of
-`nvct.agent.nvml.mig_verbs` for what that container has no right to do.
+`CALLS` has the type of each verb's `call`. Nothing is done before the whole request is that of a
+verb; what is none, is answered by an error. A supervisor that serves another container chooses the
+library itself, and has the verbs of `nvct.agent.nvml.mig_verbs` for what that container has no
+right to do.
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from dataclasses import dataclass
 
-from nvct import errors
+from nvct import errors, typed
+from nvct.agent.mps.daemons import Wanted
 from nvct.agent.nvml import mig_verbs
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
+from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nvct.agent.mps.keeper import KeeperProcess
+    from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
 
@@ -44,6 +50,18 @@ HOST_DRIVERS = "host_drivers"
 cannot."""
 MPS = "mps"
 """The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
+CALLS: Mapping[str, type] = {
+    **dict.fromkeys(
+        (
+            "attributes", "check", "conditions", "events", "mig", "properties", "report",
+            "samples", "topology", CLOSE, ENGINE, HOST_DRIVERS,
+        ),
+        mig_verbs.Nothing,
+    ),
+    **mig_verbs.CALLS,
+    MPS: Wanted,
+}  # fmt: skip
+"""The arguments of each verb."""
 LIMIT_S = 60
 """The longest deadline that a request may give a call, in seconds."""
 
@@ -57,7 +75,7 @@ def serve(connection: socket) -> None:
     """Answer requests until the agent closes the connection, or ends.
 
     Raises:
-        MalformedMessageError: the agent does not speak the protocol.
+        MalformedMessageError: the agent sends no messages.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the agent: `pkill -HUP` finds both
     supervisor = Supervisor(ask_engine=engine_asker(os.environ))
@@ -81,20 +99,29 @@ def engine_asker(env: Mapping[str, str]) -> Callable[[], Json]:
     return ask
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """The arguments of a request; `call` are those of its verb."""
+
+    library: str
+    limit_s: int
+    call: object
+
+
 class Supervisor:
     """One session with NVML, and the answers to requests."""
 
     def __init__(
         self,
-        find_library: Callable[[], str] | None = None,
+        find_library: Callable[[], Library] | None = None,
         ask_engine: Callable[[], Json] = dict,
         find_roots: Callable[[], Roots] | None = None,
     ) -> None:
         """Start nothing.
 
         Args:
-            find_library: returns the path of the library, or raises DriverNotFoundError; None
-                takes the one that a request names.
+            find_library: returns the library, or raises DriverNotFoundError, and others than root
+                cannot change it; None takes the one that a request names.
             ask_engine: returns what the container engine says.
             find_roots: returns this machine's, if requests come from another container.
         """
@@ -102,19 +129,22 @@ class Supervisor:
         self._find_library = find_library
         self._find_roots = find_roots
         self._session: NvmlSession | None = None
+        self._library_of_session: tuple[str, str | None] | None = None
         self._keeper: KeeperProcess | None = None
 
     def answer(self, message: Json) -> Json:
-        """Return the answer to a request.
-
-        Raises:
-            MalformedMessageError: it is not a request.
-        """
-        number, verb, arguments = messages.request_of(message)
+        """Return the answer to a request; the id of what is none is 0."""
+        number = 0
         try:
+            number, verb, arguments = messages.request_of(message)
             return {"id": number, "value": self._call(verb, arguments)}
         except NvctError as error:
-            return {"id": number, "error": {**errors.to_dict(error)}}
+            failure = error
+        except MalformedError as error:
+            failure = NvmlError(f"NVML's worker refuses a malformed request: {error}")
+        except Exception as error:  # the last resort of this process: the agent raises it
+            failure = errors.unexpected(error)
+        return {"id": number, "error": {**errors.to_dict(failure)}}
 
     def close(self) -> None:
         """End the worker, unless it waits in the kernel: it ends with a reboot, or by itself."""
@@ -129,16 +159,9 @@ class Supervisor:
         self.close()
 
     def _call(self, verb: str, arguments: dict[str, Json]) -> Json:
-        library, limit_s = arguments.get("library"), arguments.get("limit_s")
-        call = arguments.get("call", {})
-        if not isinstance(library, str) or type(limit_s) is not int or not _allows(verb, limit_s):
-            raise NvmlError("a request to NVML's supervisor has malformed arguments")
-        if verb == MPS:
+        given, call = call_of(verb, arguments)
+        if isinstance(call, Wanted):
             return self._mps(call)
-        if not isinstance(call, dict):
-            raise NvmlError("a request to NVML's supervisor has malformed arguments")
-        if self._find_roots is not None:
-            mig_verbs.check(verb, call)
         if verb == HOST_DRIVERS:
             return _host_drivers()
         if verb == ENGINE:
@@ -148,17 +171,17 @@ class Supervisor:
             return None
         if verb == CLOSE and self._session is None:
             return None
-        session = self._with_library(self._library(verb, library))
-        session.limit_s = limit_s
+        session = self._with_library(self._library(verb, given.library))
+        session.limit_s = given.limit_s
         if verb == CLOSE:
             session.close()
             return None
-        if verb == mig_verbs.HOLDERS:
+        if isinstance(call, mig_verbs.Holders):
             return mig_verbs.holders(session, self._roots(verb), call)
-        if verb == mig_verbs.RESET:
+        if isinstance(call, mig_verbs.Reset):
             mig_verbs.reset(session, self._roots(verb), call)
             return None
-        return session.call(verb, call)
+        return session.call(verb, typed.dump(call))
 
     def _roots(self, verb: str) -> Roots:
         """Return this machine's roots.
@@ -170,19 +193,19 @@ class Supervisor:
             raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
         return self._find_roots()
 
-    def _mps(self, wanted: Json) -> Json:
+    def _mps(self, wanted: Wanted) -> Json:
         if self._keeper is None:
             from nvct.agent.mps.keeper import KeeperProcess
 
             self._keeper = KeeperProcess()
-        return self._keeper.exchange(wanted)
+        return {**self._keeper.exchange(wanted)}
 
-    def _library(self, verb: str, named: str) -> str:
-        """Return the library for a request: looked for where the driver may have changed."""
+    def _library(self, verb: str, named: str) -> tuple[str, str | None]:
+        """Return path and root of the library: looked for where the driver may have changed."""
         if self._find_library is None:
-            return named
-        if self._session is not None and verb != "report":
-            return self._session.path
+            return named, None
+        if self._library_of_session is not None and verb != "report":
+            return self._library_of_session
         try:
             return self._find_library()
         except DriverNotFoundError as error:
@@ -190,17 +213,35 @@ class Supervisor:
                 raise
             raise NvmlError(error.message, hint=error.hint) from error
 
-    def _with_library(self, library: str) -> NvmlSession:
+    def _with_library(self, library: tuple[str, str | None]) -> NvmlSession:
         """Return the session with a library, which ends that with another one.
 
         Raises:
             NvmlError: the other session's worker does not end.
         """
-        if self._session is not None and self._session.path != library:
+        if self._session is not None and self._library_of_session != library:
             self._session.close()
             self._session = None
-        self._session = self._session or NvmlSession(library)
+        if self._session is None:
+            path, root = library
+            self._session, self._library_of_session = NvmlSession(path, root=root), library
         return self._session
+
+
+def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:
+    """Return the arguments of a request, and those of its verb, by `CALLS`.
+
+    Raises:
+        MalformedError: there is no such verb, or an argument is wrong.
+    """
+    kind = CALLS.get(verb)
+    if kind is None:
+        raise MalformedError(f"there is no verb {verb[:40]!a}")
+    given = typed.load(Arguments, arguments, "arguments")
+    if not _allows(verb, given.limit_s):
+        raise MalformedError(f"the limit of {verb} is out of range")
+    call: object = typed.load(kind, given.call, verb)
+    return given, call
 
 
 def _allows(verb: str, limit_s: int) -> bool:

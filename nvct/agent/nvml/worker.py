@@ -4,8 +4,8 @@
 The agent's container then needs no device and no privilege; this one needs no token and no
 network, and leaves its network namespace. It knows the verbs of `nvct.host.nvml.worker`, the
 one that ends NVML's process, and those of `nvct.agent.nvml.mig_verbs`. It chooses the library
-itself: nothing that the agent sends names a file. The protocol is that of
-`nvct.agent.nvml.supervisor`.
+itself: nothing that the agent sends names a file, and only root can change what it loads. The
+protocol is that of `nvct.agent.nvml.supervisor`.
 
 A process with one thread, as it forks NVML's process. Only root is served.
 """
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nvct.agent.logs import Log
+    from nvct.host.nvml.library import Library
 
 CONNECTIONS = 8
 """Open at once; one more ends the oldest. An agent has one."""
@@ -110,6 +111,8 @@ class Worker:
             self._end(client, "it takes too long")
         except messages.MalformedMessageError as error:
             self._end(client, str(error))
+        except Exception as error:  # whatever a client does, the others are served
+            self._end(client, f"unexpected {type(error).__name__}: {error}")
 
     def _end(self, client: socket.socket, reason: str) -> None:
         """End a connection; without one there is no use for NVML's handles."""
@@ -176,15 +179,16 @@ def _leave_network(journal: Log) -> None:
         journal.warning(f"this process keeps its network: {error.strerror}")
 
 
-def _library(env: Mapping[str, str]) -> str:
-    """Return the path of the driver's NVML.
+def _library(env: Mapping[str, str]) -> Library:
+    """Return the driver's NVML.
 
     Raises:
         DriverNotFoundError: there is none.
+        HostError: the installer's file names another root than the chart.
     """
-    from nvct.host.nvml.library import nvml_library
+    from nvct.host.nvml import library
 
-    return nvml_library(driver_root.machine_roots(env))
+    return library.find(driver_root.machine_roots(env))
 
 
 if __name__ == "__main__":

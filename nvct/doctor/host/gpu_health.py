@@ -20,7 +20,7 @@ from nvct.host.gpu import pci
 from nvct.host.health import faults, xid_table
 from nvct.host.health.faults import SEVERE
 from nvct.host.health.xid_table import XidTable
-from nvct.host.nvml import condition_answer
+from nvct.host.nvml.condition_model import NvmlConditions
 from nvct.host.nvml.kernel_xids import KMSG_ENV, XID
 from nvct.kernel.kmsg import FILE, Kmsg
 
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nvct.doctor.model import Severity
-    from nvct.host.nvml.condition_model import NvmlConditions
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
@@ -64,7 +63,7 @@ def conditions(session: NvmlSession | None) -> NvmlConditions | None:
     if session is None:
         return None
     try:
-        return condition_answer.conditions(session.call("conditions"))
+        return session.ask("conditions", NvmlConditions)
     except NvmlError:
         return None  # as the check of NVML says
 

@@ -16,14 +16,12 @@ from nvct.host import procfs
 from nvct.host.device_nodes import dev_char
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
-from nvct.host.nvml import readiness_answer
-from nvct.host.nvml.messages import MalformedMessageError
+from nvct.host.nvml.readiness_model import NvmlReadiness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.doctor.model import Severity
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.readiness_model import NvmlReadiness
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
 
@@ -169,6 +167,6 @@ def readiness(session: NvmlSession | None) -> NvmlReadiness | None:
     if session is None:
         return None
     try:
-        return readiness_answer.readiness(session.call("readiness"))
-    except (NvmlError, MalformedMessageError):
+        return session.ask("readiness", NvmlReadiness)
+    except NvmlError:
         return None  # as the check of NVML says

@@ -8,8 +8,10 @@ from the driver root by its path, so that no other driver's is loaded.
 from __future__ import annotations
 
 import math
+import os
 
-from nvct.errors import NvmlError
+from nvct.errors import HostError, NvctError, NvmlError
+from nvct.kernel import trusted_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,12 +35,31 @@ def load(path: str) -> ModuleType:
     Raises:
         NvmlError: the file cannot be loaded.
     """
+    return _load(path, path)
+
+
+def load_below(root: str, path: str) -> ModuleType:
+    """Return what `load` does, of a file that only root can change below a folder.
+
+    Raises:
+        NvmlError: others can change it, or it cannot be loaded.
+    """
+    try:
+        fd = trusted_file.open_trusted(root, f"/{os.path.relpath(path, root)}")
+    except (OSError, HostError) as error:
+        hint = error.hint if isinstance(error, NvctError) else ""
+        raise NvmlError(f"{path} cannot be loaded: {error}", hint=hint) from error
+    # It stays open: the library's name leads to its file as long as this process lives.
+    return _load(f"/proc/self/fd/{fd}", path)
+
+
+def _load(opened: str, path: str) -> ModuleType:
     import ctypes
 
     import pynvml
 
     try:
-        library = ctypes.CDLL(path)
+        library = ctypes.CDLL(opened)
     except OSError as error:
         raise NvmlError(
             f"{path} cannot be loaded: {error}", hint="is it of this machine's kind?"

@@ -39,6 +39,15 @@ class GpuCondition:
     values: dict[str, float] = field(default_factory=dict)
     mig: tuple[MigInstance, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse a value that nobody knows.
+
+        Raises:
+            ValueError: there is one.
+        """
+        if unknown := [name for name in self.values if name not in CONDITION_VALUES]:
+            raise ValueError(f"the value {unknown[0]!a} is unknown")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlConditions:

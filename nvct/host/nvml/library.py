@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import posix
 from dataclasses import replace
+from typing import NamedTuple
 
 from nvct.errors import DriverNotFoundError, HostError
 from nvct.host.driver import libraries
@@ -18,8 +19,24 @@ if TYPE_CHECKING:
 NVML = "libnvidia-ml.so.1"
 
 
+class Library(NamedTuple):
+    """NVML: its path, and the root below which it was looked for."""
+
+    path: str
+    root: str
+
+
 def nvml_library(roots: Roots) -> str:
     """Return the path of the driver's NVML, in the driver root or as this container has it.
+
+    Raises:
+        DriverNotFoundError: there is none.
+    """
+    return find(roots).path
+
+
+def find(roots: Roots) -> Library:
+    """Return the driver's NVML, as `nvml_library`.
 
     Raises:
         DriverNotFoundError: there is none.
@@ -34,7 +51,7 @@ def nvml_library(roots: Roots) -> str:
         except HostError:  # no such folder
             continue
         if path is not None:
-            return path
+            return Library(path, root)
     searched = "/" if roots.driver_root == "/" else f"{roots.driver_root} or /"
     raise DriverNotFoundError(
         f"no {NVML} in {searched}",

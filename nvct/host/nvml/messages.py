@@ -21,6 +21,7 @@ from _socket import MSG_NOSIGNAL
 from nvct import errors
 from nvct.errors import DocumentError
 from nvct.oci import jsontext
+from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ HANG = "NVML does not answer"
 ERROR_FIELDS = {"class", "message", "hint", "code"}
 
 
-class MalformedMessageError(Exception):
+class MalformedMessageError(MalformedError):
     """The other side does not speak this protocol. The text says what is wrong."""
 
 

@@ -116,6 +116,14 @@ class MigSample:
     values: dict[str, float] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Refuse a value that nobody knows.
+
+        Raises:
+            ValueError: there is one.
+        """
+        _check(self.values)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSample:
@@ -144,6 +152,14 @@ class GpuSample:
     processes: tuple[ProcessSample, ...] = ()
     xids: tuple[XidCount, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse a value that nobody knows.
+
+        Raises:
+            ValueError: there is one.
+        """
+        _check(self.values)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlSamples:
@@ -164,3 +180,8 @@ class NvmlSamples:
     watch_failure: str = ""
     gpus: tuple[GpuSample, ...] = ()
     unanswered: dict[str, str] = field(default_factory=dict)
+
+
+def _check(values: dict[str, float]) -> None:
+    if unknown := values.keys() - VALUES.keys():
+        raise ValueError(f"the value {min(unknown)!a} is unknown")

@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
+from types import NoneType
 
+from nvct import typed
 from nvct.errors import NvctError, NvmlError
-from nvct.host.nvml import answers, messages
+from nvct.host.nvml import messages
 from nvct.host.nvml.messages import HANG
+from nvct.host.nvml.model import GpuProperties, NvmlReport
 from nvct.host.nvml.process import KILL_S, WorkerProcess
 
 TYPE_CHECKING = False
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias, TypeVar
 
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.model import GpuProperties, NvmlReport
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
@@ -48,7 +51,13 @@ class NvmlSession:
             NVML, and of each GPU that nothing else uses. None until there is one.
     """
 
-    def __init__(self, library: str, limit_s: float = LIMIT_S, serve: Serve | None = None) -> None:
+    def __init__(
+        self,
+        library: str,
+        limit_s: float = LIMIT_S,
+        serve: Serve | None = None,
+        root: str | None = None,
+    ) -> None:
         """Keep the arguments; nothing is started yet.
 
         Args:
@@ -56,10 +65,12 @@ class NvmlSession:
             limit_s: the deadline of a call, in seconds.
             serve: runs in the worker with its socket and the library's path; `worker.serve` if
                 None.
+            root: the library is loaded only if nobody but root can change what lies below this
+                folder on the way to it, see `trusted_file`; None loads it as it is.
         """
         self.path = library
         self.limit_s = limit_s
-        self._serve = serve or _serve
+        self._serve = serve or partial(_serve, root=root)
         self._worker: WorkerProcess | None = None
         self._requests = 0
         self.first_answer_s: float | None = None
@@ -70,7 +81,7 @@ class NvmlSession:
         Raises:
             NvmlError: the library cannot be loaded or initialized, hangs or crashes; a GPU hangs.
         """
-        return self._ask_complete("report", answers.report)
+        return self._ask_complete("report", NvmlReport)
 
     def check(self) -> None:
         """Load and initialize the library.
@@ -78,7 +89,7 @@ class NvmlSession:
         Raises:
             NvmlError: as `report`.
         """
-        self._ask("check", answers.nothing)
+        self._ask("check", NoneType)
 
     def properties(self) -> dict[str, GpuProperties]:
         """Return brand and architecture of each GPU, by its UUID.
@@ -86,7 +97,7 @@ class NvmlSession:
         Raises:
             NvmlError: as `report`.
         """
-        return self._ask_complete("properties", answers.properties)
+        return self._ask_complete("properties", dict[str, GpuProperties])
 
     def mig(self) -> MigState:
         """Return modes, profiles and instances of all GPUs.
@@ -94,22 +105,30 @@ class NvmlSession:
         Raises:
             NvmlError: as `report`.
         """
-        from nvct.host.nvml import mig_answers  # few callers change MIG
+        from nvct.host.nvml.mig_model import MigState  # few callers change MIG
 
-        return self._ask("mig", mig_answers.mig)
+        return self._ask("mig", MigState)
 
-    def change_mig(self, verb: str, parse: Callable[[Json], T], **arguments: Json) -> T:
-        """Make one change to MIG, and return the parsed value.
+    def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
+        """Make one change to MIG, and return its answer.
 
         Args:
             verb: a function of `mig_change`.
-            parse: its answer's parser.
+            answer: its type.
             arguments: the function's.
 
         Raises:
             NvmlError: as `report`, or NVML refuses the change.
         """
-        return self._ask(verb, parse, arguments)
+        return self._ask(verb, answer, arguments)
+
+    def ask(self, verb: str, kind: type[T]) -> T:
+        """Return the answer to a verb without arguments, of a type.
+
+        Raises:
+            NvmlError: as `report`.
+        """
+        return self._ask(verb, kind)
 
     def call(self, verb: str, arguments: Mapping[str, Json] | None = None) -> Json:
         """Return the value of a verb as the worker sends it, for a process that passes it on.
@@ -117,7 +136,8 @@ class NvmlSession:
         Raises:
             NvmlError: as `report`.
         """
-        return self._ask(verb, lambda value: value, arguments)
+        value: Json = self._ask(verb, object, arguments)  # type: ignore[assignment]  # from JSON
+        return value
 
     @property
     def pid(self) -> int | None:
@@ -147,22 +167,20 @@ class NvmlSession:
         worker = self._own_worker()
         return worker is not None and worker.killed
 
-    def _ask_complete(self, verb: str, parse: Callable[[Json], T]) -> T:
+    def _ask_complete(self, verb: str, kind: type[T]) -> T:
         """Return the answer to a verb that refuses to leave out a GPU that hangs.
 
         Raises:
             NvmlError: as `_ask`; or a GPU hangs, and the worker is killed.
         """
         try:
-            return self._ask(verb, parse, {"complete": True})
+            return self._ask(verb, kind, {"complete": True})
         except NvmlError as error:
             if is_hang(error.message) and self._worker and not self._worker.killed:
                 self._kill(self._worker)
             raise
 
-    def _ask(
-        self, verb: str, parse: Callable[[Json], T], arguments: Mapping[str, Json] | None = None
-    ) -> T:
+    def _ask(self, verb: str, kind: type[T], arguments: Mapping[str, Json] | None = None) -> T:
         """Return the worker's answer to a request.
 
         Raises:
@@ -179,7 +197,7 @@ class NvmlSession:
             answer = self._exchange(worker.connection, verb, arguments or {})
             if self.first_answer_s is None:
                 self.first_answer_s = time.monotonic() - since
-            return parse(answer)
+            return typed.load(kind, answer, verb)
         except NvctError:  # an answer, too
             raise
         except TimeoutError as error:
@@ -194,7 +212,7 @@ class NvmlSession:
                 f"NVML crashed with {worker.ending()}: {self.path}",
                 hint="install the driver again",
             ) from error
-        except messages.MalformedMessageError as error:
+        except typed.MalformedError as error:
             self._kill(worker)
             raise NvmlError(
                 f"NVML's worker process gives a malformed answer: {error}: {self.path}",
@@ -239,8 +257,8 @@ def is_hang(message: str) -> bool:
     return message.startswith((HANG, "NVML hangs"))
 
 
-def _serve(connection: socket, path: str) -> None:
+def _serve(connection: socket, path: str, root: str | None) -> None:
     """Run the worker; only its own process imports the module."""
     from nvct.host.nvml import worker
 
-    worker.serve(connection, path)
+    worker.serve(connection, path, root=root)

@@ -2,7 +2,7 @@
 """The worker: answers a session's requests, with the driver's library in its own process.
 
 To add a verb, write a function that takes `Calls` and the request's arguments, and add its module
-to VERBS, a method to `session.NvmlSession`, and a parser of the value to `answers`.
+to VERBS, and a method to `session.NvmlSession` that names the type of its value.
 
 Contract: reads only the socket, and needs no state of the process that started it, so it can run
 in another container that shares the socket. gRPC is never imported here.
@@ -14,6 +14,7 @@ import math
 import os
 import time
 from dataclasses import asdict, is_dataclass
+from functools import partial
 from importlib import import_module
 
 from nvct import errors
@@ -57,7 +58,7 @@ VERBS: Mapping[str, str] = {
 """The module of this package that has the function of the verb's name: no process asks for all."""
 
 
-def serve(connection: socket, path: str, load: Load = calls.load) -> None:
+def serve(connection: socket, path: str, load: Load = calls.load, root: str | None = None) -> None:
     """Answer requests until the session closes the connection.
 
     NVML's handles are left to the end of the process: nvmlShutdown waits for the thread that waits
@@ -67,10 +68,13 @@ def serve(connection: socket, path: str, load: Load = calls.load) -> None:
         connection: a stream socket.
         path: of the driver's libnvidia-ml.so.
         load: loads the library; tests have one in Python.
+        root: see `session.NvmlSession`.
 
     Raises:
         MalformedMessageError: the session does not speak the protocol.
     """
+    if root is not None:
+        load = partial(calls.load_below, root)
     driver = calls.Driver(path, load, each_gpu.is_hanging)
     try:
         while True:

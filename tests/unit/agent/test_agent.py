@@ -288,6 +288,31 @@ def test_the_installers_file_tells_where_the_driver_is(tmp_path: Path) -> None:
     assert with_driver_roots({}) == {}
 
 
+@pytest.mark.parametrize(
+    ("root", "is_known"),
+    [
+        ("/", True), ("/host", True), ("/host/run/nvidia/driver", True), ("/host/", True),
+        ("/run/nvct-agent", False), ("/host/run/nvct-agent", False), ("/host/../tmp", False),
+        ("host", False), ("/hosts", False),
+    ],
+)  # fmt: skip
+def test_the_installers_file_chooses_among_the_roots_of_the_chart(
+    *, root: str, is_known: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "driver-ready"
+    file.write_text(f"DRIVER_ROOT_CTR_PATH={root}\n")
+    env = {
+        "NVCT_DRIVER_READY_FILE": str(file), "DRIVER_ROOT_CTR_PATH": "/host",
+        "NVCT_DRIVER_FOLDER": "/host/run/nvidia/driver",
+    }  # fmt: skip
+
+    if is_known:
+        assert with_driver_roots(env)["DRIVER_ROOT_CTR_PATH"] == root
+        return
+    with pytest.raises(HostError, match="is none of the folders of this container's driver"):
+        with_driver_roots(env)
+
+
 def test_an_unknown_request_is_answered_with_what_there_is() -> None:
     answer = Status(()).answer(Request("GET", "/nothing"))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -115,6 +116,32 @@ def test_the_installers_lock_is_where_no_agent_can_hold_it(name: str) -> None:
     assert lock.startswith("/host/")
     on_host = lock.removeprefix("/host")
     assert not [path for path in writable if on_host.startswith(f"{path.rstrip('/')}/")]
+
+
+def test_where_the_driver_is_nobody_but_the_installer_writes() -> None:
+    (spec,) = (
+        document["spec"]["template"]["spec"]
+        for document in documents(PACKAGING / "kubernetes/nvct.yaml")
+        if document["kind"] == "DaemonSet"
+    )
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+    (installer,) = spec["initContainers"]
+    containers = {one["name"]: one for one in (installer, *spec["containers"])}
+    for name, container in containers.items():
+        variables_ = {one["name"]: one.get("value", "") for one in container["env"]}
+        ready = variables_["NVCT_DRIVER_READY_FILE"]
+        (mount,) = (
+            one
+            for one in container["volumeMounts"]
+            if ready.startswith(f"{one['mountPath'].rstrip('/')}/")
+        )
+        assert paths[mount["name"]] == "/run/nvct-driver" == os.path.dirname(ready)
+        assert mount.get("readOnly", False) is (container is not installer), name
+        if container is not installer:
+            assert variables_["DRIVER_ROOT_CTR_PATH"] == "/host"
+            assert variables_["NVCT_DRIVER_FOLDER"] == "/host/run/nvidia/driver"
+    worker = containers["nvml-worker"]
+    assert "/run/nvct-agent" not in [mount["mountPath"] for mount in worker["volumeMounts"]]
 
 
 def test_every_variable_is_one_that_the_installer_reads(pod: dict[str, Any]) -> None:

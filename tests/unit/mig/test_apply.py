@@ -58,11 +58,11 @@ class FailingSession(NvmlSession):
         super().__init__(library)
         self.left, self.instead = at, instead
 
-    def change_mig(self, verb: str, parse: Callable[[Any], Any], **arguments: Any) -> Any:
+    def change_mig(self, verb: str, answer: type[Any], **arguments: Any) -> Any:
         self.left -= 1
         if self.left == 0:
             self.instead()
-        return super().change_mig(verb, parse, **arguments)
+        return super().change_mig(verb, answer, **arguments)
 
 
 def refuse() -> None:

@@ -8,7 +8,6 @@ import asyncio
 import pytest
 
 from nvct.errors import NvmlError
-from nvct.host.nvml import mig_answers
 from nvct.host.nvml.library import nvml_library
 from tests.unit.agent.machines import discovery
 
@@ -25,13 +24,11 @@ def test_mig_is_changed_and_a_refusal_is_no_problem_of_nvml(node: tree.Node) -> 
             client.library = nvml_library(machine.roots)
             gpu = (await client.mig()).gpus[0]
             change = client.change_mig
-            assert await change(
-                "mig_set_mode", mig_answers.boolean, {"uuid": gpu.uuid, "enabled": True}
-            )
+            assert await change("mig_set_mode", bool, {"uuid": gpu.uuid, "enabled": True})
             place: dict[str, Json] = {"uuid": gpu.uuid, "kind": 0, "start": 0, "size": 1}
-            await change("mig_create", mig_answers.number, place)
+            await change("mig_create", int, place)
             with pytest.raises(NvmlError, match="nvmlDeviceCreateGpuInstanceWithPlacement"):
-                await change("mig_create", mig_answers.number, place)
+                await change("mig_create", int, place)
             assert client.problem == ""
             assert len((await client.mig()).gpus[0].instances) == 1
 

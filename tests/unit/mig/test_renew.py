@@ -19,7 +19,6 @@ from tests.unit.mig.test_apply import BALANCED, FailingSession, layouts, refuse,
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from nvct.host.nvml.mig_model import GpuInstance
@@ -56,9 +55,9 @@ def test_the_others_stay(divided: Machine, index: int) -> None:
     calls: list[str] = []
 
     class Recorded(NvmlSession):
-        def change_mig(self, verb: str, parse: Callable[[Any], Any], **arguments: Any) -> Any:
+        def change_mig(self, verb: str, answer: type[Any], **arguments: Any) -> Any:
             calls.append(f"{verb} {arguments.get('gi', '')}".strip())
-            return super().change_mig(verb, parse, **arguments)
+            return super().change_mig(verb, answer, **arguments)
 
     assert isinstance(divided.session, NvmlSession)
     before = layouts(divided)

@@ -170,7 +170,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: DRIVER_ROOT
   value: {{ .Values.hostPaths.driverInstallDir }}
 - name: NVCT_DRIVER_READY_FILE
-  value: /run/nvct-agent/driver-ready
+  value: /run/nvct-driver/driver-ready
 {{- if include "nvct.policy" . }}
 - name: NVCT_POLICY_FILE
   value: /policy/policy.toml

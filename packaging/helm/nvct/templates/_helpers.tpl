@@ -120,7 +120,9 @@ services, before MIG changes. */}}
 - name: NVCT_AGENT_GRACE_S # as terminationGracePeriodSeconds
   value: {{ include "nvct.graceSeconds" . | quote }}
 - name: NVCT_DRIVER_READY_FILE # where the installer found the driver; else it is the host's
-  value: /run/nvct-agent/driver-ready
+  value: /run/nvct-driver/driver-ready
+- name: NVCT_DRIVER_FOLDER # the only other one that it may name
+  value: /host{{ .Values.hostPaths.driverInstallDir }}
 - name: DRIVER_ROOT_CTR_PATH
   value: /host
 - name: DEV_ROOT_CTR_PATH
@@ -274,6 +276,8 @@ resource.k8s.io/v1beta1
   mountPath: {{ .Values.toolkit.installDir }}
 - name: run
   mountPath: /run/nvct-agent
+- name: found # where it found the driver; nobody else writes there
+  mountPath: /run/nvct-driver
 {{- if include "nvct.policy" . }}
 - name: policy
   mountPath: /policy
@@ -288,6 +292,10 @@ resource.k8s.io/v1beta1
 - name: run
   hostPath:
     path: /run/nvct-agent
+    type: DirectoryOrCreate
+- name: found
+  hostPath:
+    path: /run/nvct-driver
     type: DirectoryOrCreate
 {{- end }}
 

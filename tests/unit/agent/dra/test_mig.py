@@ -207,15 +207,17 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
 
 async def destroy_all(lab: Discovery) -> None:
     """Destroy the instances of the second GPU, as a boot does."""
-    from nvct.host.nvml.answers import nothing
+    from types import NoneType
 
     gpu = await second(lab)
     for each in gpu.instances:
         for compute in each.compute:
             await lab.nvml.change_mig(
-                "mig_destroy_compute", nothing, {"uuid": gpu.uuid, "gi": each.id, "ci": compute.id}
+                "mig_destroy_compute",
+                NoneType,
+                {"uuid": gpu.uuid, "gi": each.id, "ci": compute.id},
             )
-        await lab.nvml.change_mig("mig_destroy", nothing, {"uuid": gpu.uuid, "gi": each.id})
+        await lab.nvml.change_mig("mig_destroy", NoneType, {"uuid": gpu.uuid, "gi": each.id})
 
 
 def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(

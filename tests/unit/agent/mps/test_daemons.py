@@ -5,10 +5,13 @@ from types import MappingProxyType
 
 import pytest
 
+from nvct import typed
 from nvct.agent.device_plugin.resources import Device, Resource
 from nvct.agent.mps import daemons
+from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.errors import HostError
 from nvct.host.nvml.model import GpuAttributes
+from nvct.typed import MalformedError
 
 GPU = "nvidia.com/gpu"
 UUIDS = [f"GPU-00000000-1111-5222-8333-{n:012x}" for n in range(2)]
@@ -86,7 +89,7 @@ def test_mig_devices_are_refused() -> None:
 def test_a_daemon_is_read_back_from_json() -> None:
     (daemon,) = daemons.wanted(shared(4, 4), VOLTA).values()
 
-    assert daemons.from_json(daemon.to_json()) == daemon
+    assert daemons.from_json(typed.dump(daemon)) == daemon
 
 
 GOOD = MappingProxyType({"resource": GPU, "uuids": [], "limits": {}, "percentage": 0})
@@ -110,5 +113,20 @@ GOOD = MappingProxyType({"resource": GPU, "uuids": [], "limits": {}, "percentage
     ],
 )
 def test_another_daemon_is_refused(change: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="no MPS daemon"):
+    with pytest.raises(ValueError, match="MPS daemon"):
         daemons.from_json({**GOOD, **change})
+
+
+def test_a_task_wants_daemons_that_can_be_started() -> None:
+    daemon = Daemon(resource=GPU, uuids=())
+    wanted = Wanted(daemons=(daemon,) * 256)
+    assert typed.load(Wanted, typed.dump(wanted)) == wanted
+    for daemons_ in ((daemon,) * 257, (Daemon(resource="nvidia.com/../../etc", uuids=()),)):
+        with pytest.raises(ValueError, match="MPS daemon"):
+            Wanted(daemons=daemons_)
+    changes: list[dict[str, object]] = [
+        {"owner": "x"}, {"daemons": [{}]}, {"daemons": {}}, {"starts": 1},
+    ]  # fmt: skip
+    for change in changes:
+        with pytest.raises(MalformedError):
+            typed.load(Wanted, {**typed.dump(Wanted()), **change})

@@ -86,6 +86,18 @@ def test_a_root_without_a_folder_for_it_is_named(folder: Path) -> None:
     assert f"cannot start ls below {folder}/nothing" in done.stdout
 
 
+def test_a_program_that_others_can_change_is_not_started(folder: Path) -> None:
+    programs = folder / "root/usr/bin"
+    programs.mkdir(parents=True)
+    (programs / "mps").write_text("#!/bin/sh\n")
+    (programs / "mps").chmod(0o777)
+
+    done = run(Place(str(folder), str(folder / "root")), "mps")
+
+    assert done.returncode == 1
+    assert "others than root can change /usr/bin/mps" in done.stdout
+
+
 def test_the_drivers_root_is_used_if_this_container_lacks_the_program(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from nvct.agent.mps import keeper
 from nvct.agent.mps.control import Control
-from nvct.agent.mps.daemons import Daemon
+from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.mps.place import Place
 from nvct.sim.native import build
 from tests.support.nvml_node import CACHE, NvmlNode, gpu_uuid, make_node
@@ -23,7 +23,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nvct.oci.jsontext import Json
 
 GPU = "nvidia.com/gpu"
 DAEMON = Daemon(
@@ -199,13 +198,13 @@ def test_the_process_answers_at_once_and_stops_its_daemons(
 ) -> None:
     monkeypatch.setattr(keeper, "of_environment", lambda _: lab.place)
     process = keeper.KeeperProcess()
-    assert process.exchange({"daemons": [], "starts": True}) == {}
-    wanted: Json = {"daemons": [DAEMON.to_json()], "starts": True}
+    assert process.exchange(Wanted()) == {}
+    wanted = Wanted(daemons=(DAEMON,))
     # The keeper may not have read the request yet, or have done what it says already.
     assert process.exchange(wanted) in ({}, {GPU: keeper.NOT_YET}, {GPU: ""})
     assert _settles(process, wanted, {GPU: ""})
     assert (lab.folder / "shm").stat().st_mode & 0o7777 == 0o1777
-    nothing: Json = {"daemons": [], "starts": True}
+    nothing = Wanted()
     assert process.exchange(nothing) in ({GPU: keeper.NOT_YET}, {})
     assert _settles(process, nothing, {})
 
@@ -219,7 +218,7 @@ def test_it_stops_its_daemons_though_all_processes_get_a_signal(
     """As systemd ends a service."""
     monkeypatch.setattr(keeper, "of_environment", lambda _: lab.place)
     process = keeper.KeeperProcess()
-    wanted: Json = {"daemons": [DAEMON.to_json()], "starts": True}
+    wanted = Wanted(daemons=(DAEMON,))
     process.exchange(wanted)
     assert _settles(process, wanted, {GPU: ""})
     assert process.pid is not None
@@ -231,7 +230,7 @@ def test_it_stops_its_daemons_though_all_processes_get_a_signal(
     assert set(lab.modes()) == {"Default"}
 
 
-def _settles(process: keeper.KeeperProcess, wanted: Json, state: Json) -> bool:
+def _settles(process: keeper.KeeperProcess, wanted: Wanted, state: dict[str, str]) -> bool:
     until = time.monotonic() + 20
     while time.monotonic() < until:
         if process.exchange(wanted) == state:

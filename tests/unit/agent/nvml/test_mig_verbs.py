@@ -7,21 +7,23 @@ import asyncio
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from types import NoneType
 
 import pytest
 
+from nvct import typed
 from nvct.agent.logs import Log
 from nvct.agent.mig_manager import main
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.client import NvmlWorkerClient
-from nvct.errors import HostError, NvmlError, UsageError
-from nvct.host.nvml import mig_answers
-from nvct.host.nvml.answers import nothing
+from nvct.agent.nvml.supervisor import call_of
+from nvct.errors import HostError, NvmlError, UnsafePathError, UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig import smi
 from nvct.mig.holders import Holder
 from nvct.sim import tree
+from nvct.typed import MalformedError
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.nvml.test_worker import Worker, ask, run
@@ -75,13 +77,14 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
 
 @pytest.mark.parametrize("verb", GOOD)
 def test_each_verb_may_be_asked(verb: str) -> None:
-    mig_verbs.check(verb, GOOD[verb])
+    _, call = call_of(verb, {"library": "", "limit_s": 5, "call": GOOD[verb]})
+    assert typed.dump(call) == GOOD[verb]
 
 
 @pytest.mark.parametrize(("verb", "call"), BAD)
 def test_what_is_no_call_of_a_verb_is_refused(verb: str, call: Json) -> None:
-    with pytest.raises(NvmlError, match="does not answer another container"):
-        mig_verbs.check(verb, call)
+    with pytest.raises(MalformedError):
+        call_of(verb, {"library": "", "limit_s": 5, "call": call})
 
 
 def test_the_worker_checks_calls_and_limits(worker: Worker) -> None:
@@ -97,22 +100,20 @@ def test_mig_devices_are_made_and_destroyed(worker: Worker) -> None:
     async def test(client: NvmlWorkerClient) -> None:
         change = client.change_mig
         gpu = (await client.mig()).gpus[0]
-        assert await change(
-            "mig_set_mode", mig_answers.boolean, {"uuid": gpu.uuid, "enabled": True}
-        )
+        assert await change("mig_set_mode", bool, {"uuid": gpu.uuid, "enabled": True})
         place: dict[str, Json] = {"uuid": gpu.uuid, "kind": 0, "start": 0, "size": 1}
-        gi = await change("mig_create", mig_answers.number, place)
+        gi = await change("mig_create", int, place)
         compute: dict[str, Json] = {"uuid": gpu.uuid, "gi": gi, "kind": 0, "engine": 0}
-        ci = await change("mig_create_compute", mig_answers.number, compute)
+        ci = await change("mig_create_compute", int, compute)
         (instance,) = (await client.mig()).gpus[0].instances
         assert (instance.id, instance.compute[0].id) == (gi, ci)
         with pytest.raises(NvmlError, match="nvmlDeviceCreateGpuInstanceWithPlacement"):
-            await change("mig_create", mig_answers.number, place)
+            await change("mig_create", int, place)
         asked = mig_verbs.request_holders([gpu], {(gpu.uuid, gi, ci)})
-        assert await change(mig_verbs.HOLDERS, mig_verbs.parse_holders, asked) == []
+        assert await change(mig_verbs.HOLDERS, tuple[Holder, ...], asked) == ()
         one: dict[str, Json] = {"uuid": gpu.uuid, "gi": gi}
-        await change("mig_destroy_compute", nothing, {**one, "ci": ci})
-        await change("mig_destroy", nothing, one)
+        await change("mig_destroy_compute", NoneType, {**one, "ci": ci})
+        await change("mig_destroy", NoneType, one)
         assert (await client.mig()).gpus[0].instances == ()
         assert client.problem == ""
 
@@ -131,17 +132,17 @@ def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
         gpus = (await client.mig()).gpus
         with pytest.raises(NvmlError, match="NVML does not know all GPUs"):
             await client.change_mig(
-                mig_verbs.RESET, nothing, {"gpus": [gpus[0].bus_id, "; reboot"]}
+                mig_verbs.RESET, NoneType, {"gpus": [gpus[0].bus_id, "; reboot"]}
             )
         assert not record.exists()
         buses: list[Json] = [gpu.bus_id for gpu in gpus[2:4]]
-        await client.change_mig(mig_verbs.RESET, nothing, {"gpus": buses})
+        await client.change_mig(mig_verbs.RESET, NoneType, {"gpus": buses})
         # This shell is the worker's only child.
         assert record.read_text().split() == ["-r", "-i", f"{buses[0]},{buses[1]}", "1"]
         assert len((await client.mig()).gpus) == 8
         program.write_text("#!/bin/sh\necho GPU is in use >&2; exit 19\n")
         with pytest.raises(HostError, match=r"nvidia-smi -r -i .* failed: GPU is in use"):
-            await client.change_mig(mig_verbs.RESET, nothing, {"gpus": buses})
+            await client.change_mig(mig_verbs.RESET, NoneType, {"gpus": buses})
 
     run(worker, test)
 
@@ -158,14 +159,14 @@ def test_holders_are_named_across_containers(
         def mig(self) -> MigState:
             return MigState(gpus=(replace(gpu, minor=3),))
 
-    call = mig_verbs.request_holders([gpu], None)
-    found = mig_verbs.parse_holders(mig_verbs.holders(Session(), fake_proc, call))  # type: ignore[arg-type]
+    call = typed.load(mig_verbs.Holders, mig_verbs.request_holders([gpu], None))
+    found = typed.load(tuple[Holder, ...], mig_verbs.holders(Session(), fake_proc, call))  # type: ignore[arg-type]
     assert [str(holder).partition(" (")[0] for holder in found] == ["process 4242"]
     holder = Holder(
         pid=1, command="x", container="", pod="", unit="", device="GPU 0", instance=("GPU-1", 1, 0)
     )
     value: Json = [{**found_as_json(holder), "instance": ["GPU-1", 1, 0]}]
-    assert mig_verbs.parse_holders(value) == [holder]
+    assert typed.load(tuple[Holder, ...], value) == (holder,)
 
 
 def found_as_json(holder: Holder) -> dict[str, Json]:
@@ -189,6 +190,9 @@ def test_a_system_runs_its_own_nvidia_smi(tmp_path: Path) -> None:
         ("chroot", str(tmp_path), program.as_posix()[len(str(tmp_path)) :])
     )
     assert smi.find(str(tmp_path / "nothing"), library) == smi.Smi()
+    program.parent.chmod(0o777)
+    with pytest.raises(UnsafePathError, match="others than root can change /usr/bin"):
+        smi.find(str(tmp_path), library)
 
 
 @pytest.mark.parametrize("variable", ["WITH_REBOOT", "WITH_SHUTDOWN_HOST_GPU_CLIENTS"])

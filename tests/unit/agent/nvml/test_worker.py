@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from nvct.agent.nvml import client as nvml_client
+from nvct.agent.nvml import supervisor
 from nvct.agent.nvml import worker as nvml_worker
 from nvct.agent.nvml.client import NvmlWorkerClient
 from nvct.errors import DriverNotFoundError, NvmlError
@@ -29,6 +30,7 @@ from tests.unit.agent.machines import REPOSITORY
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from typing import Any
 
     from nvct.oci.jsontext import Json
 
@@ -113,8 +115,10 @@ def answers(worker: Worker) -> bool:
     return False
 
 
-def ask(connection: socket.socket, verb: str, library: str = "", limit_s: int = 5) -> Json:
-    arguments: Json = {"library": library, "limit_s": limit_s}
+def ask(
+    connection: socket.socket, verb: str, library: str = "", limit_s: int = 5, **call: Json
+) -> Json:
+    arguments: Json = {"library": library, "limit_s": limit_s, "call": {**call}}
     messages.send(connection, {"id": 1, "verb": verb, "arguments": arguments})
     return messages.receive(connection)
 
@@ -294,6 +298,47 @@ def test_the_agent_names_no_file_and_no_other_verb(worker: Worker) -> None:
             assert isinstance(answer, dict)
             assert "error" in answer
         assert ask(connection, "check") == {"id": 1, "value": None}
+
+
+def test_what_is_no_request_is_answered_by_an_error(worker: Worker) -> None:
+    good: dict[str, Any] = {"library": "", "limit_s": 5, "call": {}}
+    requests: list[Any] = [
+        None, [], {}, {"id": 1}, {"id": [], "verb": "report", "arguments": good},
+        *({"id": 1, "verb": verb, "arguments": good} for verb in ("", "mps\0", "x" * 100_000)),
+        *({"id": 1, "verb": verb, "arguments": {}} for verb in supervisor.CALLS),
+        *(
+            {"id": 1, "verb": verb, "arguments": {**good, name: value}}
+            for verb in supervisor.CALLS
+            for name, value in (
+                ("call", None), ("call", [{}]), ("call", {"daemons": [{}]}), ("limit_s", True),
+                ("call", {"path": "/etc/shadow"}), ("library", {}), ("limit_s", 10**30),
+            )
+        ),
+    ]  # fmt: skip
+    with worker.connect() as connection:
+        for request in requests:
+            messages.send(connection, request)
+            answer = messages.receive(connection)
+            assert isinstance(answer, dict)
+            assert "malformed" in str(answer["error"])
+        wanted: dict[str, Any] = {"starts": True, "owner": ""}
+        assert "error" in str(ask(connection, "mps", daemons=[{}], **wanted))
+        assert ask(connection, "mps", daemons=[], **wanted) == {"id": 1, "value": {}}
+        assert ask(connection, "check") == {"id": 1, "value": None}
+    assert worker.process.poll() is None
+
+
+@pytest.mark.parametrize("place", ["usr/lib", "usr/lib/x86_64-linux-gnu", "library"])
+def test_a_library_that_others_can_change_is_not_loaded(worker: Worker, place: str) -> None:
+    folder = worker.node.driver_root / "usr/lib/x86_64-linux-gnu"
+    (library,) = (each for each in folder.glob("libnvidia-ml.so.*") if not each.is_symlink())
+    path = library if place == "library" else worker.node.driver_root / place
+    mode = path.stat().st_mode
+    path.chmod(mode | 0o002)
+    with worker.connect() as connection:
+        assert "others than root can change" in str(ask(connection, "report"))
+        path.chmod(mode)
+        assert "value" in str(ask(connection, "report"))
 
 
 def test_hostile_clients_cost_the_agent_nothing(worker: Worker) -> None:

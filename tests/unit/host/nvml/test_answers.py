@@ -4,24 +4,23 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 import pytest
 
-from nvct.host.nvml import answers
-from nvct.host.nvml.messages import MalformedMessageError
+from nvct import typed
 from nvct.host.nvml.model import (
     GpuAttributes,
     GpuProperties,
-    MigAttributes,
     NvmlGpu,
     NvmlMig,
     NvmlReport,
 )
+from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import Any
 
 MIG = NvmlMig(index=3, uuid="MIG-1", gi=7, ci=0, profile="1g.10gb")
@@ -43,7 +42,7 @@ def sent(value: object) -> Any:
 
 
 def test_a_report_is_parsed_as_it_was_sent() -> None:
-    assert answers.report(sent(asdict(REPORT))) == REPORT
+    assert typed.load(NvmlReport, sent(asdict(REPORT))) == REPORT
 
 
 def test_properties_are_parsed_as_they_were_sent() -> None:
@@ -53,29 +52,11 @@ def test_properties_are_parsed_as_they_were_sent() -> None:
     }
 
     assert (
-        answers.properties(sent({uuid: asdict(gpu) for uuid, gpu in by_uuid.items()})) == by_uuid
+        typed.load(
+            dict[str, GpuProperties], sent({uuid: asdict(gpu) for uuid, gpu in by_uuid.items()})
+        )
+        == by_uuid
     )
-
-
-def test_the_empty_answer_is_null() -> None:
-    answers.nothing(None)
-    with pytest.raises(MalformedMessageError):
-        answers.nothing({})
-
-
-@pytest.mark.parametrize(
-    ("table", "model"),
-    [
-        (answers.REPORT, NvmlReport),
-        (answers.GPU, NvmlGpu),
-        (answers.MIG, NvmlMig),
-        (answers.PROPERTIES, GpuProperties),
-        (answers.ATTRIBUTES, GpuAttributes),
-        (answers.MIG_ATTRIBUTES, MigAttributes),
-    ],
-)
-def test_each_table_has_the_fields_of_its_class(table: Mapping[str, object], model: type) -> None:
-    assert list(table) == [field.name for field in fields(model)]
 
 
 def gpu_of(report: Any) -> Any:
@@ -85,17 +66,23 @@ def gpu_of(report: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda report: report.pop("gpus"), "lacks or has in excess: gpus"),
-        (lambda report: report.update(more=1), "lacks or has in excess: more"),
-        (lambda report: report.update(gpus={}), "the report's field gpus has a wrong type"),
-        (lambda report: report.update(warnings=[1]), "warnings is not a list of strings"),
-        (lambda report: report.update(gpus=[None]), "a GPU is not an object"),
-        (lambda report: gpu_of(report).update(index=True), "a GPU's field index has a wrong type"),
-        (lambda report: gpu_of(report).update(minor=1.0), "a GPU's field minor has a wrong type"),
-        (lambda report: gpu_of(report).update(uuid=None), "a GPU's field uuid has a wrong type"),
-        (lambda report: gpu_of(report).update(coherent=0), "field coherent has a wrong type"),
-        (lambda report: gpu_of(report).update(mig=[1]), "a MIG device is not an object"),
-        (lambda report: gpu_of(report)["mig"][0].pop("gi"), "a MIG device lacks or has in"),
+        (lambda report: report.pop("gpus"), "a value: it lacks gpus"),
+        (lambda report: report.update(more=1), "it has the unknown field 'more'"),
+        (lambda report: report.update(gpus={}), r"\.gpus: it is an object, not a list"),
+        (
+            lambda report: report.update(warnings=[1]),
+            r"warnings\[0\]: it is an integer, not a str",
+        ),
+        (lambda report: report.update(gpus=[None]), r"gpus\[0\]: it is null, not an object"),
+        (lambda report: gpu_of(report).update(index=True), r"index: it is a boolean, not an int"),
+        (
+            lambda report: gpu_of(report).update(minor=1.0),
+            r"minor: it is a number, not an integer",
+        ),
+        (lambda report: gpu_of(report).update(uuid=None), r"uuid: it is null, not a string"),
+        (lambda report: gpu_of(report).update(coherent=0), r"coherent: it is an integer"),
+        (lambda report: gpu_of(report).update(mig=[1]), r"mig\[0\]: it is an integer"),
+        (lambda report: gpu_of(report)["mig"][0].pop("gi"), r"mig\[0\]: it lacks gi"),
     ],
 )
 def test_a_report_with_a_wrong_field_is_refused(
@@ -104,21 +91,21 @@ def test_a_report_with_a_wrong_field_is_refused(
     value = sent(asdict(REPORT))
     change(value)
 
-    with pytest.raises(MalformedMessageError, match=reason):
-        answers.report(value)
+    with pytest.raises(MalformedError, match=reason):
+        typed.load(NvmlReport, value)
 
 
 @pytest.mark.parametrize("value", [None, [], {"GPU-1": None}, {"GPU-1": {"brand": "Tesla"}}])
 def test_wrong_properties_are_refused(value: Any) -> None:
-    with pytest.raises(MalformedMessageError):
-        answers.properties(value)
+    with pytest.raises(MalformedError):
+        typed.load(dict[str, GpuProperties], value)
 
 
 @pytest.mark.parametrize("compute", [None, [], [9], [9, None], [9, 0, 0], [True, 0]])
 def test_wrong_attributes_are_refused(compute: object) -> None:
     gpu = asdict(GpuAttributes(memory_mib=1, compute=(9, 0), ecc=None, mig_capable=True))
-    assert answers.attributes({"GPU-1": sent(gpu)})
-    with pytest.raises(MalformedMessageError):
-        answers.attributes({"GPU-1": {**sent(gpu), "compute": sent(compute)}})
-    with pytest.raises(MalformedMessageError):
-        answers.attributes([])
+    assert typed.load(dict[str, GpuAttributes], {"GPU-1": sent(gpu)})
+    with pytest.raises(MalformedError):
+        typed.load(dict[str, GpuAttributes], {"GPU-1": {**sent(gpu), "compute": sent(compute)}})
+    with pytest.raises(MalformedError):
+        typed.load(dict[str, GpuAttributes], [])

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from nvct.host.nvml import answers
+from nvct import typed
 from nvct.host.nvml.attributes import attributes
 from nvct.host.nvml.calls import Calls
 from nvct.host.nvml.model import GpuAttributes
@@ -87,7 +87,7 @@ def test_what_nvml_does_not_report_is_unknown(
 
     assert found == {"GPU-1": expected}
     sent = json.loads(json.dumps({uuid: asdict(each) for uuid, each in found.items()}))
-    assert answers.attributes(sent) == found
+    assert typed.load(dict[str, GpuAttributes], sent) == found
 
 
 def test_a_lost_gpu_has_no_attributes() -> None:

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict
+from types import NoneType
 
 import pytest
 
+from nvct import typed
 from nvct.errors import ContainerNotPossibleError, NvmlError
-from nvct.host.nvml import mig_answers
-from nvct.host.nvml.answers import nothing
-from nvct.host.nvml.messages import MalformedMessageError
-from nvct.host.nvml.mig_model import ComputeInstance, Placement
+from nvct.host.nvml.mig_model import ComputeInstance, MigState, Placement
 from nvct.host.nvml.session import NvmlSession
 from nvct.sim import tree
 from tests.support.memory import in_memory
@@ -21,7 +19,6 @@ from tests.support.nvml_node import CACHE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from nvct.oci.jsontext import Json
 
@@ -64,22 +61,18 @@ def test_the_state_of_every_gpu_is_read(session: NvmlSession) -> None:
 
 def test_instances_are_created_and_destroyed(session: NvmlSession) -> None:
     gpu = session.mig().gpus[2]
-    gi = session.change_mig(
-        "mig_create", mig_answers.number, uuid=gpu.uuid, kind=2, start=4, size=4
-    )
-    ci = session.change_mig(
-        "mig_create_compute", mig_answers.number, uuid=gpu.uuid, gi=gi, kind=1, engine=0
-    )
+    gi = session.change_mig("mig_create", int, uuid=gpu.uuid, kind=2, start=4, size=4)
+    ci = session.change_mig("mig_create_compute", int, uuid=gpu.uuid, gi=gi, kind=1, engine=0)
 
     (instance,) = session.mig().gpus[2].instances
     assert instance.placement == Placement(4, 4)
     assert instance.compute == (ComputeInstance(id=ci, kind=1, engine=0, start=0, size=2),)
 
     with pytest.raises(NvmlError, match=r"nvmlGpuInstanceDestroy of .* failed: in use"):
-        session.change_mig("mig_destroy", nothing, uuid=gpu.uuid, gi=gi)
-    session.change_mig("mig_destroy_compute", nothing, uuid=gpu.uuid, gi=gi, ci=ci)
-    session.change_mig("mig_destroy", nothing, uuid=gpu.uuid, gi=gi)
-    assert session.change_mig("mig_set_mode", mig_answers.boolean, uuid=gpu.uuid, enabled=False)
+        session.change_mig("mig_destroy", NoneType, uuid=gpu.uuid, gi=gi)
+    session.change_mig("mig_destroy_compute", NoneType, uuid=gpu.uuid, gi=gi, ci=ci)
+    session.change_mig("mig_destroy", NoneType, uuid=gpu.uuid, gi=gi)
+    assert session.change_mig("mig_set_mode", bool, uuid=gpu.uuid, enabled=False)
     assert not session.mig().gpus[2].enabled
 
 
@@ -87,18 +80,16 @@ def test_a_place_that_is_taken_is_refused_by_name(session: NvmlSession) -> None:
     gpu = session.mig().gpus[1]
 
     with pytest.raises(NvmlError, match=r"nvmlDeviceCreateGpuInstanceWithPlacement of .* failed"):
-        session.change_mig(
-            "mig_create", mig_answers.number, uuid=gpu.uuid, kind=4, start=0, size=8
-        )
+        session.change_mig("mig_create", int, uuid=gpu.uuid, kind=4, start=0, size=8)
 
 
 def test_a_malformed_state_is_refused() -> None:
-    with pytest.raises(MalformedMessageError, match="lacks or has in excess: gpus"):
-        mig_answers.mig({})
-    with pytest.raises(MalformedMessageError, match="field gpus has a wrong type"):
-        mig_answers.mig({"gpus": 1})
-    with pytest.raises(MalformedMessageError, match="a placement is not two numbers"):
-        mig_answers.mig({"gpus": [{**GPU, "instances": [{**INSTANCE, "placement": [1]}]}]})
+    with pytest.raises(typed.MalformedError, match="it lacks gpus"):
+        typed.load(MigState, {})
+    with pytest.raises(typed.MalformedError, match="gpus: it is an integer, not a list"):
+        typed.load(MigState, {"gpus": 1})
+    with pytest.raises(typed.MalformedError, match="placement: it is a list, not a list of 2"):
+        typed.load(MigState, {"gpus": [{**GPU, "instances": [{**INSTANCE, "placement": [1]}]}]})
 
 
 INSTANCE: dict[str, Json] = {"id": 1, "kind": 1, "placement": [0, 1], "compute": []}
@@ -111,10 +102,4 @@ GPU: dict[str, Json] = {
 def test_a_state_survives_the_protocol(session: NvmlSession) -> None:
     state = session.mig()
 
-    assert mig_answers.mig(_lists(asdict(state))) == state
-
-
-def _lists(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _lists(member) for key, member in value.items()}
-    return [_lists(item) for item in value] if isinstance(value, (list, tuple)) else value
+    assert typed.load(MigState, typed.dump(state)) == state

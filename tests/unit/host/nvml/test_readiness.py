@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nvct.host.nvml import readiness_answer
+from nvct import typed
 from nvct.host.nvml.calls import Calls
-from nvct.host.nvml.messages import MalformedMessageError
 from nvct.host.nvml.readiness import readiness
 from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
 from tests.unit.host.nvml.test_attributes import AttributedNvml, fabric
@@ -45,10 +44,10 @@ def test_what_a_gpu_reports(gpu: dict[str, object], expected: GpuReadiness) -> N
     found = readiness(Calls(ReadyNvml({"bus": BUS, **gpu}, {})))
 
     assert found == NvmlReadiness(gpus=(expected,))  # NVML refuses the second one
-    assert readiness_answer.readiness(json.loads(json.dumps(asdict(found)))) == found
+    assert typed.load(NvmlReadiness, json.loads(json.dumps(asdict(found)))) == found
 
 
 @pytest.mark.parametrize("value", [None, {}, {"gpus": [1]}, {"gpus": [{"bus_id": 1}]}])
 def test_a_malformed_answer_is_refused(value: object) -> None:
-    with pytest.raises(MalformedMessageError):
-        readiness_answer.readiness(value)  # type: ignore[arg-type]
+    with pytest.raises(typed.MalformedError):
+        typed.load(NvmlReadiness, value)

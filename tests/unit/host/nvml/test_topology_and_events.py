@@ -9,9 +9,16 @@ import time
 import pytest
 
 from nvct.errors import ContainerNotPossibleError, NvmlError
-from nvct.host.nvml import answers, events
+from nvct.host.nvml import events
 from nvct.host.nvml.calls import Calls
-from nvct.host.nvml.model import NvmlEvents, XidEvent
+from nvct.host.nvml.model import (
+    GpuAttributes,
+    GpuProperties,
+    NvmlEvents,
+    NvmlReport,
+    NvmlTopology,
+    XidEvent,
+)
 from nvct.host.nvml.session import NvmlSession
 from nvct.sim import node_changes, tree
 from tests.support.memory import in_memory
@@ -52,7 +59,7 @@ def test_the_links_of_each_pair_are_those_of_the_profile(
 ) -> None:
     uuids = [tree.gpu_uuid(node.name, index) for index in range(8)]
 
-    topology = answers.topology(session.call("topology"))
+    topology = session.ask("topology", NvmlTopology)
 
     links = {link.gpus: (link.ancestor, link.nvlinks) for link in topology.links}
     assert len(links) == 8 * 7 / 2
@@ -65,14 +72,14 @@ def test_an_xid_is_reported_once_and_after_the_start_of_the_watch(
     node: tree.Node, session: NvmlSession
 ) -> None:
     node_changes.add_event(node, 1, data=48)
-    first = answers.events(session.call("events"))
+    first = session.ask("events", NvmlEvents)
     assert (first.events, first.unwatched) == ((), {})
 
     node_changes.add_event(node, 2, data=79)
 
     assert wait_for_events(session).events == (XidEvent(uuid=tree.gpu_uuid(node.name, 2), xid=79),)
     time.sleep(0.1)
-    assert answers.events(session.call("events")).events == ()
+    assert session.ask("events", NvmlEvents).events == ()
 
 
 def test_a_gpu_that_is_lost_is_still_named(node: tree.Node, session: NvmlSession) -> None:
@@ -94,37 +101,37 @@ def test_the_question_for_events_hangs_with_the_driver(
         session.call("events")
     node_changes.set_fault(node, "hang", 0)
     session.limit_s = 60
-    assert answers.events(session.call("events")).events == ()
+    assert session.ask("events", NvmlEvents).events == ()
 
 
 def test_a_gpu_that_hangs_is_named_and_the_others_are_watched(
     node: tree.Node, session: NvmlSession
 ) -> None:
     uuids = [tree.gpu_uuid(node.name, index) for index in range(8)]
-    answers.report(session.call("report"))
+    session.ask("report", NvmlReport)
     node_changes.apply(node, "gpu", ["2", "hang=600"])  # before the watch has begun
 
     began = time.monotonic()
-    found = answers.events(session.call("events"))
+    found = session.ask("events", NvmlEvents)
     assert time.monotonic() - began < 4.0  # 0.8 s, and what a busy machine needs
     assert found.unanswered == {"2": "no answer within 0.8 s"}
     node_changes.add_event(node, 3, data=79)
     assert wait_for_events(session).events == (XidEvent(uuid=uuids[3], xid=79),)
-    report = answers.report(session.call("report"))
+    report = session.ask("report", NvmlReport)
     assert [gpu.index for gpu in report.gpus] == [0, 1, 3, 4, 5, 6, 7]
     assert list(report.unanswered) == ["2"]
-    links = answers.topology(session.call("topology")).links
+    links = session.ask("topology", NvmlTopology).links
     assert {uuid for link in links for uuid in link.gpus} == {*uuids} - {uuids[2]}
-    assert answers.attributes(session.call("attributes")).keys() == {*uuids} - {uuids[2]}
-    assert answers.properties(session.call("properties")).keys() == {*uuids} - {uuids[2]}
+    assert session.ask("attributes", dict[str, GpuAttributes]).keys() == {*uuids} - {uuids[2]}
+    assert session.ask("properties", dict[str, GpuProperties]).keys() == {*uuids} - {uuids[2]}
     with pytest.raises(NvmlError, match="NVML does not answer for GPU 2: no answer within"):
         session.mig()
 
     node_changes.apply(node, "gpu", ["2", "hang=0"])
-    until(lambda: not answers.events(session.call("events")).unanswered)
+    until(lambda: not session.ask("events", NvmlEvents).unanswered)
     node_changes.add_event(node, 2, data=48)
     assert wait_for_events(session).events == (XidEvent(uuid=uuids[2], xid=48),)
-    assert len(answers.report(session.call("report")).gpus) == 8
+    assert len(session.ask("report", NvmlReport).gpus) == 8
 
 
 def test_the_report_of_a_whole_machine_fails_with_the_gpu_that_hangs(
@@ -172,7 +179,7 @@ def until(holds: Callable[[], object]) -> None:
 def wait_for_events(session: NvmlSession) -> NvmlEvents:
     end = time.monotonic() + TIMEOUT_S
     while time.monotonic() < end:
-        found = answers.events(session.call("events"))
+        found = session.ask("events", NvmlEvents)
         if found.events:
             return found
         time.sleep(0.02)
