@@ -106,7 +106,7 @@ gpu-kit: setup static ## build the folder with which tests/gpu/run.sh records a 
 	@$(BIN)/python -m tests.gpu kit build/gpu-kit build/static/nvct-hot
 
 likeness: setup ## list what a simulated GPU answers otherwise than the real one of RECORD=FILE
-	@test -n "$(RECORD)" || { echo "say which record: make likeness RECORD=tests/gpu/recorded/..." >&2; exit 2; }
+	@test -n "$(RECORD)" || { echo "say which record: make likeness RECORD=FILE; tests/gpu/recorded has some" >&2; exit 2; }
 	@$(SUDO) $(BIN)/python -m tests.gpu likeness $(RECORD)
 
 install: setup ## put everything below DESTDIR, as the packages do
