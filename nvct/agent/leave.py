@@ -57,7 +57,7 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
 
 
 def _remove(path: str, patterns: Sequence[str]) -> list[str]:
-    """Remove the files of a folder whose names match, and no folder in it; return the names."""
+    """Remove the files in a folder whose names match; return the names. Subfolders stay."""
     removed = []
     with contextlib.suppress(FileNotFoundError), SharedFolder.open(path) as folder:
         for name in folder.names():

@@ -13,6 +13,7 @@ import os
 import re
 from typing import NamedTuple
 
+from nvct.container.rootfs.view_links import MOUNT_POINT
 from nvct.host.model import DriverFile, Link
 
 TYPE_CHECKING = False
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from nvct.host.model import Capability
 
 COMPAT32: Capability = "compat32"
-COVERED = "/usr/local/nvidia/"
+COVERED = f"{MOUNT_POINT}/"
 NOT_HELD = ("socket", "directory")
 _LIBRARY_DIR = re.compile(r"/(?:usr/)?lib(?:32|64)?/(?:[a-z0-9_]+-linux-gnu[a-z0-9]*/)?")
 _DATA_DIR = re.compile(r"/(?:usr/(?:local/)?share|etc|usr/lib|lib)/")

@@ -101,7 +101,7 @@ def _remove(toolkit: str) -> None:
 
 
 def _remove_ready(files: HostFiles) -> None:
-    """Remove what the chart's installer has told the agents about the driver."""
+    """Remove the file in which the installer tells the agents where the driver is."""
     folder = files.at(ready.OWN_FOLDER)
     with contextlib.suppress(HostError):
         ready.remove(folder, ready.DRIVER)

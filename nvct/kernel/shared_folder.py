@@ -12,7 +12,7 @@ and the commands of the host's root use that folder as well. Contract:
   link too, is replaced and never opened.
 - What is read has a limit, and whoever reads it believes nothing of it.
 
-For paths inside a container's root, whose links count, see `root`.
+For paths in a container's root see `nvct.linux.root`, which follows links inside that root.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.kernel.calls import KERNEL
 from tests.bench import one_node
+from tests.support.processes import cpu_s, family, name_of, pss_kib
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
 
 TYPE_CHECKING = False
@@ -46,7 +47,6 @@ CALLS = 100
 PREFERRED_CALLS = 5
 TIMEOUT_S = 30.0
 POLL_S = 0.001
-TICKS = os.sysconf("SC_CLK_TCK")
 TASKS = "condition,config-manager,device-plugin,exporter,labels,mig-manager"
 """All but dra, which takes the place of device-plugin."""
 IDLE_ROW = "idle CPU, % of a core"
@@ -193,7 +193,7 @@ async def _idle(pid: int, subject: Subject) -> None:
     before = cpu_s(pid)
     await asyncio.sleep(IDLE_S)
     subject.add(IDLE_ROW, 100 * (cpu_s(pid) - before) / IDLE_S)
-    subject.processes = [(_name(each), pss_kib(each)) for each in family(pid)]
+    subject.processes = [(name_of(each), pss_kib(each)) for each in family(pid)]
 
 
 def _end_of(log: str) -> str:
@@ -202,33 +202,6 @@ def _end_of(log: str) -> str:
 
 def _ms(began: float) -> float:
     return (time.perf_counter() - began) * 1000
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and all its descendants."""
-    children = [
-        int(child)
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
-    return [pid, *(each for child in children for each in family(child))]
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process and its descendants that run."""
-    stats = [
-        Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split() for each in family(pid)
-    ]
-    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / TICKS
-
-
-def pss_kib(pid: int) -> float:
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    return float(next(line for line in text.splitlines() if line.startswith("Pss:")).split()[1])
-
-
-def _name(pid: int) -> str:
-    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _print(title: str, subjects: list[Subject]) -> None:

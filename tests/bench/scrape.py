@@ -24,7 +24,7 @@ from rich.table import Table
 
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.sim import node_changes, tree
-from tests.bench import agents
+from tests.support.processes import cpu_s, family, pss_kib
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
 
 TYPE_CHECKING = False
@@ -148,14 +148,14 @@ async def _measured(pid: int, port: int, gpus: int) -> dict[str, str]:
         began = time.perf_counter()
         text = await _scrape(port)
         times.append(1000 * (time.perf_counter() - began))
-    before = agents.cpu_s(pid)
+    before = cpu_s(pid)
     end = time.monotonic() + LOAD_S
     while time.monotonic() < end:
         await _scrape(port)
         await asyncio.sleep(INTERVAL_S)
-    per_sample_s = (agents.cpu_s(pid) - before) / LOAD_S * INTERVAL_S
-    processes = agents.family(pid)
-    samples = [sample for family in parse(text) for sample in family.samples]
+    per_sample_s = (cpu_s(pid) - before) / LOAD_S * INTERVAL_S
+    processes = family(pid)
+    samples = [sample for metric in parse(text) for sample in metric.samples]
     of_devices = [sample for sample in samples if "UUID" in sample.labels]
     (duration,) = [s.value for s in samples if s.name == "nvct_exporter_collection_seconds"]
     return {
@@ -164,7 +164,7 @@ async def _measured(pid: int, port: int, gpus: int) -> dict[str, str]:
         "sample of all GPUs, ms": f"{1000 * duration:.1f}",
         f"CPU a minute at {DEFAULT_INTERVAL_S:g} s, ms":
             f"{1000 * per_sample_s * 60 / DEFAULT_INTERVAL_S:.0f}",
-        "PSS, MiB": f"{sum(agents.pss_kib(each) for each in processes) / 1024:.1f}",
+        "PSS, MiB": f"{sum(pss_kib(each) for each in processes) / 1024:.1f}",
         "RSS, MiB": f"{sum(_rss_kib(each) for each in processes) / 1024:.1f}",
         "answer, KiB": f"{len(text) / 1024:.0f}",
         "series": str(len(samples)),

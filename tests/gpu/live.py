@@ -21,6 +21,7 @@ from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import NvmlSession
 from tests.gpu.agents import agent
 from tests.gpu.record import save_json
+from tests.support.processes import cpu_s, family, name_of, pss_kib
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
 
 TYPE_CHECKING = False
@@ -133,46 +134,17 @@ async def idle(folder: Path, roots: Roots) -> str:
             await asyncio.sleep(5)
             before = cpu_s(process.pid)
             await asyncio.sleep(IDLE_S)
-            save_json(folder / "memory.json", rollups(process.pid))
+            sizes = {f"{pid} {name_of(pid)}": pss_kib(pid) for pid in family(process.pid)}
+            save_json(folder / "memory.json", sizes)
             share = (cpu_s(process.pid) - before) / IDLE_S
-            return f"agent idle: {100 * share:.2f} % of a core, {pss_mib(process.pid):.1f} MiB"
+            return (
+                f"agent idle: {100 * share:.2f} % of a core, {sum(sizes.values()) / 1024:.1f} MiB"
+            )
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
             await process.wait()
             await kubelet.stop()
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and its descendants."""
-    found = [pid]
-    for parent in found:
-        with contextlib.suppress(OSError):
-            text = Path(f"/proc/{parent}/task/{parent}/children").read_text()
-            found += map(int, text.split())
-    return found
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU time of a process and its descendants, in seconds."""
-    fields = [Path(f"/proc/{p}/stat").read_text().rpartition(")")[2].split() for p in family(pid)]
-    return sum(int(f[11]) + int(f[12]) for f in fields) / os.sysconf("SC_CLK_TCK")
-
-
-def pss_mib(pid: int) -> float:
-    """Return the proportional set size of a process and its descendants, in MiB."""
-    texts = rollups(pid).values()
-    return sum(int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in texts) / 1024
-
-
-def rollups(pid: int) -> dict[str, str]:
-    """Return the kernel's sums of the memory of a process and its descendants, by pid and name."""
-    return {
-        f"{p} {Path(f'/proc/{p}/comm').read_text().strip()}": Path(
-            f"/proc/{p}/smaps_rollup"
-        ).read_text()
-        for p in family(pid)
-    }
 
 
 def mps(folder: Path, smi: str) -> str:

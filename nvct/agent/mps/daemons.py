@@ -86,7 +86,7 @@ class Wanted:
 
 
 def check(daemon: Daemon) -> None:
-    """Refuse a daemon whose texts would be another folder, device or command.
+    """Refuse a daemon whose fields could name other folders or devices, or add commands.
 
     Raises:
         ValueError: it is no daemon.
