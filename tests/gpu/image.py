@@ -85,8 +85,9 @@ PROGRAMS = (
 )
 NVCT = f"{sys.executable} -m nvct.cli nvct"
 """The checkout and its libraries are part of the image."""
-ABOUT = Program("nvct", ["sh", "-c", f"cd {machine.REPOSITORY}; {NVCT} list; {NVCT} doctor; {NVCT} ps; "
-                         f"{NVCT} explain --env NVIDIA_VISIBLE_DEVICES=99; true"], "99")  # fmt: skip
+WORDS = ("list", "doctor", "ps", "explain --env NVIDIA_VISIBLE_DEVICES=99")
+SAYS = "; ".join(f"{NVCT} {words}" for words in WORDS)
+ABOUT = Program("nvct", ["sh", "-c", f"cd {machine.REPOSITORY}; {SAYS}; true"], "99")
 
 
 class Lab:
