@@ -178,8 +178,16 @@ class RuntimeNotFoundError(NvctError):
     exit_status = 127
 
 
+EXTRA = "the agent and commands that ask a cluster need: pip install '.[agent]' in a checkout"
+
+
 def unexpected(error: Exception) -> NvctError:
-    """Return an NvctError for an unexpected exception; its hint asks for a report."""
+    """Return an NvctError for an unexpected exception; its hint asks for a report.
+
+    Packages install nvct without the libraries of the extra `agent`.
+    """
+    if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("nvct."):
+        return HostError(f"Python has no module {error.name} here", hint=EXTRA)
     unknown = NvctError(
         f"unexpected {type(error).__name__}: {error}",
         hint="please report it; NVCT_DEBUG=1 shows more",

@@ -9,7 +9,7 @@ import json
 import click
 
 from nvct.cli import screen
-from nvct.errors import NvctError, printable
+from nvct.errors import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,13 +43,9 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
 
 
 async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
-    try:
-        from nvct.agent.kubernetes import pod_devices
-        from nvct.cli.cluster import connect
-    except ImportError as error:
-        raise NvctError(
-            f"the cluster cannot be asked: {error}", hint="install nvct with the extra `agent`"
-        ) from error
+    from nvct.agent.kubernetes import pod_devices
+    from nvct.cli.cluster import connect
+
     cluster = connect(kubeconfig)
     try:
         return pod_devices.explanation(await pod_devices.read(cluster, namespace, name))
