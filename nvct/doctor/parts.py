@@ -49,8 +49,8 @@ STALE = "; the next container replaces it"
 
 def configuration(settings: Config) -> Part:
     """Check config.toml as a create does; a key without effect is reported, but is no fault."""
-    text = (load.read(settings.path) or b"") if settings.path else b""
-    ignored = [*unread.warnings(settings), *unread.unknown_keys(text.decode())]
+    data = (load.read(settings.path) or b"") if settings.path else b""
+    ignored = [*unread.warnings(settings), *unread.unknown_keys(load.text(data))]
     findings = [
         *_refused_values(settings),
         *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),

@@ -119,7 +119,7 @@ def read(path: str | os.PathLike[str] = FILE) -> dict[int, Row]:
         DocumentError: the file cannot be read, or a line is malformed; the message has its number.
     """
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"

@@ -31,6 +31,13 @@ def test_lines_are_read_as_nvidias_exporter_reads_them(tmp_path: Path) -> None:
     assert warnings == []
 
 
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    path = tmp_path / "counters.csv"
+    path.write_bytes(b"\xef\xbb\xbfDCGM_FI_DEV_GPU_TEMP, gauge, T\n")
+
+    assert counters.read(str(path))[0][0].name == "DCGM_FI_DEV_GPU_TEMP"
+
+
 @pytest.mark.parametrize(
     ("line", "warning"),
     [

@@ -139,3 +139,10 @@ def test_a_malformed_line_is_named(text: str, message: str, tmp_path: Path) -> N
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(DocumentError, match="cannot read the XID table /missing: No such file"):
         xid_table.read("/missing")
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    file = tmp_path / "xids.csv"
+    file.write_bytes(b"\xef\xbb\xbf13,reset\n")
+
+    assert xid_table.read(file)[13].action == "reset"
