@@ -26,7 +26,7 @@ from nvct.errors import (
     RuntimeNotFoundError,
 )
 from nvct.host import procfs
-from nvct.host.gpu.nodes import NO_NODE
+from nvct.host.model import warning_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from nvct.host.model import Inventory
     from nvct.spec.drift import Report
 
-LOST = ("NVML refuses GPU", "is not among NVML's")
-"""Words of discovery about a GPU that NVML does not give."""
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 LINES = 8
 SYSTEMCTL_TIMEOUT_S = 5
@@ -118,11 +116,11 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
 
 def of_warning(text: str) -> Finding:
     """Return the finding of a warning of discovery."""
-    if NO_NODE in text:
+    kind = warning_kind(text)
+    if kind == "node":
         return Finding(reason=Reason.DeviceNodesMissing, severity="error", evidence=text)
-    if any(words in text for words in LOST):
-        return Finding(reason=Reason.DeviceUnhealthy, severity="warning", evidence=text)
-    return Finding(reason=Reason.DriverIncomplete, severity="warning", evidence=text)
+    reason = Reason.DeviceUnhealthy if kind == "gpu" else Reason.DriverIncomplete
+    return Finding(reason=reason, severity="warning", evidence=text)
 
 
 def specs(settings: Config, report: Report) -> Part:
