@@ -7,12 +7,14 @@ Contract: pure functions.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter as Tally
 from dataclasses import dataclass
 
 from nvct.agent.exporter import fields
 from nvct.agent.exporter.fields import FIELDS
 from nvct.agent.web.exposition import Family, Sample
+from nvct.host.health import xid_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,18 +35,8 @@ PER_PROCESS = {"DCGM_FI_DEV_GPU_UTIL": ("sm", 1), "DCGM_FI_DEV_FB_USED": ("memor
 """Attribute of `usage.Usage` and its divisor, for the fields of which a process has its part."""
 BOARD = ("gpu_utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")
 """Values of a GPU that say nothing about one of its instances."""
-XID_TEXTS = {
-    0: "No Error", 13: "Graphics Engine Exception", 31: "GPU memory page fault",
-    43: "GPU stopped processing", 45: "Preemptive cleanup, due to previous errors",
-    48: "Double Bit ECC Error", 61: "Internal micro-controller breakpoint/warning",
-    62: "Internal micro-controller halt", 63: "Row remapping or page retirement event",
-    64: "Row remapping or page retirement failure",
-    74: "NVLINK Error", 79: "GPU has fallen off the bus",
-    92: "High single-bit ECC error rate", 94: "Contained ECC error",
-    95: "Uncontained ECC error", 119: "GSP RPC timeout", 120: "GSP error",
-}  # fmt: skip
-"""For the label err_msg; source: docs.nvidia.com/deploy/xid-errors."""
 UNKNOWN_XID = "Unknown Error"
+"""The label err_msg of an XID that NVIDIA's exporter does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +219,7 @@ def _values(
     (uuid, gi), history, settings = entity.key, view.history, view.settings
     if counter.field == fields.XID:
         xid = history.last_xid(uuid, gi)
-        yield xid, {"err_code": str(xid), "err_msg": XID_TEXTS.get(xid, UNKNOWN_XID)}
+        yield xid, {"err_code": str(xid), "err_msg": _xid_texts().get(xid, UNKNOWN_XID)}
     elif counter.field == fields.XID_COUNT:
         window = {"window_size_in_ms": str(settings.xid_window_ms)}
         counts = history.xids_since(view.now - settings.xid_window_ms / 1000, uuid, gi)
@@ -249,6 +241,11 @@ def _values(
             yield value / field.divisor, {}
         else:
             yield int(value) // field.divisor, {}
+
+
+@functools.cache
+def _xid_texts() -> dict[int, str]:
+    return xid_table.texts()
 
 
 def _unavailable(reasons: Tally[tuple[str, str]]) -> Family:

@@ -72,6 +72,20 @@ def test_a_line_is_as_dcgm_exporter_writes_it() -> None:
     assert f'DCGM_FI_DEV_XID_ERRORS{{{start},err_code="0",err_msg="No Error"}} 0' in written
 
 
+@pytest.mark.parametrize(
+    ("xid", "message"),
+    [(140, "Unrecovered ECC Error"), (119, "GSP RPC Timeout"), (173, "Unknown Error")],
+)
+def test_an_xid_has_nvidias_text(xid: int, message: str) -> None:
+    history, failed = History(), gpu(xids=(XidCount(xid=xid, count=1, at=5.0),))
+    history.add(NvmlSamples(gpus=(failed,)), NOW, 300)
+
+    families = read(text(failed, history=history))
+
+    (sample,) = families["DCGM_FI_DEV_XID_ERRORS"].samples
+    assert (sample.value, sample.labels["err_msg"]) == (xid, message)
+
+
 def test_what_has_no_value_is_named_and_not_invented() -> None:
     families = read(text(gpu(), gpu(1)))
 
