@@ -157,7 +157,8 @@ missing; a GPU that the driver refuses; NVML, which the caller said not to ask."
 class HostWarning(str):
     """A warning of discovery: its sentence, and the kind, which an Inventory read back has not."""
 
-    kind: WarningKind = "driver"
+    __slots__ = ("kind",)
+    kind: WarningKind
 
 
 def warning_kind(sentence: str) -> WarningKind:

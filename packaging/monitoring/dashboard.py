@@ -142,8 +142,7 @@ ROWS: dict[str, list[Panel]] = {
         ),
         graph(
             "NVLink, sent and received",
-            f"{BY_GPU} (rate(DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{{GPU}}}[$__rate_interval]))"
-            " * 1024",
+            f"{BY_GPU} (DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{{GPU}}}) * 1024000",
             ONE_GPU,
             "Bps",
         ),

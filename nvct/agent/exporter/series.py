@@ -12,7 +12,7 @@ from collections import Counter as Tally
 from dataclasses import dataclass
 
 from nvct.agent.exporter import fields
-from nvct.agent.exporter.fields import FIELDS
+from nvct.agent.exporter.fields import FIELDS, Field
 from nvct.agent.web.exposition import Family, Sample
 from nvct.host.health import xid_table
 
@@ -53,15 +53,27 @@ class Entity:
 
     def value(self, name: str) -> tuple[float | None, str]:
         """Return a value of `sample_model.VALUES`, or None and the reason."""
-        if name == "nvlink_total":
-            (sent, why), (received, _) = self.value("nvlink_tx"), self.value("nvlink_rx")
-            return (None, why) if sent is None or received is None else (sent + received, "")
+        if name == "memory_used_ratio":
+            return self._used_ratio()
         own = self.mig
         if own and (name in own.values or name in own.errors):
             return own.values.get(name), own.errors.get(name, "")
         if own and name in BOARD:
             return None, "NVML does not report it for MIG instances"
         return self.gpu.values.get(name), self.gpu.errors.get(name, "not reported")
+
+    def number(self, field: Field) -> tuple[float | None, str]:
+        """Return the value of a field in its unit, or None and the reason."""
+        value, why = self.value(field.value)
+        if value is not None:
+            value = value / field.divisor if field.is_float else int(value) // field.divisor
+        return value, why
+
+    def _used_ratio(self) -> tuple[float | None, str]:
+        """Return used memory's part of what the driver does not reserve, as DCGM computes it."""
+        (used, why), (total, _) = self.value("memory_used"), self.value("memory_total")
+        usable = (total or 0) - (self.value("memory_reserved")[0] or 0)
+        return (None, why or "not reported") if used is None or not usable else (used / usable, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +218,28 @@ def _texts(samples: NvmlSamples, counters: Iterable[Counter]) -> dict[str, dict[
             "DCGM_FI_DEV_UUID": gpu.uuid,
             "DCGM_FI_DEV_PCI_BUSID": gpu.bus_id,
             "DCGM_FI_DEV_MINOR_NUMBER": str(gpu.minor) if gpu.minor >= 0 else "",
+            "DCGM_FI_DEV_BRAND": _brand(gpu.brand),
+            **dict(_numbers(Entity(gpu, None), wanted)),
         }
         found = {wanted[field]: text for field, text in values.items() if field in wanted and text}
         texts[gpu.uuid] = dict(sorted(found.items()))
     return texts
+
+
+def _numbers(entity: Entity, wanted: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield fields that are numbers, as DCGM writes them into labels."""
+    for name in wanted:
+        if field := FIELDS.get(name):
+            value, _ = entity.number(field)
+            if value is not None:
+                yield name, f"{value:f}" if field.is_float else str(value)
+
+
+def _brand(number: str) -> str:
+    """Return the text of NVML's number."""
+    if not number.isdigit():
+        return ""
+    return fields.BRANDS[int(number) if int(number) < len(fields.BRANDS) else 0]
 
 
 def _values(
@@ -233,14 +263,22 @@ def _values(
         if not events:
             yield 0, window
     else:
-        field = FIELDS[counter.field]
-        value, why = entity.value(field.value)
+        if counter.field in fields.LINK_RATES:
+            value, why = _link_rate(entity, history, fields.LINK_RATES[counter.field])
+        else:
+            value, why = entity.number(FIELDS[counter.field])
         if value is None:
             unavailable[counter.name, why] += 1
-        elif field.is_float:
-            yield value / field.divisor, {}
         else:
-            yield int(value) // field.divisor, {}
+            yield value, {}
+
+
+def _link_rate(entity: Entity, history: History, names: Sequence[str]) -> tuple[float | None, str]:
+    rates = history.rates.get(entity.gpu.uuid, {})
+    if all(name in rates for name in names):
+        return int(sum(rates[name] for name in names) / fields.LINK_UNIT), ""
+    first = "two samples are needed, and this is the first"
+    return None, entity.gpu.errors.get(names[0], first)
 
 
 @functools.cache

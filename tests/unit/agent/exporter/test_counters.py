@@ -43,11 +43,13 @@ def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
     [
         ("DCGM_FI_DEV_FB_HEAT, gauge, Heat", "nvct does not read it"),
         ("dcgm_heat, gauge, Heat", "nvct knows no such field"),
-        ("DCGM_FI_DEV_BRAND, label, Brand", "nvct does not read it"),
         ("DCGM_FI_PROF_NVDEC1_ACTIVE, gauge, V", "it needs DCGM's profiling module"),
         ("DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT, gauge, T", "nvct reads no NVSwitches"),
         ("DCGM_FI_DEV_CPU_UTIL_TOTAL, gauge, U", "nvct reads GPUs only"),
-        ("DCGM_FI_DEV_SM_CLOCK, label, C", "it is a number, which nvct writes into no label"),
+        (
+            "DCGM_FI_DEV_XID_ERRORS, label, X",
+            "it follows from several samples, which no label does",
+        ),
         ("DCGM_FI_DRIVER_VERSION, gauge, V", "it is a text: its type is label"),
     ],
 )
