@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import time
 
+from nvct.agent.exporter import go_regexp
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -51,12 +52,12 @@ class PodMetadata:
             node: name of this Node.
             with_labels: whether labels are wanted.
             with_uid: whether UIDs are wanted.
-            allowed: regular expressions that find a part of a label's name; empty for all labels.
+            allowed: Go's regular expressions, which find a part of a label's name; empty for all.
             journal: the log.
         """
         self._connect, self._node, self._log = connect, node, journal
         self._with_labels, self._with_uid = with_labels, with_uid
-        self._allowed = [re.compile(pattern) for pattern in allowed]
+        self._allowed = [go_regexp.compiled(pattern) for pattern in allowed]
         self._cluster: Cluster | None = None
         self._pods: dict[tuple[str, str], dict[str, str]] = {}
         self._at = -PERIOD_S

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
 """Of resources whose ids are devices: those that a plugin renames, as nvidia.com/gpu.shared."""
-REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d+)")
+REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d*)")
 DRA_DRIVER = "gpu.nvidia.com"
 JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"
 JOURNAL_LIMIT = 16 << 20
@@ -176,7 +176,7 @@ def labels(
             key = known.get(replica[1] if replica else id_)
             if key:
                 holder = (holding.container, holding.namespace, holding.pod)
-                more = {"vgpu": replica[2]} if replica and virtual else {}
+                more = {"vgpu": replica[2]} if replica and replica[2] and virtual else {}
                 more |= _of_claim(holding, id_, samples) if claims else {}
                 found.setdefault(key, {})[holder] = more
     return {

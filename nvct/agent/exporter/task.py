@@ -153,8 +153,7 @@ class Exporter:
         return exposition.text([*self._device_families(), *self.metrics()])
 
     def _device_families(self) -> Iterator[Family]:
-        stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
-        if self._samples is not None and time.monotonic() - self._at <= stale_s:
+        if self._samples is not None and self._is_fresh():
             pods = self._pods.labels(self._samples)
             if self._jobs:
                 pods = jobs.added(pods, self._samples, self._jobs)
@@ -165,6 +164,11 @@ class Exporter:
             held = self._pods.holders(self._samples)
             yield series.holders(self._samples, held, self._settings.hostname)
             yield from usage.families(self._usages or (), self._settings.hostname)
+
+    def _is_fresh(self) -> bool:
+        """Return whether there is a sample that is shown."""
+        stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
+        return self._samples is not None and time.monotonic() - self._at <= stale_s
 
     def _own(self) -> Iterator[Family]:
         if self._samples is not None:
@@ -318,7 +322,8 @@ class Exporter:
         if request.path == "/metrics":
             return http.Answer(200, self.text(), exposition.CONTENT_TYPE)
         if request.path == "/health":
-            return http.Answer(200, "OK")
+            has_metrics = "true" if self._is_fresh() else "false"
+            return http.Answer(200, "OK", headers=(("X-Registry-Available", has_metrics),))
         if request.path == "/":
             return http.Answer(200, INDEX, "text/html; charset=utf-8")
         return http.Answer(404, "there are GET /metrics and /health\n")

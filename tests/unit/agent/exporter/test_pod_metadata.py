@@ -5,17 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from typing import Any
 
 import pytest
 
-from nvct.agent.exporter import options, pod_metadata
+from nvct.agent.exporter import go_regexp, options, pod_metadata
 from nvct.agent.exporter.pod_metadata import PodMetadata, label_name
 from nvct.agent.exporter.pods import PodDevices
 from nvct.agent.kubelet.pod_resources import Holding
 from nvct.agent.kubernetes.cluster import ClusterError, Listing
 from nvct.agent.logs import Log
-from nvct.errors import UsageError
 from nvct.host.nvml.sample_model import NvmlSamples
 from tests.unit.agent.exporter.test_series import gpu
 
@@ -109,11 +109,44 @@ def test_series_have_them_after_the_pod(tmp_path: Any) -> None:
     }  # fmt: skip
 
 
-def test_a_malformed_expression_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"--kubernetes-pod-label-allowlist-regex '\(' is malformed"
-    ):
-        options.resolve(["--kubernetes-pod-label-allowlist-regex", "("], {})
+def test_a_malformed_expression_is_left_out_alone() -> None:
+    words = ["--kubernetes-pod-label-allowlist-regex", "(,^team,a(?=b),[[:alfa:]]"]
+
+    settings, warnings = options.resolve(words, {})
+
+    assert settings.pod_label_patterns == ("^team",)
+    assert len(warnings) == 3
+    assert "--kubernetes-pod-label-allowlist-regex '(' is malformed" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "found", "missed"),
+    [
+        (r"^[[:alpha:]]+$", "app", "app1"),
+        (r"^[[:^alpha:][:space:]_]+$", "1._", "a1"),
+        (r"^\pL+\z", "app", "a-b"),
+        (r"^\p{Lu}\P{L}$", "A1", "ab"),
+        (r"^[\pN\p{^L}]+$", "1.", "a"),
+        (r"\p{Greek}", "", "alpha"),
+        (r"^\Qa.b\E$", "a.b", "axb"),
+        (r"a(?i)B|c$", "xC", "AB"),
+        (r"^(?U)x(?P<n>y)(?<m>z)$", "xyz", "xy"),
+        (r"^(?:[]a]|[^]b])$", "]", "b"),
+        (r"^\x{61}[\x{62}-c]$", "ac", "ad"),
+        (r"^app\.kubernetes\.io/", "app.kubernetes.io/name", "app-kubernetes"),
+    ],
+)
+def test_expressions_are_gos(expression: str, found: str, missed: str) -> None:
+    pattern = go_regexp.compiled(expression)
+
+    assert pattern.search(found) or not found
+    assert not pattern.search(missed)
+
+
+@pytest.mark.parametrize("text", ["(", ")", "(?=a)", r"(a)\1", "a++", r"a\Z", "[[:x:]]", "["])
+def test_what_go_refuses_is_refused(text: str) -> None:
+    with pytest.raises(re.error):
+        go_regexp.compiled(text)
 
 
 def test_names_of_labels_are_those_of_prometheus() -> None:

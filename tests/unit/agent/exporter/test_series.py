@@ -197,7 +197,7 @@ def test_a_pod_is_found_by_each_form_of_its_device() -> None:
     first, second = samples.gpus[0].uuid, samples.gpus[1].uuid
     forms = {
         MIG_UUID: (first, 7), "nvidia0/gi7": (first, 7), f"{MIG_UUID}::3": (first, 7),
-        second: (second, -1), f"{second}::0": (second, -1), "nvidia1": (second, -1),
+        second: (second, -1), f"{second}::0": (second, -1), f"{second}::": (second, -1), "nvidia1": (second, -1),
         "nvidia1/vgpu2": (second, -1), "nvidia0/gi7/vgpu0": (first, 7), "1": (second, -1),
     }  # fmt: skip
     for id_, key in forms.items():
