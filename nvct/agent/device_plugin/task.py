@@ -259,6 +259,8 @@ class DevicePlugin:
         await self._mps.want(found.values() if self._settings.mps else (), self._discovery.nvml)
         waiting = self._mps.waiting().keys() - self.registrations.keys()
         scores = preferred.scores(inventory.links)
+        if found and self._has_nvml:
+            await self._health.begin(self._discovery.nvml)
         if not found and offers:
             self._log.info("No devices found. Waiting indefinitely.")
         self._served.offer(

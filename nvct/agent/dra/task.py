@@ -261,6 +261,8 @@ class DraDriver:
             is_change = await self._read_machine()
         if is_change:
             await self._preparer.write_specs()
+        if self._all.devices:
+            await self._health.begin(self._discovery.nvml)
         self._offer()
 
     async def _read_machine(self) -> bool:

@@ -226,6 +226,21 @@ class HealthEngine:
         finally:
             self._users.remove(user)
 
+    async def begin(self, client: NvmlClient) -> None:
+        """Start the watch for XIDs if it has not: before devices are offered.
+
+        Raises:
+            SupervisorEndedError: as `run`.
+        """
+        if self._watch:
+            return
+        try:
+            await self._take(client, await self._ask(client, client.events()))
+        except SupervisorEndedError:
+            raise
+        except NvmlError as error:
+            self.set_nvml_problem("watch", error.message)
+
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(tick(EVENTS_S))
