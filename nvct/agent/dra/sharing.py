@@ -158,7 +158,7 @@ def _config(parameters: object) -> Config:
     if parameters.get("sharing") is None:
         return Config(kind)
     sharing = checked(parameters["sharing"], KINDS[kind], "sharing")
-    strategy = sharing.get("strategy", TIME_SLICING)
+    strategy = sharing.get("strategy", "")
     of_strategies = {TIME_SLICING: "timeSlicingConfig", MPS: "mpsConfig"}
     if not isinstance(strategy, str) or strategy not in of_strategies:
         raise RequestError(

@@ -3,8 +3,8 @@
 
 Labels and UIDs of pods are off by default: they need the right to list pods, and labels of pods
 multiply series. The node's ResourceSlices are listed where a claim has a device that nothing else
-tells, as the MIG device of another driver. Only objects of this node are listed; if that fails, series
-have none of these labels, and the log says why.
+tells, as the MIG device of another driver. Only objects of this node are listed; if that fails,
+series have none of these labels, and the log says why.
 """
 
 from __future__ import annotations
