@@ -7,7 +7,7 @@ import os
 import re
 
 from nvct.agent.exporter import counters, go_regexp
-from nvct.agent.exporter.settings import ID_TYPES, Settings
+from nvct.agent.exporter.settings import HOSTNAME_LABELS, ID_TYPES, Settings
 from nvct.agent.option_table import Option, Table
 from nvct.errors import UsageError
 
@@ -47,7 +47,9 @@ OPTIONS = (
             "Use the names of labels of version 1", kind="switch"),
     _option("devices d", "DEVICES_STR",
             "f (both), g (GPUs) or i (MIG instances), with indices as g:0,2-3"),
-    _option("no-hostname n", "NO_HOSTNAME", "Do not write the label hostname", kind="switch"),
+    _option("no-hostname n", "NO_HOSTNAME", "Do not write the label Hostname", kind="switch"),
+    _option("hostname-label", "!NVCT_EXPORTER_HOSTNAME_LABEL",
+            "Hostname, as releases of dcgm-exporter; or hostname, as its main branch"),
     _option("kubernetes-gpu-id-type", "KUBERNETES_GPU_ID_TYPE",
             "uid or device-name; nvct understands both"),
     _option("kubernetes-enable-pod-uid", "KUBERNETES_ENABLE_POD_UID",
@@ -121,6 +123,7 @@ def help_text() -> str:
             "address": defaults.address,
             "collect-interval": int(defaults.interval_s * 1000),
             "devices": defaults.devices,
+            "hostname-label": defaults.hostname_label,
             "pod-resources-kubelet-socket": defaults.socket,
             "driver-root-ctr-path": defaults.container_driver_root,
             "host-root": defaults.host_root,
@@ -139,6 +142,10 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
     given = {**TABLE.from_environment(env), **TABLE.from_command_line(words)}
     if given.get("kubernetes-gpu-id-type", ID_TYPES[0]) not in ID_TYPES:
         raise UsageError(f"--kubernetes-gpu-id-type must be one of {', '.join(ID_TYPES)}")
+    label = given.get("hostname-label", HOSTNAME_LABELS[0])
+    if label not in HOSTNAME_LABELS:
+        hint = f"it is one of {', '.join(HOSTNAME_LABELS)}"
+        raise UsageError(f"invalid --hostname-label option: {label!r}", hint=hint)
     devices, indices = _devices(given.get("devices", "f"))
     patterns, warnings = _patterns(given.get(PATTERNS, ()))
     defaults = Settings()
@@ -154,6 +161,7 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         devices=devices,
         indices=indices,
         hostname="" if given.get("no-hostname") else env.get("NODE_NAME") or os.uname().nodename,
+        hostname_label=label,
         socket=given.get("pod-resources-kubelet-socket", defaults.socket),
         resources=given.get("nvidia-resource-names", ()),
         virtual_gpus=given.get("kubernetes-virtual-gpus", False),

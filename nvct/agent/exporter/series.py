@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from nvct.agent.exporter import fields
 from nvct.agent.exporter.fields import FIELDS, Field
+from nvct.agent.exporter.settings import node_labels
 from nvct.agent.web.exposition import Family, Sample
 from nvct.host.health import xid_table
 
@@ -156,7 +157,7 @@ def _by_pod(
 
 def holders(samples: NvmlSamples, pods: Pods, hostname: str) -> Family:
     """Return the metric that tells which containers have a device, also a shared one."""
-    host = {"hostname": hostname} if hostname else {}
+    host = node_labels(hostname)
     indices = {gpu.uuid: str(gpu.index) for gpu in samples.gpus}
     rows = [
         {
@@ -200,7 +201,7 @@ def _labels(entity: Entity, settings: Settings) -> dict[str, str]:
     if entity.mig:
         labels.update({"GPU_I_PROFILE": entity.mig.profile, "GPU_I_ID": str(entity.mig.gi)})
     if settings.hostname:
-        labels["hostname"] = settings.hostname
+        labels[settings.hostname_label] = settings.hostname
     return labels
 
 

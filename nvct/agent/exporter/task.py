@@ -16,6 +16,7 @@ from dataclasses import replace
 from nvct.agent.exporter import counters as counter_file
 from nvct.agent.exporter import jobs, series, usage
 from nvct.agent.exporter.history import History
+from nvct.agent.exporter.settings import node_labels
 from nvct.agent.health import shared
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.waiting import until_set
@@ -139,8 +140,8 @@ class Exporter:
         ]
 
     def metrics(self) -> Iterator[Family]:
-        """Return the exporter's own metrics, with the label hostname as all others have it."""
-        host = {"hostname": self._settings.hostname} if self._settings.hostname else {}
+        """Return the exporter's own metrics, with the name of the node."""
+        host = node_labels(self._settings.hostname)
         for family in self._own():
             samples = (
                 Sample(value=sample.value, labels={**host, **sample.labels})

@@ -154,6 +154,7 @@ def test_the_folder_of_the_first_version_gets_the_textfile(
     ("words", "message"),
     [
         (["--devices", "x"], "--devices 'x' is malformed"),
+        (["--hostname-label", "host"], "invalid --hostname-label option: 'host'"),
         (["--devices", "f:0"], "--devices 'f:0': f has no indices"),
         (["--collect-interval", "5s"], "--collect-interval must be 1000 milliseconds or more"),
         (["--collect-interval", "10"], "--collect-interval must be 1000 milliseconds or more"),

@@ -68,7 +68,7 @@ def test_a_line_is_as_dcgm_exporter_writes_it() -> None:
 
     start = (
         f'gpu="0",UUID="{UUID[:-1]}0",pci_bus_id="00000000:1B:00.0",device="nvidia0",'
-        'modelName="NVIDIA A100-SXM4-40GB",hostname="node-1",DCGM_FI_DRIVER_VERSION="580.1"'
+        'modelName="NVIDIA A100-SXM4-40GB",Hostname="node-1",DCGM_FI_DRIVER_VERSION="580.1"'
     )
     assert written[:3] == [
         "# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).",
@@ -144,6 +144,17 @@ def test_an_xid_has_nvidias_text(xid: int, message: str) -> None:
 
     (sample,) = families["DCGM_FI_DEV_XID_ERRORS"].samples
     assert (sample.value, sample.labels["err_msg"]) == (xid, message)
+
+
+def test_the_nodes_label_can_have_the_name_of_dcgm_exporters_main_branch() -> None:
+    written = text(gpu(), hostname="node-1", hostname_label="hostname")
+
+    assert 'modelName="NVIDIA A100-SXM4-40GB",hostname="node-1",' in written
+    assert "Hostname" not in written
+    samples = NvmlSamples(gpus=(gpu(),))
+    holding = {(f"{UUID[:-1]}0", -1): [{"pod": "p"}]}
+    (own,) = series.holders(samples, holding, "node-1").samples
+    assert own.labels["Hostname"] == own.labels["hostname"] == "node-1"
 
 
 def test_what_has_no_value_is_named_and_not_invented() -> None:
