@@ -27,8 +27,8 @@ PERIOD_S = 30.0
 RESERVED = frozenset({
     "gpu", "UUID", "uuid", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID",
     "Hostname", "hostname", "container", "namespace", "pod", "container_name", "pod_namespace",
-    "pod_name", "pod_uid", "vgpu", "err_code", "err_msg", "xid", "clock_event", "window_size_in_ms",
-    "hpc_job",
+    "pod_name", "pod_uid", "vgpu", "err_code", "err_msg", "xid", "clock_event",
+    "window_size_in_ms", "hpc_job",
 })  # fmt: skip
 """Labels of metrics that no label of a pod replaces; those that begin so are not replaced too:"""
 RESERVED_STARTS = ("__", "dra_", "DCGM_")

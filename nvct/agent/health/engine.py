@@ -134,6 +134,11 @@ class HealthEngine:
             return notices.sentence(health)
         return faults.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
 
+    def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
+        """Return whether pods cannot have a device, and will without anybody's help."""
+        is_asked = not self.nvml_problem and gpu not in self._hanging
+        return is_asked and self._board.of(gpu, instance).state == "probation"
+
     def describe(self) -> dict[str, Json]:
         """Return what /status shows: devices that are not healthy, and the last notices."""
         now = time.monotonic()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.device_plugin import config_file, mps_watch, task
+from nvct.agent.device_plugin import config_file, mig_changes, mps_watch, task
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import VENDOR
@@ -143,6 +143,19 @@ def test_gpus_are_offered_when_their_xids_are_watched(
 
     asyncio.run(run())
     assert seen[0]
+
+
+def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> None:
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            plugin._mig_changes._paused = {lab.uuid(0): ()}
+            plugin._show_health()
+            (entry,) = plugin.describe()
+            assert entry["withheld"] == [lab.uuid(0)]
+            assert entry["unhealthy"] == {lab.uuid(0): mig_changes.REASON}
+
+    asyncio.run(run())
 
 
 def test_a_changed_config_file_does_not_make_a_failed_gpu_healthy(lab: Lab) -> None:
