@@ -133,7 +133,8 @@ def _explain_message(text: str, form: str) -> None:
     from nvct.doctor import messages, refusals
 
     found = messages.explained(text)
-    own = None if found else refusals.message_of(text)
+    is_clear = any(not one.message.is_general for one in found)
+    own = None if is_clear else refusals.message_of(text)
     found = [messages.Found(own, 1, 1)] if own else found
     if not found:
         raise UsageError(
