@@ -134,6 +134,7 @@ class DevicePlugin:
                 "withheld": self._withheld(registration.endpoint.content.resource),
                 "strategy": ",".join(self._strategy.strategies),
                 "strategy_reason": self._strategy.reason,
+                "mig_strategy": self._settings.mig_strategy,
             }
             for registration in self._served.all
         ]
