@@ -175,8 +175,8 @@ def test_without_a_command_there_is_help(words: tuple[str, ...]) -> None:
 
 
 def test_a_command_that_is_nearly_one_is_suggested() -> None:
-    assert "did you mean status?" in program("stauts").stderr
-    assert "did you mean apply?" in program("mig", "aply").stderr
+    assert "did you mean status?" in program("status2").stderr
+    assert "did you mean apply?" in program("mig", "applyy").stderr
     assert "did you mean" not in program("xyzzy").stderr
 
 
@@ -192,3 +192,20 @@ def test_output_that_does_not_fit_is_a_sentence() -> None:
         "nvct: the output cannot be written: No space left on device; "
         "make room where it goes [host]\n"
     )
+
+
+def test_names_are_completed(tmp_path: Path) -> None:
+    from click.shell_completion import ShellComplete
+
+    from nvct.cli.main import program as command_line
+
+    for name in ("lab-a", "lab-b", "other"):
+        tree.create(name, "t4", tmp_path, native=False, nodes="plain")
+    completed = ShellComplete(command_line("nvct"), {}, "nvct", "_NVCT_COMPLETE")
+
+    def names(*words: str) -> list[str]:
+        return [one.value for one in completed.get_completions(list(words[:-1]), words[-1])]
+
+    assert names("sim", "--base", str(tmp_path), "exec", "lab") == ["lab-a", "lab-b"]
+    assert names("sim", "--base", str(tmp_path), "set", "lab-a", "mig-c") == ["mig-create"]
+    assert names("explain", "DriverNotL") == ["DriverNotLoaded", "DriverNotL"]
