@@ -173,12 +173,11 @@ def nvct(*args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_no_command_is_a_usage_error_that_shows_the_commands() -> None:
+def test_without_a_command_the_commands_are_shown() -> None:
     completed = nvct()
 
-    assert completed.returncode == 2
-    assert completed.stdout == ""
-    assert "refresh" in completed.stderr
+    assert (completed.returncode, completed.stderr) == (0, "")
+    assert "refresh" in completed.stdout
 
 
 @pytest.mark.parametrize("args", [["nosuch"], ["--nosuch"], ["cdi", "nosuch"], ["refresh", "odd"]])
