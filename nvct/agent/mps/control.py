@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import time
 
-from nvct.agent.mps.place import make_shm
+from nvct.agent.mps import shm
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -71,13 +71,12 @@ class Control:
         self.end_child()
         self._set_compute_mode(EXCLUSIVE)
         pipe, log = self._place.folders(self.daemon.resource)
+        own = shm.make_folders(self._place, self.daemon)
         try:
-            for folder in (pipe, log):
-                os.makedirs(folder, 0o755, exist_ok=True)
             if os.path.isdir(SELINUX):
                 os.setxattr(pipe, "security.selinux", CONTAINERS)
             self._child = subprocess.Popen(
-                self._place.command(PROGRAM, "-f", shm=self._own_shm()),
+                self._place.command(PROGRAM, "-f", shm=own),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
@@ -144,9 +143,12 @@ class Control:
     def remove(self) -> None:
         """Remove the folder of a claim, which pods that run have mounted."""
         if self.daemon.is_of_claim:
-            # Its pods write there, folders within folders without end, too.
+            folder = f"{self._place.folder}/{self.daemon.resource}"
+            with contextlib.suppress(OSError):  # an earlier version has mounted nothing
+                shm.unmount(folder)
+            # Pods wrote to a folder that was not mounted, folders within folders without end, too.
             with contextlib.suppress(RecursionError):
-                shutil.rmtree(f"{self._place.folder}/{self.daemon.resource}", ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def end_child(self) -> None:
         """Wait for the end of a daemon that this process has started; kill it if it lives on."""
@@ -172,14 +174,6 @@ class Control:
             HostError: there is no daemon, or it does not answer.
         """
         return self._run(PROGRAM, command=command)
-
-    def _own_shm(self) -> str:
-        """Return the folder of a claim's own shared memory, which is made; "" if it has none."""
-        if not self.daemon.is_of_claim:
-            return ""
-        shm = self._place.shm(self.daemon.resource)
-        make_shm(shm)
-        return shm
 
     def _environment(self) -> dict[str, str]:
         """Return the variables of the daemon; that of a claim sees no other GPUs."""

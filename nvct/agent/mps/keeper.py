@@ -14,7 +14,6 @@ corrected; one that has ended is started again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
@@ -28,7 +27,7 @@ from functools import partial
 from nvct import typed
 from nvct.agent.mps.control import Control
 from nvct.agent.mps.daemons import Wanted
-from nvct.agent.mps.place import SHM, make_shm, of_environment
+from nvct.agent.mps.place import of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
@@ -197,9 +196,8 @@ class Kept:
 def serve(connection: socket) -> None:
     """Keep daemons until the other side closes the connection, and then stop them."""
     _outlive_others()
-    place = of_environment(os.environ)
     wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-    keeper = Keeper(place, lambda: os.eventfd_write(wake, 1))
+    keeper = Keeper(of_environment(os.environ), lambda: os.eventfd_write(wake, 1))
     requests, due = 0, 0.0
     sent: State | None = None
     try:
@@ -216,8 +214,6 @@ def serve(connection: socket) -> None:
                 requests += 1
                 keeper.want(wanted.daemons, starts=wanted.starts)
                 due = time.monotonic()
-                with contextlib.suppress(OSError):  # the start of a daemon says what is wrong
-                    make_shm(f"{place.folder}/{SHM}")
             if wake in readable:
                 os.eventfd_read(wake)
             if time.monotonic() >= due:
