@@ -69,9 +69,9 @@ class Control:
             HostError: it cannot be started, or does not answer.
         """
         self.end_child()
+        own = shm.make_folders(self._place, self.daemon)
         self._set_compute_mode(EXCLUSIVE)
         pipe, log = self._place.folders(self.daemon.resource)
-        own = shm.make_folders(self._place, self.daemon)
         try:
             if os.path.isdir(SELINUX):
                 os.setxattr(pipe, "security.selinux", CONTAINERS)

@@ -76,7 +76,7 @@ from nvct.agent.mps.place import Place
 from nvct.errors import HostError
 
 folder, resource = sys.argv[1:]
-control = Control(Daemon(resource=resource, uuids=()), Place(folder))
+control = Control(Daemon(resource=resource, uuids=("GPU-1",)), Place(folder))
 try:
     control.start()
 except HostError as error:
