@@ -29,6 +29,8 @@ RESERVED = frozenset({
 })  # fmt: skip
 """Labels of metrics that no label of a pod replaces; those that begin so are not replaced too:"""
 RESERVED_STARTS = ("__", "dra_", "DCGM_")
+MOST, MOST_BYTES = 64, 8192
+"""Labels of a pod, and bytes of their names and values: each series of its GPUs repeats them."""
 
 
 class PodMetadata:
@@ -61,6 +63,7 @@ class PodMetadata:
         self._pods: dict[tuple[str, str], dict[str, str]] = {}
         self._at = -PERIOD_S
         self._problem = ""
+        self._cut: list[str] = []
         if with_labels and not allowed:
             journal.warning(
                 "every label of a pod becomes a label of its metrics: "
@@ -77,8 +80,9 @@ class PodMetadata:
         try:
             self._cluster = self._cluster or self._connect()
             listing = await self._cluster.list(POD, fields={"spec.nodeName": self._node})
+            self._cut = []
             self._pods = dict(map(self._of_pod, listing.objects))
-            problem = ""
+            problem = self._why_cut()
         except NvctError as error:
             self._pods, problem = {}, f"metrics have no labels of pods: {error.message}"
         if problem and problem != self._problem:
@@ -97,13 +101,27 @@ class PodMetadata:
     def _of_pod(self, pod: Mapping[str, Any]) -> tuple[tuple[str, str], dict[str, str]]:
         metadata = pod["metadata"]
         labels: dict[str, str] = {}
+        room = MOST_BYTES
         for key, value in sorted((metadata.get("labels") or {}).items()):
             name = label_name(key)
-            if self._is_allowed(key) and name not in RESERVED:
-                labels.setdefault(name, value)
+            if not self._is_allowed(key) or name in RESERVED or name in labels:
+                continue
+            room -= len(name) + len(value.encode())
+            if room < 0 or len(labels) == MOST:
+                self._cut.append(f"{metadata['namespace']}/{metadata['name']}")
+                break
+            labels[name] = value
         if self._with_uid:
             labels["pod_uid"] = metadata["uid"]
         return (metadata["namespace"], metadata["name"]), labels
+
+    def _why_cut(self) -> str:
+        if not self._cut:
+            return ""
+        return (
+            f"metrics have the first {MOST} labels of a pod, and {MOST_BYTES} bytes of them; "
+            f"pod {min(self._cut)} has more"
+        )
 
     def _is_allowed(self, key: str) -> bool:
         if not self._with_labels or label_name(key).startswith(RESERVED_STARTS):
