@@ -226,7 +226,7 @@ def write_hook(request: Request) -> None:
     try:
         writing.make_folders(writing.missing_folders(path), KERNEL)
         write_atomic(
-            path, oci_hook.document(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644, sync=True
+            path, oci_hook.document(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644
         )
     except OSError as error:
         raise writing.refused(error, path) from error

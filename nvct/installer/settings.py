@@ -104,7 +104,7 @@ def write(request: Request, data: str) -> None:
     path = request.config_toml
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_atomic(path, data.encode(), mode=0o644, sync=True)
+        write_atomic(path, data.encode(), mode=0o644)
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
 

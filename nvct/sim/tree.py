@@ -342,7 +342,7 @@ def save(node: Node) -> None:
         "installed": node.installed, "real_nodes": node.real_nodes, "native": node.native,
     }  # fmt: skip
     data = json.dumps(content, indent=2) + "\n"
-    write_atomic(str(node.tree / NODE_FILE), data.encode())
+    write_atomic(str(node.tree / NODE_FILE), data.encode(), sync=False)
 
 
 def load(tree: Path) -> Node:

@@ -161,7 +161,7 @@ def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
         return
     try:
         writing.make_folders(writing.missing_folders(invocation.hook_file), KERNEL)
-        write_atomic(invocation.hook_file, data, sync=True, follow=True)
+        write_atomic(invocation.hook_file, data, follow=True)
     except OSError as error:
         raise writing.refused(error, invocation.hook_file) from error
     say(f"Wrote {invocation.hook_file}")
