@@ -8,6 +8,7 @@ has listed are started.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from nvct.linux import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 STOPPED = "mig-stopped-services.json"
 LIMIT_S = 60.0
@@ -48,7 +49,7 @@ class HostServices:
         """
         active = [name for name in self._names() if self._is_active(name)]
         if active:
-            with SharedFolder.open(self._folder) as folder:
+            with self._opened() as folder:
                 folder.write(STOPPED, json.dumps(active).encode(), sync=True)
             self._systemctl("stop", *active)
 
@@ -56,19 +57,38 @@ class HostServices:
         """Start those that were stopped.
 
         Raises:
-            HostError: one cannot be started; it is tried again with the next call.
+            HostError: one cannot be started, or the file cannot be used; it is tried again with
+                the next call.
             UnsafePathError: the file is a link, or others could have written it.
         """
+        if not os.path.lexists(f"{self._folder}/{STOPPED}"):
+            return
         try:
-            with SharedFolder.open(self._folder) as folder:
+            with self._opened() as folder:
                 stopped = json.loads(folder.read(STOPPED))
-        except (FileNotFoundError, ValueError, RecursionError):
+        except (ValueError, RecursionError):
             return
         names = [name for name in self._names() if isinstance(stopped, list) and name in stopped]
         if names:
             self._systemctl("start", *names)
-        with SharedFolder.open(self._folder) as folder:
+        with self._opened() as folder:
             folder.unlink(STOPPED)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[SharedFolder]:
+        """Open the folder of the file.
+
+        Raises:
+            HostError: the file cannot be read, written or removed.
+        """
+        try:
+            with SharedFolder.open(self._folder) as folder:
+                yield folder
+        except OSError as error:
+            path = f"{self._folder}/{STOPPED}"
+            raise HostError(
+                f"the list of stopped services, {path}, cannot be used: {error.strerror}"
+            ) from error
 
     def reboot(self) -> None:
         """Reboot the host.
