@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from nvct.cli.options import GoStyle, say
+from nvct.cli.options import GoStyle, say, tell
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
 
@@ -130,7 +130,7 @@ def _print_files(options: EngineOptions) -> None:
         sys.stdout.write((Files().read(options.config) or b"").decode(errors="replace"))
     for edit in change.edits:
         if len(change.edits) > 1:
-            click.echo(f"# {edit.path}")
+            tell(f"# {edit.path}")
         sys.stdout.write((edit.after or b"").decode(errors="replace"))
 
 
