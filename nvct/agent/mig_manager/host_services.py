@@ -13,9 +13,9 @@ import json
 import os
 import subprocess
 
+from nvct.agent import yaml_file
 from nvct.errors import DocumentError, HostError
 from nvct.kernel.shared_folder import SharedFolder
-from nvct.linux import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,16 +101,15 @@ class HostServices:
     def _names(self) -> Sequence[str]:
         if not self._clients_file:
             return ()
-        import yaml
-
-        try:
-            document = yaml.safe_load(files.read_bytes(self._clients_file)) or {}
-            return tuple(map(str, document.get("systemd-services") or ()))
-        except (OSError, AttributeError, TypeError, yaml.YAMLError) as error:
+        document = yaml_file.load(self._clients_file, "the list of GPU clients")
+        table = {} if document is None else document
+        services = (table.get("systemd-services") or []) if isinstance(table, dict) else None
+        if not isinstance(services, list):
             raise DocumentError(
-                f"{self._clients_file} lists no services: {error}",
+                f"{self._clients_file} lists no services",
                 hint="it has the keys version and systemd-services",
-            ) from error
+            )
+        return tuple(map(str, services))
 
     def _is_active(self, name: str) -> bool:
         return self._run("is-active", "--quiet", name).returncode == 0
