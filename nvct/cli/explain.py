@@ -238,7 +238,7 @@ def _is_log(text: str) -> bool:
 
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     return '"ociVersion"' not in text and bool(messages.explained(text))
 

@@ -68,7 +68,7 @@ def read_policy(path: str) -> str:
         tables = tomlkit.parse(text).unwrap()
     except (OSError, UnicodeDecodeError, DocumentError) as error:
         raise UsageError(f"{option} cannot be read: {error}") from error
-    except TOMLKitError as error:
+    except (TOMLKitError, RecursionError) as error:
         raise UsageError(f"{option} is not TOML: {error}") from error
     others = [f"nvct.{key}" for key in tables.pop("nvct", {}) if key != "policy"]
     if others := [*tables, *others]:

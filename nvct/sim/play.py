@@ -210,7 +210,7 @@ def _toml(text: str, path: Path) -> object:
 
     try:
         return tomlkit.parse(text).unwrap()
-    except tomlkit.exceptions.ParseError as error:
+    except (tomlkit.exceptions.ParseError, RecursionError) as error:
         raise DocumentError(f"{path} is no TOML: {error}") from error
 
 

@@ -364,7 +364,7 @@ def load(tree: Path) -> Node:
         raise UsageError(
             f"no simulated node at {tree}", hint="`nvct sim list` shows those there are"
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DocumentError(f"{path} is damaged: {error}") from error
 
 
