@@ -227,7 +227,6 @@ def _mapping(value: object, what: str) -> dict[str, Any]:
 
 def unique_keys(yaml: Any) -> Any:  # noqa: ANN401 - a module that is imported late
     """Return a SafeLoader that refuses a key which a map has twice, and aliases without end."""
-
     from nvct.host.yaml_aliases import LimitedAliases
 
     class Loader(LimitedAliases, yaml.SafeLoader):  # type: ignore[misc]

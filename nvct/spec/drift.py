@@ -191,9 +191,7 @@ def _host(node: cdi.DeviceNode) -> str:
     return node.get("hostPath") or node["path"]
 
 
-def _node(
-    node: cdi.DeviceNode, stat_node: StatNode, *, is_ours: bool
-) -> tuple[Kind, str] | None:
+def _node(node: cdi.DeviceNode, stat_node: StatNode, *, is_ours: bool) -> tuple[Kind, str] | None:
     path = _host(node)
     kind = node.get("type", "")
     try:

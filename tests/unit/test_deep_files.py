@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nvct.agent.device_plugin import engine_features
@@ -16,6 +14,10 @@ from nvct.errors import NvctError
 from nvct.host import containers
 from nvct.installer import settings
 from nvct.sim import play, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEEP = '{"a":' * 100_000
 TOML = "a = " + "[" * 5000

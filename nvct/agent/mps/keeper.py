@@ -18,7 +18,6 @@ import os
 import select
 import signal
 import time
-
 from collections.abc import Mapping  # noqa: TC003 - a schema
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -208,8 +207,8 @@ def serve(connection: socket) -> None:
                 sent = state
                 due = min(due, time.monotonic() + SOON_S) if ENDED in state.state.values() else due
             pause_s = max(0.0, due - time.monotonic()) if requests else None
-            readable, _, _ = select.select([connection, wake], [], [], pause_s)
-            if connection in readable:
+            readable, _, _ = select.select([connection.fileno(), wake], [], [], pause_s)
+            if connection.fileno() in readable:
                 wanted = typed.load(Wanted, messages.receive(connection))
                 requests += 1
                 keeper.want(wanted.daemons, starts=wanted.starts)

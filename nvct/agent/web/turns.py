@@ -49,15 +49,12 @@ class Turns:
         while self._waiting:
             client = next(iter(self._waiting))
             queue = self._waiting.pop(client)
-            while queue and queue[0].done():  # whoever asked has gone
-                queue.popleft()
-            if not queue:
-                continue
-            turn = queue.popleft()
-            if queue:
-                self._waiting[client] = queue  # after all others
-            turn.set_result(None)
-            return
+            waits = [turn for turn in queue if not turn.done()]  # the others have gone
+            if len(waits) > 1:
+                self._waiting[client] = deque(waits[1:])  # after all others
+            if waits:
+                waits[0].set_result(None)
+                return
         self._is_taken = False
 
     def end_later(self, seconds: float) -> None:

@@ -209,7 +209,7 @@ def load(path: str) -> Snapshot:
 
 
 def _from_folder(path: str) -> dict[str, bytes]:
-    files = {}
+    files: dict[str, bytes] = {}
     bytes_left = TOTAL_LIMIT
     for folder, _, names in os.walk(path):
         for name in names:

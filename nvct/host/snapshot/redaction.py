@@ -32,11 +32,11 @@ ASSIGNED = re.compile(
     rf"""(?ix)( (?:{NAMES}) [\w.-]{{0,80}} {QUOTE}? \s{{0,9}} [=:] \s{{0,9}} )
     ( (?:bearer|basic)\s+\S+ | {VALUE} )"""
 )
-"""NAME=VALUE and "name": "value", where the name has that of a secret. Nothing here repeats without
-a limit before what it looks for: the time would grow with the square of a text's length."""
+"""NAME=VALUE and "name": "value", where the name has that of a secret. Nothing repeats without a
+limit before what is looked for: the time would grow with the square of a text's length."""
 PHRASES = re.compile(
-    r"""(?i)((?:passphrase|licen[cs]e[-_ ]key|\b(?:set-)?cookie)[^\S\r\n]{0,9}[=:][^\S\r\n]{0,9})"""
-    r"""(?!["'])([^"'\r\n]+)"""
+    r"""(?i)((?:passphrase|licen[cs]e[-_ ]key|\b(?:set-)?cookie)"""
+    r"""[^\S\r\n]{0,9}[=:][^\S\r\n]{0,9})(?!["'])([^"'\r\n]+)"""
 )
 """Values of several words, to the end of the line."""
 OPTION = re.compile(

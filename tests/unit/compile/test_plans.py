@@ -101,13 +101,13 @@ def test_a_plan_has_what_is_pasted_into_config_json(specs: Specs) -> None:
     plan = specs.plan()
 
     null = os.stat("/dev/null")
-    node = [null.st_rdev, null.st_mode & 0o7777, null.st_uid, null.st_gid]
+    status = [null.st_rdev, null.st_mode & 0o7777, null.st_uid, null.st_gid]
     assert plan["nvct-plan"] == model.FORMAT
     assert plan["config"] == "/c.toml"
     assert plan["kinds"] == ["acme.com/gpu"]
     assert plan["devices"] == {
         "acme.com/gpu=0": {
-            "spec": 0, "edits": 0, "facts": [["node", "/dev/null", node]], "refuse": "",
+            "spec": 0, "edits": 0, "facts": [["node", "/dev/null", status]], "refuse": "",
         }
     }  # fmt: skip
     (spec,) = plan["specs"]

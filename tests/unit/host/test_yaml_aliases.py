@@ -63,10 +63,10 @@ def test_aliases_without_end_are_refused(reader: str, text: str, tmp_path: Path)
 def test_aliases_that_stand_for_little_are_read() -> None:
     text = "a: &a {x: [1, 2]}\nb: [*a, *a]\nc: {<<: *a}\n"
 
-    assert yaml.load(text, Loader=Loader) == yaml.safe_load(text)
+    assert Loader(text).get_single_data() == yaml.safe_load(text)
 
 
 def test_a_large_document_without_aliases_is_read() -> None:
     text = "\n".join(["- x"] * 120_000)
 
-    assert len(yaml.load(text, Loader=Loader)) == 120_000
+    assert len(Loader(text).get_single_data()) == 120_000

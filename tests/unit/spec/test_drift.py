@@ -257,7 +257,14 @@ def test_every_field_of_a_node_that_nvct_writes_is_compared(
     comment = provenance.head_comment(spec, site.inventory)
     node, *_ = spec["devices"][0]["containerEdits"]["deviceNodes"]
     assert set(node) | {"gid", "hostPath"} == {
-        "path", "hostPath", "type", "major", "minor", "fileMode", "permissions", "gid",
+        "path",
+        "hostPath",
+        "type",
+        "major",
+        "minor",
+        "fileMode",
+        "permissions",
+        "gid",
     }  # fmt: skip - permissions are those of the cgroup, "rwm"; gid of groups but root's
     site.put("low/nvidia.yaml", spec, comment)
     assert site.texts() == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +13,7 @@ from nvct.errors import HostError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.test_prepare import CLAIM, Node, node, spec_of_all
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 

@@ -146,12 +146,19 @@ def test_prefix_breaks_on_names_with_that_prefix_only(tmp_path: Path) -> None:
 def test_node_reads_character_nodes_only_and_follows_no_link(tmp_path: Path) -> None:
     null = os.lstat("/dev/null")
     permissions = null.st_mode & 0o7777
-    assert fingerprints.take("node", "/dev/null")[2] == [null.st_rdev, permissions, null.st_uid, null.st_gid]
+    assert fingerprints.take("node", "/dev/null")[2] == [
+        null.st_rdev,
+        permissions,
+        null.st_uid,
+        null.st_gid,
+    ]
     assert holds(fingerprints.take("node", "/dev/null"))
     (tmp_path / "null").symlink_to("/dev/null")
     for path in (tmp_path / "null", tmp_path, tmp_path / "gone"):
         assert fingerprints.observe("node", str(path)) is None
-    assert not holds(["node", str(tmp_path / "null"), [null.st_rdev, permissions, null.st_uid, null.st_gid]])
+    assert not holds(
+        ["node", str(tmp_path / "null"), [null.st_rdev, permissions, null.st_uid, null.st_gid]]
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")

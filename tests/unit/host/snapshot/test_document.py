@@ -279,7 +279,7 @@ def test_a_folder_that_is_too_large_is_refused(
 @pytest.mark.parametrize("ending", ["bz2", "xz", ""])
 def test_other_compressions_are_read(ending: str, tmp_path: Path) -> None:
     folder, path = saved(tmp_path, lambda _: None), tmp_path / "x.tar"
-    with tarfile.open(path, f"w:{ending}") as archive:
+    with tarfile.open(path, f"w:{ending}") as archive:  # type: ignore[call-overload]
         archive.add(folder, "host")
 
     assert document.load(str(path)) == document.load(str(folder))

@@ -35,7 +35,7 @@ SECRETS = (
     ("mac 02:42:ac:11:00:02", "02:42:ac:11:00:02"),
     ("GPU-b134a107-0d65-5ba2-bdbb-7697232ada41", "b134a107-0d65-5ba2-bdbb-7697232ada41"),
 )
-SECRETS += tuple(
+PLANTED = tuple(
     (form.format("hunter2x"), "hunter2x")
     for form in (
         "DB_PWD={}", "MYSQL_PWD: {}", "PGPASS={}", "DB_PASS={}", "PGPASSWORD={}",
@@ -51,9 +51,12 @@ SECRETS += tuple(
     )
 )  # fmt: skip
 KEPT = (
-    "docker run --user 1000:1000 -u 0:0 image", "the bypass of compass 3: passed",
-    "signal: 9, signed: yes, insignificant=1", "https://x.y:8443/metrics?a=b",
-    "no pass; passthrough = 1", "monkey: 1, keyboard=us",
+    "docker run --user 1000:1000 -u 0:0 image",
+    "the bypass of compass 3: passed",
+    "signal: 9, signed: yes, insignificant=1",
+    "https://x.y:8443/metrics?a=b",
+    "no pass; passthrough = 1",
+    "monkey: 1, keyboard=us",
     "GPU 0000:18:00.0: XID 79 (GPU has fallen off the bus), 4 min ago",
     "NVRM: Xid (PCI:0000:18:00): 79, pid=1234",
     "libnvidia-ml.so.580.159.04, driver 580.159.04, kernel 6.8.0-50-generic",
@@ -69,7 +72,7 @@ def redactor() -> Redactor:
     return Redactor(["gpu-node-7.lab.example", "gpu-node-7", "localhost", "root", ""])
 
 
-@pytest.mark.parametrize(("text", "secret"), SECRETS, ids=lambda value: value[:30])
+@pytest.mark.parametrize(("text", "secret"), [*SECRETS, *PLANTED], ids=lambda value: value[:30])
 def test_a_secret_is_gone(text: str, secret: str) -> None:
     assert secret not in redactor().text(text)
 
