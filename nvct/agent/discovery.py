@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 
 from nvct.agent.inventory import Inventory
+from nvct.container.plan import fingerprints
 from nvct.errors import NvmlError
 from nvct.host import platform, procfs
 from nvct.host.gpu import gpus, mig, nodes, pci
@@ -91,7 +92,11 @@ class Discovery:
             procfs.driver_version(roots),
             *procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus"),
             *(str(mig.instances(roots, minor)) for minor in minors),
-            *(name for name in procfs.list_directory(roots.dev) if name.startswith("nvidia")),
+            *(
+                f"{name} {fingerprints.observe('node', f'{roots.dev}/{name}')}"
+                for name in procfs.list_directory(roots.dev)
+                if name.startswith("nvidia")
+            ),
         )
 
     @property

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR, VENDOR
 from nvct.agent.instance import FOLDER, LOCK, Instance
+from nvct.errors import HostError
 from nvct.kernel.shared_folder import SharedFolder
 
 TYPE_CHECKING = False
@@ -57,14 +58,21 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
 
 
 def _remove(path: str, patterns: Sequence[str]) -> list[str]:
-    """Remove the files in a folder whose names match; return the names. Subfolders stay."""
+    """Remove the files in a folder whose names match; return the names. Subfolders stay.
+
+    Raises:
+        HostError: one cannot be removed.
+    """
     removed = []
-    with contextlib.suppress(FileNotFoundError), SharedFolder.open(path) as folder:
-        for name in folder.names():
-            if any(fnmatchcase(name, pattern) for pattern in patterns):
-                with contextlib.suppress(IsADirectoryError):
-                    folder.unlink(name)
-                    removed.append(name)
+    try:
+        with contextlib.suppress(FileNotFoundError), SharedFolder.open(path) as folder:
+            for name in folder.names():
+                if any(fnmatchcase(name, pattern) for pattern in patterns):
+                    with contextlib.suppress(IsADirectoryError):
+                        folder.unlink(name)
+                        removed.append(name)
+    except OSError as error:
+        raise HostError(f"{error.filename or path} cannot be removed: {error.strerror}") from error
     return removed
 
 

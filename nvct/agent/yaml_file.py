@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import yaml
 
 from nvct.errors import DocumentError
+from nvct.host.yaml_aliases import LimitedAliases
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _parsed(path: str, what: str, parse: Callable[[str], T], size_limit: int = S
         raise DocumentError(f"{what} {path} is malformed: {problem}") from error
 
 
-class Loader(yaml.SafeLoader):
+class Loader(LimitedAliases, yaml.SafeLoader):
     """Tables with unique strings as keys, lists, strings, decimal numbers, switches."""
 
     depth = 0

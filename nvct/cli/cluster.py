@@ -11,7 +11,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.formats import format_option
-from nvct.cli.options import say
+from nvct.cli.options import say, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
     if not nodes:
         say("no node has a GPU, and no pod of the agent runs: is --namespace the agent's?")
     for line in table(nodes, screen.columns()) if nodes else ():
-        click.echo(line)
+        tell(line)
 
 
 def table(nodes: Sequence[fleet.GpuNode], width: int) -> Iterator[str]:

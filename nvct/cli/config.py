@@ -175,6 +175,6 @@ def _write(path: str, text: str) -> None:
     path = os.path.abspath(path)
     os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     exists = os.path.exists(path)
-    write_atomic(path, text.encode(), mode=None if exists else MODE, sync=True, follow=True)
+    write_atomic(path, text.encode(), mode=None if exists else MODE, follow=True)
     if not is_incumbents(click.get_current_context()):  # the incumbent prints nothing
         say(f"{path} written")

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import sys
 
+from nvct.errors import printable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,9 +22,14 @@ def flat(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
 
 
 def say(text: str) -> None:
-    """Print a message to stderr, unless --quiet is given."""
+    """Print a line to stderr, unless --quiet is given; see `tell`."""
     if sys.stderr is not None and not _options().get("nvct.quiet"):
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{printable(text)}\n")
+
+
+def tell(*lines: str) -> None:
+    """Print lines to stdout; names of others have no effect on a terminal, and stay on a line."""
+    sys.stdout.write("".join(f"{printable(line)}\n" for line in lines))
 
 
 def settings_in_force(

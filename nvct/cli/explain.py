@@ -12,6 +12,7 @@ import click
 from nvct import paths
 from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
+from nvct.cli.context import tell
 from nvct.cli.formats import format_option
 from nvct.errors import UsageError, printable
 
@@ -157,7 +158,8 @@ def _explain_message(text: str, form: str) -> None:
     if form == "json":
         click.echo(json.dumps({"messages": [_message_to_dict(one) for one in found]}, indent=2))
         return
-    click.echo("\n\n".join(_message_text(one, is_log="\n" in text.strip()) for one in found))
+    texts = (_message_text(one, is_log="\n" in text.strip()) for one in found)
+    tell(*"\n\n".join(texts).split("\n"))
 
 
 def _explain_reason(name: str, form: str) -> None:
@@ -251,7 +253,7 @@ def _is_log(text: str) -> bool:
 
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     return '"ociVersion"' not in text and bool(messages.explained(text))
 

@@ -10,7 +10,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.explain_text import left_out
-from nvct.cli.options import say, say_if_inside, settings_in_force
+from nvct.cli.options import say, say_if_inside, settings_in_force, tell
 from nvct.errors import NvctError, UsageError, printable, shortened
 
 TYPE_CHECKING = False
@@ -71,7 +71,7 @@ def show(told: Sequence[Mapping[str, Any]]) -> None:
         head = f"  {'' if name == before else name:<{HEAD - 2}}" if name else ""
         before = name
         text = printable(shortened(line, LONGEST))
-        click.echo("\n".join(screen.wrapped(head, text, width)))
+        tell(*screen.wrapped(head, text, width))
 
 
 def rows(one: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

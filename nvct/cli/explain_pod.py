@@ -9,6 +9,7 @@ import json
 import click
 
 from nvct.cli import screen
+from nvct.cli.context import tell
 from nvct.errors import printable
 
 TYPE_CHECKING = False
@@ -39,7 +40,7 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
         words = line.lstrip()
         margin = line[: len(line) - len(words)]
         for part in screen.wrapped(margin, words, screen.columns(), len(margin) + 4):
-            click.echo(part)
+            tell(part)
 
 
 async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import click
 
 from nvct.cli.formats import format_option
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import say, settings_in_force
-from nvct.errors import printable
+from nvct.cli.options import say, settings_in_force, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ def build() -> None:
         say(f"warning: {warning}")
     manifest = make(farm_plan.farm_of(settings), inventory, settings.driver_root)
     for path, reason in manifest.left_out:
-        say(f"left out: {printable(path)}: {reason}")
-    click.echo(manifest.path)
+        say(f"left out: {path}: {reason}")
+    tell(manifest.path)
     say(f"driver {manifest.version}, {len(manifest.entries)} files by {manifest.method}")
 
 
@@ -88,7 +87,7 @@ def gc(*, dry_run: bool) -> None:
     settings = settings_in_force()
     removed = collect.collect(farm_plan.farm_of(settings), _needs(settings), dry_run=dry_run)
     for status in removed:
-        click.echo(status.manifest.path)
+        tell(status.manifest.path)
     views = f"{len(removed)} view{'' if len(removed) == 1 else 's'}"
     say(f"{views} {'would go' if dry_run else 'removed'}")
 
@@ -108,10 +107,10 @@ def verify(*, names: tuple[str, ...]) -> None:
     results = collect.verify(farm_plan.farm_of(settings_in_force()), names)
     for manifest, problems in results:
         for problem in problems:
-            click.echo(printable(problem))
+            tell(problem)
         if not problems:
             state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
-            click.echo(f"{manifest.name}: {state}")
+            tell(f"{manifest.name}: {state}")
     if not results:
         say(NO_VIEWS)
     sys.exit(1 if any(problems for _, problems in results) else 0)
@@ -152,8 +151,8 @@ def _show(statuses: Sequence[Status], form: str) -> None:
         manifest = status.manifest
         size = f"{status.size / (1 << 20):.0f} MiB"
         keep = status.keep or "nothing needs it"
-        click.echo(f"{manifest.path}  {manifest.method}  {size}  {status.state}  ({keep})")
+        tell(f"{manifest.path}  {manifest.method}  {size}  {status.state}  ({keep})")
         for problem in status.problems:
-            click.echo(f"  {printable(problem)}")
+            tell(f"  {problem}")
     if not statuses:
         say(NO_VIEWS)

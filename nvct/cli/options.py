@@ -7,7 +7,7 @@ import os
 
 import click
 
-from nvct.cli.context import flat, say, settings_in_force
+from nvct.cli.context import flat, say, settings_in_force, tell
 from nvct.cli.gostyle import GoStyle
 
 TYPE_CHECKING = False
@@ -28,6 +28,7 @@ __all__ = [
     "say",
     "say_if_inside",
     "settings_in_force",
+    "tell",
     "words",
 ]
 

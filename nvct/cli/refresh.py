@@ -7,6 +7,7 @@ import os
 
 import click
 
+from nvct.cli.context import say, tell
 from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
 from nvct.container.plan.store import run_dir
@@ -33,9 +34,9 @@ def refresh(kind: str) -> None:
             f"registry: {_count(plan['devices'], 'device')} in {_count(plan['specs'], 'spec')}"
         )
         for problem in plan["problems"]:
-            click.echo(f"warning: {problem}", err=True)
+            say(f"warning: {problem}")
         for name, files in plan["conflicts"].items():
-            click.echo(f"warning: {name} is defined by {' and '.join(files)}", err=True)
+            say(f"warning: {name} is defined by {' and '.join(files)}")
     if kind in ("all", "own"):
         _maintain_farm(config, folder)
         plan = compiled.own_plan(config, folder)
@@ -57,9 +58,7 @@ def _rebuild_extras(config: str, folder: str) -> None:
         if plan is not None:
             click.echo(f"{feature}: {len(plan['devices'])} device names")
         else:
-            click.echo(
-                f"warning: {feature}: {error} (it is compiled when it is asked for)", err=True
-            )
+            say(f"warning: {feature}: {error} (it is compiled when it is asked for)")
 
 
 def _print_layout(config: str, plan: Plan) -> None:
@@ -68,7 +67,7 @@ def _print_layout(config: str, plan: Plan) -> None:
     if settings.wants_view:
         from nvct.compile import farm_plan
 
-        click.echo(f"own: {farm_plan.describe_layout(settings, plan.get('farm'))}")
+        tell(f"own: {farm_plan.describe_layout(settings, plan.get('farm'))}")
 
 
 def _maintain_farm(config: str, folder: str) -> None:
@@ -80,4 +79,4 @@ def _maintain_farm(config: str, folder: str) -> None:
 
     needed = farm_plan.needs_in_force(settings, live_host.roots_of(settings), folder)
     for sentence in farm_plan.verify_and_collect(settings, needed):
-        click.echo(f"warning: {sentence}", err=True)
+        say(f"warning: {sentence}")

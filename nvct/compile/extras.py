@@ -47,7 +47,7 @@ MIG_CAPABILITIES = ("config", "monitor")
 # The files in /dev that may change without a change in /proc/devices.
 WATCHED: dict[str, tuple[str, str]] = {
     "gds": ("prefix", "nvidia-fs"),
-    "gdrcopy": ("rdev", "gdrdrv"),
+    "gdrcopy": ("node", "gdrdrv"),
     "mofed": ("list", "infiniband"),
     "nvswitch": ("prefix", "nvidia-nvswitch"),
     "imex": ("list", "nvidia-caps-imex-channels"),

@@ -178,7 +178,7 @@ def own_fingerprints(settings: Config, options: DiscoveryOptions, mode: str) -> 
         from nvct.host import wsl
 
         return [
-            fingerprints.take("rdev", f"{roots.dev}/dxg"),
+            fingerprints.take("node", f"{roots.dev}/dxg"),
             fingerprints.take("list", join(roots.driver_root, wsl.STORES)),
             fingerprints.take("list", join(roots.driver_root, platform.WSL_LIBRARIES)),
         ]

@@ -154,7 +154,7 @@ def _add_device(
     entry: model.Device = {"spec": spec, "edits": 0, "facts": [], "refuse": ""}
     nodes = (node for part in parts.values() for node in part.edits.get("deviceNodes", ()))
     for host_path in dict.fromkeys(node.get("hostPath") or node["path"] for node in nodes):
-        entry["facts"].append(fingerprints.take("rdev", host_path))
+        entry["facts"].append(fingerprints.take("node", host_path))
     entry["refuse"] = _missing(plan, parts)
     compiled = model.no_edits()
     try:

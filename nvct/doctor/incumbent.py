@@ -115,7 +115,7 @@ def _program(path: str) -> str:
     try:
         document = json.loads(read_bytes(path, 1 << 20))
         return str(document["hook"]["path"])
-    except (OSError, DocumentError, ValueError, KeyError, TypeError):
+    except (OSError, DocumentError, ValueError, KeyError, TypeError, RecursionError):
         return ""
 
 

@@ -211,7 +211,7 @@ class Reason(Enum):
     )
     SpecificationStale = (
         "Does every CDI specification describe this host as it is now?",
-        "its driver version, files, device numbers and GPUs, and those of the host",
+        "its driver version, files, device nodes and GPUs, and those of the host",
         "Run `nvct publish`, or `nvidia-ctk cdi generate` for a specification of your own.",
     )
     SpecificationIncomplete = (

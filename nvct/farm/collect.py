@@ -308,7 +308,8 @@ def collect(farm: Farm, need: Needs, *, dry_run: bool = False) -> list[Status]:
         for name in os.listdir(farm.path):
             path = f"{farm.path}/{name}"
             if name.startswith(TEMPORARY_PREFIX):  # of a manifest
-                farm.kernel.unlink(path)
+                with suppress(OSError):  # the next time
+                    farm.kernel.unlink(path)
             elif name.startswith((folder.BUILDING, folder.GONE)) and not _users(farm, [name]):
                 _discard(farm, path)
         return removed
@@ -363,9 +364,9 @@ def _remove(farm: Farm, manifest: Manifest) -> bool:
 
 
 def _discard(farm: Farm, path: str) -> None:
-    while os.path.ismount(path):
-        farm.kernel.umount2(path, MNT_DETACH)
     try:
+        while os.path.ismount(path):
+            farm.kernel.umount2(path, MNT_DETACH)
         shutil.rmtree(path)
     except OSError as error:
         raise HostError(f"{path} cannot be removed: {error.strerror}") from error

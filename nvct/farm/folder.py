@@ -163,7 +163,7 @@ class Farm:
             OSError: the write failed.
         """
         path = f"{self.path}/{manifest.name}{MANIFEST}"
-        write_atomic(path, model.dumps(manifest), mode=0o644, sync=True, kernel=self.kernel)
+        write_atomic(path, model.dumps(manifest), mode=0o644, kernel=self.kernel)
 
     def view(self, name: str) -> str:
         """Return the path of a view."""

@@ -163,5 +163,5 @@ def _json(path: str) -> Any:  # noqa: ANN401 - JSON data
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

@@ -225,9 +225,7 @@ def write_hook(request: Request) -> None:
     path = request.hook_file
     try:
         writing.make_folders(writing.missing_folders(path), KERNEL)
-        write_atomic(
-            path, oci_hook.document(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644, sync=True
-        )
+        write_atomic(path, oci_hook.document(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644)
     except OSError as error:
         raise writing.refused(error, path) from error
 

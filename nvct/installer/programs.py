@@ -194,7 +194,7 @@ def _put(request: Request, name: str, program: str, data: bytes) -> bool:
         _remove(path)
     elif _content(path) == data and os.access(path, os.X_OK):
         return False
-    write_atomic(path, data, mode=0o755, sync=True)
+    write_atomic(path, data, mode=0o755)
     return True
 
 

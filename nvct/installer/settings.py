@@ -68,7 +68,7 @@ def read_policy(path: str) -> str:
         tables = tomlkit.parse(text).unwrap()
     except (OSError, UnicodeDecodeError, DocumentError) as error:
         raise UsageError(f"{option} cannot be read: {error}") from error
-    except TOMLKitError as error:
+    except (TOMLKitError, RecursionError) as error:
         raise UsageError(f"{option} is not TOML: {error}") from error
     others = [f"nvct.{key}" for key in tables.pop("nvct", {}) if key != "policy"]
     if others := [*tables, *others]:
@@ -104,7 +104,7 @@ def write(request: Request, data: str) -> None:
     path = request.config_toml
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        write_atomic(path, data.encode(), mode=0o644, sync=True)
+        write_atomic(path, data.encode(), mode=0o644)
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -244,9 +244,10 @@ def _mapping(value: object, what: str) -> dict[str, Any]:
 
 
 def unique_keys(yaml: Any) -> Any:  # noqa: ANN401 - a module that is imported late
-    """Return a SafeLoader that refuses a key which a map has twice."""
+    """Return a SafeLoader that refuses a key which a map has twice, and aliases without end."""
+    from nvct.host.yaml_aliases import LimitedAliases
 
-    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+    class Loader(LimitedAliases, yaml.SafeLoader):  # type: ignore[misc]
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
             keys = [
                 # A merge key has no value of its own; what it brings in may be set again.

@@ -106,7 +106,10 @@ def read(folder: str, *, of_others: bool = False) -> Paused:
     except BlockingIOError:
         if of_others and _identity(fd) in _own:
             return {}
-        return _parse(os.pread(fd, LIMIT, 0))
+        with contextlib.suppress(OSError):
+            return _parse(os.pread(fd, LIMIT, 0))
+    except OSError:  # it has no locks: nobody holds one
+        pass
     finally:
         os.close(fd)
     return {}

@@ -178,7 +178,7 @@ class Bundle:
             if text == self.document.text:
                 return False
             data = text.encode("utf-8", "surrogateescape")
-            write_atomic(self.path, data, follow=True, kernel=kernel)
+            write_atomic(self.path, data, sync=False, follow=True, kernel=kernel)
         except OSError as error:
             raise BundleError(f"cannot write {self.path}: {error.strerror}") from error
         except DocumentError as error:

@@ -210,15 +210,17 @@ def _toml(text: str, path: Path) -> object:
 
     try:
         return tomlkit.parse(text).unwrap()
-    except tomlkit.exceptions.ParseError as error:
+    except (tomlkit.exceptions.ParseError, RecursionError) as error:
         raise DocumentError(f"{path} is no TOML: {error}") from error
 
 
 def _yaml(text: str, path: Path) -> object:
     import yaml
 
+    from nvct.host.yaml_aliases import Loader
+
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        return yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
+    except (yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise DocumentError(f"{path} is no YAML: {problem}") from error

@@ -342,7 +342,7 @@ def save(node: Node) -> None:
         "installed": node.installed, "real_nodes": node.real_nodes, "native": node.native,
     }  # fmt: skip
     data = json.dumps(content, indent=2) + "\n"
-    write_atomic(str(node.tree / NODE_FILE), data.encode())
+    write_atomic(str(node.tree / NODE_FILE), data.encode(), sync=False)
 
 
 def load(tree: Path) -> Node:
@@ -364,7 +364,7 @@ def load(tree: Path) -> Node:
         raise UsageError(
             f"no simulated node at {tree}", hint="`nvct sim list` shows those there are"
         ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DocumentError(f"{path} is damaged: {error}") from error
 
 

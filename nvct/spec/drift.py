@@ -128,7 +128,10 @@ def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
     for edits, devices in spec.edits():
         parts = (
             *((_mount(mount, identities), mount["hostPath"]) for mount in edits.get("mounts", ())),
-            *((_node(node, host.stat_node), _host(node)) for node in edits.get("deviceNodes", ())),
+            *(
+                (_node(node, host.stat_node, is_ours=origin is not None), _host(node))
+                for node in edits.get("deviceNodes", ())
+            ),
             *((_hook(hook), hook["path"]) for hook in edits.get("hooks", ())),
         )
         for problem, path in parts:
@@ -188,29 +191,45 @@ def _host(node: cdi.DeviceNode) -> str:
     return node.get("hostPath") or node["path"]
 
 
-def _node(node: cdi.DeviceNode, stat_node: StatNode) -> tuple[Kind, str] | None:
+def _node(node: cdi.DeviceNode, stat_node: StatNode, *, is_ours: bool) -> tuple[Kind, str] | None:
     path = _host(node)
     kind = node.get("type", "")
     try:
         node_stat = stat_node(path)
-        numbers = node_stat[:2] if node_stat else None
+        numbers, types = node_stat[:2] if node_stat else None, {"", "c", "u"}
         if not node_stat:
             status = os.lstat(path)
             if stat.S_ISFIFO(status.st_mode):
                 return None if kind in {"", "p"} else ("node-changed", f"{path} is a FIFO")
             if not stat.S_ISBLK(status.st_mode):
                 return "node-changed", f"{path} is no device node"
-            numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
+            numbers, types = (os.major(status.st_rdev), os.minor(status.st_rdev)), {"", "b"}
     except (FileNotFoundError, NotADirectoryError):
         return "node-gone", f"device node {path} is gone"
     except OSError as error:
         return "node-gone", f"device node {path} cannot be used: {error.strerror}"
+    if kind not in types:
+        return "node-changed", f"{path} is no node of type {kind}, as the spec says"
     in_spec = node.get("major", 0), node.get("minor", 0)
     if numbers and in_spec[0] and in_spec != numbers:
         return (
             "node-changed",
             f"{path} is device {numbers[0]}:{numbers[1]}, the spec says {in_spec[0]}:{in_spec[1]}",
         )
+    # Others may mean what they write; nvct writes what the host has.
+    return _access(node, path, node_stat[2:]) if is_ours and node_stat else None
+
+
+def _access(
+    node: cdi.DeviceNode, path: str, found: tuple[int, int, int]
+) -> tuple[Kind, str] | None:
+    """Compare permissions and owner, which a container gets of its node."""
+    mode, _, gid = found
+    in_spec = node.get("fileMode", mode & 0o777)
+    if in_spec != mode & 0o777:
+        return "node-changed", f"{path} has mode {mode & 0o777:o}, the spec says {in_spec:o}"
+    if node.get("gid", 0) != gid:
+        return "node-changed", f"{path} has gid {gid}, the spec says {node.get('gid', 0)}"
     return None
 
 

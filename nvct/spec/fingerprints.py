@@ -52,7 +52,7 @@ def kernel_fingerprints(roots: Roots) -> list[fingerprints.Fingerprint]:
         fingerprints.take("list", f"{roots.proc}/driver/nvidia/gpus"),
     ]
     # A control node that is made later, as nvidia-uvm's at its first use, belongs in the spec.
-    taken += [fingerprints.take("rdev", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
+    taken += [fingerprints.take("node", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
     for gpu in procfs.gpus(roots):
         if gpu.minor is not None:
             taken += gpu_fingerprints(roots, gpu.minor)
@@ -64,7 +64,7 @@ def gpu_fingerprints(roots: Roots, minor: int) -> list[fingerprints.Fingerprint]
     directory = mig.capability_directory(roots, minor)
     instances = mig.instances(roots, minor)
     return [
-        fingerprints.take("rdev", f"{roots.dev}/nvidia{minor}"),
+        fingerprints.take("node", f"{roots.dev}/nvidia{minor}"),
         fingerprints.take("list", directory),
         *(fingerprints.take("list", f"{directory}/gi{gi}") for gi in instances),
     ]

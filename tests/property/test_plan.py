@@ -264,7 +264,7 @@ def strip(config: dict[str, Any]) -> dict[str, Any]:
 
 json_like = st.recursive(
     st.none() | st.integers() | st.text(max_size=4)
-    | st.sampled_from(["stat", "absent", "text", "list", "rdev", "hash", "/", "/dev/null", "\0"]),
+    | st.sampled_from(["stat", "absent", "text", "list", "node", "hash", "/", "/dev/null", "\0"]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
     max_leaves=8,
 )  # fmt: skip

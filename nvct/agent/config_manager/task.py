@@ -136,7 +136,7 @@ class ConfigManager:
         try:
             os.makedirs(os.path.dirname(settings.target), exist_ok=True)
             # A link there is of NVIDIA's program.
-            write_atomic(settings.target, data, mode=MODE)
+            write_atomic(settings.target, data, mode=MODE, sync=False)
         except OSError as error:
             raise HostError(f"{settings.target} cannot be written: {error.strerror}") from error
         self.name = name

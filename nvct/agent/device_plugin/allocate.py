@@ -94,8 +94,10 @@ def answer(
 def _add_mps(response: api.ContainerAllocateResponse, resource: str, settings: Settings) -> None:
     name, value = clients.variable(resource)
     response.envs[name] = value
-    for host_path, path in clients.mounts(resource, settings.mps_root).items():
-        response.mounts.add(host_path=host_path, container_path=path)
+    for mount in clients.mounts(resource, settings.mps_root):
+        response.mounts.add(
+            host_path=mount.host_path, container_path=mount.path, read_only=mount.is_read_only
+        )
 
 
 def _cdi_names(names: Sequence[str], node: Node) -> list[str]:

@@ -63,7 +63,7 @@ def _containerd(version: str, known: tuple[int, int], text: str) -> Engine | str
         return _engine(name, takes=False)
     try:
         config = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         config = None
     if not isinstance(config, dict):
         return f"{name} does not tell its configuration"

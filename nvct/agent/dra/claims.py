@@ -9,11 +9,17 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nvct.agent.dra.devices import DRIVER
+from nvct.agent.dra.journal import Entry
 from nvct.agent.dra.slices import GROUP
 from nvct.agent.kubernetes.cluster import Kind
+from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from nvct.agent.dra.devices import Device
+    from nvct.agent.dra.journal import Prepared
     from nvct.agent.kubernetes.cluster import Object
 
 
@@ -56,6 +62,41 @@ def allocated(claim: Object, node: str) -> tuple[Allocated, ...]:
         Allocated(device, tuple(dict.fromkeys(map(_request, names))), is_admin, tuple(names))
         for (device, is_admin), names in found.items()
     )
+
+
+def entries(
+    devices: Iterable[Allocated], known: Mapping[str, Device], node: str, before: Prepared | None
+) -> tuple[Entry, ...]:
+    """Return the devices of a claim; one that is not there now as the claim had it before.
+
+    Args:
+        devices: that the claim has.
+        known: the devices of the node, by name.
+        node: its name.
+        before: the claim as it was prepared.
+
+    Raises:
+        HostError: the node has no such device, and the claim did not have it.
+    """
+    had = {(entry.device, entry.is_admin): entry for entry in before.entries} if before else {}
+    return tuple(_entry(one, known.get(one.device), node, had) for one in devices)
+
+
+def _entry(
+    allocated: Allocated, device: Device | None, node: str, had: Mapping[tuple[str, bool], Entry]
+) -> Entry:
+    before = had.get((allocated.device, allocated.is_admin))
+    if device is None and before is not None:
+        return before
+    if device is None:
+        raise HostError(
+            f"Node {node} has no device {allocated.device} now",
+            hint="see `nvct agent --status`, in the agent's pod or on the node",
+        )
+    return Entry(
+        device=device.name, uuid=device.uuid, gpu=device.gpu,
+        requests=allocated.requests, is_admin=allocated.is_admin, place=device.place,
+    )  # fmt: skip
 
 
 def _request(name: str) -> str:

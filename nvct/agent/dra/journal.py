@@ -73,6 +73,10 @@ class Prepared:
     entries: tuple[Entry, ...]
     daemon: Daemon | None = None
 
+    def identities(self) -> set[str]:
+        """Return what no other claim may have."""
+        return {entry.uuid or entry.device for entry in self.entries if not entry.is_admin}
+
     def uses_mps(self, entry: Entry) -> bool:
         """Return whether containers use one of its devices by its daemon."""
         is_shared = self.daemon is not None and entry.uuid in self.daemon.uuids

@@ -7,14 +7,16 @@ answered, and again at each start. Whatever the kubelet asks twice has the same 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import time
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.devices import Version
-from nvct.agent.dra.journal import Entry, Prepared, gpus_of, ref_of
+from nvct.agent.dra.journal import Prepared, gpus_of, ref_of
 from nvct.agent.dra.specs import cdi_devices
 from nvct.agent.kubelet.dra_service import PreparedDevice
 from nvct.errors import HostError, NvctError, RequestError
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from nvct.agent.dra.claims import Allocated
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.instances import Instances
     from nvct.agent.dra.journal import Journal
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from nvct.agent.kubelet.dra_service import ClaimRef
     from nvct.agent.kubernetes.cluster import Object
     from nvct.agent.logs import Log
+    from nvct.agent.mps.daemons import Daemon
     from nvct.agent.resources_mode import ResourcesMode
 
     FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
@@ -77,6 +79,8 @@ class Preparer:
         self.prepared = 0
         self.failures = 0
         self.took_s = 0.0
+        self._claims: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._ending: set[str] = set()
         self._node = node
         self._journal = journal
         self._specs = specs
@@ -125,8 +129,8 @@ class Preparer:
             NvctError: a file cannot be written or removed.
         """
         _check(ref)
-        async with self._locked() as known:
-            await self._forget(ref.uid, known)
+        async with self._alone(ref.uid):
+            await self._let_go(ref.uid)
 
     async def reconcile(self) -> None:
         """Unprepare claims that are gone or no longer allocated, and write what is missing.
@@ -135,18 +139,15 @@ class Preparer:
             NvctError: the journal cannot be read or written.
         """
         gone = [claim for claim in self._journal.load().values() if await self._is_gone(claim)]
-        async with self._locked() as known:
-            for claim in gone:
-                # Again: the same claim may have been allocated again until now.
-                if claim.uid in known and await self._is_gone(claim):
-                    self._log.info(
-                        f"claim {claim.namespace}/{claim.name} ({claim.uid}) is gone: unprepared"
-                    )
-                    try:
-                        await self._forget(claim.uid, known)
-                    except NvctError as error:  # the other claims do not wait for this one
-                        self._log.warning(error.message)
-            await self._write_specs(known)
+        for claim in gone:
+            about = f"claim {claim.namespace}/{claim.name} ({claim.uid})"
+            try:
+                async with self._alone(claim.uid):
+                    if await self._let_go(claim.uid, if_gone=True):
+                        self._log.info(f"{about} is gone: unprepared")
+            except NvctError as error:  # the other claims do not wait for this one
+                self._log.warning(error.message)
+        await self.write_specs()
 
     async def _is_gone(self, claim: Prepared) -> bool:
         """Return whether a claim needs its devices no more; False if nobody can tell."""
@@ -168,11 +169,22 @@ class Preparer:
 
     @contextlib.asynccontextmanager
     async def _locked(self) -> AsyncIterator[dict[str, Prepared]]:
-        """Yield the claims of the journal; the keeper then has their MPS control daemons alone."""
+        """Yield the claims of the journal; the keeper then has their MPS control daemons alone.
+
+        All claims wait for this lock: nothing is done with it that pods can delay.
+        """
         async with self._journal.locked() as known:
             if self.mps is not None:
-                self.mps.want(claim.daemon for claim in known.values() if claim.daemon)
+                kept = (claim for claim in known.values() if claim.uid not in self._ending)
+                self.mps.want(claim.daemon for claim in kept if claim.daemon)
             yield known
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, uid: str) -> AsyncIterator[None]:
+        """Do one thing at a time with a claim."""
+        lock = self._claims.setdefault(uid, asyncio.Lock())
+        async with lock:
+            yield
 
     async def _write_specs(self, known: Mapping[str, Prepared]) -> None:
         if self._specs.edits is None:
@@ -180,61 +192,91 @@ class Preparer:
         self._specs.remove_others(known)
         for claim in known.values():
             try:
-                self._specs.write(await self._made(claim))
+                await self._write(claim)
             except NvctError as error:
                 self._log.warning(error.message)
 
     async def _prepare(self, ref: ClaimRef) -> Prepared:
         _check(ref)
-        wanted = await self._wanted(ref)
-        async with self._locked() as known:
-            before = known.get(ref.uid)
-            claim = wanted or before
-            if claim is None:
-                raise HostError(f"the API server does not tell what claim {ref.name} has")
-            if before is not None and claim != before:
-                await self._forget(ref.uid, known)
-            await self._check_free(claim, known)
-            if claim == before:
-                await self._start(claim)
-                self._specs.write(await self._made(claim))
-            else:
-                with self._reserved(claim):
-                    await self._check_pods(claim)
-                    await self._take(claim, known)
-            return claim
+        wanted = made = await self._wanted(ref)
+        async with self._alone(ref.uid):
+            while True:
+                async with self._locked() as known:
+                    claim = wanted or known.get(ref.uid)
+                    if claim is None:
+                        raise HostError(f"the API server does not tell what claim {ref.name} has")
+                    is_new = claim != known.get(ref.uid)
+                    holders = await self._gone_holders(claim, known)
+                    is_other = is_new and ref.uid in known
+                    if not is_other and not holders:
+                        made = await self._record(claim, known, is_new=is_new)
+                        break
+                if is_other:
+                    await self._let_go(ref.uid)
+                for uid in holders:
+                    async with self._alone(uid):
+                        await self._let_go(uid, if_gone=True)
+            if claim.daemon is not None:
+                made = await self._start(claim, claim.daemon, is_new=is_new)
+        if is_new:
+            names = ", ".join(f"{e.device} ({e.uuid})" for e in made.entries)
+            self._log.info(f"claim {claim.namespace}/{claim.name} ({claim.uid}) has {names}")
+            self._log.decided(TASK, "given", f"{claim.namespace}/{claim.name}", asked=names)
+        return claim
 
-    async def _take(self, claim: Prepared, known: dict[str, Prepared]) -> None:
+    async def _record(
+        self, claim: Prepared, known: dict[str, Prepared], *, is_new: bool
+    ) -> Prepared:
+        """Write the journal, and the specification if the claim waits for nothing; see `_made`."""
+        if is_new:
+            with self._reserved(claim):
+                await self._check_pods(claim)
+                return await self._take(claim, known)
+        return claim if claim.daemon else await self._write(claim)
+
+    async def _take(self, claim: Prepared, known: dict[str, Prepared]) -> Prepared:
         """Make the devices of a claim, and write its specification and the journal."""
         if claim.daemon or any(entry.place for entry in claim.entries):
             # What is made from here on has an owner, also if this process ends.
             known[claim.uid] = claim
             self._journal.save(known)
+        if claim.daemon:
+            return claim
         try:
-            await self._start(claim)
-            made = await self._made(claim)
-            self._specs.write(made)
+            made = await self._write(claim)
         except NvctError:
             with contextlib.suppress(NvctError):  # the first error counts
                 await self._forget(claim.uid, known)
             raise
         known[claim.uid] = claim
         self._journal.save(known)
-        names = ", ".join(f"{e.device} ({e.uuid})" for e in made.entries)
-        self._log.info(f"claim {claim.namespace}/{claim.name} ({claim.uid}) has {names}")
-        self._log.decided(TASK, "given", f"{claim.namespace}/{claim.name}", asked=names)
+        return made
 
-    async def _start(self, claim: Prepared) -> None:
-        """Start the MPS control daemon of a claim, if it asks for one.
+    async def _start(self, claim: Prepared, daemon: Daemon, *, is_new: bool) -> Prepared:
+        """Start the MPS control daemon of a claim, and write its specification.
 
         Raises:
             NvctError: it is not ready in time.
         """
-        if claim.daemon is None:
-            return
-        if self.mps is None:
-            raise HostError(f"claim {claim.name} asks for MPS, and nothing here can start it")
-        await self.mps.ensure(claim.daemon)
+        try:
+            if self.mps is None:
+                raise HostError(f"claim {claim.name} asks for MPS, and nothing here can start it")
+            await self.mps.ensure(daemon)
+            async with self._locked() as known:
+                if known.get(claim.uid) != claim:
+                    raise HostError(f"claim {claim.name} was unprepared before it had its devices")
+                return await self._write(claim)
+        except NvctError:
+            if is_new:
+                with contextlib.suppress(NvctError):  # the first error counts
+                    await self._let_go(claim.uid)
+            raise
+
+    async def _write(self, claim: Prepared) -> Prepared:
+        """Write the specification of a claim; return it as `_made` does."""
+        made = await self._made(claim)
+        self._specs.write(made)
+        return made
 
     def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
         """Keep the agent's own device plugin from giving the GPUs of a claim."""
@@ -280,13 +322,12 @@ class Preparer:
             )
         if not claims.is_allocated(found):
             raise RequestError(f"ResourceClaim {ref.namespace}/{ref.name} is not allocated")
-        before = self._journal.load().get(ref.uid)
-        known = {(e.device, e.is_admin): e for e in before.entries} if before else {}
         devices = claims.allocated(found, self._node)
         configs = sharing.configs(found, {name for one in devices for name in one.requests})
         for warning in filter(None, (config.warning for config in configs)):
             self._log.warning(f"claim {ref.namespace}/{ref.name}: {warning}")
-        entries = tuple(self._entry(one, known) for one in devices)
+        before = self._journal.load().get(ref.uid)
+        entries = claims.entries(devices, self.devices, self._node, before)
         used = [
             (name, entry)
             for one, entry in zip(devices, entries, strict=True)
@@ -305,30 +346,16 @@ class Preparer:
             if isinstance(value := device.attributes.get("cudaComputeCapability"), Version)
         }
 
-    def _entry(self, allocated: Allocated, known: Mapping[tuple[str, bool], Entry]) -> Entry:
-        device = self.devices.get(allocated.device)
-        before = known.get((allocated.device, allocated.is_admin))
-        if device is None and before is not None:
-            return before
-        if device is None:
-            raise HostError(
-                f"Node {self._node} has no device {allocated.device} now",
-                hint="see `nvct agent --status`, in the agent's pod or on the node",
-            )
-        return Entry(
-            device=device.name, uuid=device.uuid, gpu=device.gpu,
-            requests=allocated.requests, is_admin=allocated.is_admin, place=device.place,
-        )  # fmt: skip
-
-    async def _check_free(self, claim: Prepared, known: dict[str, Prepared]) -> None:
-        """Forget claims that are gone and have a device of this one.
+    async def _gone_holders(self, claim: Prepared, known: dict[str, Prepared]) -> list[str]:
+        """Return the uids of claims that are gone and have a device of this one.
 
         Raises:
             HostError: another claim that still exists has a device.
         """
-        wanted = _identities(claim)
-        for other in list(known.values()):
-            held = _identities(other) & wanted
+        wanted = claim.identities()
+        holders = []
+        for other in known.values():
+            held = other.identities() & wanted
             if other.uid == claim.uid or not held:
                 continue
             found = await self._find(ref_of(other))
@@ -337,15 +364,37 @@ class Preparer:
                     f"{min(held)} is prepared for claim {other.namespace}/{other.name}",
                     hint="the pod of that claim may still end",
                 )
-            await self._forget(other.uid, known)
+            holders.append(other.uid)
+        return holders
+
+    async def _let_go(self, uid: str, *, if_gone: bool = False) -> bool:
+        """Forget a claim, after the end of its daemon; return whether that was done.
+
+        Raises:
+            NvctError: its daemon does not end, or a file cannot be written.
+        """
+        async with self._locked() as known:
+            claim = known.get(uid)
+            if if_gone and (claim is None or not await self._is_gone(claim)):
+                return False  # the same claim may have been allocated again until now
+            self._specs.remove(uid)
+            if claim is None or claim.daemon is None or self.mps is None:
+                await self._forget(uid, known)
+                return True
+            self._ending.add(uid)
+        try:
+            await self.mps.release(claim.daemon)
+            async with self._locked() as known:
+                await self._forget(uid, known)
+        finally:
+            self._ending.discard(uid)
+        return True
 
     async def _forget(self, uid: str, known: dict[str, Prepared]) -> None:
         self._specs.remove(uid)
         claim = known.get(uid)
         if claim is None:
             return
-        if claim.daemon and self.mps is not None:
-            await self.mps.release(claim.daemon)
         for entry in claim.entries:
             if entry.place is None or entry.is_admin:  # admin access owns no MIG device
                 continue
@@ -372,11 +421,6 @@ class Preparer:
                 uuid = await get(entry.gpu, entry.place)
                 entries.append(replace(entry, uuid=uuid))
         return replace(claim, entries=tuple(entries))
-
-
-def _identities(claim: Prepared) -> set[str]:
-    """Return what no other claim may have."""
-    return {entry.uuid or entry.device for entry in claim.entries if not entry.is_admin}
 
 
 def _check(ref: ClaimRef) -> None:

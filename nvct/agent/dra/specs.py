@@ -33,7 +33,7 @@ MPS = "-mps"
 """The end of the name of a claim's CDI device for MPS."""
 FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
 """The CDI device with the driver's files."""
-OPTIONS = ("rw", "nosuid", "nodev", "bind")
+OPTIONS = ("nosuid", "nodev", "bind")
 """Of the mounts for MPS."""
 
 
@@ -115,12 +115,15 @@ class Specs:
                     os.unlink(path)
 
     def _mps(self, uid: str, daemon: Daemon) -> Device:
-        mounts = clients.mounts(daemon.resource, self._mps_root).items()
         edits: ContainerEdits = {
             "env": ["=".join(clients.variable(daemon.resource))],
             "mounts": [
-                {"hostPath": host_path, "containerPath": path, "options": [*OPTIONS]}
-                for host_path, path in mounts
+                {
+                    "hostPath": mount.host_path,
+                    "containerPath": mount.path,
+                    "options": ["ro" if mount.is_read_only else "rw", *OPTIONS],
+                }
+                for mount in clients.mounts(daemon.resource, self._mps_root)
             ],
         }
         return {"name": f"{uid}{MPS}", "containerEdits": edits}

@@ -32,6 +32,8 @@ RESERVED = frozenset({
 })  # fmt: skip
 """Labels of metrics that no label of a pod replaces; those that begin so are not replaced too:"""
 RESERVED_STARTS = ("__", "dra_", "DCGM_")
+MOST, MOST_BYTES = 64, 8192
+"""Labels of a pod, and bytes of their names and values: each series of its GPUs repeats them."""
 
 
 class NodeObjects:
@@ -60,7 +62,7 @@ class NodeObjects:
         try:
             self._cluster = self._cluster or self._connect()
             await self._ask(self._cluster, {"spec.nodeName": self._node})
-            problem = ""
+            problem = self._why_cut()
         except NvctError as error:
             self._forget()
             problem = f"metrics have no {self.lacking}: {error.message}"
@@ -80,6 +82,10 @@ class NodeObjects:
     def _forget(self) -> None:
         """Drop the last answer."""
         raise NotImplementedError
+
+    def _why_cut(self) -> str:
+        """Return why a part of the answer is left out, "" if none is."""
+        return ""
 
 
 class SliceDevices(NodeObjects):
@@ -139,6 +145,7 @@ class PodMetadata(NodeObjects):
         self._with_labels, self._with_uid = with_labels, with_uid
         self._allowed = [go_regexp.compiled(pattern) for pattern in allowed]
         self._pods: dict[tuple[str, str], dict[str, str]] = {}
+        self._cut: list[str] = []
         if with_labels and not allowed:
             journal.warning(
                 "every label of a pod becomes a label of its metrics: "
@@ -149,6 +156,7 @@ class PodMetadata(NodeObjects):
         from nvct.agent.kubernetes.cluster import POD  # lightkube, 12 MB
 
         listing = await cluster.list(POD, fields=fields)
+        self._cut = []
         self._pods = dict(map(self._of_pod, listing.objects))
 
     def _forget(self) -> None:
@@ -161,13 +169,27 @@ class PodMetadata(NodeObjects):
     def _of_pod(self, pod: Mapping[str, Any]) -> tuple[tuple[str, str], dict[str, str]]:
         metadata = pod["metadata"]
         labels: dict[str, str] = {}
+        room = MOST_BYTES
         for key, value in sorted((metadata.get("labels") or {}).items()):
             name = label_name(key)
-            if self._is_allowed(key) and name not in RESERVED:
-                labels.setdefault(name, value)
+            if not self._is_allowed(key) or name in RESERVED or name in labels:
+                continue
+            room -= len(name) + len(value.encode())
+            if room < 0 or len(labels) == MOST:
+                self._cut.append(f"{metadata['namespace']}/{metadata['name']}")
+                break
+            labels[name] = value
         if self._with_uid:
             labels["pod_uid"] = metadata["uid"]
         return (metadata["namespace"], metadata["name"]), labels
+
+    def _why_cut(self) -> str:
+        if not self._cut:
+            return ""
+        return (
+            f"metrics have the first {MOST} labels of a pod, and {MOST_BYTES} bytes of them; "
+            f"pod {min(self._cut)} has more"
+        )
 
     def _is_allowed(self, key: str) -> bool:
         if not self._with_labels or label_name(key).startswith(RESERVED_STARTS):

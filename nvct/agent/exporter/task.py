@@ -301,7 +301,7 @@ class Exporter:
         path = self._settings.textfile
         try:
             if path:
-                write_atomic(path, self.text().encode(), mode=0o644)
+                write_atomic(path, self.text().encode(), mode=0o644, sync=False)
         except OSError as error:
             return [f"cannot write {path}: {error.strerror}"]
         except NvctError as error:  # it is a folder, or another user's in /tmp

@@ -60,7 +60,7 @@ class File:
         """
         try:
             os.makedirs(os.path.dirname(self._path) or ".", exist_ok=True)
-            write_atomic(self._path, text_of(labels).encode(), mode=MODE)
+            write_atomic(self._path, text_of(labels).encode(), mode=MODE, sync=False)
         except OSError as error:
             raise HostError(
                 f"labels cannot be written to {self._path}: {error.strerror}"

@@ -61,7 +61,7 @@ def of_probe(output: bytes) -> Facts:
             )
             for gpu in answer["gpus"]
         )
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise _failure("its answer is malformed") from error
     cuda = f"{version // 1000}.{version % 100 // 10}"
     return Facts(driver_version=UNKNOWN_VERSION, cuda_version=cuda, gpus=gpus)

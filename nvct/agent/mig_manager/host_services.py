@@ -8,17 +8,18 @@ has listed are started.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 
+from nvct.agent import yaml_file
 from nvct.errors import DocumentError, HostError
 from nvct.kernel.shared_folder import SharedFolder
-from nvct.linux import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 STOPPED = "mig-stopped-services.json"
 LIMIT_S = 60.0
@@ -48,7 +49,7 @@ class HostServices:
         """
         active = [name for name in self._names() if self._is_active(name)]
         if active:
-            with SharedFolder.open(self._folder) as folder:
+            with self._opened() as folder:
                 folder.write(STOPPED, json.dumps(active).encode(), sync=True)
             self._systemctl("stop", *active)
 
@@ -56,19 +57,38 @@ class HostServices:
         """Start those that were stopped.
 
         Raises:
-            HostError: one cannot be started; it is tried again with the next call.
+            HostError: one cannot be started, or the file cannot be used; it is tried again with
+                the next call.
             UnsafePathError: the file is a link, or others could have written it.
         """
+        if not os.path.lexists(f"{self._folder}/{STOPPED}"):
+            return
         try:
-            with SharedFolder.open(self._folder) as folder:
+            with self._opened() as folder:
                 stopped = json.loads(folder.read(STOPPED))
-        except (FileNotFoundError, ValueError, RecursionError):
+        except (ValueError, RecursionError):
             return
         names = [name for name in self._names() if isinstance(stopped, list) and name in stopped]
         if names:
             self._systemctl("start", *names)
-        with SharedFolder.open(self._folder) as folder:
+        with self._opened() as folder:
             folder.unlink(STOPPED)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[SharedFolder]:
+        """Open the folder of the file.
+
+        Raises:
+            HostError: the file cannot be read, written or removed.
+        """
+        try:
+            with SharedFolder.open(self._folder) as folder:
+                yield folder
+        except OSError as error:
+            path = f"{self._folder}/{STOPPED}"
+            raise HostError(
+                f"the list of stopped services, {path}, cannot be used: {error.strerror}"
+            ) from error
 
     def reboot(self) -> None:
         """Reboot the host.
@@ -81,16 +101,15 @@ class HostServices:
     def _names(self) -> Sequence[str]:
         if not self._clients_file:
             return ()
-        import yaml
-
-        try:
-            document = yaml.safe_load(files.read_bytes(self._clients_file)) or {}
-            return tuple(map(str, document.get("systemd-services") or ()))
-        except (OSError, AttributeError, TypeError, yaml.YAMLError) as error:
+        document = yaml_file.load(self._clients_file, "the list of GPU clients")
+        table = {} if document is None else document
+        services = (table.get("systemd-services") or []) if isinstance(table, dict) else None
+        if not isinstance(services, list):
             raise DocumentError(
-                f"{self._clients_file} lists no services: {error}",
+                f"{self._clients_file} lists no services",
                 hint="it has the keys version and systemd-services",
-            ) from error
+            )
+        return tuple(map(str, services))
 
     def _is_active(self, name: str) -> bool:
         return self._run("is-active", "--quiet", name).returncode == 0

@@ -139,7 +139,7 @@ class Work:
         """
         text = DROP_IN.format(name=name)
         if os.path.exists(self.state_file) and files.read_bytes(self.state_file).decode() != text:
-            files.write_atomic(self.state_file, text.encode(), mode=0o644, sync=True)
+            files.write_atomic(self.state_file, text.encode(), mode=0o644)
 
     def _plan(
         self, state: MigState, specs: Sequence[Spec], *, held: Collection[tuple[str, int, int]]

@@ -6,6 +6,8 @@ Contract: pure functions, for the answers of the device plugin and the claims of
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from nvct.agent.mps.daemons import CLAIMS
 
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
@@ -18,12 +20,24 @@ def variable(resource: str) -> tuple[str, str]:
     return PIPES, f"{FOLDER}/{resource}/pipe"
 
 
-def mounts(resource: str, root: str) -> dict[str, str]:
-    """Return the paths in the container by those on the host.
+class Mount(NamedTuple):
+    """A folder of the host in a container."""
+
+    host_path: str
+    path: str
+    is_read_only: bool
+
+
+def mounts(resource: str, root: str) -> tuple[Mount, Mount]:
+    """Return the folders of a container: clients connect to sockets, and make no file there.
 
     Args:
         resource: that a daemon serves, or a claim.
         root: the folder of MPS on the host.
     """
     shm = f"{root}/{resource}/shm" if resource.startswith(CLAIMS) else f"{root}/shm"
-    return {f"{root}/{resource}/pipe": f"{FOLDER}/{resource}/pipe", shm: SHM}
+    pipes = f"{resource}/pipe"
+    return (
+        Mount(f"{root}/{pipes}", f"{FOLDER}/{pipes}", is_read_only=True),
+        Mount(shm, SHM, is_read_only=False),
+    )

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import shutil
 import subprocess
 import time
 
-from nvct.agent.mps.place import make_shm
+from nvct.agent.mps import shm
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -26,7 +27,8 @@ PROGRAM, SMI = "nvidia-cuda-mps-control", "nvidia-smi"
 GPU = "GPU-"
 EXCLUSIVE, DEFAULT = "EXCLUSIVE_PROCESS", "DEFAULT"
 CALL_S = 5.0
-"""Of one command."""
+ANSWER = 4096
+"""Seconds and bytes of one answer: clients can put a socket of their own in the daemon's place."""
 START_S = 5.0
 """Until a daemon answers."""
 POLL_S = 0.05
@@ -67,15 +69,14 @@ class Control:
             HostError: it cannot be started, or does not answer.
         """
         self.end_child()
+        own = shm.make_folders(self._place, self.daemon)
         self._set_compute_mode(EXCLUSIVE)
         pipe, log = self._place.folders(self.daemon.resource)
         try:
-            for folder in (pipe, log):
-                os.makedirs(folder, 0o755, exist_ok=True)
             if os.path.isdir(SELINUX):
                 os.setxattr(pipe, "security.selinux", CONTAINERS)
             self._child = subprocess.Popen(
-                self._place.command(PROGRAM, "-f", shm=self._own_shm()),
+                self._place.command(PROGRAM, "-f", shm=own),
                 env=self._environment(),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
@@ -130,16 +131,24 @@ class Control:
             pass
         try:
             self._say("quit")
-        except HostError:
-            pass
+        except HostError:  # nothing waits for one that does not read commands
+            self.kill()
         self.end_child()
+
+    def end(self) -> None:
+        """Stop the daemon for good."""
+        self.stop()
+        self.remove()
 
     def remove(self) -> None:
         """Remove the folder of a claim, which pods that run have mounted."""
         if self.daemon.is_of_claim:
-            # Its pods write there, folders within folders without end, too.
+            folder = f"{self._place.folder}/{self.daemon.resource}"
+            with contextlib.suppress(OSError):  # an earlier version has mounted nothing
+                shm.unmount(folder)
+            # Pods wrote to a folder that was not mounted, folders within folders without end, too.
             with contextlib.suppress(RecursionError):
-                shutil.rmtree(f"{self._place.folder}/{self.daemon.resource}", ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
 
     def end_child(self) -> None:
         """Wait for the end of a daemon that this process has started; kill it if it lives on."""
@@ -166,14 +175,6 @@ class Control:
         """
         return self._run(PROGRAM, command=command)
 
-    def _own_shm(self) -> str:
-        """Return the folder of a claim's own shared memory, which is made; "" if it has none."""
-        if not self.daemon.is_of_claim:
-            return ""
-        shm = self._place.shm(self.daemon.resource)
-        make_shm(shm)
-        return shm
-
     def _environment(self) -> dict[str, str]:
         """Return the variables of the daemon; that of a claim sees no other GPUs."""
         found = self._place.environment(self.daemon.resource)
@@ -188,19 +189,53 @@ class Control:
 
     def _run(self, program: str, *words: str, command: str = "") -> str:
         try:
-            done = subprocess.run(
-                self._place.command(program, *words), input=f"{command}\n".encode(),
-                env=self._place.environment(self.daemon.resource), stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, timeout=CALL_S, check=False,
+            child = subprocess.Popen(
+                self._place.command(program, *words),
+                env=self._place.environment(self.daemon.resource),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )  # fmt: skip
         except OSError as error:
             raise HostError(f"{program} cannot be started: {error.strerror}") from error
+        try:
+            data = _told(child, f"{command}\n".encode(), time.monotonic() + CALL_S)
         except subprocess.TimeoutExpired as error:
             raise HostError(f"{program} does not answer within {CALL_S:g} s") from error
-        answer = done.stdout.decode(errors="replace").strip()
-        if done.returncode:
-            raise HostError(f"{program} has failed: {answer or f'status {done.returncode}'}")
+        finally:
+            child.kill()
+            child.wait()
+            if child.stdout is not None:
+                child.stdout.close()
+        if len(data) > ANSWER:
+            raise HostError(f"{program} answers with more than {ANSWER} bytes")
+        answer = data.decode(errors="replace").strip()
+        if child.returncode:
+            raise HostError(f"{program} has failed: {answer or f'status {child.returncode}'}")
         return answer
+
+
+def _told(child: subprocess.Popen[bytes], command: bytes, end: float) -> bytes:
+    """Return what a program says to a command, a byte more than ANSWER if that is not all.
+
+    Raises:
+        TimeoutExpired: it has not ended in time.
+    """
+    if child.stdin is None or child.stdout is None:
+        return b""
+    with contextlib.suppress(BrokenPipeError), child.stdin as pipe:
+        pipe.write(command)
+    data = b""
+    output = select.poll()
+    output.register(child.stdout, select.POLLIN)
+    while len(data) <= ANSWER:
+        rest_s = end - time.monotonic()
+        if rest_s < 0 or not output.poll(rest_s * 1000):
+            raise subprocess.TimeoutExpired(child.args, CALL_S)
+        chunk = os.read(child.stdout.fileno(), ANSWER + 1 - len(data))
+        if not chunk:
+            child.wait(max(0.0, end - time.monotonic()))
+            break
+        data += chunk
+    return data
 
 
 def _is_percentage(answer: str, wanted: int) -> bool:

@@ -32,7 +32,7 @@ def enter(root: str, folder: str, shm: str) -> None:
     KERNEL.mount(None, "/", flags=MS_REC | MS_PRIVATE)
     KERNEL.mount(shm, os.path.join(root, "dev/shm"), flags=MS_BIND)
     if root != "/":
-        KERNEL.mount(folder, f"{root}{INSIDE}", flags=MS_BIND)
+        KERNEL.mount(folder, f"{root}{INSIDE}", flags=MS_BIND | MS_REC)
         os.chroot(root)
         os.chdir("/")
 

@@ -5,7 +5,8 @@ It is a fork of NVML's supervisor, so that a start, which takes a second, delays
 Both sides send messages of `nvct.host.nvml.messages` when there is news::
 
     to the keeper    {"daemons": [...], "starts": true, "owner": ""}, see `daemons.Wanted`
-    from the keeper  {"nvidia.com/gpu": ""}, by resource: why it is not ready, "" if it is
+    from the keeper  {"requests": 1, "state": {"nvidia.com/gpu": ""}}: how many of these it had
+                     read; by resource why it is not ready, "" if it is
 
 Level-triggered: a daemon that another process has started is taken as it is, with its limits
 corrected; one that has ended is started again.
@@ -13,16 +14,19 @@ corrected; one that has ended is started again.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import signal
 import time
+from collections.abc import Mapping  # noqa: TC003 - a schema
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
 
 from nvct import typed
 from nvct.agent.mps.control import Control
 from nvct.agent.mps.daemons import Wanted
-from nvct.agent.mps.place import SHM, make_shm, of_environment
+from nvct.agent.mps.place import of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
@@ -30,7 +34,8 @@ from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Future
 
     from nvct.agent.mps.daemons import Daemon
     from nvct.agent.mps.place import Place
@@ -43,26 +48,36 @@ HANGS = 5
 """Looks without an answer after which a daemon that lives is killed."""
 NOT_YET = "the MPS control daemon has not been started yet"
 ENDED = "the MPS control daemon has ended"
+ENDING = "the MPS control daemon is being stopped"
 NO_DAEMON = "no MPS control daemon answers; mps-control-daemon has to run on this node"
 
 
 class Keeper:
-    """The daemons that are wanted, and their state."""
+    """The daemons that are wanted, and their state.
 
-    def __init__(self, place: Place) -> None:
+    Each daemon has a thread: pods write where it is asked, and one that does not answer delays no
+    other.
+    """
+
+    def __init__(self, place: Place, changed: Callable[[], None] = lambda: None) -> None:
         """Keep nothing yet.
 
         Args:
             place: where they run.
+            changed: called in any thread when the state may be another one.
         """
         self._place = place
+        self._changed = changed
         self._kept: dict[str, Kept] = {}
+        self._threads: dict[str, ThreadPoolExecutor] = {}
+        self._last: dict[str, Future[None]] = {}
         self.starts = False
 
     @property
     def state(self) -> dict[str, str]:
         """Return why each daemon is not ready, "" if it is, by resource."""
-        return {name: kept.problem for name, kept in self._kept.items()}
+        ending = {name: ENDING for name, last in self._last.items() if not last.done()}
+        return ending | {name: kept.problem for name, kept in self._kept.items()}
 
     def want(self, wanted: Iterable[Daemon], *, starts: bool) -> None:
         """Keep these daemons from now on, and stop the others.
@@ -75,23 +90,39 @@ class Keeper:
         by_name = _by_name(wanted)
         for name, kept in list(self._kept.items()):
             if by_name.get(name) != kept.control.daemon:
-                if starts:
-                    kept.control.stop()
-                    kept.control.remove()
                 del self._kept[name]
+                if starts:
+                    self._in_turn(name, kept.control.end)
         for name, daemon in by_name.items():
             if name not in self._kept:
                 self._kept[name] = Kept(Control(daemon, self._place))
 
     def stop(self) -> None:
         """Stop the daemons; another keeper may start them in the same folders."""
-        for kept in self._kept.values():
-            kept.control.stop()
+        for name, kept in self._kept.items():
+            self._in_turn(name, kept.control.stop)
+        self.settle()
 
     def look(self) -> None:
-        """Start what has ended, and correct limits that differ."""
-        for kept in self._kept.values():
-            kept.look(starts=self.starts)
+        """Start what has ended, and correct limits that differ, without waiting for it."""
+        for name in [name for name, last in self._last.items() if last.done()]:
+            self._last.pop(name).result()
+            if name not in self._kept:
+                self._threads.pop(name).shutdown(wait=False)
+        for name, kept in self._kept.items():
+            if name not in self._last:
+                self._in_turn(name, partial(kept.look, starts=self.starts))
+
+    def settle(self) -> None:
+        """Wait until all has been done that was begun."""
+        wait(self._last.values())
+
+    def _in_turn(self, name: str, work: Callable[[], None]) -> None:
+        """Do something with a daemon after what was begun before."""
+        if name not in self._threads:
+            self._threads[name] = ThreadPoolExecutor(1)
+        self._last[name] = self._threads[name].submit(work)
+        self._last[name].add_done_callback(lambda _: self._changed())
 
 
 class Kept:
@@ -164,24 +195,29 @@ class Kept:
 def serve(connection: socket) -> None:
     """Keep daemons until the other side closes the connection, and then stop them."""
     _outlive_others()
-    place = of_environment(os.environ)
-    keeper = Keeper(place)
-    sent: dict[str, str] | None = {}  # no answer before the first request
+    wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    keeper = Keeper(of_environment(os.environ), lambda: os.eventfd_write(wake, 1))
+    requests, due = 0, 0.0
+    sent: State | None = None
     try:
         while True:
-            state = keeper.state
-            if state != sent:
-                messages.send(connection, {**state})
+            state = State(requests=requests, state=keeper.state)
+            if requests and state != sent:
+                messages.send(connection, typed.dump(state))
                 sent = state
-            pause_s = SOON_S if ENDED in state.values() else PERIOD_S
-            readable, _, _ = select.select([connection], [], [], pause_s if sent else None)
-            if readable:
+                due = min(due, time.monotonic() + SOON_S) if ENDED in state.state.values() else due
+            pause_s = max(0.0, due - time.monotonic()) if requests else None
+            readable, _, _ = select.select([connection.fileno(), wake], [], [], pause_s)
+            if connection.fileno() in readable:
                 wanted = typed.load(Wanted, messages.receive(connection))
+                requests += 1
                 keeper.want(wanted.daemons, starts=wanted.starts)
-                sent = None
-                with contextlib.suppress(OSError):  # the start of a daemon says what is wrong
-                    make_shm(f"{place.folder}/{SHM}")
-            keeper.look()
+                due = time.monotonic()
+            if wake in readable:
+                os.eventfd_read(wake)
+            if time.monotonic() >= due:
+                keeper.look()
+                due = time.monotonic() + PERIOD_S
     except EOFError:
         pass
     finally:
@@ -206,6 +242,19 @@ def _by_name(daemons: Iterable[Daemon]) -> dict[str, Daemon]:
     return {daemon.resource: daemon for daemon in daemons}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What the keeper sends.
+
+    Attributes:
+        requests: how many requests it has read.
+        state: of its daemons, see `Keeper.state`.
+    """
+
+    requests: int
+    state: Mapping[str, str]
+
+
 class KeeperProcess:
     """The keeper as seen by the process that has started it; no call waits for it."""
 
@@ -216,6 +265,7 @@ class KeeperProcess:
         self._process: WorkerProcess | None = None
         self._of_owners: dict[str, tuple[Daemon, ...]] = {}
         self._sent: Wanted | None = None
+        self._requests = 0
         self._state: dict[str, str] = {}
 
     @property
@@ -235,7 +285,7 @@ class KeeperProcess:
         every = self._joined(wanted)
         if self._process is not None and self._process.has_ended():
             self._process.connection.close()
-            self._process, self._sent = None, None
+            self._process, self._sent, self._requests = None, None, 0
         if self._process is None:
             if not every.daemons:
                 return {}
@@ -286,6 +336,7 @@ class KeeperProcess:
         try:
             messages.send(process.connection, typed.dump(wanted), time.monotonic() + 1)
             self._sent = wanted
+            self._requests += 1
         except (EOFError, TimeoutError, OSError) as error:
             raise HostError("the keeper of MPS control daemons does not answer") from error
 
@@ -293,6 +344,8 @@ class KeeperProcess:
         while select.select([process.connection], [], [], 0)[0]:
             try:
                 message = messages.receive(process.connection, time.monotonic() + 1)
-                self._state = typed.load(dict[str, str], message)
+                told = typed.load(State, message)
             except (EOFError, TimeoutError, typed.MalformedError):
                 return
+            if told.requests == self._requests:  # else it does not know yet what is wanted now
+                self._state = {**told.state}

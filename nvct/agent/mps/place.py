@@ -106,17 +106,6 @@ def _starts_programs(root: str) -> bool:
     return any(glob.glob(f"{glob.escape(root)}/{pattern}") for pattern in LOADERS)
 
 
-def make_shm(path: str) -> None:
-    """Make a folder of shared memory of clients and servers, as /dev/shm is.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    if not os.path.isdir(path):
-        os.makedirs(path, exist_ok=True)
-        os.chmod(path, 0o1777)  # noqa: S103 - as /dev/shm
-
-
 def has_shm(folder: str) -> bool:
     """Return whether /dev/shm is that of the clients already, as in NVIDIA's manifests."""
     try:

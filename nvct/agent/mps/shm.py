@@ -1,41 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shared memory of MPS clients and servers: a tmpfs at /mps/shm, of half the memory."""
+"""What pods that share by MPS write to: file systems in memory, so that they fill no other.
+
+Containers get a folder of the host at /dev/shm. That of shared resources is a tmpfs of half the
+memory at /mps/shm; the folder of a claim or a resource, with pipes and logs, has one of its own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import threading
 
 from nvct.agent.mps.place import CONTAINER_FOLDER, SHM
 from nvct.errors import HostError
 from nvct.host import procfs
+from nvct.linux import mountinfo
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.mps.daemons import Daemon
+    from nvct.agent.mps.place import Place
 
 PATH = f"{CONTAINER_FOLDER}/{SHM}"
 FALLBACK_KIB = 65536
+FILES = 65536
+"""In the shared memory of all resources; a file takes a KiB of the kernel's memory."""
+CLAIM_PART, CLAIM_FILES = 8, 16384
+"""A claim has this part of the shared memory: a node has 8 GPUs, and each is of one claim."""
+RESOURCE_KIB, RESOURCE_FILES = 16384, 1024
+"""For pipes and logs."""
+LOCK = threading.Lock()
 MS_RELATIME = 1 << 21
+FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RELATIME
 MNT_DETACH = 2
 
 
 def mount(path: str = PATH) -> None:
-    """Mount it, in place of an older one.
+    """Mount the memory of all resources, in place of an older one.
 
     Raises:
         HostError: it cannot be mounted.
     """
+    with contextlib.suppress(OSError):  # no mount is there
+        unmount(path)
+    _mount(path, 0o1777, size_kib(), FILES)
+
+
+def make_folders(place: Place, daemon: Daemon) -> str:
+    """Make the folders of a daemon; return that of a claim's own shared memory, "" of a resource.
+
+    Folders that are there stay as they are: pods that run have them mounted.
+
+    Raises:
+        HostError: they cannot be made.
+    """
+    folder, common = f"{place.folder}/{daemon.resource}", f"{place.folder}/{SHM}"
+    own = place.shm(daemon.resource) if daemon.is_of_claim else ""
+    is_seen = place.is_private and _is_seen_by_host(place.folder)
+    if place.is_private and not is_seen and (own or not os.path.isdir(common)):
+        raise HostError(
+            f"a mount in {place.folder} is not seen by the host, and pods could fill its disk",
+            hint="the folder of MPS needs mountPropagation: Bidirectional",
+        )
+    if is_seen:
+        of_pods = (RESOURCE_KIB, RESOURCE_FILES)
+        if own:
+            of_pods = (size_kib() // CLAIM_PART, CLAIM_FILES)
+        with LOCK:
+            _mount_once(folder, 0o755, *of_pods)
+            _mount_once(common, 0o1777, size_kib(), FILES)
+    try:
+        for path in place.folders(daemon.resource):
+            os.makedirs(path, 0o755, exist_ok=True)
+        for path in filter(None, (common, own)):
+            if not os.path.isdir(path):
+                os.makedirs(path, exist_ok=True)
+                os.chmod(path, 0o1777)  # noqa: S103 - as /dev/shm
+    except OSError as error:
+        raise HostError(f"{error.filename} cannot be made: {error.strerror}") from error
+    return own
+
+
+def unmount(path: str) -> None:
+    """Take a mount away from new pods; those that run keep it.
+
+    Raises:
+        OSError: nothing is mounted there, or that is not permitted.
+    """
+    from nvct.kernel.calls import KERNEL
+
+    KERNEL.umount2(path, MNT_DETACH)
+
+
+def _mount_once(path: str, mode: int, size: int, files: int) -> None:
+    """Mount a tmpfs, unless there is one, or a folder in use.
+
+    Raises:
+        HostError: it cannot be mounted.
+    """
+    try:
+        in_use = bool(os.listdir(path))
+    except OSError:
+        in_use = False
+    if not in_use and not os.path.ismount(path):
+        _mount(path, mode, size, files)
+
+
+def _mount(path: str, mode: int, size: int, files: int) -> None:
     from nvct.kernel.calls import KERNEL
 
     try:
-        with contextlib.suppress(OSError):  # no mount is there
-            KERNEL.umount2(path, MNT_DETACH)
         os.makedirs(path, 0o755, exist_ok=True)
-        flags = MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RELATIME
-        KERNEL.mount("shm", path, "tmpfs", flags, f"size={size_kib()}k")
+        options = f"mode={mode:o},size={size}k,nr_inodes={files}"
+        KERNEL.mount("shm", path, "tmpfs", FLAGS, options)
     except OSError as error:
         raise HostError(
             f"cannot mount {path}: {error.strerror}",
             hint="the container must be privileged, and have the folder of MPS at /mps",
         ) from error
+
+
+def _is_seen_by_host(folder: str) -> bool:
+    """Return whether a mount there reaches the host: a volume of a container has to be shared."""
+    if folder != CONTAINER_FOLDER:
+        return True
+    mounts = mountinfo.parse(procfs.read_text("/proc/self/mountinfo") or "")
+    tags = [mount.tags for mount in mounts if mount.target == folder]
+    return bool(tags) and any(tag.startswith("shared:") for tag in tags[-1])
 
 
 def size_kib(meminfo: str = "/proc/meminfo") -> int:

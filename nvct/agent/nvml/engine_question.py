@@ -54,7 +54,7 @@ def ask(host_roots: Iterable[str]) -> Json:
         try:
             done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
             answer: Json = json.loads(done.stdout)
-        except (OSError, ValueError, subprocess.TimeoutExpired):
+        except (OSError, ValueError, RecursionError, subprocess.TimeoutExpired):
             return {}
         return answer
     return {}

@@ -15,6 +15,7 @@ import os
 import time
 
 from nvct.agent.web import config as web_config
+from nvct.agent.web.turns import Turns
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False
@@ -29,8 +30,6 @@ NOBODY = "$2b$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 """Compared for users that do not exist, so that the time of an answer does not name the others."""
 CACHED = 100
 """Passwords that were compared already; a comparison takes 50 ms and more."""
-WAITING = 8
-"""So many passwords wait for a comparison at once; others are refused."""
 
 
 class WebGuard:
@@ -46,7 +45,7 @@ class WebGuard:
         self._config = web_config.read(path)
         self._signature = self._stat()
         self._checked: dict[bytes, bool] = {}
-        self._one_at_a_time, self._waiting = asyncio.Lock(), 0
+        self._comparisons = Turns()
         self._tokens, self._at = float(self._config.burst), time.monotonic()
         if self._config.users:
             import bcrypt  # noqa: F401  an error at the start, not at the first request
@@ -92,10 +91,10 @@ class WebGuard:
         self._tokens -= 1
         return True
 
-    async def is_user(self, authorization: str) -> bool:
+    async def is_user(self, authorization: str, client: str) -> bool:
         """Return whether the header Authorization has a user and the right password.
 
-        While WAITING others wait, only a password that was compared before can be right.
+        A password that was not compared before waits until it is the client's turn.
         """
         users = self._config.users
         if not users:
@@ -110,24 +109,22 @@ class WebGuard:
             return False
         hash_ = users.get(name.decode("utf-8", "replace"))
         key = hashlib.sha256(decoded + b"\0" + (hash_ or "").encode()).digest()
-        if key in self._checked:
-            return self._checked[key]
-        if self._waiting >= WAITING:
-            return False
-        self._waiting += 1
-        try:
-            return await self._compare(key, password, hash_)
-        finally:
-            self._waiting -= 1
+        if key not in self._checked:
+            await self._comparisons.take(client)
+            began = time.monotonic()
+            try:
+                await self._compare(key, password, hash_)
+            finally:  # half of a CPU core is enough
+                self._comparisons.end_later(time.monotonic() - began)
+        return self._checked[key]
 
-    async def _compare(self, key: bytes, password: bytes, hash_: str | None) -> bool:
-        async with self._one_at_a_time:
-            if key not in self._checked:  # another request had the same password
-                is_right = await asyncio.to_thread(_is_right, password, hash_ or NOBODY)
-                if len(self._checked) >= CACHED:  # the right ones are few, and stay
-                    self._checked = {key: True for key, right in self._checked.items() if right}
-                self._checked[key] = is_right and hash_ is not None
-            return self._checked[key]
+    async def _compare(self, key: bytes, password: bytes, hash_: str | None) -> None:
+        if key in self._checked:  # another request had the same password
+            return
+        is_right = await asyncio.to_thread(_is_right, password, hash_ or NOBODY)
+        if len(self._checked) >= CACHED:  # the right ones are few, and stay
+            self._checked = {key: True for key, right in self._checked.items() if right}
+        self._checked[key] = is_right and hash_ is not None
 
 
 def _is_right(password: bytes, hash_: str) -> bool:

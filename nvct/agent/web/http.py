@@ -3,11 +3,11 @@
 
 Clients may be slow or hostile. They cost the agent's tasks only a bounded part of memory:
 a request has REQUEST_LIMIT bytes, its exchange takes TIMEOUT_S seconds at most, and CONNECTIONS
-are open at once. One more ends the oldest, which has had the most time. On an address of TCP they
+are open at once. One more ends the oldest of the client that has most. On an address of TCP they
 also cost less of its time: an answer is made once in REPEAT_S and sent again until then. No answer
 waits for another: in a crowd, connections that wait would be ended before their turn, those of the
 kubelet's probes too. A server with a guard has TLS, passwords and so on; its clients are held to
-the same limits, and to HANDSHAKES.
+the same limits, and to HANDSHAKES, for which they wait in turns.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 from dataclasses import dataclass, replace
 
 from nvct.agent.waiting import within
+from nvct.agent.web.turns import Turns, client_of, greediest
 from nvct.errors import UnsafePathError, UsageError
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
@@ -35,8 +36,8 @@ ANSWER_LIMIT = 4 << 20
 TIMEOUT_S = 5.0
 CONNECTIONS = 64
 REPEAT_S = 0.2
-HANDSHAKES, BURST = 50, 20
-"""Handshakes of TLS a second, which cost the CPU most; so many may come at once."""
+HANDSHAKES = 50
+"""Handshakes of TLS a second, which cost the CPU most."""
 REASONS = {
     200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found",
     429: "Too Many Requests", 503: "Service Unavailable",
@@ -89,10 +90,10 @@ class Server:
         """Keep the function that answers, which must not wait, and who decides whom it answers."""
         self._answer, self._guard = answer, guard
         self._server: asyncio.Server | None = None
-        self._open: dict[asyncio.StreamWriter, None] = {}
+        self._open: dict[asyncio.StreamWriter, str] = {}
         self._has_limits = False
         self._made: dict[Request, tuple[float, Answer]] = {}
-        self._handshakes_until = float("-inf")
+        self._handshakes = Turns()
 
     async def listen_unix(self, path: str) -> None:
         """Serve root on a socket, in place of one that a dead process left.
@@ -133,9 +134,9 @@ class Server:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open[writer] = None
+        self._open[writer] = client_of(writer.get_extra_info("peername"))
         if len(self._open) > CONNECTIONS:
-            oldest = next(iter(self._open))
+            oldest = greediest(self._open)
             del self._open[oldest]
             oldest.transport.abort()
         try:
@@ -158,40 +159,35 @@ class Server:
         self, guard: WebGuard, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         config = guard.config()
+        client = client_of(writer.get_extra_info("peername"))
         if config.tls is None:
             request = parse(await reader.readuntil(END))
-            answer = await self._permitted(guard, request)
+            answer = await self._permitted(guard, request, client)
             writer.write(encoded(answer, config.headers))
             return
         from nvct.agent.web.tls_stream import TlsStream
 
         hello = await reader.read(REQUEST_LIMIT)
-        if not hello or not self._may_shake_hands():
-            return  # this connection ends, no older one
+        if not hello:
+            return
+        await self._handshakes.take(client)
+        self._handshakes.end_later(1 / HANDSHAKES)
         stream = TlsStream(reader, writer, config.tls, hello)
         if guard.is_allowed_name(await stream.handshake()):
             request = parse(await stream.readuntil(END, REQUEST_LIMIT))
-            answer = await self._permitted(guard, request)
+            answer = await self._permitted(guard, request, client)
             await stream.write(encoded(answer, config.headers))
 
-    async def _permitted(self, guard: WebGuard, request: Request | None) -> Answer:
+    async def _permitted(self, guard: WebGuard, request: Request | None, client: str) -> Answer:
         """Return the answer, or why the client gets none."""
         if request is None:
             return MALFORMED
+        # First: whoever has no password leaves the limit of requests to the others.
+        if not await guard.is_user(request.authorization, client):
+            return Answer(401, "a user and a password are needed\n")
         if not guard.has_room():
             return Answer(429, "too many requests\n")
-        if not await guard.is_user(request.authorization):
-            return Answer(401, "a user and a password are needed\n")
         return self._answered(request)
-
-    def _may_shake_hands(self) -> bool:
-        """Return whether HANDSHAKES allows one more, and count it."""
-        now = time.monotonic()
-        until = max(self._handshakes_until, now - BURST / HANDSHAKES) + 1 / HANDSHAKES
-        if until > now:
-            return False
-        self._handshakes_until = until
-        return True
 
     def _answered(self, request: Request) -> Answer:
         """Return the answer; one that was made a moment ago is not made again."""

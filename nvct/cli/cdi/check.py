@@ -10,8 +10,7 @@ from dataclasses import asdict
 import click
 
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
-from nvct.errors import printable
+from nvct.cli.options import GoStyle, flat, say, settings_in_force, tell, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,11 +68,11 @@ def _show(report: Report, form: str) -> None:
         click.echo(json.dumps(shown, indent=2))
         return
     for line in causes.lines(report.drift):
-        click.echo(printable(line))
+        tell(line)
     things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
     if report.drift:
         differences = count(len(report.drift), "difference")
         advice = causes.advice(report.drift, "nvidia-ctk cdi generate")
         say(f"{things}: {differences} from the host; {advice}")
     else:
-        click.echo(f"{things}: no difference from the host")
+        tell(f"{things}: no difference from the host")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 
 from nvct.cdi import registry
-from nvct.cli.context import say
+from nvct.cli.context import say, tell
 from nvct.errors import line
 
 TYPE_CHECKING = False
@@ -31,7 +31,7 @@ def read(folders: Sequence[str]) -> tuple[list[str], list[str]]:
 def show(folders: Sequence[str]) -> None:
     """Print the output of the command without options."""
     names, messages = read(folders)
-    sys.stdout.write("".join(f"{name}\n" for name in names))
+    tell(*names)
     sys.stdout.flush()  # before the lines on stderr
     for text in messages:
         say(text)

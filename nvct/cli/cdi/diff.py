@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from nvct.cli.options import GoStyle, say, settings_in_force
+from nvct.cli.options import GoStyle, say, settings_in_force, tell
 from nvct.errors import UsageError
 
 TYPE_CHECKING = False
@@ -51,9 +51,9 @@ def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str |
         specs[LIVE] = _live(template, mode, driver_root, dev_root)
     differences = compare.differences(specs[old], specs[new])
     for where, lines in differences:
-        click.echo(where)
+        tell(where)
         for text in lines:
-            click.echo(f"  {text}")
+            tell(f"  {text}")
     if not differences:
         say(f"no difference between {old} and {new}")
     sys.exit(1 if differences else 0)

@@ -10,7 +10,7 @@ import click
 
 from nvct import paths
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, Words, flat, say, words
+from nvct.cli.options import GoStyle, Words, flat, say, tell, words
 from nvct.errors import NvctError, line
 
 STDIN = "-"
@@ -31,7 +31,7 @@ def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
     if form == "json":
         click.echo(json.dumps(names, indent=2))
     for name in names if form == "text" else ():
-        click.echo(name)
+        tell(name)
     for text in messages:
         say(text)
 
@@ -61,14 +61,14 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
                 spec = load.load_file(path)
             schema.check(spec, source=source)
         except NvctError as error:
-            click.echo(line("invalid", error))
+            tell(line("invalid", error))
             bad += 1
             continue
-        click.echo(f"valid: {source} ({spec['kind']}, {len(spec['devices'])} devices)")
+        tell(f"valid: {source} ({spec['kind']}, {len(spec['devices'])} devices)")
         refusals = [text for version in required if (text := engines.refusal(spec, *version))]
         bad += len(refusals)
         for text in refusals if required else engines.refusals(spec):
-            click.echo(f"  {text}")
+            tell(f"  {text}")
         if engines.is_ignored(source):
-            click.echo("  no engine reads it: they read files that end in .json or .yaml")
+            tell("  no engine reads it: they read files that end in .json or .yaml")
     sys.exit(1 if bad else 0)

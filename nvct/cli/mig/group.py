@@ -13,8 +13,8 @@ from nvct.cli.formats import format_option
 from nvct.cli.lazy import LazyGroup
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
 from nvct.cli.mig.machine import machine_of, read
-from nvct.cli.options import GoStyle
-from nvct.errors import UsageError, printable
+from nvct.cli.options import GoStyle, tell
+from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import layers, tables
 from nvct.mig import plan as plans
@@ -173,7 +173,7 @@ def holders(given: object, *, form: str) -> None:
         click.echo(json.dumps([asdict(holder) for holder in found]))
         return
     for holder in found:
-        click.echo(printable(str(holder)))
+        tell(str(holder))
     if not found:
         click.echo("no process has a GPU open")
 

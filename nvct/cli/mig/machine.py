@@ -94,7 +94,7 @@ def write(path: str, text: str) -> None:
         HostError: it cannot be written.
     """
     try:
-        files.write_atomic(path, text.encode(), sync=True, follow=True)
+        files.write_atomic(path, text.encode(), follow=True)
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -9,7 +9,7 @@ import sys
 
 import click
 
-from nvct.cli.options import GoStyle, say
+from nvct.cli.options import GoStyle, say, tell
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
 
@@ -147,7 +147,7 @@ def _print_files(options: EngineOptions) -> None:
         sys.stdout.write((Files().read(options.config) or b"").decode(errors="replace"))
     for edit in change.edits:
         if len(change.edits) > 1:
-            click.echo(f"# {edit.path}")
+            tell(f"# {edit.path}")
         sys.stdout.write((edit.after or b"").decode(errors="replace"))
 
 
@@ -178,7 +178,7 @@ def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
         return
     try:
         writing.make_folders(writing.missing_folders(invocation.hook_file), KERNEL)
-        write_atomic(invocation.hook_file, data, sync=True, follow=True)
+        write_atomic(invocation.hook_file, data, follow=True)
     except OSError as error:
         raise writing.refused(error, invocation.hook_file) from error
     say(f"Wrote {invocation.hook_file}")

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import click
 
+from nvct.cli.context import say
 from nvct.errors import DocumentError, EngineError, UsageError
 
 TYPE_CHECKING = False
@@ -184,7 +185,7 @@ def _has_host_paths(detected: Engine) -> bool:
 def _allowed(detected: Engine) -> Engine:
     if detected.leave:
         for sentence in detected.advice:
-            click.echo(sentence, err=True)  # longer than the one line of an error
+            say(sentence)  # longer than the one line of an error
         engine_name = (
             f"{detected.engine} of {detected.platform}" if detected.platform else detected.engine
         )

@@ -9,7 +9,8 @@ absent   None: the path does not exist
 text     the content, at most 64 KiB, for procfs: its files have no stable mtime
 list     the sorted names in a directory, [] if there is none
 prefix   the names that start with the last component of the path
-rdev     the device number of a character device node, links not followed
+node     [device number, permissions, uid, gid] of a character device node, which are written
+         into containers and specs; links not followed
 hash     size and blake2b of the first MiB, for files that were younger than two seconds
          at compile time: file times are coarse and could hide a second change
 =======  ==========================================================================
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 TEXT_LIMIT = 65536
 HASH_LIMIT = 1 << 20
 YOUNG_NS = 2_000_000_000
-KINDS = ("stat", "absent", "text", "list", "prefix", "rdev", "hash")
+KINDS = ("stat", "absent", "text", "list", "prefix", "node", "hash")
 S_IFMT, S_IFCHR, S_IFDIR = 0o170000, 0o020000, 0o040000
 
 
@@ -50,9 +51,11 @@ def observe(kind: str, path: str) -> Value:
         if kind == "prefix":
             folder, _, start = path.rpartition("/")
             return sorted([name for name in posix.listdir(folder) if name.startswith(start)])
-        if kind == "rdev":
+        if kind == "node":
             s = posix.lstat(path)
-            return s.st_rdev if s.st_mode & S_IFMT == S_IFCHR else None
+            if s.st_mode & S_IFMT != S_IFCHR:
+                return None
+            return [s.st_rdev, s.st_mode & 0o7777, s.st_uid, s.st_gid]
         if kind == "hash":
             return _digest(path)
     except OSError:

@@ -3,7 +3,7 @@
 
 Hot. A plan is a JSON object::
 
-    {"nvct-plan": 5,
+    {"nvct-plan": 6,
      "config":  path,                           the config.toml that it was compiled with
      "facts":   [fingerprint, ...],             of the inputs of the whole plan
      "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
@@ -192,7 +192,7 @@ if TYPE_CHECKING:
         parents: dict[str, list[int]]
 
 
-FORMAT = 5
+FORMAT = 6
 NOT_BY_DEFAULT = "compat32"
 """The capability that must be requested by name: the incumbent's CDI modes never deliver it."""
 KEY = "nvct-plan"

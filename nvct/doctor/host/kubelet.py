@@ -123,7 +123,9 @@ def _resources(path: str, root: str) -> dict[str, list[str]] | str:
         return {}
     except OSError as error:
         return f"which devices are registered cannot be seen: {error.strerror}"
-    except (DocumentError, ValueError, KeyError, TypeError, AttributeError):
+    except (
+        DocumentError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+    ):  # fmt: skip
         return f"{path[len(root) :]} is no checkpoint of a kubelet"
 
 

@@ -99,7 +99,7 @@ def save(folder: str, page: Page, kernel: Kernel) -> None:
             "pending": _record_to_dict(page.pending),
         }
         text = json.dumps(document, indent=1)
-        files.write_atomic(path, text.encode(), mode=0o600, sync=True, kernel=kernel)
+        files.write_atomic(path, text.encode(), mode=0o600, kernel=kernel)
     except OSError as error:
         raise HostError(f"{path} cannot be written: {error.strerror}") from error
 

@@ -152,7 +152,7 @@ class Journal:
             remove(path, self.kernel)
             return
         text = json.dumps(_document(page), indent=1)
-        files.write_atomic(path, text.encode(), mode=0o600, sync=True, kernel=self.kernel)
+        files.write_atomic(path, text.encode(), mode=0o600, kernel=self.kernel)
 
     def set_aside(self, path: str) -> str:
         """Rename a damaged page, and return its new path.

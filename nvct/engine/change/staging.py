@@ -25,7 +25,7 @@ NO_UNNAMED_FILES = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 
 
 def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
-    """Write a file as `files.write_atomic` does, with sync and follow: admins link such files.
+    """Write a file as `files.write_atomic` does, with follow: admins link such files.
 
     Raises:
         UnsafePathError: it is no regular file, or everybody may write to its folder.
@@ -38,7 +38,7 @@ def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
     is_drop_in = folder.endswith(".d") or name.startswith(DROP_IN)
     is_special = old is not None and not stat.S_ISREG(old.st_mode)
     if is_special or not is_drop_in or _is_world_writable(folder):
-        files.write_atomic(path, data, mode=mode, sync=True, follow=True, kernel=kernel)
+        files.write_atomic(path, data, mode=mode, follow=True, kernel=kernel)
         return
     if mode is None and old is not None:
         mode = stat.S_IMODE(old.st_mode)
@@ -57,7 +57,7 @@ def write(path: str, data: bytes, mode: int | None, kernel: Kernel) -> None:
     except OSError as error:
         if error.errno not in NO_UNNAMED_FILES:
             raise
-        files.write_atomic(path, data, mode=mode, sync=True, follow=True, kernel=kernel)
+        files.write_atomic(path, data, mode=mode, follow=True, kernel=kernel)
 
 
 def target(path: str) -> str:

@@ -21,14 +21,17 @@ replaced by an invented one, the same in every place; hostnames are removed.
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import re
 import tarfile
 from dataclasses import dataclass, field, fields
-from typing import TypeAlias
+from functools import partial
+from typing import TypeAlias, cast
 
 from nvct.errors import DocumentError, HostError
 from nvct.host.snapshot.redaction import Uuids, cleaned
@@ -37,7 +40,7 @@ from nvct.linux.files import write_atomic
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any
+    from typing import IO, Any, BinaryIO
 
 FORMAT = 1
 INDEX = "snapshot.json"
@@ -45,7 +48,11 @@ HINT = "nvct snapshot makes one"
 PARTS = ("driver", "proc", "sys", "dev", "etc", "run")
 TEXT_LIMIT = 1 << 20
 ENTRY_LIMIT = 100_000
-TOTAL_LIMIT = 256 << 20
+TOTAL_LIMIT, INDEX_LIMIT = 64 << 20, 16 << 20
+"""Bytes of all files, and of the index; snapshots of real hosts have less than 2 MiB."""
+HEADER_LIMIT = 64 << 10
+"""Bytes that an archive has for one entry, besides its content."""
+CHUNK = 1 << 16
 VERSION = "proc/driver/nvidia/version"
 BUILDER = re.compile(r"\([^()\s@]+@[^()\s]+\)")
 
@@ -179,7 +186,7 @@ def load(path: str) -> Snapshot:
         # tarfile's message has the errors of all its readers.
         message = f"{path} is no snapshot: it is no whole tar archive"
         raise DocumentError(message, hint=HINT) from error
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise DocumentError(f"{path} is no snapshot: {error}") from error
     except OSError as error:
         raise HostError(f"cannot read snapshot {path}: {error.strerror}") from error
@@ -187,6 +194,8 @@ def load(path: str) -> Snapshot:
     index = files.pop(INDEX, None)
     if index is None:
         raise DocumentError(f"{path} is no snapshot: it has no {INDEX}", hint=HINT)
+    if len(index) > INDEX_LIMIT:
+        raise DocumentError(f"{path} is too large for a snapshot: {INDEX}")
     try:
         tables = json.loads(index)
         if tables["about"]["format"] != FORMAT:
@@ -194,35 +203,83 @@ def load(path: str) -> Snapshot:
         texts = {name: data.decode() for name, data in files.items()}
         snapshot = Snapshot(texts=texts, **{name: tables[name] for name in TABLES})
         _check(snapshot)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DocumentError(f"{path} is a damaged snapshot: {error!r}") from error
     return snapshot
 
 
 def _from_folder(path: str) -> dict[str, bytes]:
-    files = {}
+    files: dict[str, bytes] = {}
+    bytes_left = TOTAL_LIMIT
     for folder, _, names in os.walk(path):
         for name in names:
             full = os.path.join(folder, name)
             if not os.path.islink(full):
                 with open(full, "rb") as file:
-                    files[os.path.relpath(full, path)] = file.read(TOTAL_LIMIT)
+                    data = file.read(bytes_left + 1)
+                bytes_left -= len(data)
+                if bytes_left < 0 or len(files) >= ENTRY_LIMIT:
+                    raise DocumentError(f"{path} is too large for a snapshot: {name}")
+                files[os.path.relpath(full, path)] = data
     return files
 
 
 def _from_archive(path: str) -> dict[str, bytes]:
     files: dict[str, bytes] = {}
     bytes_left = TOTAL_LIMIT
-    with tarfile.open(path, "r:*") as archive:
-        for member in archive:
-            if not member.isreg():
-                continue
-            bytes_left -= member.size
-            if bytes_left < 0 or len(files) >= ENTRY_LIMIT:
-                raise DocumentError(f"{path} is too large for a snapshot: {member.name}")
-            data = archive.extractfile(member)
-            files[os.path.normpath(member.name)] = data.read() if data else b""
-    return files
+    with open(path, "rb") as packed_file, _unpacked(packed_file) as unpacked:
+        limited = _LimitedReader(unpacked)
+        with tarfile.open(fileobj=limited, mode="r:") as archive:  # type: ignore[call-overload]
+            for _ in range(ENTRY_LIMIT):
+                limited.room = HEADER_LIMIT
+                member = archive.next()
+                if member is None:
+                    return files
+                archive.members = []  # they would be kept
+                bytes_left -= member.size
+                if bytes_left < 0:
+                    raise DocumentError(f"{path} is too large for a snapshot: {member.name}")
+                if member.isreg():
+                    limited.room = member.size + HEADER_LIMIT
+                    data = archive.extractfile(member)
+                    parts = iter(partial(data.read, CHUNK), b"") if data else ()
+                    files[os.path.normpath(member.name)] = b"".join(parts)
+    raise DocumentError(f"{path} is too large for a snapshot: it has {ENTRY_LIMIT} entries")
+
+
+def _unpacked(file: BinaryIO) -> IO[bytes]:
+    """Return what is in a file, by how it begins."""
+    start = file.read(6)
+    file.seek(0)
+    for mark, reader in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open)):
+        if start.startswith(mark):
+            return cast("IO[bytes]", reader(file, "rb"))
+    return file
+
+
+class _LimitedReader:
+    """A file of which no more can be read than there is room for: tarfile reads what headers say.
+
+    Attributes:
+        room: in bytes.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.room = HEADER_LIMIT
+        self._file = file
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        """Read some bytes.
+
+        Raises:
+            ReadError: they are more than there is room for.
+        """
+        if size > self.room:
+            raise tarfile.ReadError("a header is too large")
+        data = self._file.read(size)
+        self.room -= len(data)
+        return data
 
 
 def _has_index(folder: str) -> bool:

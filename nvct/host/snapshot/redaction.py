@@ -19,13 +19,37 @@ if TYPE_CHECKING:
 HEX = "[0-9a-fA-F]"
 UUID = re.compile(rf"\b{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}\b")
 REMOVED = "(removed)"
-NAMES = r"token|secret|passw|credential|(?:api|access|private)[-_]?key|auth(?!or)"
-"""In the name of a variable or key whose value is a secret."""
-ASSIGNED = re.compile(
-    rf"""(?ix)( ["']? [\w.-]* (?:{NAMES}) [\w.-]* ["']? \s* [=:] \s* )
-    ( (?:bearer|basic)\s+\S+ | "[^"]*" | '[^']*' | [^\s,;"'}}\]]+ )"""
+NAMES = (
+    r"token|secret|passw|passphrase|pass(?![a-z])|pwd|credential|cookie|signature"
+    r"|(?<![a-z])sig(?![a-z])|auth(?!or)|connection[-_]?string|(?<![a-z])dsn(?![a-z])"
+    r"|(?:api|access|account|private|licen[cs]e|master|signing|encryption|ssh)[-_]?key"
 )
-"""NAME=VALUE and "name": "value", where the name is that of a secret."""
+"""In the name of a variable, key or option whose value is a secret."""
+QUOTE = r"""(?: \\? ["'] )"""
+"""Behind a backslash in JSON that is a string of JSON."""
+VALUE = r"""(?: \\"(?:[^"\\]|\\(?!"))*\\" | "[^"]*" | '[^']*' | [^\s,;"'}\]\\]+ )"""
+ASSIGNED = re.compile(
+    rf"""(?ix)( (?:{NAMES}) [\w.-]{{0,80}} {QUOTE}? \s{{0,9}} [=:] \s{{0,9}} )
+    ( (?:bearer|basic)\s+\S+ | {VALUE} )"""
+)
+"""NAME=VALUE and "name": "value", where the name has that of a secret. Nothing repeats without a
+limit before what is looked for: the time would grow with the square of a text's length."""
+PHRASES = re.compile(
+    r"""(?i)((?:passphrase|licen[cs]e[-_ ]key|\b(?:set-)?cookie)"""
+    r"""[^\S\r\n]{0,9}[=:][^\S\r\n]{0,9})(?!["'])([^"'\r\n]+)"""
+)
+"""Values of several words, to the end of the line."""
+OPTION = re.compile(
+    rf"""(?ix)( (?<![\w-]) --? [\w-]{{0,80}} (?:{NAMES}) [\w-]{{0,80}} {QUOTE}? [\s,]{{1,9}} )
+    ( (?!-) {VALUE} )"""
+)
+"""--password VALUE, of a command line or a list of words."""
+OPTIONS = r"-u|-U|--user|--proxy-user"
+LOGIN = re.compile(
+    rf"""(?x)( (?<![\w-]) (?:{OPTIONS}) {QUOTE}? [\s,=]{{0,9}} {QUOTE}? )
+    (?!\d{{1,10}}:\d{{1,10}}\b) [\w.@+-]{{1,80}} : [^\s"'\\]+"""
+)
+"""-u NAME:PASSWORD, as of curl, and not UID:GID."""
 BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{8,}")
 KEYS = re.compile(
     r"\beyJ[\w-]{8,}\.[\w-]+\.?[\w-]*"  # JSON Web Token, RFC 7519
@@ -34,8 +58,9 @@ KEYS = re.compile(
 )
 """Of AWS, GitHub, GitLab, NGC, Slack, Hugging Face, OpenAI."""
 PEM = re.compile(r"-----BEGIN [A-Z ]+-----.*?(?:-----END [A-Z ]+-----|\Z)", re.DOTALL)
-URL_USER = re.compile(r"(?<=://)[^\s/@:]+(?::[^\s/@]*)?@")
-MAIL = re.compile(r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+URL_USER = re.compile(r"""(?<=://)(?:[^\s/@:"'<>]{0,80}:[^\s"'<>]{0,200}|[^\s/@:]{1,80})@""")
+"""A password may have any character, if the URL was not made by a program."""
+MAIL = re.compile(r"[\w.+-]{1,80}@[\w-]{1,80}(?:\.[\w-]{1,80})+")
 HOME = re.compile(r"(?<=/home/)[^/\s\"':]+")
 MAC = re.compile(rf"\b(?:{HEX}{{2}}:){{5}}{HEX}{{2}}\b")
 IPV4 = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.]*\d)")
@@ -82,7 +107,8 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a text without them."""
         text = PEM.sub(REMOVED, text)
-        text = ASSIGNED.sub(lambda match: f"{match[1]}{REMOVED}", text)
+        for form in (PHRASES, ASSIGNED, OPTION, LOGIN):
+            text = form.sub(lambda match: f"{match[1]}{REMOVED}", text)
         text = BEARER.sub(lambda match: f"{match[1]} {REMOVED}", text)
         text = KEYS.sub(REMOVED, text)
         text = URL_USER.sub(f"{REMOVED}@", text)
@@ -119,12 +145,23 @@ def cleaned(
             for key in sorted(value)
         }
     if isinstance(value, (list, tuple)):
-        return [cleaned(item, clean, is_secret) for item in value]
+        before = ["", *value]
+        return [
+            REMOVED
+            if isinstance(item, str) and _is_option(option) and is_secret(option)
+            else cleaned(item, clean, is_secret)
+            for option, item in zip(before, value, strict=False)
+        ]
     return value
 
 
+def _is_option(word: object) -> bool:
+    """Return whether a word of a command line takes the next one as its value."""
+    return isinstance(word, str) and word.startswith("-") and "=" not in word
+
+
 def _is_secret(key: str) -> bool:
-    return bool(re.search(NAMES, key, re.IGNORECASE))
+    return bool(re.search(NAMES, key, re.IGNORECASE)) or key in OPTIONS.split("|")
 
 
 def _is_address(text: str) -> bool:

@@ -16,6 +16,8 @@ from nvct.agent.kubernetes import cluster
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.labels import outputs
 from nvct.agent.status import Status, with_yield
+from nvct.errors import HostError
+from tests.support.broken_disk import break_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +87,22 @@ def test_a_folder_that_is_not_the_agents_stays(root: Path) -> None:
 
     assert leave.leave(str(root), {}) == ["the agent no longer serves this node"]
     assert [path.name for path in folder.iterdir()] == ["kept"]
+
+
+def test_a_file_that_cannot_be_removed_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = root / FOLDER[1:]
+    folder.mkdir(parents=True)
+    for name in ("agent.lock", "mig-change.json"):
+        (folder / name).touch()
+    break_call(monkeypatch, "unlink", "mig-change.json")
+
+    with pytest.raises(HostError) as caught:
+        leave.leave(str(root), {})
+
+    path = f"{folder}/mig-change.json"
+    assert caught.value.message == f"{path} cannot be removed: Input/output error"
 
 
 class Server:

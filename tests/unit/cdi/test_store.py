@@ -14,6 +14,7 @@ import yaml
 
 from nvct.cdi import load, store
 from nvct.errors import CdiSpecError, HostError, UnsafePathError, UsageError
+from nvct.linux.kernel import Kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,6 +179,25 @@ def test_a_file_is_readable_by_all_whatever_the_umask(tmp_path: Path) -> None:
         os.umask(before)
 
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loss of power may leave an empty file, which engines refuse."""
+    calls = list[str]()
+    for name in ("fsync", "rename"):
+        real = getattr(Kernel, name)
+
+        def record(*given: Any, name: str = name, real: Any = real, **more: Any) -> None:
+            calls.append(name)
+            real(*given, **more)
+
+        monkeypatch.setattr(Kernel, name, record)
+
+    store.save(spec(), str(tmp_path / "nvidia.yaml"))
+
+    assert calls == ["fsync", "rename", "fsync"]
 
 
 def test_folders_are_made(tmp_path: Path) -> None:

@@ -100,13 +100,14 @@ def test_a_plan_has_what_is_pasted_into_config_json(specs: Specs) -> None:
 
     plan = specs.plan()
 
-    rdev = os.stat("/dev/null").st_rdev
+    null = os.stat("/dev/null")
+    status = [null.st_rdev, null.st_mode & 0o7777, null.st_uid, null.st_gid]
     assert plan["nvct-plan"] == model.FORMAT
     assert plan["config"] == "/c.toml"
     assert plan["kinds"] == ["acme.com/gpu"]
     assert plan["devices"] == {
         "acme.com/gpu=0": {
-            "spec": 0, "edits": 0, "facts": [["rdev", "/dev/null", rdev]], "refuse": "",
+            "spec": 0, "edits": 0, "facts": [["node", "/dev/null", status]], "refuse": "",
         }
     }  # fmt: skip
     (spec,) = plan["specs"]
@@ -364,7 +365,7 @@ def test_a_missing_node_refuses_its_device_alone_and_is_watched(specs: Specs) ->
 
     device = plan["devices"]["acme.com/gpu=7"]
     assert device["refuse"] == f"device node {gone} is missing"
-    assert device["facts"] == [["rdev", str(gone), None]]
+    assert device["facts"] == [["node", str(gone), None]]
     assert plan["devices"]["acme.com/gpu=0"]["refuse"] == ""
 
 
@@ -379,7 +380,7 @@ def test_the_host_path_of_a_node_is_what_is_watched(specs: Specs) -> None:
 
     plan = specs.plan()
 
-    assert plan["devices"]["acme.com/gpu=0"]["facts"] == [fingerprints.take("rdev", "/dev/null")]
+    assert plan["devices"]["acme.com/gpu=0"]["facts"] == [fingerprints.take("node", "/dev/null")]
     assert plan["edits"][0]["nodes"][0]["path"] == "/dev/x"
 
 

@@ -187,20 +187,20 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> Non
     assert only_file(tmp_path) == "a"
 
 
-def test_with_sync_the_disk_is_synced_before_and_after_the_rename(tmp_path: Path) -> None:
+def test_the_disk_is_synced_before_and_after_the_rename(tmp_path: Path) -> None:
     twin = RecordingKernel()
-    files.write_atomic(str(tmp_path / "a"), b"x", sync=True, kernel=twin)
+    files.write_atomic(str(tmp_path / "a"), b"x", kernel=twin)
     assert [n for n in twin.names() if n in ("fsync", "rename")] == ["fsync", "rename", "fsync"]
     assert ("fsync", str(tmp_path)) in twin.calls
     twin.calls.clear()
-    files.write_atomic(str(tmp_path / "a"), b"x", kernel=twin)
+    files.write_atomic(str(tmp_path / "a"), b"x", sync=False, kernel=twin)
     assert "fsync" not in twin.names()
 
 
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with none_left_open():
-        files.write_atomic(str(tmp_path / "a"), b"x", sync=True)
+        files.write_atomic(str(tmp_path / "a"), b"x")
         files.read_bytes(str(tmp_path / "a"))
         with pytest.raises(UnsafePathError):
             files.write_atomic(str(tmp_path / "loop"), b"x", follow=True)
@@ -212,7 +212,7 @@ def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Path) -
     path = tmp_path / "config.json"
     rehearsal = RecordingKernel()
     path.write_bytes(b"old")
-    files.write_atomic(str(path), b"new", sync=True, kernel=rehearsal)
+    files.write_atomic(str(path), b"new", kernel=rehearsal)
     seen = []
     counts: dict[str, int] = {}
     for name in rehearsal.names():
@@ -222,7 +222,7 @@ def test_a_kill_at_any_call_leaves_the_old_file_or_the_new_one(tmp_path: Path) -
             twin = RecordingKernel(kill_at=(name, when, counts[name]))
 
             def child(twin: RecordingKernel = twin) -> None:
-                files.write_atomic(str(path), b"new", sync=True, kernel=twin)
+                files.write_atomic(str(path), b"new", kernel=twin)
 
             assert os.WTERMSIG(run_forked(child)) == signal.SIGKILL
             seen.append(path.read_bytes())

@@ -245,6 +245,62 @@ def test_other_numbers_are_reported_of_a_spec_with_numbers_only(site: Site) -> N
     ]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("hostPath", "/dev/gone"), ("type", "b"), ("major", 9), ("minor", 99), ("fileMode", 0o600),
+     ("gid", 9)],
+)  # fmt: skip
+def test_every_field_of_a_node_that_nvct_writes_is_compared(
+    field: str, value: object, site: Site
+) -> None:
+    spec = provenance.add(site.made(node_numbers=True), site.inventory)
+    comment = provenance.head_comment(spec, site.inventory)
+    node, *_ = spec["devices"][0]["containerEdits"]["deviceNodes"]
+    assert set(node) | {"gid", "hostPath"} == {
+        "path",
+        "hostPath",
+        "type",
+        "major",
+        "minor",
+        "fileMode",
+        "permissions",
+        "gid",
+    }  # fmt: skip - permissions are those of the cgroup, "rwm"; gid of groups but root's
+    site.put("low/nvidia.yaml", spec, comment)
+    assert site.texts() == []
+
+    node[field] = value  # type: ignore[literal-required]
+    site.put("low/nvidia.yaml", spec, comment)
+
+    assert len(site.texts()) == 1
+
+
+def test_permissions_of_a_node_are_compared(site: Site) -> None:
+    path, node = site.write(), site.base / "dev/nvidia0"
+    before = node.stat().st_mode & 0o777
+
+    node.chmod(0o640)
+
+    assert site.texts() == [f"{path}: {node} has mode 640, the spec says {before:o}"]
+    foreign = {"deviceNodes": [{"path": str(node), "fileMode": 0o666, "gid": 7}]}
+    site.foreign(foreign)
+    assert len(site.texts()) == 1, "who wrote it may have meant that"
+    node.chmod(before)
+    assert site.texts() == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_the_group_of_a_node_is_compared(site: Site) -> None:
+    path, node = site.write(), site.base / "dev/nvidia0"
+
+    os.chown(node, 0, 44)
+
+    assert site.texts() == [f"{path}: {node} has gid 44, the spec says 0"]
+    site.inventory = site.machine.inventory()
+    site.write()
+    assert site.texts() == []
+
+
 def test_a_hook_that_is_missing_or_no_program_is_reported(site: Site) -> None:
     path = site.write()
     site.hook.chmod(0o644)

@@ -175,19 +175,19 @@ def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -
             assert one.cdi == (FILES, f"{kind}-gpu-1", f"{kind}-mps")
             assert two.cdi == (FILES, f"{kind}-gpu-3", f"{kind}-mps")
             root, path = "/run/nvidia/mps/gpu.nvidia.com/uid-pair", "gpu.nvidia.com/uid-pair"
-            options = ["rw", "nosuid", "nodev", "bind"]
+            options = ["nosuid", "nodev", "bind"]
             assert lab.spec("pair")["uid-pair-mps"] == {
                 "env": [f"CUDA_MPS_PIPE_DIRECTORY=/mps/{path}/pipe"],
                 "mounts": [
                     {
                         "hostPath": f"{root}/pipe",
                         "containerPath": f"/mps/{path}/pipe",
-                        "options": options,
+                        "options": ["ro", *options],
                     },
                     {
                         "hostPath": f"{root}/shm",
                         "containerPath": "/dev/shm",
-                        "options": options,
+                        "options": ["rw", *options],
                     },
                 ],
             }

@@ -78,6 +78,24 @@ def test_only_allowed_labels_are_shown() -> None:
     assert log.getvalue() == ""
 
 
+@pytest.mark.parametrize(
+    ("labels", "left"),
+    [
+        ({f"l{n:04}": "x" for n in range(8000)}, 64),
+        ({f"l{n:04}": "x" * 507 for n in range(20)}, 16),
+    ],
+    ids=["count", "bytes"],
+)
+def test_a_pod_has_a_bounded_part_of_the_metrics(
+    labels: dict[str, str], left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "LABELS", labels)
+    log = io.StringIO()
+
+    assert list(of_pod(OnePod(), log, allowed=("^l",))) == sorted(labels)[:left]
+    assert log.getvalue().count("pod ns/train has more") == 1
+
+
 def test_a_uid_needs_no_labels() -> None:
     assert of_pod(OnePod(), io.StringIO(), with_labels=False, with_uid=True) == {"pod_uid": "u-1"}
 

@@ -223,3 +223,18 @@ def test_the_command_prints_manifests_and_explains_on_stderr(tmp_path: Path) -> 
     assert [each["kind"] for each in yaml.safe_load_all(done.stdout)] == ["Pod", "Service"]
     assert "values:\n            - '8000'\n" in done.stdout
     assert "gpu-memory Gt 8000 becomes nvidia.com/gpu.memory Gt 8000" in done.stderr
+
+
+def test_names_of_others_have_no_effect_on_a_terminal(tmp_path: Path) -> None:
+    document = pod(condition("gpu-memory", "Gt", "8000"))
+    document["metadata"]["name"] = "\x1b]0;evil\x07\x1b[2J"
+    container = document["spec"]["containers"][0]
+    container["name"] = "\x1b[31mred\r\n"
+    path = tmp_path / "pod.yaml"
+    path.write_text(yaml.safe_dump(document))
+
+    done = CliRunner().invoke(program("nvct"), ["convert", str(path)])
+
+    assert done.exit_code == 0, done.output
+    assert "\x1b" not in done.output
+    assert "\\x1b[31mred" in done.stderr

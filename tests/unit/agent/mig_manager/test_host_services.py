@@ -7,8 +7,9 @@ import os
 
 import pytest
 
-from nvct.agent.mig_manager.host_services import HostServices
+from nvct.agent.mig_manager.host_services import STOPPED, HostServices
 from nvct.errors import DocumentError, HostError
+from tests.support.broken_disk import break_call
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,6 +66,17 @@ def test_one_that_does_not_start_is_tried_again(clients: Path) -> None:
     assert called(clients).count("start dcgm.service") == 2
 
 
+@pytest.mark.parametrize("call", ["open", "unlink"])
+def test_a_disk_that_fails_is_a_sentence(
+    call: str, clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services(clients).stop()
+    break_call(monkeypatch, call, STOPPED)
+
+    with pytest.raises(HostError, match=rf"{STOPPED}, cannot be used: Input/output error"):
+        services(clients).start()
+
+
 def test_without_a_file_systemd_is_not_asked(clients: Path) -> None:
     nothing = HostServices("/", "", str(clients.parent))
     nothing.stop()
@@ -78,6 +90,6 @@ def test_a_malformed_file_is_refused(clients: Path, text: str | None) -> None:
         clients.unlink()
     else:
         clients.write_text(text)
-    with pytest.raises(DocumentError, match=r"clients\.yaml lists no services"):
+    with pytest.raises(DocumentError, match=r"clients\.yaml(: No such| lists no s| is malf)"):
         services(clients).stop()
     assert called(clients) == []

@@ -40,7 +40,11 @@ def test_a_replica_comes_with_pipes_and_shared_memory() -> None:
             "NVIDIA_VISIBLE_DEVICES": UUID,
         },
         "mounts": [
-            {"host_path": f"/run/nvidia/mps/{NAME}/pipe", "container_path": f"/mps/{NAME}/pipe"},
+            {
+                "host_path": f"/run/nvidia/mps/{NAME}/pipe",
+                "container_path": f"/mps/{NAME}/pipe",
+                "read_only": True,
+            },
             {"host_path": "/run/nvidia/mps/shm", "container_path": "/dev/shm"},
         ],
     }

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.mps import place
+from nvct.agent.mps import place, shm
+from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
+from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +65,74 @@ def test_a_claim_has_shared_memory_of_its_own(folder: Path) -> None:
     assert done.returncode == 0, done
     assert [path.name for path in own.iterdir()] == [f"nvct-{folder.name}"]
     assert list((folder / "shm").iterdir()) == []
+
+
+START = """
+import os, sys
+from nvct.agent.mps import shm
+from nvct.agent.mps.control import Control
+from nvct.agent.mps.daemons import Daemon
+from nvct.agent.mps.place import Place
+from nvct.errors import HostError
+
+folder, resource = sys.argv[1:]
+control = Control(Daemon(resource=resource, uuids=("GPU-1",)), Place(folder))
+try:
+    control.start()
+except HostError as error:
+    print(error)
+own = f"{folder}/{resource}"
+for path in (f"{own}/pipe", f"{own}/shm" if control.daemon.is_of_claim else f"{folder}/shm"):
+    known = os.statvfs(path)
+    assert os.stat(path).st_dev != os.stat(folder).st_dev, path
+    print(os.path.basename(path), known.f_blocks * known.f_frsize >> 10, known.f_files)
+pipes = os.stat(f"{own}/pipe").st_ino
+shm.make_folders(Place(folder), control.daemon)
+assert os.stat(f"{own}/pipe").st_ino == pipes
+control.remove()
+print(os.path.exists(own), open("/proc/self/mountinfo").read().count(own + " "))
+"""
+
+
+def start(folder: Path, resource: str) -> list[str]:
+    """Start a daemon in a mount namespace, where there is no program; return what is printed."""
+    done = subprocess.run(
+        ["unshare", "--mount", sys.executable, "-c", START, folder, resource],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if "Operation not permitted" in done.stderr + done.stdout:
+        pytest.skip("no mount namespace can be made here")
+    assert done.returncode == 0, done
+    return done.stdout.splitlines()
+
+
+def test_what_the_pods_of_a_claim_write_has_a_limit_and_ends_with_the_claim(folder: Path) -> None:
+    kib = -(-shm.size_kib() // 8 // 4) * 4  # in pages
+
+    _, pipe, memory, after = start(folder, "gpu.nvidia.com/uid-1")
+
+    assert (pipe, memory) == (f"pipe {kib} 16384", f"shm {kib} 16384")
+    assert after == "False 0"
+
+
+def test_what_pods_of_a_resource_write_has_a_limit(folder: Path) -> None:
+    _, pipe, memory, after = start(folder, RESOURCE)
+
+    assert (pipe, memory) == ("pipe 16384 1024", f"shm {-(-shm.size_kib() // 4) * 4} 65536")
+    assert after == "True 1"
+
+
+def test_a_volume_whose_mounts_the_host_does_not_see_is_refused_for_a_claim(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shm, "CONTAINER_FOLDER", str(folder))  # no mount, let alone a shared one
+    claim = Daemon(resource="gpu.nvidia.com/uid-1", uuids=())
+
+    with pytest.raises(HostError) as caught:
+        shm.make_folders(Place(str(folder)), claim)
+
+    assert caught.value.hint == "the folder of MPS needs mountPropagation: Bidirectional"
+    assert [path.name for path in folder.iterdir()] == ["shm"]
 
 
 def test_in_the_drivers_root_the_folder_is_at_another_path(folder: Path) -> None:

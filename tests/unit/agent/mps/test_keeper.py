@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from nvct.agent.mps import keeper
 from nvct.agent.mps.control import Control
 from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.mps.place import Place
+from nvct.errors import HostError
 from nvct.sim.native import build
 from tests.support.nvml_node import CACHE, NvmlNode, gpu_uuid, make_node
 
@@ -76,9 +78,15 @@ def kept(lab: Lab) -> Iterator[keeper.Keeper]:
     kept = keeper.Keeper(lab.place)
     kept.want([DAEMON], starts=True)
     assert kept.state == {GPU: keeper.NOT_YET}
-    kept.look()
+    look(kept)
     yield kept
     kept.want([], starts=True)
+    kept.settle()
+
+
+def look(kept: keeper.Keeper) -> None:
+    kept.look()
+    kept.settle()
 
 
 def test_a_daemon_is_started_with_its_limits_in_exclusive_mode(
@@ -103,6 +111,7 @@ def test_a_daemon_that_is_not_wanted_any_more_ends(
 
     monkeypatch.setattr(Control, "end_child", look_and_end)
     kept.want([], starts=True)
+    kept.settle()
 
     assert kept.state == {}
     # Later than this, the mode could be that of another keeper's daemon.
@@ -118,7 +127,7 @@ def test_one_that_ends_is_started_again(lab: Lab, kept: keeper.Keeper) -> None:
 
     states = list[str]()
     while not states or states[-1] != "":
-        kept.look()
+        look(kept)
         states.append(kept.state[GPU])
 
     assert keeper.ENDED in states  # so that its devices are unhealthy for a moment
@@ -135,7 +144,7 @@ def test_one_that_another_process_has_started_gets_the_limits(
     )  # fmt: skip
     pid = lab.pid()
 
-    kept.look()
+    look(kept)
 
     assert (kept.state, lab.pid()) == ({GPU: ""}, pid)
     assert lab.say("get_default_device_pinned_mem_limit 1") == "900M"
@@ -144,7 +153,7 @@ def test_one_that_another_process_has_started_gets_the_limits(
 def test_limits_that_somebody_has_changed_are_set_again(lab: Lab, kept: keeper.Keeper) -> None:
     lab.say("set_default_active_thread_percentage 100")
 
-    kept.look()
+    look(kept)
 
     assert (kept.state, lab.say(PERCENTAGE)) == ({GPU: ""}, "25.0")
 
@@ -155,14 +164,15 @@ def test_one_who_may_not_start_daemons_waits_for_right_limits(
     other = keeper.Keeper(lab.place)
     other.want([DAEMON], starts=False)
     lab.say("set_default_device_pinned_mem_limit 0 5000M")
-    other.look()
+    look(other)
     assert other.state == {GPU: "the memory limit of GPU 0 is 4G, not 20480M"}
     lab.say("set_default_device_pinned_mem_limit 0 20480M")
-    other.look()
+    look(other)
     assert other.state == {GPU: ""}
 
     kept.want([], starts=True)
-    other.look()
+    kept.settle()
+    look(other)
 
     assert other.state == {GPU: keeper.NO_DAEMON}
 
@@ -172,10 +182,10 @@ def test_a_daemon_that_cannot_start_is_tried_again_later(lab: Lab) -> None:
     kept = keeper.Keeper(lab.place)
     kept.want([gone], starts=True)
 
-    kept.look()
+    look(kept)
 
     assert kept.state == {GPU: "nvidia-smi has failed: No devices were found"}
-    kept.look()
+    look(kept)
     assert kept.state == {GPU: "nvidia-smi has failed: No devices were found"}
     kept.want([], starts=True)
 
@@ -187,7 +197,7 @@ def test_without_the_program_the_reason_names_it(
     kept = keeper.Keeper(Place(str(tmp_path), is_private=False))
     kept.want([DAEMON], starts=True)
 
-    kept.look()
+    look(kept)
 
     assert kept.state == {GPU: "nvidia-smi cannot be started: No such file or directory"}
     kept.want([], starts=True)
@@ -237,3 +247,55 @@ def _settles(process: keeper.KeeperProcess, wanted: Wanted, state: dict[str, str
             return True
         time.sleep(0.02)
     return False
+
+
+STAND_IN = """#!/bin/sh
+case $CUDA_MPS_PIPE_DIRECTORY in
+*mute*) exec sleep 60;;
+*endless*) exec yes;;
+esac
+exec {program} "$@"
+"""
+
+
+@pytest.fixture
+def hostile(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    """Replace the sockets of some daemons, as their pods can."""
+    program = shutil.which("nvidia-cuda-mps-control")
+    script = tmp_path / "hostile/nvidia-cuda-mps-control"
+    script.parent.mkdir()
+    script.write_text(STAND_IN.format(program=program))
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}:{os.environ['PATH']}")
+    return lab
+
+
+def test_daemons_that_do_not_answer_delay_no_other(
+    hostile: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "of_environment", lambda _: hostile.place)
+    monkeypatch.setattr(keeper.KeeperProcess, "STOP_S", 0.1)
+    process = keeper.KeeperProcess()
+    mute = [Daemon(resource=f"nvidia.com/mute{n}", uuids=()) for n in range(3)]
+    process.exchange(Wanted(daemons=tuple(mute)))
+    time.sleep(0.5)  # it waits for them
+    began = time.monotonic()
+
+    wanted = Wanted(daemons=(*mute, DAEMON))
+    while process.exchange(wanted)[GPU] != "":
+        assert time.monotonic() - began < 3
+        time.sleep(0.02)
+
+    assert process.exchange(wanted)[mute[0].resource] != ""
+    began = time.monotonic()
+    while GPU in process.exchange(Wanted(daemons=tuple(mute))):
+        assert time.monotonic() - began < 3
+        time.sleep(0.02)
+    process.close()
+
+
+def test_an_answer_without_end_is_cut(hostile: Lab) -> None:
+    control = Control(Daemon(resource="nvidia.com/endless", uuids=()), hostile.place)
+
+    with pytest.raises(HostError, match="answers with more than 4096 bytes"):
+        control.difference(thorough=False)

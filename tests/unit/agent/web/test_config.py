@@ -10,6 +10,7 @@ import re
 import shutil
 import ssl
 import subprocess
+import time
 from base64 import b64encode
 
 import bcrypt
@@ -20,7 +21,7 @@ from nvct.agent.logs import Log
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.web import config as web_config
 from nvct.agent.web import guard as web_guard
-from nvct.agent.web import http
+from nvct.agent.web import http, turns
 from nvct.agent.web.guard import WebGuard
 from nvct.agent.web.http import Answer, Server
 from nvct.errors import DocumentError
@@ -297,23 +298,57 @@ def test_a_crowd_of_unfinished_handshakes_leaves_room(
     run(certificates, f"{TLS}}}", check)
 
 
-def test_a_crowd_of_handshakes_costs_a_bounded_part_of_the_time(
+def hello() -> bytes:
+    """Return how a client begins a handshake."""
+    outgoing = ssl.MemoryBIO()
+    tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="x")
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+def test_a_flood_of_handshakes_from_one_address_keeps_no_other_client_out(
     certificates: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "HANDSHAKES", 0.001)
-    monkeypatch.setattr(http, "BURST", 2)
+    monkeypatch.setattr(http, "CONNECTIONS", 16)
 
     async def check(port: int) -> None:
-        oldest, writer = await asyncio.open_connection("127.0.0.1", port)  # it costs nothing yet
-        answers = [await get(port, client(certificates)) for _ in range(3)]
-        assert [answer[9:12] for answer in answers] == ["200", "200", ""]
-        assert not oldest.at_eof()
-        writer.transport.abort()
+        flood, data = list[asyncio.StreamWriter](), hello()
+
+        async def pour() -> None:
+            while True:
+                address = ("127.0.0.2", 0)
+                _, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=address)
+                writer.write(data)
+                flood.append(writer)
+                await asyncio.sleep(1 / 300)
+
+        pouring = asyncio.create_task(pour())
+        await asyncio.sleep(0.5)
+        answers = [await get(port, client(certificates)) for _ in range(10)]
+        pouring.cancel()
+        assert [answer[9:12] for answer in answers] == ["200"] * 10
+        for writer in flood:
+            writer.transport.abort()
 
     run(certificates, f"{TLS}}}", check)
 
 
-def test_a_crowd_of_wrong_passwords_keeps_no_known_user_out(
+def test_a_crowd_of_handshakes_costs_a_bounded_part_of_the_time(
+    certificates: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "HANDSHAKES", 5)
+
+    async def check(port: int) -> None:
+        began = time.monotonic()
+        answers = await asyncio.gather(*(get(port, client(certificates)) for _ in range(4)))
+        assert {answer[9:12] for answer in answers} == {"200"}
+        assert time.monotonic() - began >= 3 / 5
+
+    run(certificates, f"{TLS}}}", check)
+
+
+def test_a_flood_of_wrong_passwords_keeps_no_other_client_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[bytes] = []
@@ -326,19 +361,46 @@ def test_a_crowd_of_wrong_passwords_keeps_no_known_user_out(
     monkeypatch.setattr(web_guard, "CACHED", 3)
     guard = WebGuard(write(tmp_path, USERS), Log(target=io.StringIO()))
 
-    def ask(user: str) -> Awaitable[bool]:
-        return guard.is_user(f"Basic {b64encode(user.encode()).decode()}")
+    async def ask(user: str, client: str) -> bool:
+        return await guard.is_user(f"Basic {b64encode(user.encode()).decode()}", client)
 
     async def test() -> None:
-        assert await ask("alice:secret")
-        assert not any(await asyncio.gather(*(ask(f"alice:{n}") for n in range(100))))
-        assert await ask("alice:secret")
-        assert not await ask("alice:100"), "there is room again"
+        flood = [asyncio.create_task(ask(f"alice:{n}", "10.0.0.9")) for n in range(100)]
+        await asyncio.sleep(0)
+        assert await ask("alice:secret", "10.0.0.1"), "a new password waits for its turn"
+        assert len(compared) <= 3
+        for task in flood[:50]:  # their connections have ended
+            task.cancel()
+        assert not any(await asyncio.gather(*flood[50:]))
+        assert await ask("alice:secret", "10.0.0.1")
+        assert not await ask("alice:100", "10.0.0.9")
 
     asyncio.run(test())
 
-    assert len(compared) == 1 + web_guard.WAITING + 1
     assert compared.count(b"secret") == 1
+
+
+def test_whoever_has_no_password_does_not_use_up_the_limit_of_requests(certificates: Path) -> None:
+    async def check(port: int) -> None:
+        for _ in range(3):
+            assert "401" in await get(port, user="alice:wrong")
+        assert "200" in await get(port, user="alice:secret")
+
+    run(certificates, f"{USERS}rate_limit: {{interval: 1h, burst: 1}}", check)
+
+
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        (("10.1.2.3", 4711), "10.1.2.3"),
+        (("::ffff:10.1.2.3", 4711, 0, 0), "10.1.2.3"),
+        (("fd00:1:2:3:4:5:6:7", 4711, 0, 0), "fd00:1:2:3::/64"),
+        (("fe80::1%eth0", 4711, 0, 2), "fe80::/64"),
+        ("", ""),
+    ],
+)
+def test_an_address_is_a_client_and_so_is_a_network_of_ipv6(peer: object, client: str) -> None:
+    assert turns.client_of(peer) == client
 
 
 def test_the_end_of_a_client_in_the_handshake_is_no_error(certificates: Path) -> None:

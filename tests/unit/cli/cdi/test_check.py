@@ -177,6 +177,20 @@ def test_a_shadowed_file_is_drift(lab: Lab) -> None:
     assert result.stderr.endswith(f"1 difference from the host; remove {low}\n")
 
 
+def test_a_name_has_no_effect_on_a_terminal(lab: Lab) -> None:
+    lab.driver(gpus=1)
+    folder = lab.home / "low\x1b[2J"
+    folder.mkdir()
+    for place, name in ((folder, "\x1b]0;x\x07.yaml"), (lab.home / "cdi", "high.yaml")):
+        path = place / name
+        lab.spec(devices={"0": {"env": ["A=b"]}}).rename(path)
+
+    result = run(lab, "check", f"--spec-dir={folder}", f"--spec-dir={lab.home}/cdi")
+
+    assert "\\x1b[2J" in result.stdout + result.stderr
+    assert "\x1b" not in result.stdout + result.stderr
+
+
 def test_a_name_of_a_file_stays_on_its_line(lab: Lab) -> None:
     (lab.home / "driver").mkdir()
     mount = {"hostPath": "/no/such\nfile", "containerPath": "/f"}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
 from hashlib import blake2b
 from typing import Any
@@ -142,13 +143,39 @@ def test_prefix_breaks_on_names_with_that_prefix_only(tmp_path: Path) -> None:
     assert fingerprints.take("prefix", f"{tmp_path}/nowhere/fs")[2] == []
 
 
-def test_rdev_reads_character_nodes_only_and_follows_no_link(tmp_path: Path) -> None:
-    assert fingerprints.take("rdev", "/dev/null")[2] == os.lstat("/dev/null").st_rdev
-    assert holds(fingerprints.take("rdev", "/dev/null"))
+def test_node_reads_character_nodes_only_and_follows_no_link(tmp_path: Path) -> None:
+    null = os.lstat("/dev/null")
+    permissions = null.st_mode & 0o7777
+    assert fingerprints.take("node", "/dev/null")[2] == [
+        null.st_rdev,
+        permissions,
+        null.st_uid,
+        null.st_gid,
+    ]
+    assert holds(fingerprints.take("node", "/dev/null"))
     (tmp_path / "null").symlink_to("/dev/null")
     for path in (tmp_path / "null", tmp_path, tmp_path / "gone"):
-        assert fingerprints.observe("rdev", str(path)) is None
-    assert not holds(["rdev", str(tmp_path / "null"), os.lstat("/dev/null").st_rdev])
+        assert fingerprints.observe("node", str(path)) is None
+    assert not holds(
+        ["node", str(tmp_path / "null"), [null.st_rdev, permissions, null.st_uid, null.st_gid]]
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_node_breaks_on_what_containers_get_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "node"
+    os.mknod(path, stat.S_IFCHR, os.makedev(0, 0))  # of overlayfs, which nobody is refused
+    path.chmod(0o666)
+    fact = fingerprints.take("node", str(path))
+
+    path.chmod(0o660)
+    assert not holds(fact)
+    path.chmod(0o666)
+    assert holds(fact)
+    os.chown(path, 0, 44)
+    assert not holds(fact)
+    os.chown(path, 7, 0)
+    assert not holds(fact)
 
 
 def test_hash_breaks_on_content_only(tmp_path: Path) -> None:

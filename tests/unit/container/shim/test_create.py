@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 
 import pytest
 
@@ -281,7 +282,7 @@ def test_a_device_whose_node_has_changed_is_compiled_again_once(lab: Lab) -> Non
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
     created(lab)
     plan = lab.kept(paths.REGISTRY_PLAN)
-    plan["devices"]["nvidia.com/gpu=0"]["facts"] = [["rdev", "/dev/null", 1]]
+    plan["devices"]["nvidia.com/gpu=0"]["facts"] = [["node", "/dev/null", 1]]
     lab.keep(paths.REGISTRY_PLAN, plan)
     lab.asks(annotations=cdi("nvidia.com/gpu=0"))
 
@@ -291,12 +292,28 @@ def test_a_device_whose_node_has_changed_is_compiled_again_once(lab: Lab) -> Non
     assert [node["path"] for node in lab.document()["linux"]["devices"]] == ["/dev/null"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+def test_a_container_gets_the_permissions_that_the_node_has_now(lab: Lab) -> None:
+    node = lab.home / "node"
+    os.mknod(node, stat.S_IFCHR, os.makedev(0, 0))  # of overlayfs, which nobody is refused
+    lab.driver(gpus=1)
+    lab.spec(devices={"0": {"deviceNodes": [{"path": "/dev/x", "hostPath": str(node)}]}})
+    modes = []
+    for mode in (0o666, 0o660):
+        node.chmod(mode)
+        lab.asks(annotations=cdi("nvidia.com/gpu=0"))
+        created(lab)
+        modes.append(lab.document()["linux"]["devices"][0]["fileMode"])
+
+    assert modes == [0o666, 0o660]
+
+
 def test_a_device_that_never_stops_changing_is_an_error(lab: Lab) -> None:
     plan = {
         "nvct-plan": 1, "config": str(lab.config_toml), "facts": [], "kinds": ["acme.com/nic"],
         "specs": [{"path": "/a", "facts": [], "edits": {}, "refuse": ""}], "edits": [{}],
         "devices": {"acme.com/nic=0": {"spec": 0, "edits": 0, "refuse": "",
-                                       "facts": [["rdev", "/dev/null", 1]]}},
+                                       "facts": [["node", "/dev/null", 1]]}},
         "problems": [], "conflicts": {},
     }  # fmt: skip
     (lab.home / "plan").write_text(json.dumps(plan))

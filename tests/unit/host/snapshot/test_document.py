@@ -8,6 +8,7 @@ import json
 import os
 import re
 import tarfile
+import tracemalloc
 
 import pytest
 
@@ -220,6 +221,68 @@ def test_an_archive_that_is_too_large_is_refused_before_it_is_unpacked(tmp_path:
 
     with pytest.raises(DocumentError, match="too large for a snapshot: driver/huge"):
         document.load(str(tmp_path / "bomb.tar"))
+
+
+def test_what_the_headers_of_an_archive_say_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.tar.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        header = tarfile.TarInfo("pax")
+        header.type, header.size = tarfile.XHDTYPE, 64 << 20
+        file.write(header.tobuf())
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+
+    tracemalloc.start()
+    with pytest.raises(DocumentError, match="is no whole tar archive"):
+        document.load(str(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 4 << 20
+
+
+def test_entries_without_a_content_count_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "ENTRY_LIMIT", 100)
+    path = tmp_path / "links.tar"
+    with tarfile.open(path, "w") as archive:
+        for number in range(200):
+            member = tarfile.TarInfo(f"driver/{number}")
+            member.type, member.linkname = tarfile.SYMTYPE, "x"
+            archive.addfile(member)
+
+    with pytest.raises(DocumentError, match="too large for a snapshot: it has 100 entries"):
+        document.load(str(path))
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_an_index_that_is_nested_without_end_is_damaged(opening: str, tmp_path: Path) -> None:
+    (tmp_path / document.INDEX).write_text(opening * 100_000)
+
+    with pytest.raises(DocumentError, match="is a damaged snapshot: RecursionError"):
+        document.load(str(tmp_path))
+
+
+def test_a_folder_that_is_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document, "TOTAL_LIMIT", 1000)
+    (tmp_path / document.INDEX).write_text("{}")
+    for number in range(3):
+        (tmp_path / f"{number}").write_bytes(bytes(400))
+
+    with pytest.raises(DocumentError, match="is too large for a snapshot"):
+        document.load(str(tmp_path))
+
+
+@pytest.mark.parametrize("ending", ["bz2", "xz", ""])
+def test_other_compressions_are_read(ending: str, tmp_path: Path) -> None:
+    folder, path = saved(tmp_path, lambda _: None), tmp_path / "x.tar"
+    with tarfile.open(path, f"w:{ending}") as archive:  # type: ignore[call-overload]
+        archive.add(folder, "host")
+
+    assert document.load(str(path)) == document.load(str(folder))
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path) -> None:

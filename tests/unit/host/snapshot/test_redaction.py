@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from nvct.host.snapshot.redaction import REMOVED, Redactor, Uuids
@@ -33,7 +35,28 @@ SECRETS = (
     ("mac 02:42:ac:11:00:02", "02:42:ac:11:00:02"),
     ("GPU-b134a107-0d65-5ba2-bdbb-7697232ada41", "b134a107-0d65-5ba2-bdbb-7697232ada41"),
 )
+PLANTED = tuple(
+    (form.format("hunter2x"), "hunter2x")
+    for form in (
+        "DB_PWD={}", "MYSQL_PWD: {}", "PGPASS={}", "DB_PASS={}", "PGPASSWORD={}",
+        "passphrase: correct {} staple", "Passphrase={}", "Cookie: a=b; session={}",
+        "Set-Cookie: id={}; Path=/", "cookie={}", "https://x.blob/y?sv=1&sig={}", "sig: {}",
+        "X-Amz-Signature={}", "license key: AAAA {}", "LICENSE_KEY={}", "licenceKey: {}",
+        "mysql --password {} -h db", "mysql --password={}", "--db-pass '{}'", "--token {}",
+        "curl -u me:{} http://x", "curl -ume:{} http://x", "curl --user me:{}", "-u 'me:{}'",
+        "https://me:a/{}@registry.lan/v2", "https://me:a@{}@registry.lan", "https://:{}@x",
+        "SSH_KEY={}", "accountKey={}", "DSN={}",
+        '{{"args": ["--password", "{}"]}}', '{{"args": ["-u", "me:{}"]}}',
+        '{{"config": "{{\\"password\\": \\"{} a\\"}}"}}',
+    )
+)  # fmt: skip
 KEPT = (
+    "docker run --user 1000:1000 -u 0:0 image",
+    "the bypass of compass 3: passed",
+    "signal: 9, signed: yes, insignificant=1",
+    "https://x.y:8443/metrics?a=b",
+    "no pass; passthrough = 1",
+    "monkey: 1, keyboard=us",
     "GPU 0000:18:00.0: XID 79 (GPU has fallen off the bus), 4 min ago",
     "NVRM: Xid (PCI:0000:18:00): 79, pid=1234",
     "libnvidia-ml.so.580.159.04, driver 580.159.04, kernel 6.8.0-50-generic",
@@ -49,7 +72,7 @@ def redactor() -> Redactor:
     return Redactor(["gpu-node-7.lab.example", "gpu-node-7", "localhost", "root", ""])
 
 
-@pytest.mark.parametrize(("text", "secret"), SECRETS, ids=lambda value: value[:12])
+@pytest.mark.parametrize(("text", "secret"), [*SECRETS, *PLANTED], ids=lambda value: value[:30])
 def test_a_secret_is_gone(text: str, secret: str) -> None:
     assert secret not in redactor().text(text)
 
@@ -74,6 +97,21 @@ def test_the_value_of_a_secret_key_goes_as_a_whole() -> None:
         "env": [f"A_TOKEN={REMOVED}"],
         "n": [1, None, True],
     }
+
+
+@pytest.mark.parametrize("part", ["a", "://", "-u a:", "--token-", "cookie:", "a.a@a.", '\\\\"'])
+def test_a_long_text_takes_time_by_its_length(part: str) -> None:
+    began = time.process_time()
+    redactor().text(part * (100_000 // len(part)))
+    assert time.process_time() - began < 5
+
+
+def test_the_word_after_an_option_of_a_secret_goes() -> None:
+    words = ["mysql", "--password", "a b c", "-u", "me:x y", "--host", "db", "--pwd=z", "kept"]
+
+    assert redactor().value(words) == [
+        "mysql", "--password", REMOVED, "-u", REMOVED, "--host", "db", f"--pwd={REMOVED}", "kept",
+    ]  # fmt: skip
 
 
 def test_a_uuid_is_replaced_as_elsewhere() -> None:

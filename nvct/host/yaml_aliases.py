@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits what the aliases of a YAML document stand for: a few bytes can be billions of values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+LIMIT = 100_000
+"""Values that aliases add to those that are written out."""
+
+
+class LimitedAliases:
+    """Comes before a loader of PyYAML among the bases of a class."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        """Return the only document, None if there is none."""
+        return _checked(super().get_single_node())  # type: ignore[misc]
+
+    def get_node(self) -> yaml.Node | None:
+        """Return the next document, None after the last one."""
+        return _checked(super().get_node())  # type: ignore[misc]
+
+
+class Loader(LimitedAliases, yaml.SafeLoader):
+    """PyYAML's own, with that limit."""
+
+
+def _checked(root: yaml.Node | None) -> yaml.Node | None:
+    """Return a document.
+
+    Raises:
+        MarkedYAMLError: its aliases stand for too much.
+    """
+    if root is None:
+        return None
+    sizes: dict[int, int] = {}
+    waiting = [root]
+    while waiting:
+        node = waiting[-1]
+        children = _children(node)
+        if id(node) not in sizes:
+            sizes[id(node)] = 0  # until it is known; a node in itself is an error of the reader's
+            waiting += (child for child in children if id(child) not in sizes)
+            continue
+        waiting.pop()
+        sizes[id(node)] = 1 + sum(sizes[id(child)] for child in children)
+    if sizes[id(root)] > len(sizes) + LIMIT:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"aliases stand for more than {LIMIT} values", root.start_mark
+        )
+    return root
+
+
+def _children(node: Any) -> list[yaml.Node]:  # noqa: ANN401 - PyYAML has no type of its values
+    if isinstance(node, yaml.SequenceNode):
+        return list(node.value)
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return []

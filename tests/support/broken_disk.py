@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A disk that fails: system calls on some names end with EIO."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    import pytest
+
+
+def break_call(monkeypatch: pytest.MonkeyPatch, call: str, name: str) -> None:
+    """Have a function of `os` fail for paths that end with a name."""
+    real = getattr(os, call)
+
+    def failing(path: Any, *given: Any, **more: Any) -> Any:
+        if os.fspath(path).endswith(name):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return real(path, *given, **more)
+
+    monkeypatch.setattr(os, call, failing)

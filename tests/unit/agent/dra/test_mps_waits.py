@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What waits for the MPS control daemon of a claim, and what does not: with daemons that hang."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from nvct.agent.dra.devices import DRIVER, Device
+from nvct.errors import HostError
+from tests.unit.agent.device_plugin.fake_kubelet import until
+from tests.unit.agent.dra.test_prepare import CLAIM, Node, node, spec_of_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvct.agent.kubelet.dra_service import ClaimRef
+    from nvct.agent.mps.daemons import Daemon
+
+__all__ = ["node"]
+
+
+class StuckDaemons:
+    """Daemons that neither start nor end until they may."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.asked: list[str] = []
+        self.wanted: set[str] = set()
+
+    def want(self, daemons: Iterable[Daemon]) -> None:
+        self.wanted = {daemon.resource for daemon in daemons}
+
+    async def ensure(self, daemon: Daemon) -> None:
+        self.asked.append(f"start {daemon.resource}")
+        await self.may.wait()
+
+    async def release(self, daemon: Daemon) -> None:
+        self.asked.append(f"end {daemon.resource}")
+        await self.may.wait()
+
+
+def uuid_of(name: str) -> str:
+    """Return what NVML names as a UUID; MPS takes no other."""
+    return f"{name}-0000-4000-8000-{'0' * 19}"
+
+
+def renamed(one: Device) -> Device:
+    return replace(one, uuid=uuid_of(one.uuid), gpu=uuid_of(one.gpu))
+
+
+def shared_by_mps(node: Node, name: str, *devices: str) -> tuple[ClaimRef, StuckDaemons]:
+    node.preparer.devices = {name: renamed(one) for name, one in node.preparer.devices.items()}
+    spec = spec_of_all()
+    spec["devices"] = [{**one, "name": uuid_of(one["name"])} for one in spec["devices"]]
+    node.specs.update(spec)
+    claim = node.allocate(name, *devices)
+    found = node.api.objects[CLAIM.plural, "ns", name]
+    parameters = {
+        "apiVersion": "resource.nvidia.com/v1beta1",
+        "kind": "GpuConfig",
+        "sharing": {"strategy": "MPS"},
+    }
+    found["status"]["allocation"]["devices"]["config"] = [
+        {"opaque": {"driver": DRIVER, "parameters": parameters}}
+    ]
+    node.preparer.mps = daemons = StuckDaemons()  # type: ignore[assignment]
+    return claim, daemons
+
+
+def test_no_claim_waits_for_the_daemon_of_another(node: Node) -> None:
+    async def test() -> None:
+        stuck, daemons = shared_by_mps(node, "stuck", "gpu-0")
+        starts = asyncio.create_task(node.preparer.prepare(stuck))
+        await until(lambda: len(daemons.asked) == 1)
+
+        other = node.allocate("other", "gpu-1")
+        await asyncio.wait_for(node.preparer.prepare(other), 2)
+
+        same = node.allocate("same", "gpu-0")
+        with pytest.raises(HostError, match="is prepared for claim ns/stuck"):
+            await node.preparer.prepare(same)
+        assert node.files() == ["uid-other"]
+        daemons.may.set()
+        await starts
+        assert node.files() == ["uid-other", "uid-stuck"]
+
+        daemons.may.clear()
+        ends = asyncio.create_task(node.preparer.unprepare(stuck))
+        await until(lambda: len(daemons.asked) == 2)
+        node.delete(stuck)
+        follows = asyncio.create_task(node.preparer.prepare(same))
+        await asyncio.wait_for(node.preparer.unprepare(other), 2)
+        assert daemons.wanted == set()  # it would be started again
+        assert not follows.done()  # until the daemon of its GPU has ended
+        daemons.may.set()
+        await asyncio.gather(ends, follows)
+        assert node.files() == ["uid-same"]
+        assert list(node.journal.load()) == ["uid-same"]
+
+    asyncio.run(test())
+
+
+def test_a_claim_that_is_unprepared_while_its_daemon_starts_is_refused(node: Node) -> None:
+    async def test() -> None:
+        stuck, daemons = shared_by_mps(node, "stuck", "gpu-0")
+        starts = asyncio.create_task(node.preparer.prepare(stuck))
+        await until(lambda: len(daemons.asked) == 1)
+        node.journal.save({})  # by another agent
+        daemons.may.set()
+        with pytest.raises(HostError, match="was unprepared before it had its devices"):
+            await starts
+        assert node.files() == []
+
+    asyncio.run(test())

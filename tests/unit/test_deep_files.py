@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON of others that is nested without end is no bug of nvct's: each reader takes it for damaged."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.agent.device_plugin import engine_features
+from nvct.agent.labels import tegra
+from nvct.cli import explain
+from nvct.doctor import incumbent
+from nvct.doctor.host import kubelet
+from nvct.errors import NvctError
+from nvct.host import containers
+from nvct.installer import settings
+from nvct.sim import play, tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DEEP = '{"a":' * 100_000
+TOML = "a = " + "[" * 5000
+
+
+def test_a_hooks_file_names_no_program(tmp_path: Path) -> None:
+    (tmp_path / "hook.json").write_text(DEEP)
+    assert incumbent._program(str(tmp_path / "hook.json")) == ""
+
+
+def test_a_list_of_containers_has_no_names(tmp_path: Path) -> None:
+    (tmp_path / "containers.json").write_text(DEEP)
+    assert containers._podman_names(str(tmp_path / "containers.json")) == {}
+
+
+def test_it_is_no_checkpoint_of_a_kubelet(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").write_text(DEEP)
+    assert "is no checkpoint" in kubelet._resources(str(tmp_path / "checkpoint"), "")
+
+
+def test_a_text_to_explain_is_a_log() -> None:
+    assert explain._is_log(DEEP)
+
+
+def test_an_engine_does_not_tell_its_configuration() -> None:
+    told = engine_features._containerd("2.0.0", (2, 0), DEEP)
+    assert told == "containerd 2.0.0 does not tell its configuration"
+
+
+def test_the_probe_of_a_tegra_has_failed() -> None:
+    with pytest.raises(NvctError, match="its answer is malformed"):
+        tegra.of_probe(DEEP.encode())
+
+
+def test_a_simulated_node_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / tree.NODE_FILE).write_text(DEEP)
+    with pytest.raises(NvctError, match="is damaged"):
+        tree.load(tmp_path)
+
+
+def test_what_happens_to_a_simulated_node_is_no_toml(tmp_path: Path) -> None:
+    (tmp_path / "steps.toml").write_text(TOML)
+    with pytest.raises(NvctError, match="is no TOML"):
+        play.read(tmp_path / "steps.toml")
+
+
+def test_a_file_of_a_policy_is_no_toml(tmp_path: Path) -> None:
+    (tmp_path / "policy.toml").write_text(TOML)
+    with pytest.raises(NvctError, match="is not TOML"):
+        settings.read_policy(str(tmp_path / "policy.toml"))
