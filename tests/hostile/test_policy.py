@@ -368,7 +368,9 @@ def test_annotations_of_the_device_plugin_are_believed(lab: Lab) -> None:
 
 def test_the_documented_rules_for_kai(lab: Lab) -> None:
     """A namespace that they name may take GPUs by UUID; others, and images, get none."""
+    of_chart(lab)
     page = (RULES.parents[4] / "docs/policy.md").read_text()
+    page = page.replace("/var/lib/kubelet", str(lab.home / "kubelet"))
     block = page.partition("### Pods of KAI")[2].partition("```toml")[2].partition("```")[0]
     rules: list[dict[str, Any]] = [*tomlkit.parse(block).unwrap()["nvct"]["policy"]["rules"]]
 

@@ -117,15 +117,22 @@ class Case:
         """
         from nvct.container.request import kubelet_record  # few rules ask
 
-        uid = (
-            kubelet_record.pod_uid(self.origin.cgroup) if self.origin and self.is_kubelets else ""
-        )
+        uid = ""
+        if self.origin is not None and self.is_kubelets:
+            uid = kubelet_record.pod_uid(self.origin.cgroup)
+        if not uid or self.parse is None:
+            return "its cgroup is not that of a pod's container"
         name = self.annotations.get(CRIO_NAME, self.annotations.get(CONTAINERD_NAME))
-        if not uid or not isinstance(name, str):
-            return f"its {'name' if uid else 'cgroup'} is not that of a pod's container"
         try:
-            answer = kubelet_record.read(folder, uid, name)
-            self.given = self.parse(answer) if answer is not None and self.parse else None
+            answers = kubelet_record.read(folder, uid)
+            if isinstance(name, str):
+                self.given = self.parse(answers[name]) if name in answers else None
+                return ""
+            for answer in answers.values():  # Docker names no container
+                self.given = self.parse(answer)
+                if self.is_given:
+                    return ""
+            self.given = None
         except NvctError as error:
             self.given_error = error
         return ""

@@ -88,13 +88,12 @@ def pod_uid(cgroup: str) -> str:
     return ""
 
 
-def read(folder: str, uid: str, container: str) -> Answer | None:
-    """Return what a container was given, None if nothing.
+def read(folder: str, uid: str) -> dict[str, Answer]:
+    """Return what the containers of a pod were given, by their names.
 
     Args:
         folder: of the kubelet, /var/lib/kubelet.
         uid: of the pod.
-        container: its name in the pod.
 
     Raises:
         DocumentError: the record cannot be read.
@@ -105,7 +104,7 @@ def read(folder: str, uid: str, container: str) -> Answer | None:
         text = read_bytes(path, LIMIT).decode()
     except FileNotFoundError as error:
         if str(error.filename).endswith(FILE):
-            return None  # the kubelet has given no device to anybody
+            return {}  # the kubelet has given no device to anybody
         raise DocumentError(
             f"{folder}/{FOLDER} does not exist",
             hint="given-by-kubelet is the kubelet's --root-dir",
@@ -113,19 +112,19 @@ def read(folder: str, uid: str, container: str) -> Answer | None:
     except (OSError, UnicodeDecodeError) as error:
         raise DocumentError(f"{path} cannot be read: {error}") from error
     try:
-        return _answer(jsontext.parse(text, path), uid, container)
+        return _answers(jsontext.parse(text, path), uid)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise DocumentError(f"{path} is no checkpoint of a kubelet that nvct knows") from error
 
 
-def _answer(record: jsontext.Json, uid: str, container: str) -> Answer | None:
+def _answers(record: jsontext.Json, uid: str) -> dict[str, Answer]:
     document: Any = record
-    answer: Answer | None = None
+    answers: dict[str, Answer] = {}
     for entry in document["Data"]["PodDeviceEntries"] or ():
-        if entry["PodUID"] == uid and entry["ContainerName"] == container:
-            answer = answer or Answer()
+        if entry["PodUID"] == uid:
+            answer = answers.setdefault(entry["ContainerName"], Answer())
             answer.add(a2b_base64(entry["AllocResp"] or ""))
-    return answer
+    return answers
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:

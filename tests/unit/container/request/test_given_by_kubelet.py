@@ -107,6 +107,23 @@ def test_the_entries_of_others_do_not_count(
     assert "cgroup is not that of a pod" in str(rules_of(pod, config, GPU))
 
 
+def test_where_the_engine_names_no_container_those_of_the_pod_count(
+    pod: Container, config: Config, tmp_path: Path
+) -> None:
+    """Docker with cri-dockerd."""
+    pod.annotations = {}
+    write(
+        tmp_path,
+        Given(env={VISIBLE_DEVICES: "1"}, container="sidecar"),
+        Given(env={VISIBLE_DEVICES: GPU}),
+    )
+    assert ids(pod, config, visible(GPU)) == [GPU]
+    assert ids(pod, config, visible("1")) == ["1"]
+    assert ids(pod, config, visible("all")) is None
+    with pytest.raises(NotPermittedError):
+        pod.decide(config, visible(OTHER))
+
+
 def rules_of(container: Container, config: Config, value: str) -> list[str]:
     with pytest.raises(NotPermittedError):
         container.decide(config, visible(value))
