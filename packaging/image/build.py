@@ -72,7 +72,9 @@ PROGRAMS = {
                            ["/usr/bin/gpu-kubelet-plugin"], GPUS),
 }  # fmt: skip
 """By tag: what it does, its ENTRYPOINT and its variables."""
-LOADED = "import bcrypt, ssl, grpc.aio, lightkube.core.async_client, google.protobuf.descriptor_pool"
+LOADED = (
+    "import bcrypt, ssl, grpc.aio, lightkube.core.async_client, google.protobuf.descriptor_pool"
+)
 """What the agent loads of others' compiled modules."""
 
 
