@@ -72,9 +72,7 @@ PROGRAMS = {
                            ["/usr/bin/gpu-kubelet-plugin"], GPUS),
 }  # fmt: skip
 """By tag: what it does, its ENTRYPOINT and its variables."""
-LOADED = (
-    "import bcrypt, ssl, grpc.aio, lightkube.core.async_client, google.protobuf.descriptor_pool"
-)
+LOADED = "import bcrypt, ssl, grpc.aio, lightkube.core.async_client, google.protobuf.message"
 """What the agent loads of others' compiled modules."""
 
 

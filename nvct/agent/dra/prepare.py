@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 
 from nvct.agent.dra import claims, sharing
+from nvct.agent.dra.devices import Version
 from nvct.agent.dra.journal import Entry, Prepared, gpus_of, ref_of
 from nvct.agent.dra.specs import cdi_devices
 from nvct.agent.kubelet.dra_service import PreparedDevice
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 TASK = "dra"
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 """It becomes part of a file's name."""
+COMPLAINTS = 1000
+"""Claims whose last failure is kept, so that it is not logged again."""
 
 
 class Preparer:
@@ -79,6 +82,7 @@ class Preparer:
         self._specs = specs
         self._find = find
         self._log = log
+        self._complaints: dict[str, str] = {}
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
         """Make the devices of a claim ready, and return them.
@@ -93,13 +97,26 @@ class Preparer:
         except NvctError as error:
             self.failures += 1
             self._log.refused(TASK, f"{ref.namespace}/{ref.name}", error)
+            self._complain(ref, error)
             raise
+        self._complaints.pop(ref.uid, None)
         self.prepared += 1
         self.took_s += time.monotonic() - began
         return [
             PreparedDevice(e.requests, self._node, e.device, cdi_devices(claim, e))
             for e in claim.entries
         ]
+
+    def _complain(self, ref: ClaimRef, error: NvctError) -> None:
+        """Log why a claim cannot be prepared: once, as the kubelet asks again and again."""
+        if self._complaints.get(ref.uid) == error.message:
+            return
+        if len(self._complaints) >= COMPLAINTS:
+            self._complaints.clear()
+        self._complaints[ref.uid] = error.message
+        hint = f" ({error.hint})" if error.hint else ""
+        about = f"claim {ref.namespace}/{ref.name} cannot be prepared"
+        self._log.warning(f"{about}: {error.message}{hint}")
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """Undo `prepare`.
@@ -195,14 +212,15 @@ class Preparer:
             self._journal.save(known)
         try:
             await self._start(claim)
-            self._specs.write(await self._made(claim))
+            made = await self._made(claim)
+            self._specs.write(made)
         except NvctError:
             with contextlib.suppress(NvctError):  # the first error counts
                 await self._forget(claim.uid, known)
             raise
         known[claim.uid] = claim
         self._journal.save(known)
-        names = ", ".join(f"{e.device} ({e.uuid})" for e in claim.entries)
+        names = ", ".join(f"{e.device} ({e.uuid})" for e in made.entries)
         self._log.info(f"claim {claim.namespace}/{claim.name} ({claim.uid}) has {names}")
         self._log.decided(TASK, "given", f"{claim.namespace}/{claim.name}", asked=names)
 
@@ -276,8 +294,16 @@ class Preparer:
         ]
         return Prepared(
             namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries,
-            daemon=sharing.daemon(configs, ref.uid, used),
+            daemon=sharing.daemon(configs, ref.uid, used, self._compute()),
         )  # fmt: skip
+
+    def _compute(self) -> dict[str, str]:
+        """Return the CUDA compute capability of each GPU that tells it."""
+        return {
+            device.gpu: value.text
+            for device in self.devices.values()
+            if isinstance(value := device.attributes.get("cudaComputeCapability"), Version)
+        }
 
     def _entry(self, allocated: Allocated, known: Mapping[tuple[str, bool], Entry]) -> Entry:
         device = self.devices.get(allocated.device)
