@@ -39,7 +39,8 @@ WORDS = {"by": BY, "asks-for": ASKS_FOR}
 PATTERNS = ("devices", "namespaces", "cgroups")
 SWITCHES = ("kubernetes", "privileged")
 TEXTS = ("name", "reason")
-CONDITIONS = (*WORDS, *PATTERNS, *SWITCHES, "users", "annotations", "more-gpus-than")
+KUBELET = "given-by-kubelet"
+CONDITIONS = (*WORDS, *PATTERNS, *SWITCHES, KUBELET, "users", "annotations", "more-gpus-than")
 RULE_LIMIT = 1000
 TEXT_LIMIT = 120
 HINT_LIMIT = 70
@@ -123,6 +124,13 @@ def _condition(key: str, value: object, where: str) -> object:
         if not isinstance(value, bool):
             raise ConfigError(f"{where} is {value!r:.80}, not true or false", hint=CORRECT)
         return value
+    if key == KUBELET:
+        if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+            raise ConfigError(
+                f"{where} is {value!r:.80}, not the path of a folder",
+                hint="write the kubelet's folder, /var/lib/kubelet unless it has a --root-dir",
+            )
+        return value.rstrip("/")
     if key == "more-gpus-than":
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ConfigError(f"{where} is {value!r:.80}, not a number", hint="write 0 or more")

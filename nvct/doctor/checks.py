@@ -222,8 +222,9 @@ def _userns(node: Node) -> Part:
 
 
 def _kubelet(node: Node) -> Part:
-    state = node.nvml[1]
-    return kubelet.check(node.roots.proc, len(state.gpus) if state else 0, node.statuses)
+    state, inventory = node.nvml[1], node.driver[1]
+    gpus = len(state.gpus) if state else 0
+    return kubelet.check(node.roots.proc, gpus, node.statuses, inventory=inventory)
 
 
 def _images(node: Node) -> Part:
@@ -332,7 +333,7 @@ CHECKS = (
     ),
     Check("reload", "Do running containers keep their GPU?", _reload),
     Check("agent", "Does the agent offer the GPUs?", _agent),
-    Check("kubelet", "Can pods have all GPUs?", _kubelet),
+    Check("kubelet", "Can pods have all GPUs, and have they theirs?", _kubelet),
     Check(
         "container",
         "Has this container what it asks for?",

@@ -177,6 +177,11 @@ class Reason(Enum):
         "/var/lib/kubelet, and the processes of this host",
         "Start it, for example with `systemctl start kubelet`, and read `journalctl -u kubelet`.",
     )
+    PodDevicesDiffer = (
+        "Has each container the devices that the kubelet has given it?",
+        "the kubelet's checkpoint of its devices, and the device nodes of containers' processes",
+        "Start the pod again with `runtimeClassName: nvidia`, or use another list strategy.",
+    )
     PodsWaitInInit = (
         "Are driver and toolkit reported as ready to the pods that wait for them?",
         "the status files in /run/nvidia/validations",

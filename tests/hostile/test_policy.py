@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import tomlkit
 
+from tests.support import kubelet_records
 from tests.support.host_tree import BUSES, HostTree
-from tests.support.policy_lab import HOSTS, cap, decided, nodes, part, refusal
+from tests.support.kubelet_records import Given
+from tests.support.policy_lab import HOSTS, cap, decided, nodes, part, refusal, requested
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -255,10 +257,16 @@ def test_the_default_kind_does_not_bypass_a_rule(lab: Lab, tmp_path: Path) -> No
     assert decided(lab, DENIED, mode="cdi", default_kind="example.com/other") == "allow"
 
 
-CHART = Path(__file__).parents[2] / "packaging/helm/nvct/policy"
+RULES = Path(__file__).parents[2] / "packaging/helm/nvct/policy/pods.toml"
 MODES = {"nvidia": "auto", "nvidia-cdi": "cdi", "nvidia-legacy": "legacy"}
 """What the chart's runtimes do, by RuntimeClass."""
-IN_POD = {"cgroupsPath": "kubepods-besteffort-pod1.slice:cri-containerd:1"}
+IN_POD = {
+    "cgroupsPath": f"kubepods-besteffort-pod{kubelet_records.UID.replace('-', '_')}.slice:cri-containerd:1"
+}
+NAMES = {
+    "io.kubernetes.cri.container-name": kubelet_records.CONTAINER,
+    "io.kubernetes.container.name": kubelet_records.CONTAINER,
+}
 IGNORED = ("all", "0", "0,1", f"{UUID},all", "none", "nvidia.com/gpu=0", "nvidia.com/gpu=all")
 """Values that an image can have without knowing the node."""
 NAMED = (
@@ -278,11 +286,19 @@ MOUNTS: dict[str, list[dict[str, str]]] = {
 }
 
 
-def of_chart(*names: str) -> list[dict[str, Any]]:
-    """Return rules that the chart installs."""
-    text = "".join((CHART / f"{name}.toml").read_text() for name in names)
+def of_chart(lab: Lab, *given: Given) -> list[dict[str, Any]]:
+    """Return the rules that the chart installs, where a kubelet has given something to pods."""
+    kubelet = lab.home / "kubelet"
+    kubelet.mkdir(exist_ok=True)
+    kubelet_records.write(kubelet, *given)
+    text = RULES.read_text().replace("/var/lib/kubelet", str(kubelet))
     rules: list[dict[str, Any]] = [*tomlkit.parse(text).unwrap()["nvct"]["policy"]["rules"]]
     return rules
+
+
+OTHER_POD = Given(env={V[:-1]: UUID}, uid=kubelet_records.UID.replace("ac09", "0000"))
+OTHER_CONTAINER = Given(env={V[:-1]: UUID}, container="sidecar")
+BY_ENGINE = Given(cdi=[f"k8s.device-plugin.nvidia.com/gpu={HostTree.uuid(1)}"])
 
 
 @pytest.mark.parametrize("mounts", MOUNTS)
@@ -292,11 +308,16 @@ def test_no_pod_gets_a_gpu_that_it_did_not_request(
     runtime_class: str, asking: str, mounts: str, lab: Lab
 ) -> None:
     """RuntimeClass, variable, annotation and mount, by the rules that the chart has by default."""
-    rules = of_chart("variables", "annotations")
+    rules = of_chart(lab, OTHER_POD, OTHER_CONTAINER, BY_ENGINE)
     values = ["", *IGNORED, *NAMED, UUID.upper(), f"MIG-{MIG_GPU}/1/0", f"0000:{BUSES[0]}:00.0"]
     variables = [*([V + value] for value in values), ["CUDA_VERSION=9"]]
     for env in variables:
-        lab.asks(*env, annotations={**POD, **ASKING[asking]}, mounts=MOUNTS[mounts], linux=IN_POD)
+        lab.asks(
+            *env,
+            annotations={**POD, **NAMES, **ASKING[asking]},
+            mounts=MOUNTS[mounts],
+            linux=IN_POD,
+        )
         outcome = decided(lab, *rules, mode=MODES[runtime_class])
         assert outcome in REFUSED, (env, outcome)
 
@@ -305,40 +326,51 @@ def test_no_pod_gets_a_gpu_that_it_did_not_request(
 def test_what_an_image_may_say_is_ignored_and_a_named_gpu_fails_the_pod(
     runtime_class: str, lab: Lab
 ) -> None:
-    def outcomes(value: str, *names: str) -> str:
-        lab.asks(V + value, annotations=POD, linux=IN_POD)
-        return decided(lab, *of_chart(*names), mode=MODES[runtime_class])
+    rules = of_chart(lab, OTHER_POD)
+    for value in (*IGNORED, *NAMED):
+        lab.asks(V + value, annotations={**POD, **NAMES}, linux=IN_POD)
+        outcome = decided(lab, *rules, mode=MODES[runtime_class])
+        assert outcome in (REFUSED[:4] if value in NAMED else ("nothing",)), value
+        assert outcome == "deny" or value != UUID
 
-    for value in IGNORED:
-        assert outcomes(value, "variables", "annotations") == "nothing", value
-    for value in NAMED:
-        assert outcomes(value, "variables", "annotations") in REFUSED[:4], value
-    assert outcomes(UUID, "variables", "annotations") == "deny"
-    assert outcomes(UUID, "images") == "allow", "where variables must be believed"
-    assert outcomes("all", "images") == "nothing"
+
+@pytest.mark.parametrize("runtime_class", ["nvidia", "nvidia-legacy"])
+def test_nothing_adds_to_what_the_kubelet_has_given(runtime_class: str, lab: Lab) -> None:
+    """GPU 1, by variable: no other variable, annotation or mount gets another one."""
+    given = HostTree.uuid(1)
+    rules = of_chart(lab, OTHER_POD, Given(env={V[:-1]: given}))
+    lab.asks(V + given, annotations={**POD, **NAMES}, linux=IN_POD)
+    assert requested(lab, *rules, mode=MODES[runtime_class]) == [given]
+    for value in ("", *IGNORED, *NAMED, f"{given},{UUID}"):
+        for asking in ASKING.values():
+            lab.asks(V + value, annotations={**POD, **NAMES, **asking}, linux=IN_POD)
+            ids = requested(lab, *rules, mode=MODES[runtime_class])
+            assert ids in (None, [given]), (value, asking)
 
 
 def test_the_charts_rules_leave_containers_without_a_pod_alone(lab: Lab) -> None:
     lab.asks(V + UUID, linux={"cgroupsPath": "/docker/x"})
-    assert decided(lab, *of_chart("variables", "annotations")) == "allow"
+    assert decided(lab, *of_chart(lab)) == "allow"
 
 
 def test_the_refusal_says_what_to_do(lab: Lab) -> None:
     lab.asks(V + UUID, annotations=POD, linux=IN_POD)
-    error = refusal(lab, *of_chart("variables", "annotations"))
+    error = refusal(lab, *of_chart(lab))
     assert error.message == f"policy rule 'pods ask Kubernetes for GPUs' denies {V[:-1]}='{UUID}'"
-    assert error.hint == "remove the variable, and request nvidia.com/gpu or a claim"
+    assert error.hint == "remove it from the pod, and request nvidia.com/gpu or a claim"
 
 
-def test_annotations_are_believed_where_the_device_plugin_gives_them(lab: Lab) -> None:
-    lab.asks(annotations={**POD, **ASKING["plugin"]}, linux=IN_POD)
-    assert decided(lab, *of_chart("variables")) == "allow"
-    assert decided(lab, *of_chart("variables", "annotations")) == "nothing"
+def test_annotations_of_the_device_plugin_are_believed(lab: Lab) -> None:
+    lab.asks(annotations={**POD, **NAMES, **ASKING["plugin"]}, linux=IN_POD)
+    assert decided(lab, *of_chart(lab)) == "nothing"
+    assert decided(lab, *of_chart(lab, Given(annotations=ASKING["plugin"]))) == "allow"
 
 
 def test_the_documented_rules_for_kai(lab: Lab) -> None:
     """A namespace that they name may take GPUs by UUID; others, and images, get none."""
-    page = (CHART.parents[3] / "docs/policy.md").read_text()
+    of_chart(lab)
+    page = (RULES.parents[4] / "docs/policy.md").read_text()
+    page = page.replace("/var/lib/kubelet", str(lab.home / "kubelet"))
     block = page.partition("### Pods of KAI")[2].partition("```toml")[2].partition("```")[0]
     rules: list[dict[str, Any]] = [*tomlkit.parse(block).unwrap()["nvct"]["policy"]["rules"]]
 

@@ -25,7 +25,7 @@ from tests.kubernetes.pods import Pod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.engines.box import Box
     from tests.kubernetes.node import ClusterNode
@@ -92,7 +92,13 @@ def prepare(cluster: Cluster, *flags: str) -> None:
 
 
 @contextlib.contextmanager
-def plugin(cluster: Cluster, *flags: str, name: str = PLUGIN, config: str = "") -> Iterator[str]:
+def plugin(
+    cluster: Cluster,
+    *flags: str,
+    name: str = PLUGIN,
+    config: str = "",
+    mounts: Mapping[str, str] = MOUNTS,
+) -> Iterator[str]:
     """Run the plugin in a pod until it has registered; yield the pod's name."""
     if config:
         cluster.box.write(f"{FOLDER}/{name}.yaml", config)
@@ -101,18 +107,18 @@ def plugin(cluster: Cluster, *flags: str, name: str = PLUGIN, config: str = "") 
         f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.device_plugin.main",
         f"--nvidia-driver-root={DRIVER_ROOT}", f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk", *flags,
     ]  # fmt: skip
-    names = {path: f"volume-{number}" for number, path in enumerate(MOUNTS)}
+    names = {path: f"volume-{number}" for number, path in enumerate(mounts)}
     pod = Pod(
         script=f"exec {' '.join(words)}",
         container={
             "securityContext": {"privileged": True},
-            "volumeMounts": [{"name": names[path], "mountPath": path} for path in MOUNTS],
+            "volumeMounts": [{"name": names[path], "mountPath": path} for path in mounts],
         },
         spec={
             "restartPolicy": "Always",
             "volumes": [
                 {"name": names[path], "hostPath": {"path": source}}
-                for path, source in MOUNTS.items()
+                for path, source in mounts.items()
             ],
         },
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart's rules about who gets GPUs: by which values they are installed, and what its notes say."""
+"""The chart's rules about who gets GPUs; values that the rules and the device plugin's strategy need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import pytest
 
 from nvct.agent.config_file import resolve
 from nvct.agent.device_plugin.options import TABLE
-from tests.kubernetes.test_chart_values import CHART, MATRIX, agent_of, env_of, notes, pod_of
+from nvct.config.load import from_toml
+from tests.kubernetes.test_chart_values import CHART, MATRIX, agent_of, env_of, helm, notes, pod_of
 from tests.kubernetes.test_chart_values import rendered as rendered_with
 
 TYPE_CHECKING = False
@@ -17,12 +18,20 @@ if TYPE_CHECKING:
     from typing import Any
 
 pytestmark = pytest.mark.slow
-IMAGES, VARIABLES, ANNOTATIONS = (
-    (CHART / f"policy/{name}.toml").read_text() for name in ("images", "variables", "annotations")
-)
-ALL_OF_THEM = f"{VARIABLES}\n{ANNOTATIONS}"
-OPEN = "A pod that names a GPU's UUID in NVIDIA_VISIBLE_DEVICES, and the RuntimeClass nvidia, gets that"
+RULES = (CHART / "policy/pods.toml").read_text()
+OLDER = """[[nvct.policy.rules]]
+name = "images do not ask for GPUs in pods"
+kubernetes = true
+by = ["image-env"]
+then = "ignore"
+"""
+OPEN = "may get that GPU without a request"
 FAILS = "A pod that names a GPU in NVIDIA_VISIBLE_DEVICES fails"
+BY_CLASS = "and runtimeClassName: nvidia"
+DEFAULT, MOUNTS, ENV = (
+    "NVIDIA_RUNTIME_SET_AS_DEFAULT", "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS",
+    "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED",
+)  # fmt: skip
 
 
 def by_env(section: str, value: str | None, name: str = "DEVICE_LIST_STRATEGY") -> dict[str, Any]:
@@ -30,32 +39,29 @@ def by_env(section: str, value: str | None, name: str = "DEVICE_LIST_STRATEGY") 
     return {section: {"env": [{"name": name, **(entry if value is None else {"value": value})}]}}
 
 
-BELIEVING: dict[str, Mapping[str, Any]] = {
+BY_RUNTIME: dict[str, Mapping[str, Any]] = {
     "without cdi": {"cdi": {"enabled": False}},
     "by value": {"deviceListStrategy": "envvar"},
-    "one of two": {"deviceListStrategy": ["cdi-cri", "envvar"]},
+    "index": {"deviceListStrategy": "envvar", "deviceIDStrategy": "index"},
+    "mounts": {"deviceListStrategy": ["volume-mounts", "envvar"]},
     "chosen on the node": {"deviceListStrategy": "auto"},
     "agent.env": by_env("agent", "envvar"),
-    "devicePlugin.env": by_env("devicePlugin", "cdi-cri, envvar"),
+    "devicePlugin.env": by_env("devicePlugin", "volume-mounts, envvar"),
     "from elsewhere": by_env("devicePlugin", None),
     "empty": by_env("devicePlugin", ""),
-    "another plugin": {"devicePlugin": {"enabled": False}},
-    "other tasks": by_env("agent", "labels,exporter", name="NVCT_AGENT_TASKS"),
     "by label": {
         "dra": {"enabled": True, "unlabeledNodes": "dra"}, "deviceListStrategy": "envvar",
     },
 }  # fmt: skip
-"""Values with which the variable of a pod may be what a device plugin has given."""
-NOT_BELIEVING: dict[str, tuple[Mapping[str, Any], str]] = {
-    "defaults": ({}, ALL_OF_THEM),
-    "dra": ({**MATRIX["dra"], "deviceListStrategy": "envvar"}, ALL_OF_THEM),
-    "dra alone": ({**MATRIX["dra"], "devicePlugin": {"enabled": False}}, ALL_OF_THEM),
-    "env last": (
-        {"deviceListStrategy": "envvar", **by_env("devicePlugin", "cdi-cri")}, ALL_OF_THEM,
-    ),
-    "mounts": ({"deviceListStrategy": "volume-mounts"}, ALL_OF_THEM),
-    "annotations": ({"deviceListStrategy": ["cdi-cri", "cdi-annotations"]}, VARIABLES),
-}  # fmt: skip
+"""Values with which a pod may have its GPUs from nvct's runtime alone."""
+BY_ENGINE: dict[str, Mapping[str, Any]] = {
+    "defaults": {},
+    "dra": {**MATRIX["dra"], "deviceListStrategy": "envvar"},
+    "another plugin": {"devicePlugin": {"enabled": False}},
+    "env last": {"deviceListStrategy": "envvar", **by_env("devicePlugin", "cdi-cri")},
+    "one of two": {"deviceListStrategy": ["cdi-cri", "envvar"]},
+    "annotations": {"deviceListStrategy": "cdi-annotations"},
+}
 
 
 def rules_of(values: Mapping[str, Any]) -> str | None:
@@ -67,23 +73,57 @@ def rules_of(values: Mapping[str, Any]) -> str | None:
     return found["data"]["policy.toml"] if found else None
 
 
-@pytest.mark.parametrize("values", BELIEVING.values(), ids=BELIEVING)
-def test_where_a_plugin_may_give_variables_only_those_of_images_are_ignored(
-    values: Mapping[str, Any],
-) -> None:
-    assert rules_of(values) == IMAGES
-    said = notes(values)
-    assert f"{OPEN} GPU without a request, because " in said
-    assert FAILS not in said
+def installer_of(values: Mapping[str, Any]) -> dict[str, str]:
+    (installer,) = pod_of(rendered_with(values))["initContainers"]
+    return env_of(installer)
 
 
-@pytest.mark.parametrize(("values", "rules"), NOT_BELIEVING.values(), ids=NOT_BELIEVING)
-def test_elsewhere_a_pod_that_names_a_gpu_fails(values: Mapping[str, Any], rules: str) -> None:
-    assert rules_of(values) == rules
+@pytest.mark.parametrize("values", BY_RUNTIME.values(), ids=BY_RUNTIME)
+def test_the_runtime_that_gives_gpus_is_the_default_one(values: Mapping[str, Any]) -> None:
+    """Else a pod without a RuntimeClass would have none of the GPUs that it requested."""
+    assert installer_of(values)[DEFAULT] == "true"
+    assert BY_CLASS not in notes(values)
+    for toolkit in ({"setAsDefault": False}, {"policy": ""}):
+        changed = {**values, "toolkit": toolkit}
+        assert installer_of(changed)[DEFAULT] == "false"
+        assert BY_CLASS in notes(changed)
+
+
+@pytest.mark.parametrize("values", BY_ENGINE.values(), ids=BY_ENGINE)
+def test_where_the_engine_gives_gpus_its_default_runtime_stays(values: Mapping[str, Any]) -> None:
+    assert installer_of(values)[DEFAULT] == "false"
+    assert BY_CLASS not in notes(values)
+
+
+@pytest.mark.parametrize("name", [*BY_RUNTIME, *BY_ENGINE])
+def test_the_rules_are_the_same_for_each_strategy(name: str) -> None:
+    values = {**BY_RUNTIME, **BY_ENGINE}[name]
+    kubelet = values.get("hostPaths", {}).get("kubelet", "/var/lib/kubelet")
+    assert rules_of(values) == RULES.replace("/var/lib/kubelet", kubelet)
     said = notes(values)
     assert FAILS in said
     assert OPEN not in said
-    assert ("With CRI-O, a pod that names a GPU in an annotation" in said) is (rules == VARIABLES)
+
+
+def test_the_rules_are_ones_that_the_runtime_reads() -> None:
+    rules = from_toml(RULES.encode(), "/c").policy
+    outcomes = [rule.partition('"then": "')[2].partition('"')[0] for rule in rules]
+    assert outcomes == ["allow", "ignore", "ignore", "deny"]
+
+
+def test_the_runtime_accepts_what_the_strategy_gives() -> None:
+    assert installer_of({"deviceListStrategy": "volume-mounts"})[MOUNTS] == "true"
+    assert MOUNTS not in installer_of({"deviceListStrategy": "envvar"})
+    refused = {("envvar", ENV), ("auto", ENV), ("volume-mounts", MOUNTS)}
+    for strategy, variable in [*refused, ("volume-mounts", ENV), ("cdi-cri", ENV)]:
+        toolkit = {"env": [{"name": variable, "value": "false"}]}
+        done = helm(
+            "template", str(CHART), values={"deviceListStrategy": strategy, "toolkit": toolkit}
+        )
+        sentence = f"toolkit.env: {variable}=false keeps from pods what the device list strategy"
+        assert (f"{sentence} {strategy} gives them" in done.stderr) is (
+            (strategy, variable) in refused
+        ), done.stderr
 
 
 def test_a_config_file_cannot_change_the_strategy(tmp_path: Path) -> None:
@@ -108,9 +148,8 @@ def test_a_policy_of_ones_own_stays_as_it_is() -> None:
 
 def test_the_notes_name_the_rule_of_an_older_chart() -> None:
     """`helm upgrade --reuse-values` keeps it."""
-    said = notes({"toolkit": {"policy": IMAGES}})
-    assert (
-        f"{OPEN} GPU without a request: toolkit.policy is the default of an older chart." in said
-    )
+    said = notes({"toolkit": {"policy": OLDER}})
+    assert OPEN in said
+    assert "toolkit.policy is the default of an older chart" in said
     assert "toolkit.policy=auto" in said
-    assert OPEN not in notes({"toolkit": {"policy": IMAGES, "enabled": False}})
+    assert OPEN not in notes({"toolkit": {"policy": OLDER, "enabled": False}})

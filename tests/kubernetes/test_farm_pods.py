@@ -56,6 +56,8 @@ def test_pods_of_crio_get_the_driver_as_the_published_view(
 ) -> None:
     publish(configured)
     with plugin_on_host(configured, f"--device-list-strategy={strategy}"):
+        log_of_plugin = (configured.box.work / LOG).read_text()
+        assert f"by one view, as in {PUBLISHED}" in log_of_plugin
         pods_have_the_view(configured)
 
 
@@ -77,7 +79,6 @@ def plugin_on_host(cluster: Cluster, *flags: str) -> Iterator[None]:
     output = cluster.box.work / LOG
     try:
         assert wait(lambda: REGISTERED in output.read_text(), TIMEOUT_S), output.read_text()
-        assert f"by one view, as in {PUBLISHED}" in output.read_text()
         yield
     finally:
         cluster.box.call("pkill", "-f", "device_plugin.main")

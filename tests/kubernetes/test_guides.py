@@ -54,6 +54,11 @@ ALL = {"NVIDIA_VISIBLE_DEVICES": "all"}
 """As CUDA's images have it."""
 POLICY = """
 [[nvct.policy.rules]]
+name = "the kubelet gives GPUs to pods"
+given-by-kubelet = "/var/lib/kubelet"
+then = "allow"
+
+[[nvct.policy.rules]]
 name = "images do not ask for GPUs in pods"
 kubernetes = true
 by = ["image-env"]
@@ -151,7 +156,7 @@ def test_d_and_e_a_pod_that_asks_for_nothing_sees_all(node: Cluster) -> None:
 
 def test_d_and_e_a_rule_of_the_policy_changes_that(node: Cluster) -> None:
     config = node.box.read(CONFIG)
-    with created(node, manifest()):
+    with created(node, manifest(("--device-id-strategy=index",))):
         node.box.write(CONFIG, config + POLICY)
         try:
             nothing = run(

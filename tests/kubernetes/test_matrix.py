@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods on a real kubelet see exactly the devices that it gave them: each strategy, each kind of device.
+"""Pods on a real kubelet see exactly the devices that it gave them: each way, each kind of device.
 
-The kubelet's checkpoint says which it gave.
+The kubelet's checkpoint says which it gave. Without NVCT_TESTS_PROFILE=full, a few cells of the matrix.
 """
 
 from __future__ import annotations
@@ -9,26 +9,30 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
 import random
 import re
 import time
-from dataclasses import dataclass
 
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU, SEPARATOR
-from nvct.agent.device_plugin.settings import FOLDER, STRATEGIES
-from tests.engines.releases import of_release
+from nvct.agent.device_plugin.settings import FOLDER, ID_STRATEGIES, STRATEGIES
+from tests.engines.box import PROGRAMS
+from tests.engines.daemons import SPEC
+from tests.engines.engines import CONFIG
+from tests.engines.releases import FULL, of_release
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.device_plugin import (
     GPUS,
     LIST,
+    MANIFESTS,
+    MOUNTS,
     PLUGIN,
     TIMEOUT_S,
     asks,
     log,
     plugin,
+    prepare,
     smi,
     state,
 )
@@ -36,7 +40,7 @@ from tests.kubernetes.listed import kubelet
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from tests.kubernetes.cluster import Cluster
 
@@ -46,99 +50,115 @@ pytestmark = [
 ]
 UUID = re.compile(r"UUID: (\S+)\)")
 CHECKPOINT = f"{FOLDER}/kubelet_internal_checkpoint"
-SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
-CROWD = 100 if os.environ.get("NVCT_TESTS_PROFILE") == "full" else 16
+SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-2g.20gb.shared"
+CROWD = 100 if FULL else 16
 """Pods."""
 STAYS = f"cut -d' ' -f1 /proc/uptime; {LIST}; echo listed; sleep 600"
-SHARED = f"{GPU}.shared"
-SHARING = f"sharing: {{timeSlicing: {{renameByDefault: true, resources: [{{name: {GPU}, replicas: 2}}]}}}}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """A kind of devices.
-
-    Attributes:
-        profiles: of the MIG instances that are made, by GPU.
-        flags, config: of the plugin.
-        offers: what the kubelet then has, by resource.
-        rounds: what pods ask for, those of a round at the same time.
-    """
-
-    profiles: dict[int, Sequence[str]]
-    flags: tuple[str, ...] = ()
-    config: str = ""
-    offers: dict[str, int]
-    rounds: Sequence[Sequence[tuple[str, int]]]
-
-
-KINDS = {
-    "full": Kind(profiles={}, offers={GPU: GPUS}, rounds=[[(GPU, 1), (GPU, 2)], [(GPU, 8)]]),
-    "mig-single": Kind(
-        profiles={gpu: ["3g.40gb", "3g.40gb"] for gpu in range(GPUS)},
-        flags=("--mig-strategy=single",),
-        offers={GPU: 2 * GPUS},
-        rounds=[[(GPU, 1), (GPU, 2), (GPU, 8)]],
-    ),
-    "mig-mixed": Kind(
-        profiles={0: ["1g.10gb"] * 3, 1: ["3g.40gb", "1g.10gb"]},
-        flags=("--mig-strategy=mixed",),
-        offers={GPU: GPUS - 2, SMALL: 4, LARGE: 1},
-        rounds=[[(SMALL, 1), (SMALL, 2), (LARGE, 1), (GPU, 2), (GPU, 4)]],
-    ),
-    "shared": Kind(
-        profiles={},
-        config=SHARING,
-        offers={SHARED: 2 * GPUS},
-        rounds=[[(SHARED, count) for count in (1, 2, 8)]],
-    ),
+PROFILES = {0: ["1g.10gb"] * 6, 1: ["2g.20gb"] * 3}
+"""The MIG instances that are made, by GPU."""
+SHARING = (
+    "sharing: {timeSlicing: {renameByDefault: true, resources:"
+    " [{name: nvidia.com/mig-2g.20gb, replicas: 2}]}}"
+)
+OFFERS = {GPU: 6, SMALL: 6, LARGE: 6}
+"""Whole GPUs, MIG devices, and shared ones."""
+PLAIN = "plain"
+"""A RuntimeClass of the engine's own runtime: that of a pod without one, unless nvidia is the default."""
+COUNTS = {"": 1, "nvidia": 2, "nvidia-cdi": 1, "nvidia-legacy": 1, PLAIN: 1}
+"""How many devices a pod asks for, by its RuntimeClass."""
+BY_ENGINE = ("cdi-annotations", "cdi-cri")
+RULES = (MANIFESTS.parent / "helm/nvct/policy/pods.toml").read_text()
+POLICIES = {
+    "no-rules": ("", {}),
+    "rules": (RULES, {}),
+    "all": (RULES, {"NVIDIA_VISIBLE_DEVICES": "all"}),
 }
+"""Rules of the policy, and variables of the pods' authors."""
+CELLS = [
+    (strategy, ids, policy)
+    for strategy in (*STRATEGIES, "envvar,cdi-cri")
+    for ids in ID_STRATEGIES
+    for policy in POLICIES
+]
+SHORT = [("envvar", "index", "rules"), ("envvar", "index", "all"), ("auto", "uuid", "rules")]
 
 
 @pytest.fixture(scope="module")
-def kind(node: Cluster, request: pytest.FixtureRequest) -> Iterator[Kind]:
-    """Yield a kind whose MIG instances exist."""
-    wanted = KINDS[request.param]
+def node(cluster: Cluster) -> Cluster:
+    """Return a cluster whose default runtime is nvidia; its node has MIG devices as well."""
+    prepare(cluster, "--set-as-default")
+    plain = {"metadata": {"name": PLAIN}, "handler": "runc"}
+    cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", plain)
+    return cluster
+
+
+@pytest.fixture(scope="module")
+def divided(node: Cluster) -> Iterator[Cluster]:
+    """Yield the cluster with MIG devices."""
     try:
-        for gpu, profiles in wanted.profiles.items():
+        for gpu, profiles in PROFILES.items():
             smi(node, "-i", str(gpu), "-mig", "1")
             smi(node, "mig", "-i", str(gpu), "-cgi", ",".join(profiles), "-C")
-        yield wanted
+        hook = f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook"  # for the runtime nvidia-cdi
+        done = node.box.call("nvidia-ctk", "cdi", "generate", f"--output={SPEC}", hook)
+        assert done.returncode == 0, done
+        yield node
     finally:
-        for gpu in wanted.profiles:
+        for gpu in PROFILES:
             smi(node, "mig", "-i", str(gpu), "-dci")
             smi(node, "mig", "-i", str(gpu), "-dgi")
             smi(node, "-i", str(gpu), "-mig", "0")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("kind", KINDS, indirect=True)
+@pytest.mark.parametrize(("strategy", "ids", "policy"), CELLS if FULL else SHORT)
 def test_pods_see_exactly_the_devices_that_they_were_given(
-    strategy: str, kind: Kind, node: Cluster
+    strategy: str, ids: str, policy: str, divided: Cluster
 ) -> None:
-    flags = (f"--device-list-strategy={strategy}", *kind.flags)
-    with plugin(node, *flags, config=kind.config):
-        assert wait(lambda: offers(node, kind) == kind.offers, TIMEOUT_S), state(node, "plugin")
-        for asked in kind.rounds:
-            pods = [f"asks-{number}" for number in range(len(asked))]
-            with contextlib.ExitStack() as stack:
-                for pod, (name, count) in zip(pods, asked, strict=True):
-                    stack.callback(delete, node, pod)
-                    node.api.create(PODS, asks(count, STAYS, name).manifest(pod))
-                for pod in pods:
-                    until_listed(node, pod)
-                given = {pod: devices(node, pod) for pod in pods}
-                seen = {pod: listed(node, pod) for pod in pods}
-            every = [id_ for ids in given.values() for id_ in ids]
-            assert len(set(every)) == len(every) == sum(count for _, count in asked), given
-            for pod, ids in given.items():
-                assert seen[pod] == {id_.partition(SEPARATOR)[0] for id_ in ids}, (given, seen)
+    """Whole GPUs, MIG devices and shared ones, with each RuntimeClass and without one."""
+    flags = (f"--device-list-strategy={strategy}", f"--device-id-strategy={ids}")
+    mounts = {**MOUNTS, "/run/containerd": "/run/containerd"}  # for auto
+    rules, env = POLICIES[policy]
+    with (
+        configured(divided, rules),
+        plugin(divided, *flags, "--mig-strategy=mixed", config=SHARING, mounts=mounts),
+    ):
+        assert wait(lambda: offers(divided) == OFFERS, TIMEOUT_S), state(divided, PLUGIN)
+        by_engine = not {*BY_ENGINE, "auto"}.isdisjoint(strategy.split(","))
+        with contextlib.ExitStack() as stack:
+            pods = []
+            for number, (name, runtime_class) in enumerate(itertools.product(OFFERS, COUNTS)):
+                if runtime_class != PLAIN or by_engine:
+                    pod = asks(COUNTS[runtime_class], STAYS, name, runtime_class, env=env)
+                    pods.append(f"asks-{number}")
+                    stack.callback(delete, divided, pods[-1])
+                    divided.api.create(PODS, pod.manifest(pods[-1]))
+            for name in pods:
+                until_listed(divided, name)
+            given = {name: devices(divided, name) for name in pods}
+            seen = {name: listed(divided, name) for name in pods}
+        every = [id_ for ids in given.values() for id_ in ids]
+        assert len(set(every)) == len(every) == sum(COUNTS.values()) * 3 - 3 * (not by_engine)
+        wrong = {
+            name: (ids, seen[name])
+            for name, ids in given.items()
+            if seen[name] != {id_.partition(SEPARATOR)[0] for id_ in ids}
+        }
+        assert not wrong, wrong
 
 
-@pytest.mark.parametrize("kind", ["full"], indirect=True)
-def test_a_crowd_that_is_started_and_deleted_in_random_order(kind: Kind, node: Cluster) -> None:
+@contextlib.contextmanager
+def configured(node: Cluster, rules: str) -> Iterator[None]:
+    """Add rules of the policy to config.toml for a while."""
+    before = node.box.read(CONFIG)
+    node.box.write(CONFIG, f"{before}\n{rules}")
+    try:
+        yield
+    finally:
+        node.box.write(CONFIG, before)
+
+
+def test_a_crowd_that_is_started_and_deleted_in_random_order(node: Cluster) -> None:
     """No GPU is given to a pod before another one that has it is deleted."""
-    assert kind is KINDS["full"], "strategy none offers GPUs in MIG mode as well"
     chance = random.Random(1)
     waiting = [f"crowd-{number}" for number in range(CROWD)]
     alive: dict[str, int] = {}
@@ -169,9 +189,9 @@ def test_a_crowd_that_is_started_and_deleted_in_random_order(kind: Kind, node: C
         assert all(before[1] <= after[0] + 0.01 for before, after in pairs), ordered
 
 
-def offers(node: Cluster, kind: Kind) -> dict[str, int | None]:
-    """Return how many devices of a kind's resources the kubelet has."""
-    return {name: kubelet(node, name) for name in kind.offers}
+def offers(node: Cluster) -> dict[str, int | None]:
+    """Return how many devices of each resource the kubelet has."""
+    return {name: kubelet(node, name) for name in OFFERS}
 
 
 def until_listed(node: Cluster, pod: str) -> None:

@@ -89,6 +89,13 @@ def decided(lab: Lab, *rules: dict[str, object], default: str = "allow", **value
     return "nothing" if decision.request is None else "allow"
 
 
+def requested(lab: Lab, *rules: dict[str, object], **values: object) -> list[str] | None:
+    """Return the devices that the lab's container gets; None if it is refused, or gets none."""
+    decision = _decision(lab, *rules, default="allow", **values)
+    is_refused = decision.error is not None or decision.request is None
+    return None if is_refused or decision.request is None else decision.request.ids
+
+
 def refusal(lab: Lab, *rules: dict[str, object]) -> NvctError:
     """Return why the lab's container is refused."""
     error = _decision(lab, *rules, default="allow").error

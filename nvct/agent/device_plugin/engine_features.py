@@ -16,6 +16,9 @@ from nvct.host.roots import join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
     from nvct.agent.device_plugin.settings import Settings
     from nvct.oci.jsontext import Json
 
@@ -25,6 +28,7 @@ SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
 NUMBERS = re.compile(r"v?(\d+)\.(\d+)")
 FIRST_CRIO = (1, 28)
 """From then on it takes CDI names, and annotations longer."""
+NVIDIA_RUNTIME = "nvidia-container-runtime"
 CDI_SINCE, CDI_ON_SINCE = (1, 7), (2, 0)
 """containerd: the first version with CDI, and the first one with CDI unless it is off."""
 
@@ -60,7 +64,7 @@ def features(answers: Json) -> Engine | str:
 def _containerd(version: str, known: tuple[int, int], text: str) -> Engine | str:
     name = f"{CONTAINERD} {version}"
     if known < CDI_SINCE:
-        return _engine(name, takes=False)
+        return _engine(f"{name} has no CDI", takes=False)
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
@@ -69,23 +73,40 @@ def _containerd(version: str, known: tuple[int, int], text: str) -> Engine | str
         return f"{name} does not tell its configuration"
     is_on = config.get("enableCDI", known >= CDI_ON_SINCE)
     folders = config.get("cdiSpecDirs") or list(SPEC_FOLDERS)
+    default = _default_is_nvidia(config)
     if is_on is True and not set(SPEC_FOLDERS) & set(folders):
-        return _engine(f"{name} does not read {SPEC_FOLDERS[0]}", takes=False)
-    return _engine(f"{name}, enable_cdi = {str(is_on is True).lower()}", takes=is_on is True)
+        return _engine(f"{name} does not read {SPEC_FOLDERS[0]}", takes=False, default=default)
+    evidence = f"{name}, enable_cdi = {str(is_on is True).lower()}"
+    return _engine(evidence, takes=is_on is True, default=default)
 
 
-def _engine(evidence: str, *, takes: bool) -> Engine:
-    return Engine(takes_names=False, takes_annotations=takes, evidence=evidence)
+def _default_is_nvidia(config: dict[str, Any]) -> bool | None:
+    try:
+        containerd = config["containerd"]
+        runtime = containerd["runtimes"][containerd["defaultRuntimeName"]]
+        return NVIDIA_RUNTIME in str(runtime["options"].get("BinaryName"))
+    except (KeyError, TypeError, AttributeError):
+        return None
 
 
-def why_no_cdi(settings: Settings, spec_folder: str) -> str:
+def _engine(evidence: str, *, takes: bool, default: bool | None = None) -> Engine:
+    return Engine(
+        takes_names=False, takes_annotations=takes, evidence=evidence, default_is_nvidia=default
+    )
+
+
+def why_no_cdi(settings: Settings, spec_folder: str, roots: Iterable[str]) -> str:
     """Return why this process cannot offer devices by CDI, whatever the engine is; "" if it can.
 
     Args:
         settings: of the plugin.
         spec_folder: of the host's specifications.
+        roots: where the host's root may be mounted. The engine starts the hook, so its path is one
+            of the host, wherever the driver is.
     """
     if not os.access(spec_folder, os.W_OK):
         return f"the host's {spec_folder} is not mounted, or read-only"
-    hook = join(settings.container_driver_root, settings.hook_path)
-    return "" if os.path.exists(hook) else f"the hook of CDI specifications is not at {hook}"
+    places = [join(root, settings.hook_path) for root in roots]
+    if any(map(os.path.exists, places)):
+        return ""
+    return f"the hook of CDI specifications is not at {' or '.join(places)}"

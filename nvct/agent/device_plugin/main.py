@@ -86,11 +86,12 @@ def make(
         return shared.engine(client, found, journal, folder)
 
     async def ask_engine(settings: Settings) -> Engine | str:
-        from nvct.agent.device_plugin import engine_features  # for auto alone
+        from nvct.agent.device_plugin import engine_features  # not for every strategy
+        from nvct.agent.nvml.engine_question import roots
 
         if discovery(settings).mode != "nvml":
             return "CDI is for machines with NVML"
-        reason = engine_features.why_no_cdi(settings, SPEC_FOLDER)
+        reason = engine_features.why_no_cdi(settings, SPEC_FOLDER, roots(env))
         try:
             return reason or engine_features.features(await client.engine())
         except NvmlError as error:

@@ -31,7 +31,7 @@ from nvct.agent.device_plugin.settings import SPEC_FOLDER
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.resources_mode import DRA
 from nvct.agent.web.exposition import Family, Sample
-from nvct.errors import DriverNotFoundError, NvctError, NvmlError, UsageError
+from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class DevicePlugin:
             health: returns the health of this node's GPUs for settings.
             log: for what happens.
             spec_folder: of the host's CDI specifications.
-            ask_engine: tells what the container engine supports, for the strategy auto.
+            ask_engine: tells what the container engine supports.
             starts_mps: whether it starts the control daemons of MPS; else another program does.
             mode: what this task shares with the agent's DRA driver; None without one.
         """
@@ -245,6 +245,9 @@ class DevicePlugin:
 
     async def _offer(self) -> Inventory:
         """Offer what the inventory has, and return that."""
+        if self._strategy.problem:  # the engine may have changed since
+            self._settings, self._strategy = await self._chosen(self._settings)
+            list_strategy.check(self._strategy)
         inventory = await self._look()
         offered = inventory, self._published(), self._others()
         if offered == self._offered:
@@ -301,7 +304,7 @@ class DevicePlugin:
         channels = imex_channels.wanted(self._settings, self._discovery, self._log)
         features: tuple[str, ...] = ()
         if self._settings.uses_cdi:
-            from nvct.agent.device_plugin import specs  # 3 MB, for CDI alone
+            from nvct.agent.device_plugin import specs  # 3 MB
 
             written = await asyncio.to_thread(
                 specs.write,
@@ -329,11 +332,9 @@ class DevicePlugin:
         return published.signature(self._spec_folder)
 
     def _tell_layout(self, driver: published.Published) -> None:
-        files = (
-            f"by one view, as in {driver.path}"
-            if driver.path
-            else f"by a mount for each: {driver.reason}"
-        )
+        files = f"by a mount for each: {driver.reason}"
+        if driver.path:
+            files = f"by one view, as in {driver.path}"
         if files != self._layout:
             self._layout = files
             self._log.info(f"CDI specifications give the driver's files {files}")
@@ -409,6 +410,5 @@ def _without_devices(name: str, state: str, reason: str) -> dict[str, object]:
     return {"resource": name, "devices": 0, "unhealthy": {}, "state": state, "reason": reason}
 
 
-def _may_come(error: NvctError) -> bool:
-    """Return whether waiting may help: for a driver, not for other MIG devices."""
-    return isinstance(error, (NvmlError, DriverNotFoundError))
+def _may_come(error: NvctError) -> bool:  # not other MIG devices
+    return isinstance(error, (NvmlError, DriverNotFoundError, EngineError))

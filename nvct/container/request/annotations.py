@@ -9,6 +9,7 @@ in the parser of the CDI library.
 
 from __future__ import annotations
 
+from nvct.container.request.model import BY_ANNOTATION
 from nvct.container.request.visible_devices import shown, split
 from nvct.errors import RequestError
 
@@ -40,7 +41,7 @@ def requested(
         value = annotations[key]
         if not isinstance(value, str):
             continue
-        source = f"annotation {key}"
+        source = f"{BY_ANNOTATION}{key}"
         words = split(value, source)
         if config.mode == "auto":
             _check_qualified(words, source)
@@ -49,7 +50,7 @@ def requested(
             devices += words
     if not devices:
         return None
-    return f"annotation {', '.join(sources)}", devices
+    return f"{BY_ANNOTATION}{', '.join(sources)}", devices
 
 
 def _check_qualified(words: list[str], source: str) -> None:

@@ -6,16 +6,17 @@ Hot; loaded only if the policy has rules.
 
 from __future__ import annotations
 
-from nvct.container.request.model import OWN_KIND, RUNTIME_KIND
+from nvct.container.request.model import BY_ANNOTATION, OWN_KIND, RUNTIME_KIND
 from nvct.container.request.visible_devices import is_uuid
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from nvct.config.model import Config
     from nvct.container.request.device_numbers import Nodes
+    from nvct.container.request.kubelet_record import Answer
     from nvct.container.request.model import Request
     from nvct.container.request.origin import Origin
 
@@ -33,6 +34,8 @@ CONTAINERD_TYPE = "io.kubernetes.cri.container-type"
 CONTAINERD_NAMESPACE = "io.kubernetes.cri.sandbox-namespace"
 CRIO_TYPE = "io.kubernetes.cri-o.ContainerType"
 CRIO_NAMESPACE = "io.kubernetes.pod.namespace"
+CONTAINERD_NAME = "io.kubernetes.cri.container-name"
+CRIO_NAME = "io.kubernetes.container.name"
 """Annotations that the two engines add after those of the pod's author (containerd 2.1
 internal/cri/annotations; CRI-O 1.33 SpecAddAnnotations, labels of the kubelet). CRI-O passes
 annotations of the pod on, so a pod can forge those of containerd there."""
@@ -45,6 +48,10 @@ class Case:
         request: None if it is malformed.
         error: why the request is malformed or cannot be met; set by callers.
         refuses: the current rule ignores or denies; set by callers.
+        given: what the kubelet has given the container by variables, mounts or annotations, once a
+            rule has asked for it; None for nothing.
+        given_error: why that is not known.
+        parse: returns the request of a device plugin's answer; set by callers.
         source: the variable, annotation or mount that carries the request.
         annotations: of config.json; those of the origin if it is known.
         privileged: the container has CAP_SYS_ADMIN.
@@ -53,8 +60,8 @@ class Case:
     """
 
     __slots__ = (
-        "_injected", "annotations", "config", "error", "origin", "privileged", "refuses",
-        "request", "source",
+        "_injected", "annotations", "config", "error", "given", "given_error", "origin", "parse",
+        "privileged", "refuses", "request", "source",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +77,9 @@ class Case:
         self.request = request
         self.error: NvctError | None = None
         self.refuses = False
+        self.given: Request | None = None
+        self.given_error: NvctError | None = None
+        self.parse: Callable[[Answer], Request | None] | None = None
         self._injected: Nodes | None = None
         self.source = source
         self.annotations = annotations if origin is None else origin.annotations
@@ -99,12 +109,49 @@ class Case:
         folders = self.origin.cgroup.partition(":")[0].split("/")
         return any(KUBELET_CGROUP in name.removesuffix(".slice").split("-") for name in folders)
 
+    def ask_kubelet(self, folder: str) -> str:
+        """Find out what the kubelet with this folder has given the container.
+
+        Returns:
+            Why it is not the kubelet's container, "" if it is one.
+        """
+        from nvct.container.request import kubelet_record  # few rules ask
+
+        uid = ""
+        if self.origin is not None and self.is_kubelets:
+            uid = kubelet_record.pod_uid(self.origin.cgroup)
+        if not uid or self.parse is None:
+            return "its cgroup is not that of a pod's container"
+        name = self.annotations.get(CRIO_NAME, self.annotations.get(CONTAINERD_NAME))
+        try:
+            answers = kubelet_record.read(folder, uid)
+            if isinstance(name, str):
+                self.given = self.parse(answers[name]) if name in answers else None
+                return ""
+            for answer in answers.values():  # Docker names no container
+                self.given = self.parse(answer)
+                if self.is_given:
+                    return ""
+            self.given = None
+        except NvctError as error:
+            self.given_error = error
+        return ""
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the request has nothing besides what the kubelet has given."""
+        request, given = self.request, self.given
+        if request is None or given is None or request.kind != given.kind:
+            return False
+        extras = set(self.extras) <= set(extras_of(given))
+        return extras and request.none == given.none and set(request.ids) <= set(given.ids)
+
     @property
     def by(self) -> list[str | None]:
         """The values of condition `by` that hold; None stands for an unknown one."""
         request = self.request
         words: list[str | None] = []
-        if self.source.startswith("annotation "):
+        if self.source.startswith(BY_ANNOTATION):
             words.append("annotation")
         elif self.source == "volume mount":
             words.append("mount")
@@ -129,11 +176,7 @@ class Case:
     @property
     def extras(self) -> list[str]:
         """The CDI names, as in plans, of the requested extras."""
-        if self.request is None:
-            return []
-        extras = self.request.extras
-        channels = [f"{IMEX_KIND}={number}" for number in extras.imex]
-        return channels + [name for key, name in EXTRA_NAMES.items() if getattr(extras, key)]
+        return [] if self.request is None else extras_of(self.request)
 
     @property
     def injected(self) -> Nodes:
@@ -149,6 +192,12 @@ class Case:
                 except NvctError as error:
                     self.error = self.error or error
         return self._injected
+
+
+def extras_of(request: Request) -> list[str]:
+    """Return the CDI names of a request's extras."""
+    channels = [f"{IMEX_KIND}={number}" for number in request.extras.imex]
+    return channels + [name for key, name in EXTRA_NAMES.items() if getattr(request.extras, key)]
 
 
 def _is_specific(word: str) -> bool:

@@ -236,6 +236,17 @@ def _kubernetes(value: bool, case: Case) -> Held:  # noqa: FBT001  a condition's
     return in_pod == value, "it is a pod's container" if in_pod else "it is no pod's container"
 
 
+def _given_by_kubelet(folder: str, case: Case) -> Held:
+    problem = case.ask_kubelet(folder)
+    if problem:
+        return False, problem
+    if case.given_error is not None:
+        return None, case.given_error.message
+    if case.given is None:
+        return False, f"the kubelet has given nothing that {case.source} could name"
+    return case.is_given, f"the kubelet has given {shown(','.join(case.given.ids))}"
+
+
 def _privileged(value: bool, case: Case) -> Held:  # noqa: FBT001  a condition's signature
     privileged = case.privileged
     return privileged == value, f"it has {'' if privileged else 'no '}CAP_SYS_ADMIN on the host"
@@ -274,6 +285,7 @@ CONDITIONS: dict[str, Callable[..., Held]] = {
     "by": _by,
     "cgroups": _cgroups,
     "devices": _devices,
+    "given-by-kubelet": _given_by_kubelet,
     "kubernetes": _kubernetes,
     "namespaces": _namespaces,
     "privileged": _privileged,

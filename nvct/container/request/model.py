@@ -29,6 +29,8 @@ MIG_CAPABILITIES = {
 }
 JETPACK = "NVIDIA_REQUIRE_JETPACK"
 IMEX = "NVIDIA_IMEX_CHANNELS"
+BY_ANNOTATION = "annotation "
+"""The start of the source of a request by annotation."""
 EXTRAS = frozenset([*FEATURES.values(), *MIG_CAPABILITIES.values(), JETPACK, IMEX])
 
 

@@ -4,7 +4,8 @@
 Hot; loaded only if the policy has rules. A rule is a list of conditions and an outcome. It holds
 if all its conditions hold; the first rule that holds decides. If none holds, the request is
 allowed. Contract: a policy never widens a request. An unknown condition counts against the
-container: a rule that allows does not hold then, one that refuses does. The origin of a request is
+container: a rule that allows does not hold then, one that refuses does. What the kubelet has given
+a container stays, whatever else the container asks for. The origin of a request is
 read from the engine's files and from the kernel, never from data that the container controls.
 """
 
@@ -26,12 +27,13 @@ NOT_CONDITIONS = ("name", "then", "reason")
 
 
 def admits(case: Case, notes: list[str]) -> bool:
-    """Report whether a container gets what it requests; False means that it starts without.
+    """Report whether a container gets what it requests; False means that it gets `case.given`.
 
     The decision and its reason are added to the notes.
 
     Raises:
-        NotPermittedError: the policy denies the request.
+        NotPermittedError: the policy denies the request; or it ignores it, and what the kubelet
+            has given is not known.
         RequestError: the policy denies the request, and it names an unknown device: its author
             must correct the name, not the policy.
         DocumentError: a compiled rule is damaged.
@@ -53,6 +55,7 @@ def admits(case: Case, notes: list[str]) -> bool:
     why = f"{last.why}; {reason}" if reason else last.why
     if last.then == IGNORE:
         notes.append(f"{asks}, which is ignored by {rule}: {why}")
+        _check_given(case, notes)
         return False
     if case.kubernetes and {"image-env", None} & set(case.by):
         # The image of a pod without a GPU may set the variable; that pod has to start.
@@ -60,11 +63,29 @@ def admits(case: Case, notes: list[str]) -> bool:
             f"{asks}, which is ignored and not denied by {rule}, because an image of a pod"
             f" without a GPU may bring it: {why}"
         )
+        _check_given(case, notes)
         return False
     _refuse_misspelt(case)
-    raise NotPermittedError(
-        f"{rule} denies {case.source}={shown(ids)}", hint=reason or "nvct explain shows why"
-    )
+    denied = f"{rule} denies {case.source}={shown(ids)}"
+    if case.given is not None:
+        denied += f": the kubelet has given this container {shown(','.join(case.given.ids))}"
+    raise NotPermittedError(denied, hint=reason or "nvct explain shows why")
+
+
+def _check_given(case: Case, notes: list[str]) -> None:
+    """Check that it is known what a container gets in place of an ignored request.
+
+    Raises:
+        NotPermittedError: it is not.
+    """
+    if case.given_error is not None:
+        raise NotPermittedError(
+            f"{case.source} cannot be ignored, because it may be what the kubelet has given:"
+            f" {case.given_error.message}",
+            hint=case.given_error.hint,
+        )
+    if case.given is not None:
+        notes.append(f"the kubelet has given {shown(','.join(case.given.ids))}")
 
 
 def _refuse_misspelt(case: Case) -> None:

@@ -12,8 +12,10 @@ from nvct.cdi.names import is_qualified
 from nvct.config.model import MODES
 from nvct.container.request import visible_devices
 from nvct.container.request.model import (
+    BY_ANNOTATION,
     CAPABILITIES,
     EXTRAS,
+    JETPACK,
     RUNTIME_KIND,
     VISIBLE_DEVICES,
     Request,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from nvct.config.model import Config
+    from nvct.container.request.kubelet_record import Answer
     from nvct.container.request.model import Env
     from nvct.container.request.origin import Origin
     from nvct.errors import NvctError
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     Defined: TypeAlias = Callable[[str], bool]
     Source: TypeAlias = "tuple[str, list[str]]"
 
+GIVEN = EXTRAS - {JETPACK}
+"""Variables of devices: of a device plugin's answer alone, where that counts."""
 VOLUME_MOUNT_NAME = "nvidia-container-devices"
 CAP_SYS_ADMIN = "CAP_SYS_ADMIN"
 
@@ -81,12 +86,55 @@ def resolve_request(
 
         case = Case(request, source[0], annotations, config, origin, privileged=privileged)
         case.error = error
-        if not admits(case, notes):
-            return None, notes
+        case.parse = lambda answer: _given(
+            answer, source[0], variables, config, notes, privileged=privileged, defined=defined
+        )
+        if not admits(case, notes) or case.is_given:
+            return case.given, notes
         error = case.error
     if error is not None:
         raise error
     return request, notes
+
+
+def _given(
+    answer: Answer,
+    source: str,
+    variables: Env,
+    config: Config,
+    notes: list[str],
+    *,
+    privileged: bool,
+    defined: Defined | None,
+) -> Request | None:
+    """Return the request that a device plugin has put into a container, None if there is none.
+
+    Args:
+        answer: of the device plugin.
+        source: of the container's request. Where that is no annotation, the engine has taken
+            those of the answer, and has not passed them on.
+        variables: of the container; they choose driver files, but no device.
+        config: the configuration.
+        notes: sentences about the container.
+        privileged: whether the container is privileged.
+        defined: as in `resolve_request`.
+
+    Raises:
+        RequestError: the answer is malformed.
+    """
+    env, mounts = answer.env, answer.mounts
+    found = _find(env, mounts, answer.annotations, config, [], privileged=privileged)
+    if found is None:
+        return None
+    if found[0].startswith(BY_ANNOTATION) and not source.startswith(BY_ANNOTATION):
+        return None
+    others = {name: text for name, text in variables.items() if name not in GIVEN}
+    request, error = _parse(
+        found, {**others, **env}, mounts, config, notes, privileged=privileged, defined=defined
+    )
+    if error is not None:
+        raise error
+    return request
 
 
 def _parse(

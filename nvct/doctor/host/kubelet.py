@@ -12,12 +12,15 @@ import os
 import re
 import socket
 import stat
+from dataclasses import dataclass
 
+from nvct.container.request.kubelet_record import pod_uid
 from nvct.doctor.model import Finding, count
 from nvct.doctor.parts import findings_of, part_of, unseen
 from nvct.doctor.reasons import Reason
 from nvct.errors import DocumentError
 from nvct.host import procfs
+from nvct.host.containers import Containers
 from nvct.linux.files import read_bytes
 
 TYPE_CHECKING = False
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from nvct.doctor.model import Health, Part, Severity
     from nvct.engine.control.status import Status
+    from nvct.host.model import Inventory
 
 FOLDERS = ("var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet")
 """Of the kubelet, unless --root-dir says something else: the usual one, k0s, MicroK8s."""
@@ -41,16 +45,26 @@ VALIDATIONS = "run/nvidia/validations"
 WAITED_FOR = ("driver-ready", "toolkit-ready")
 """Status files that the pods of a GPU operator wait for in Init."""
 TIMEOUT_S = 0.5
+CAPABILITIES = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
+CAP_SYS_ADMIN = 21
 
 
-def check(proc: str, gpus: int, statuses: Sequence[Status], host: str = "/") -> Part:
-    """Check that the kubelet runs here, has a plugin for GPUs, and can give all of them.
+def check(
+    proc: str,
+    gpus: int,
+    statuses: Sequence[Status],
+    host: str = "/",
+    *,
+    inventory: Inventory | None = None,
+) -> Part:
+    """Check that the kubelet runs here, has a plugin for GPUs, can give all, and pods have theirs.
 
     Args:
         proc: the mount point of procfs.
         gpus: the number of GPUs that NVML reports; 0 if it does not answer.
         statuses: of the engines.
         host: the folder with var and run.
+        inventory: the GPUs, None if they cannot be found.
     """
     root = host.rstrip("/")
     running = processes(proc)
@@ -65,11 +79,12 @@ def check(proc: str, gpus: int, statuses: Sequence[Status], host: str = "/") -> 
     found = _waiting(root)
     lines: list[str] = []
     if gpus:
-        resources = _resources(f"{root}/{base}/{CHECKPOINT}", root)
-        lines += [resources] if isinstance(resources, str) else []
-        if not isinstance(resources, str):
-            found += _devices(resources, gpus, f"{root}/{base}")
-            lines += _sums(resources)
+        record = _record(f"{root}/{base}/{CHECKPOINT}", root)
+        lines += [record] if isinstance(record, str) else []
+        if not isinstance(record, str):
+            found += _devices(record.registered, gpus, f"{root}/{base}")
+            found += _in_containers(proc, host, record.given, _nodes(inventory))
+            lines += _sums(record.registered)
     if gpus and statuses and not any(status.registered for status in statuses):
         found += findings_of(Reason.EngineNotConfigured, "note", [_no_handler(statuses)])
     lines += [finding.evidence for finding in found]
@@ -113,20 +128,92 @@ def _no_handler(statuses: Sequence[Status]) -> str:
     return f"{names} knows no runtime of NVIDIA's: pods with a RuntimeClass nvidia cannot start"
 
 
-def _resources(path: str, root: str) -> dict[str, list[str]] | str:
-    """Return the devices that are registered, by resource; or why they cannot be seen."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The kubelet's record of devices.
+
+    Attributes:
+        registered: their ids, by resource.
+        given: their ids, by UID of the pod and name of the container.
+    """
+
+    registered: dict[str, list[str]]
+    given: dict[tuple[str, str], list[str]]
+
+
+def _record(path: str, root: str) -> Record | str:
+    """Return the record, or why it cannot be seen."""
     try:
-        document = json.loads(read_bytes(path, LIMIT))
-        registered = document["Data"]["RegisteredDevices"] or {}
-        return {str(name): list(map(str, ids or ())) for name, ids in registered.items()}
+        data = json.loads(read_bytes(path, LIMIT))["Data"]
+        registered = data["RegisteredDevices"] or {}
+        given: dict[tuple[str, str], list[str]] = {}
+        for entry in data.get("PodDeviceEntries") or ():
+            ids = [id_ for ids in entry["DeviceIDs"].values() for id_ in ids]
+            given.setdefault((entry["PodUID"], entry["ContainerName"]), []).extend(ids)
+        return Record({str(n): list(map(str, ids or ())) for n, ids in registered.items()}, given)
     except FileNotFoundError:
-        return {}
+        return Record({}, {})
     except OSError as error:
         return f"which devices are registered cannot be seen: {error.strerror}"
     except (
         DocumentError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
     ):  # fmt: skip
         return f"{path[len(root) :]} is no checkpoint of a kubelet"
+
+
+def _nodes(inventory: Inventory | None) -> dict[str, set[str]]:
+    """Return the names of device nodes that a container with a device has, by the device's id."""
+    nodes: dict[str, set[str]] = {}
+    for gpu in inventory.gpus if inventory else ():
+        own = {os.path.basename(gpu.node.path)} if gpu.node else set()
+        nodes[gpu.uuid] = own
+        for mig in gpu.mig:
+            nodes[mig.uuid] = own | {os.path.basename(node.path) for node in mig.nodes}
+    return nodes
+
+
+def _in_containers(
+    proc: str, host: str, given: dict[tuple[str, str], list[str]], nodes: dict[str, set[str]]
+) -> list[Finding]:
+    """Compare the devices of running containers with those that the kubelet has given them.
+
+    Containers that it has given nothing are left out: they may have devices by a claim.
+    """
+    if not given or not nodes:
+        return []
+    containers = Containers(host)
+    containers.refresh()
+    known = set().union(*nodes.values())
+    pids = [name for name in procfs.list_directory(proc) if name.isdecimal()]
+    texts = []
+    for pid in sorted(pids, key=int):
+        container = containers.labels(int(pid)).get("container", "")
+        ids = given.pop((_pod_uid(proc, pid), container), [])  # its first process
+        devices = {id_.partition("::")[0] for id_ in ids}
+        if not devices or not devices <= nodes.keys():
+            continue  # the ids of a plugin that has its own
+        wanted = set().union(*(nodes[device] for device in devices))
+        folders = (f"{proc}/{pid}/root/dev{folder}" for folder in ("", "/nvidia-caps"))
+        has = known & {name for folder in folders for name in procfs.list_directory(folder)}
+        lacks, besides = sorted(wanted - has), sorted(has - wanted)
+        said = [f"lacks {', '.join(lacks)}"] if lacks else []
+        if besides and not _is_privileged(proc, pid):
+            said.append(f"has {', '.join(besides)} besides")
+        if said:
+            name = containers.name_of_process(int(pid))
+            of = f"the kubelet has given {name} {', '.join(sorted(devices))}"
+            texts.append(f"{of}: it {' and '.join(said)}")
+    return findings_of(Reason.PodDevicesDiffer, "error", texts)
+
+
+def _pod_uid(proc: str, pid: str) -> str:
+    lines = (procfs.read_text(f"{proc}/{pid}/cgroup") or "").splitlines()
+    return next(filter(None, (pod_uid(line.rpartition(":")[2]) for line in lines)), "")
+
+
+def _is_privileged(proc: str, pid: str) -> bool:
+    match = CAPABILITIES.search(procfs.read_text(f"{proc}/{pid}/status") or "")
+    return match is not None and bool(int(match[1], 16) >> CAP_SYS_ADMIN & 1)
 
 
 def _sums(resources: dict[str, list[str]]) -> list[str]:

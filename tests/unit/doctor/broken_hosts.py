@@ -463,6 +463,7 @@ CASES: dict[Reason, Case] = {
     Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
     Reason.DeviceWithheld: agent(unhealthy={"GPU-1": "on probation"}, withheld=["GPU-1"]),
     Reason.KubeletNotRunning: of_node(broken_nodes.a_kubelet_that_has_ended),
+    Reason.PodDevicesDiffer: of_node(broken_nodes.a_pod_without_its_gpu),
     Reason.PodsWaitInInit: of_node(broken_nodes.pods_in_init),
     Reason.GpuLostAtReload: of_node(broken_nodes.a_scope_without_the_gpu),
     Reason.SpecificationTooNew: of_node(broken_nodes.an_old_engine),

@@ -33,15 +33,17 @@ from nvct.engine.control.status import Status
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import State
 from nvct.host.containers import Containers
+from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.nvml.condition_model import GpuCondition, NvmlConditions
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
 from nvct.host.roots import Roots
 from nvct.kernel.kmsg import Message
+from tests.support.kubelet_records import CONTAINER, UID, Given
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import TypeAlias
 
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 BUS = "0000:18:00.0"
 UUID = "GPU-00000000-1111-5222-8333-000000000000"
+OTHER = "GPU-00000000-1111-5222-8333-000000000001"
 RELEASE = "6.8.0-50-generic"
 ID = "ab" * 32
 
@@ -256,6 +259,38 @@ def a_gpu_that_the_kubelet_lacks(home: Path, broken: bool) -> Part:  # noqa: FBT
     return kubelet.check(str(home / "proc"), 2 if broken else 1, statuses, str(home))
 
 
+def gpu_of(minor: int, uuid: str) -> Gpu:
+    node = DeviceNode(
+        path=f"/dev/nvidia{minor}", host_path=f"/dev/nvidia{minor}", major=195, minor=minor,
+        mode=0o666, uid=0, gid=0, reason="",
+    )  # fmt: skip
+    return Gpu(index=minor, minor=minor, uuid=uuid, bus_id="", model="", node=node)
+
+
+def a_pod_without_its_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
+    return pod_with(home, [] if broken else ["nvidia0"])
+
+
+def pod_with(home: Path, nodes: Sequence[str], capabilities: str = "0") -> Part:
+    """Check a node of two GPUs, where a pod was given the first one, and has some nodes."""
+    statuses = node_of_kubernetes(home, [UUID, OTHER])
+    given = Given(devices=[f"{UUID}::3"]).entry()
+    path = home / kubelet.FOLDERS[0] / kubelet.CHECKPOINT
+    document = json.loads(path.read_text())
+    document["Data"]["PodDeviceEntries"] = [given]
+    path.write_text(json.dumps(document))
+    write(home, f"var/log/containers/train_ml_{CONTAINER}-{ID}.log")
+    for pid in (4117, 4118):
+        write(home, f"proc/{pid}/cgroup", f"1:devices:/kubepods/pod{UID}/{ID}\n0::/\n")
+        write(home, f"proc/{pid}/status", f"Name:\tx\nCapEff:\t{capabilities}\n")
+        write(home, f"proc/{pid}/root/dev/null")
+        for name in nodes:
+            write(home, f"proc/{pid}/root/dev/{name}")
+    gpus = tuple(gpu_of(minor, uuid) for minor, uuid in enumerate((UUID, OTHER)))
+    inventory = Inventory(driver_version="1", gpus=gpus)
+    return kubelet.check(str(home / "proc"), 2, statuses, str(home), inventory=inventory)
+
+
 def a_kubelet_that_has_ended(home: Path, broken: bool) -> Part:  # noqa: FBT001
     statuses = node_of_kubernetes(home, [UUID])
     if broken:
@@ -440,6 +475,7 @@ BUILDERS: dict[str, tuple[str, Builder, str]] = {
         ("ResourceNotListed", a_plugin_that_is_not_registered, "nobody listens on"),
         ("DeviceUnhealthy", a_gpu_that_the_kubelet_lacks, "1 device of 2 GPUs"),
         ("KubeletNotRunning", a_kubelet_that_has_ended, "no process of a kubelet"),
+        ("PodDevicesDiffer", a_pod_without_its_gpu, f"{UUID}: it lacks nvidia0"),
         ("PodsWaitInInit", pods_in_init, "has no toolkit-ready"),
         ("ContainerWithoutDriver", a_container_without_a_gpu, "is all, and /dev has no GPU"),
     )

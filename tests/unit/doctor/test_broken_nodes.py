@@ -123,6 +123,25 @@ def test_a_yml_file_is_told_though_no_engine_is_known(tmp_path: Path) -> None:
     assert part.findings[0].remedy == f"Rename it to {tmp_path}/cdi/nvidia.yaml."
 
 
+@pytest.mark.parametrize(
+    ("nodes", "capabilities", "evidence"),
+    [
+        (["nvidia0"], "0", ""),
+        (["nvidia0", "nvidia1"], "0", "it has nvidia1 besides"),
+        (["nvidia1"], "0", "it lacks nvidia0 and has nvidia1 besides"),
+        (["nvidia0", "nvidia1"], "000001ffffffffff", ""),
+    ],
+)
+def test_a_container_has_the_devices_that_the_kubelet_gave_it(
+    nodes: list[str], capabilities: str, evidence: str, tmp_path: Path
+) -> None:
+    """A privileged one sees all of the host's."""
+    part = hosts.pod_with(tmp_path, nodes, capabilities)
+
+    said = f"the kubelet has given ml/train/main {hosts.UUID}: {evidence}"
+    assert [finding.evidence for finding in part.findings] == ([said] if evidence else [])
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"Data": 1}', '{"Data": {"RegisteredDevices": []}}'])
 def test_a_checkpoint_that_is_none_is_no_crash(text: str, tmp_path: Path) -> None:
     statuses = hosts.node_of_kubernetes(tmp_path, [])

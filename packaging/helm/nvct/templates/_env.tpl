@@ -167,6 +167,10 @@ Variables of containers. A variable that a value `env` gives takes the place of 
   value: {{ .Values.cdi.enabled | quote }}
 - name: NVIDIA_RUNTIME_SET_AS_DEFAULT
   value: {{ include "nvct.setAsDefault" . | quote }}
+{{- if include "nvct.strategies" . | fromYamlArray | has "volume-mounts" }}
+- name: ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS
+  value: "true"
+{{- end }}
 - name: DRIVER_ROOT
   value: {{ .Values.hostPaths.driverInstallDir }}
 - name: NVCT_DRIVER_READY_FILE

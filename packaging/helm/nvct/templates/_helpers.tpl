@@ -325,42 +325,23 @@ resource.k8s.io/v1beta1
 {{- define "nvct.policy" -}}
 {{- if ne .Values.toolkit.policy "auto" -}}
 {{- .Values.toolkit.policy -}}
-{{- else if include "nvct.givesByVariable" . -}}
-{{- .Files.Get "policy/images.toml" -}}
 {{- else -}}
-{{- .Files.Get "policy/variables.toml" -}}
-{{- if not (include "nvct.givesByAnnotation" .) }}
-{{ .Files.Get "policy/annotations.toml" -}}
-{{- end -}}
+{{- .Files.Get "policy/pods.toml" | replace "/var/lib/kubelet" (include "nvct.kubelet" .) -}}
 {{- end -}}
 {{- end }}
 
-{{/* How the agent's pods are given devices, as YAML: its tasks, and the device list strategies. They are variables,
-which precede the config file, so no config file can change them. */}}
-{{- define "nvct.giving" -}}
+{{/* How the device plugin gives GPUs, as YAML, where it does. They are variables, which precede the config file, so no
+config file can change them. */}}
+{{- define "nvct.strategies" -}}
 {{- $given := dict -}}
 {{- range fromYamlArray (include "nvct.agentEnv" .) }}
-{{- $_ := set $given .name (.value | default "" | toString | nospace | splitList ",") }}
+{{- $_ := set $given .name (.value | default "unknown" | toString | nospace | splitList ",") }}
 {{- end -}}
-{{- toYaml (dict "tasks" $given.NVCT_AGENT_TASKS "strategies" $given.DEVICE_LIST_STRATEGY) -}}
+{{- toYaml (ternary $given.DEVICE_LIST_STRATEGY list (has "device-plugin" $given.NVCT_AGENT_TASKS)) -}}
 {{- end }}
 
-{{/* Why a pod's variable may be what the device plugin has given, "" if it cannot be. */}}
-{{- define "nvct.givesByVariable" -}}
-{{- $giving := include "nvct.giving" . | fromYaml -}}
-{{- if has "device-plugin" $giving.tasks -}}
-{{- range $giving.strategies -}}
-{{- if not (has . (list "cdi-annotations" "cdi-cri" "volume-mounts")) -}}
-the device list strategy is {{ . | default "not known here" }}{{ break }}
-{{- end -}}
-{{- end -}}
-{{- else if not (has "dra" $giving.tasks) -}}
-devicePlugin.enabled=false, and the variable may be how another device plugin gives GPUs
-{{- end -}}
-{{- end }}
-
-{{/* Not empty if the device plugin gives GPUs by annotations. */}}
-{{- define "nvct.givesByAnnotation" -}}
-{{- $giving := include "nvct.giving" . | fromYaml -}}
-{{- if and (has "device-plugin" $giving.tasks) (has "cdi-annotations" $giving.strategies) }}true{{ end -}}
+{{/* The strategy that may need nvct's runtime, "" if the engine itself gives pods their GPUs. */}}
+{{- define "nvct.byRuntime" -}}
+{{- $strategies := include "nvct.strategies" . | fromYamlArray -}}
+{{- if not (or (has "cdi-cri" $strategies) (has "cdi-annotations" $strategies)) }}{{ join "," $strategies | default (ternary "" "envvar" .Values.cdi.enabled) }}{{ end -}}
 {{- end }}

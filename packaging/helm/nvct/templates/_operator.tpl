@@ -14,7 +14,7 @@ ignored, or refused. docs/kubernetes.md has them as tables.
 {{/* Whether nvidia is the engine's default runtime: true or false. */}}
 {{- define "nvct.setAsDefault" -}}
 {{- $value := toString .Values.toolkit.setAsDefault -}}
-{{- if eq $value "auto" }}{{ not (or .Values.cdi.enabled (not .Values.toolkit.policy)) }}{{ else }}{{ $value }}{{ end -}}
+{{- if eq $value "auto" }}{{ and (include "nvct.byRuntime" .) .Values.toolkit.policy | not | not }}{{ else }}{{ $value }}{{ end -}}
 {{- end }}
 
 {{- define "nvct.mpsRoot" -}}
@@ -89,6 +89,15 @@ refuses, because all of its values speak of these config files. */}}
 {{- $given := .Values.deviceListStrategy -}}
 {{- range concat (.Values.agent.env | default list) (.Values.devicePlugin.env | default list) }}
 {{- if eq .name "DEVICE_LIST_STRATEGY" }}{{ $given = true }}{{ end -}}
+{{- end }}
+{{- $byRuntime := include "nvct.byRuntime" . | splitList "," -}}
+{{- range .Values.toolkit.env }}
+{{- if and (eq .name "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED") (eq (toString .value) "false") (or (has "envvar" $byRuntime) (has "auto" $byRuntime)) }}
+{{- fail (printf "toolkit.env: %s=false keeps from pods what the device list strategy %s gives them. Set deviceListStrategy=cdi-cri or volume-mounts." .name (join "," $byRuntime)) }}
+{{- end }}
+{{- if and (eq .name "ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS") (eq (toString .value) "false") (has "volume-mounts" $byRuntime) }}
+{{- fail (printf "toolkit.env: %s=false keeps from pods what the device list strategy %s gives them. Remove it." .name (join "," $byRuntime)) }}
+{{- end }}
 {{- end }}
 {{- $usesNames := and .Values.cdi.enabled (not $given) (contains "device-plugin" (include "nvct.tasks" .)) -}}
 {{- if and $usesNames (semverCompare "<1.29.0-0" .Capabilities.KubeVersion.Version) }}

@@ -54,7 +54,8 @@ def test_auto_is_the_one_best_way_of_the_engine(
 def test_if_nobody_can_ask_the_engine_it_is_the_variable() -> None:
     choice = asyncio.run(choose(Settings(device_list_strategy=("auto",)), nobody))
 
-    assert choice == Choice(("envvar",), "auto: nobody can ask the container engine")
+    assert choice.strategies == ("envvar",)
+    assert choice.reason.startswith("auto: nobody can ask the container engine")
 
 
 def test_other_strategies_stay_and_nobody_is_asked() -> None:
@@ -63,6 +64,39 @@ def test_other_strategies_stay_and_nobody_is_asked() -> None:
 
     settings = Settings(device_list_strategy=("envvar", "cdi-cri"))
     assert asyncio.run(choose(settings, fail)).strategies == ("envvar", "cdi-cri")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "said"),
+    [
+        ({"runc": {"options": {"BinaryName": ""}}}, "; pods need the RuntimeClass nvidia"),
+        ({"runc": {"options": {"BinaryName": "/usr/bin/nvidia-container-runtime"}}}, ""),
+        (None, "; pods need the RuntimeClass nvidia unless nvidia is the default runtime"),
+    ],
+)
+def test_it_is_said_if_pods_need_a_runtime_class(runtime: object, said: str) -> None:
+    containerd = {"defaultRuntimeName": "runc", "runtimes": runtime}
+    config = {"enableCDI": False, "containerd": containerd}
+    engine = features(answers("containerd", "1.7.24", config))
+    evidence = "containerd 1.7.24, enable_cdi = false"
+
+    assert chosen("auto", engine=engine) == Choice(
+        ("envvar",), f"auto: the engine does not take CDI names ({evidence}){said}"
+    )
+    for strategy in ("envvar", "volume-mounts"):
+        assert "need the RuntimeClass nvidia" in chosen(strategy, engine=engine).reason
+
+
+def test_cdi_names_for_an_engine_that_ignores_them_are_a_problem() -> None:
+    """Pods would start without the GPUs that they were given."""
+    engine = features(answers("containerd", "1.6.20", {}))
+    problem = "pods would get no GPU: the engine ignores CDI names (containerd 1.6.20 has no CDI)"
+
+    assert chosen("cdi-cri", engine=engine).problem == problem
+    assert not chosen("cdi-cri", engine="no container engine answers").problem
+    assert not chosen("cdi-cri", engine=features(answers("containerd", "2.1.9", {}))).problem
+    assert not chosen("cdi-cri", "envvar", engine=engine).problem
+    assert not chosen("cdi-annotations", engine=engine).problem, "nvct's runtime reads them"
 
 
 @pytest.mark.parametrize(
@@ -115,10 +149,15 @@ def test_nothing_is_guessed(answer: Json, reason: str) -> None:
 
 
 def test_cdi_needs_the_folder_of_specifications_and_the_hook(tmp_path: Path) -> None:
-    settings = Settings(container_driver_root=str(tmp_path), hook_path="/usr/bin/nvidia-ctk")
+    """The hook is the host's, also where the driver is in a container of its own."""
+    driver, host = tmp_path / "host/run/nvidia/driver", tmp_path / "host"
+    driver.mkdir(parents=True)
+    settings = Settings(container_driver_root=str(driver), hook_path="/usr/bin/nvidia-ctk")
+    roots = [str(host), "/none"]
 
-    assert why_no_cdi(settings, str(tmp_path / "cdi")).startswith("the host's")
-    assert why_no_cdi(settings, str(tmp_path)).endswith("/usr/bin/nvidia-ctk")
-    (tmp_path / "usr/bin").mkdir(parents=True)
-    (tmp_path / "usr/bin/nvidia-ctk").touch()
-    assert why_no_cdi(settings, str(tmp_path)) == ""
+    assert why_no_cdi(settings, str(tmp_path / "cdi"), roots).startswith("the host's")
+    reason = why_no_cdi(settings, str(tmp_path), roots)
+    assert reason.endswith(f"not at {host}/usr/bin/nvidia-ctk or /none/usr/bin/nvidia-ctk")
+    (host / "usr/bin").mkdir(parents=True)
+    (host / "usr/bin/nvidia-ctk").touch()
+    assert why_no_cdi(settings, str(tmp_path), roots) == ""

@@ -9,12 +9,13 @@ import io
 import json
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from nvct.agent.device_plugin import config_file, mig_changes, mps_watch, task
+from nvct.agent.device_plugin.list_strategy import Engine
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import VENDOR
@@ -53,8 +54,12 @@ class Lab:
         self.config: dict[str, object] = {}
         self.health = engines.engine(log=Log(target=self.log))
         self.starts_mps = False
+        self.engine: Engine | str = "nobody can ask the container engine"
         self.specs = Path(folder).parent / f"{Path(folder).name}.cdi"
         self._config_file = Path(folder).parent / f"{Path(folder).name}.json"
+
+    async def ask_engine(self, _settings: Settings) -> Engine | str:
+        return self.engine
 
     def settings(self) -> Settings:
         self._config_file.write_text(json.dumps(self.config))
@@ -67,7 +72,7 @@ class Lab:
         log = Log(target=self.log)
         plugin = task.DevicePlugin(
             self.settings, lambda _: self.discovery, lambda _: self.health, log,
-            spec_folder=str(self.specs), starts_mps=self.starts_mps,
+            spec_folder=str(self.specs), starts_mps=self.starts_mps, ask_engine=self.ask_engine,
         )  # fmt: skip
         runs = asyncio.create_task(plugin.run())
         try:
@@ -353,10 +358,31 @@ def test_the_strategy_auto_is_resolved_and_told(lab: Lab) -> None:
         async with lab.running() as plugin:
             await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
             (entry,) = plugin.describe()
-            assert (entry["strategy"], entry["strategy_reason"]) == (
-                "envvar", "auto: nobody can ask the container engine",
-            )  # fmt: skip
+            assert entry["strategy"] == "envvar"
+            assert entry["strategy_reason"] == (
+                "auto: nobody can ask the container engine;"
+                " pods need the RuntimeClass nvidia unless nvidia is the default runtime"
+            )
             assert "device list strategy envvar, auto: " in lab.log.getvalue()
+
+    asyncio.run(run())
+
+
+def test_nothing_is_offered_that_the_engine_ignores(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods would start without their GPUs. Once the engine has CDI, they are offered."""
+    monkeypatch.setattr(task, "RETRY_S", 0.1)
+    lab.words += ["--device-list-strategy=cdi-cri", "--fail-on-init-error=false"]
+    engine = Engine(takes_names=False, takes_annotations=False, evidence="containerd 1.6.20")
+    lab.engine = engine
+
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: "the engine ignores CDI names" in str(plugin.describe()))
+            assert not lab.kubelet.lists
+            lab.engine = replace(engine, takes_annotations=True)
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8, 5.0)
 
     asyncio.run(run())
 

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What device plugins answered for a container of a pod, from the kubelet's own record of it.
+
+Hot; loaded only for a policy rule that needs it. The kubelet writes each answer to Allocate into
+its checkpoint, which only root can read, before it has the engine create the container
+(pkg/kubelet/cm/devicemanager of Kubernetes). So neither an image nor the author of a pod can write
+it, and a pod cannot have the entry of another one. Contract: what cannot be read is an error; a
+pod that has got nothing has no entry.
+"""
+
+from __future__ import annotations
+
+import posix
+from binascii import a2b_base64
+
+from nvct.errors import DocumentError
+from nvct.linux.files import read_bytes
+from nvct.oci import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from nvct.container.request.model import Env
+
+FOLDER = "device-plugins"
+FILE = "kubelet_internal_checkpoint"
+LIMIT = 64 << 20
+UID_LENGTH = 32
+"""Of a UID without its dashes."""
+HEX = "0123456789abcdef"
+JOINED = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"})
+"""Lists: of two answers, the kubelet passes one on."""
+ENVS, MOUNTS, ANNOTATIONS = 1, 2, 4
+"""Fields of ContainerAllocateResponse: deviceplugin.proto."""
+VARINT, BYTES = 0, 2
+
+
+class Answer:
+    """The answers of all device plugins for one container; those to the engine itself left out.
+
+    Attributes:
+        env, annotations: as in config.json, if the pod's author does not replace them.
+        mounts: as in config.json, without options.
+    """
+
+    __slots__ = ("annotations", "env", "mounts")
+
+    def __init__(self) -> None:
+        self.env: Env = {}
+        self.annotations: dict[str, object] = {}
+        self.mounts: list[Mapping[str, object]] = []
+
+    def add(self, answer: bytes) -> None:
+        """Add the answer of one plugin, a ContainerAllocateResponse.
+
+        Raises:
+            ValueError: it is malformed.
+        """
+        for number, content in _fields(answer):
+            if number in (ENVS, ANNOTATIONS, MOUNTS):
+                pair = dict(_fields(content))
+                first, second = pair.get(1, b"").decode(), pair.get(2, b"").decode()
+                if number == MOUNTS:
+                    self.mounts.append({"destination": first, "source": second})
+                elif number == ANNOTATIONS:
+                    self.annotations[first] = second
+                elif first in JOINED and first in self.env:
+                    self.env[first] += f",{second}"
+                else:
+                    self.env[first] = second
+
+
+def pod_uid(cgroup: str) -> str:
+    """Return the UID of the pod that the kubelet has made a cgroup for, "" if there is none.
+
+    Args:
+        cgroup: linux.cgroupsPath: /kubepods/burstable/podUID/ID, or
+            kubepods-burstable-podUID.slice:PREFIX:ID with _ for the dashes of the UID.
+    """
+    for name in reversed(cgroup.partition(":")[0].split("/")):
+        _, pod, uid = name.removesuffix(".slice").rpartition("pod")
+        uid = uid.replace("_", "-")
+        letters = uid.replace("-", "")
+        if pod and len(letters) == UID_LENGTH and not letters.strip(HEX):
+            return uid
+    return ""
+
+
+def read(folder: str, uid: str) -> dict[str, Answer]:
+    """Return what the containers of a pod were given, by their names.
+
+    Args:
+        folder: of the kubelet, /var/lib/kubelet.
+        uid: of the pod.
+
+    Raises:
+        DocumentError: the record cannot be read.
+    """
+    path = f"{folder}/{FOLDER}/{FILE}"
+    try:
+        posix.stat(f"{folder}/{FOLDER}")  # of another folder, the record would say nothing
+        text = read_bytes(path, LIMIT).decode()
+    except FileNotFoundError as error:
+        if str(error.filename).endswith(FILE):
+            return {}  # the kubelet has given no device to anybody
+        raise DocumentError(
+            f"{folder}/{FOLDER} does not exist",
+            hint="given-by-kubelet is the kubelet's --root-dir",
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise DocumentError(f"{path} cannot be read: {error}") from error
+    try:
+        return _answers(jsontext.parse(text, path), uid)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise DocumentError(f"{path} is no checkpoint of a kubelet that nvct knows") from error
+
+
+def _answers(record: jsontext.Json, uid: str) -> dict[str, Answer]:
+    document: Any = record
+    answers: dict[str, Answer] = {}
+    for entry in document["Data"]["PodDeviceEntries"] or ():
+        if entry["PodUID"] == uid:
+            answer = answers.setdefault(entry["ContainerName"], Answer())
+            answer.add(a2b_base64(entry["AllocResp"] or ""))
+    return answers
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the fields of a protobuf message that contain bytes, with their numbers."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        value, at = _varint(message, at)
+        if key & 7 == BYTES:
+            if at + value > len(message):
+                raise ValueError("it ends within a field")
+            yield key >> 3, message[at : at + value]
+            at += value
+        elif key & 7 != VARINT:
+            raise ValueError("it has a field of an unknown type")
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[at]
+        value |= (byte & 127) << shift
+        at, shift = at + 1, shift + 7
+        if byte < 128:
+            return value, at
