@@ -8,9 +8,10 @@ import pytest
 from nvct.agent.device_plugin import engine_features
 from nvct.agent.labels import tegra
 from nvct.cli import explain
+from nvct.container.request import kubelet_record
 from nvct.doctor import incumbent
 from nvct.doctor.host import kubelet
-from nvct.errors import NvctError
+from nvct.errors import DocumentError, NvctError
 from nvct.host import containers
 from nvct.installer import settings
 from nvct.sim import play, tree
@@ -35,7 +36,12 @@ def test_a_list_of_containers_has_no_names(tmp_path: Path) -> None:
 
 def test_it_is_no_checkpoint_of_a_kubelet(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_text(DEEP)
-    assert "is no checkpoint" in kubelet._resources(str(tmp_path / "checkpoint"), "")
+    assert "is no checkpoint" in str(kubelet._record(str(tmp_path / "checkpoint"), ""))
+    folder = tmp_path / "device-plugins"
+    folder.mkdir()
+    (folder / "kubelet_internal_checkpoint").write_text(DEEP)
+    with pytest.raises(DocumentError):
+        kubelet_record.read(str(tmp_path), "uid")
 
 
 def test_a_text_to_explain_is_a_log() -> None:
