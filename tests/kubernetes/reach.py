@@ -53,7 +53,7 @@ def containers(objects: Iterable[Object]) -> Iterator[Placed]:
 AGENT = "`agent`"
 ROOT = "root of this node"
 GAINS = {
-    AGENT: f"{ROOT}: by hooks of CDI files, and by mounts that it tells the kubelet for pods",
+    AGENT: f"{ROOT}, with a pod that gets a GPU: by mounts and devices that it tells the kubelet",
     f"{AGENT} with an NVML of its own": ROOT,
     "`nvml-worker`": ROOT,
     "`toolkit`": ROOT,
@@ -64,7 +64,8 @@ GAINS = {
     "`helm test`, `test`": "one GPU, as each pod that requests one",
 }
 """By container, as the table names it: what somebody gains who runs code in it."""
-ROOTS = ("/", "/dev", "/etc", "/run", "/var/run/cdi", "/usr/local/nvidia")
+CDI = "/var/run/cdi"
+ROOTS = ("/", "/dev", "/etc", "/run", CDI, "/usr/local/nvidia")
 """Folders of the host by which whoever writes to them becomes root there."""
 OF = {
     "uninstall": "uninstallation, ",
@@ -102,8 +103,14 @@ def name_of(placed: Placed) -> str:
 
 def is_root(placed: Placed) -> bool:
     """Report whether a container's facts alone make an attacker root of the node."""
-    written = {each.partition("`")[2].partition("`")[0] for each in map(_written, volumes(placed))}
-    return bool(placed.context.get("privileged") or written & {*ROOTS})
+    folders = written(placed)
+    tells_kubelet = any(folder.endswith("/device-plugins") for folder in folders)
+    return bool(placed.context.get("privileged") or folders & {*ROOTS} or tells_kubelet)
+
+
+def written(placed: Placed) -> set[str]:
+    """Return the folders of the host that a container writes to."""
+    return {each.partition("`")[2].partition("`")[0] for each in map(_written, volumes(placed))}
 
 
 def _written(volume: str) -> str:

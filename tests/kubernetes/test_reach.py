@@ -67,6 +67,17 @@ def test_the_sentences_about_attackers_say_who_becomes_root(values: Mapping[str,
         assert gains.startswith(reach.ROOT) is reach.is_root(placed), reach.name_of(placed)
 
 
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_only_who_is_root_anyway_writes_cdi_specifications(values: Mapping[str, Any]) -> None:
+    objects = [each for each in yaml.safe_load_all(manifest(values)) if each]
+    names = {
+        reach.name_of(each)
+        for each in reach.containers(objects)
+        if reach.CDI in reach.written(each) and not each.context.get("privileged")
+    }
+    assert names == set()
+
+
 def test_a_new_mount_right_or_privilege_changes_the_table() -> None:
     def pod(**container: Any) -> dict[str, Any]:
         volumes = [{"name": "a", "hostPath": {"path": "/etc"}}]

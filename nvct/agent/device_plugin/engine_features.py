@@ -8,15 +8,12 @@ JSON is a reason why it is not known.
 from __future__ import annotations
 
 import json
-import os
 import re
 
 from nvct.agent.device_plugin.list_strategy import Engine
-from nvct.host.roots import join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.device_plugin.settings import Settings
     from nvct.oci.jsontext import Json
 
 CONTAINERD, CRIO = "containerd", "cri-o"
@@ -76,16 +73,3 @@ def _containerd(version: str, known: tuple[int, int], text: str) -> Engine | str
 
 def _engine(evidence: str, *, takes: bool) -> Engine:
     return Engine(takes_names=False, takes_annotations=takes, evidence=evidence)
-
-
-def why_no_cdi(settings: Settings, spec_folder: str) -> str:
-    """Return why this process cannot offer devices by CDI, whatever the engine is; "" if it can.
-
-    Args:
-        settings: of the plugin.
-        spec_folder: of the host's specifications.
-    """
-    if not os.access(spec_folder, os.W_OK):
-        return f"the host's {spec_folder} is not mounted, or read-only"
-    hook = join(settings.container_driver_root, settings.hook_path)
-    return "" if os.path.exists(hook) else f"the hook of CDI specifications is not at {hook}"

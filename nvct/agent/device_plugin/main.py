@@ -58,6 +58,7 @@ def make(
     from nvct.agent import resources_mode
     from nvct.agent.device_plugin import config_file
     from nvct.agent.device_plugin.settings import SPEC_FOLDER
+    from nvct.agent.device_plugin.spec_files import PluginFiles
     from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.discovery import of_this_machine
     from nvct.agent.driver_root import DEV_ROOT_ENV
@@ -88,10 +89,11 @@ def make(
     async def ask_engine(settings: Settings) -> Engine | str:
         from nvct.agent.device_plugin import engine_features  # for auto alone
 
-        if discovery(settings).mode != "nvml":
+        machine = discovery(settings)
+        if machine.mode != "nvml":
             return "CDI is for machines with NVML"
-        reason = engine_features.why_no_cdi(settings, SPEC_FOLDER)
         try:
+            reason = await PluginFiles(SPEC_FOLDER, journal).why_not(settings, machine)
             return reason or engine_features.features(await client.engine())
         except NvmlError as error:
             return error.message

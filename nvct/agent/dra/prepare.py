@@ -8,14 +8,14 @@ answered, and again at each start. Whatever the kubelet asks twice has the same 
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from dataclasses import replace
 
 from nvct.agent.dra import claims, sharing
+from nvct.agent.dra.claim_specs import cdi_devices
 from nvct.agent.dra.journal import Entry, Prepared, gpus_of, ref_of
-from nvct.agent.dra.specs import cdi_devices
 from nvct.agent.kubelet.dra_service import PreparedDevice
+from nvct.agent.nvml.spec_verbs import UID
 from nvct.errors import HostError, NvctError, RequestError
 
 TYPE_CHECKING = False
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from nvct.agent.dra.claim_specs import ClaimSpecs
     from nvct.agent.dra.claims import Allocated
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.instances import Instances
     from nvct.agent.dra.journal import Journal
     from nvct.agent.dra.mps_claims import ClaimDaemons
-    from nvct.agent.dra.specs import Specs
     from nvct.agent.kubelet.dra_service import ClaimRef
     from nvct.agent.kubernetes.cluster import Object
     from nvct.agent.logs import Log
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
 
 TASK = "dra"
-UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
-"""It becomes part of a file's name."""
 
 
 class Preparer:
@@ -55,7 +53,7 @@ class Preparer:
     """
 
     def __init__(
-        self, node: str, journal: Journal, specs: Specs, find: FindClaim, log: Log
+        self, node: str, journal: Journal, specs: ClaimSpecs, find: FindClaim, log: Log
     ) -> None:
         """Prepare nothing yet.
 
@@ -158,12 +156,12 @@ class Preparer:
             yield known
 
     async def _write_specs(self, known: Mapping[str, Prepared]) -> None:
-        if self._specs.edits is None:
+        if not self._specs.is_known:
             return  # the machine is not known yet
-        self._specs.remove_others(known)
+        await self._specs.remove_others(known)
         for claim in known.values():
             try:
-                self._specs.write(await self._made(claim))
+                await self._specs.write(await self._made(claim))
             except NvctError as error:
                 self._log.warning(error.message)
 
@@ -180,7 +178,7 @@ class Preparer:
             await self._check_free(claim, known)
             if claim == before:
                 await self._start(claim)
-                self._specs.write(await self._made(claim))
+                await self._specs.write(await self._made(claim))
             else:
                 with self._reserved(claim):
                     await self._check_pods(claim)
@@ -195,7 +193,7 @@ class Preparer:
             self._journal.save(known)
         try:
             await self._start(claim)
-            self._specs.write(await self._made(claim))
+            await self._specs.write(await self._made(claim))
         except NvctError:
             with contextlib.suppress(NvctError):  # the first error counts
                 await self._forget(claim.uid, known)
@@ -314,7 +312,7 @@ class Preparer:
             await self._forget(other.uid, known)
 
     async def _forget(self, uid: str, known: dict[str, Prepared]) -> None:
-        self._specs.remove(uid)
+        await self._specs.remove(uid)
         claim = known.get(uid)
         if claim is None:
             return

@@ -11,7 +11,8 @@ from types import NoneType
 
 from nvct import typed
 from nvct.agent.mps.daemons import Wanted
-from nvct.agent.nvml import mig_verbs
+from nvct.agent.nvml import mig_verbs, spec_verbs
+from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
 from nvct.agent.waiting import within
 from nvct.errors import HostError, NvmlError
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from nvct.agent.mps.daemons import Daemon
     from nvct.host.gpu.vgpu import HostDriver
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.model import NvmlGpu
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.oci.jsontext import Json
 
@@ -49,7 +49,7 @@ LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
 CHANGE_S = 60
 """Of one change of MIG."""
-WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES})
+WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES}) | spec_verbs.WITHOUT_NVML
 """Verbs that do not use NVML: their failure says nothing about it."""
 CHUNK = 1 << 16
 SLACK_S = 10
@@ -87,8 +87,7 @@ class NvmlClient:
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
-        self._driver = ""
-        self._gpus: dict[str, NvmlGpu] = {}
+        self._last = LastGpus()
         self._attributes: dict[str, GpuAttributes] = {}
         self._properties: dict[str, GpuProperties] = {}
 
@@ -99,22 +98,9 @@ class NvmlClient:
             NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
         """
         report = await self._ask("report", NvmlReport)
-        if report.driver_version != self._driver:
-            self._driver = report.driver_version
-            self._gpus, self._attributes, self._properties = {}, {}, {}
-        before = self._gpus
-        self._gpus = {str(gpu.index): gpu for gpu in report.gpus}
-        hanging = {index: before[index] for index in report.unanswered if index in before}
-        self._gpus |= hanging
-        warnings = [
-            f"GPU {index} does not answer: {_kept(before.get(index))}"
-            for index in report.unanswered
-        ]
-        return replace(
-            report,
-            gpus=tuple(sorted(self._gpus.values(), key=lambda gpu: gpu.index)),
-            warnings=(*report.warnings, *warnings),
-        )
+        if not self._last.is_of(report):
+            self._attributes, self._properties = {}, {}
+        return self._last.in_report(report)
 
     async def topology(self) -> NvmlTopology:
         """Return how the GPUs are connected.
@@ -151,7 +137,7 @@ class NvmlClient:
         events = await self._ask("events", NvmlEvents)
         named = {
             gpu.uuid: events.unanswered[index]
-            for index, gpu in self._gpus.items()
+            for index, gpu in self._last.gpus.items()
             if index in events.unanswered
         }
         return replace(events, unanswered=named)
@@ -184,11 +170,11 @@ class NvmlClient:
 
         return await self._ask("mig", MigState)
 
-    async def change_mig(self, verb: str, kind: type[T], arguments: Mapping[str, Json]) -> T:
-        """Make one change to MIG, and return its answer, of a type.
+    async def call(self, verb: str, kind: type[T], arguments: Mapping[str, Json]) -> T:
+        """Make one change, to MIG or to specifications, and return its answer, of a type.
 
         Raises:
-            NvmlError: as `report`, or NVML refuses the change.
+            NvctError: as `report`, or the change is refused.
         """
         # A refused change is no problem of NVML: `problem` stays as it is.
         return self._loaded(kind, await asyncio.shield(self._exchange(verb, arguments)), verb)
@@ -270,7 +256,7 @@ class NvmlClient:
 
     def _of_reported(self, known: dict[str, T]) -> dict[str, T]:
         """Return what is known of the GPUs that were reported last, by UUID."""
-        uuids = [gpu.uuid for gpu in self._gpus.values()]
+        uuids = [gpu.uuid for gpu in self._last.gpus.values()]
         return {uuid: known[uuid] for uuid in uuids if uuid in known} if uuids else known
 
     async def _ask(self, verb: str, kind: type[T]) -> T:
@@ -406,11 +392,6 @@ class NvmlWorkerClient(NvmlClient):
         self.disconnect()
         self._socket = None
         self._received.clear()
-
-
-def _kept(gpu: NvmlGpu | None) -> str:
-    """Return the effect of a GPU that hangs, for the end of a sentence."""
-    return f"{gpu.uuid} counts as it was" if gpu else "it is not known what it is"
 
 
 async def _until_readable(connection: socket.socket) -> None:

@@ -12,7 +12,7 @@ The protocol is that of `nvct.host.nvml.messages`; the arguments of a request ar
 `CALLS` has the type of each verb's `call`. Nothing is done before the whole request is that of a
 verb; what is none, is answered by an error. A supervisor that serves another container chooses the
 library itself, and has the verbs of `nvct.agent.nvml.mig_verbs` for what that container has no
-right to do.
+right to do, and those of `nvct.agent.nvml.spec_verbs`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass
+from typing import get_args
 
 from nvct import errors, typed
 from nvct.agent.mps.daemons import Wanted
-from nvct.agent.nvml import mig_verbs
+from nvct.agent.nvml import mig_verbs, spec_verbs
+from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.nvml import messages
+from nvct.host.nvml.model import NvmlReport
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
 from nvct.typed import MalformedError
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from nvct.agent.mps.keeper import KeeperProcess
+    from nvct.agent.spec_writer import SpecWriter
     from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
@@ -59,6 +63,7 @@ CALLS: Mapping[str, type] = {
         mig_verbs.Nothing,
     ),
     **mig_verbs.CALLS,
+    **spec_verbs.CALLS,
     MPS: Wanted,
 }  # fmt: skip
 """The arguments of each verb."""
@@ -116,6 +121,7 @@ class Supervisor:
         find_library: Callable[[], Library] | None = None,
         ask_engine: Callable[[], Json] = dict,
         find_roots: Callable[[], Roots] | None = None,
+        specs: SpecWriter | None = None,
     ) -> None:
         """Start nothing.
 
@@ -124,10 +130,13 @@ class Supervisor:
                 cannot change it; None takes the one that a request names.
             ask_engine: returns what the container engine says.
             find_roots: returns this machine's, if requests come from another container.
+            specs: writes CDI specifications, if requests come from another container.
         """
         self._ask_engine = ask_engine
         self._find_library = find_library
         self._find_roots = find_roots
+        self._specs = specs
+        self._gpus = LastGpus()
         self._session: NvmlSession | None = None
         self._library_of_session: tuple[str, str | None] | None = None
         self._keeper: KeeperProcess | None = None
@@ -169,6 +178,8 @@ class Supervisor:
         if verb == mig_verbs.NODES:
             mig_verbs.make_nodes(self._roots(verb))
             return None
+        if isinstance(call, get_args(spec_verbs.Call)):
+            return self._with_specs(verb).answer(call, self._report)
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, given.library))
@@ -182,6 +193,27 @@ class Supervisor:
             mig_verbs.reset(session, self._roots(verb), call)
             return None
         return session.call(verb, typed.dump(call))
+
+    def _report(self) -> NvmlReport:
+        """Return what NVML reports; a GPU that hangs is in it as it was before.
+
+        Raises:
+            NvctError: there is no driver, or NVML does not answer.
+        """
+        session = self._with_library(self._library("report", ""))
+        session.limit_s = LIMIT_S
+        report = typed.load(NvmlReport, session.call("report"), "report")
+        return self._gpus.in_report(report)
+
+    def _with_specs(self, verb: str) -> SpecWriter:
+        """Return what writes specifications.
+
+        Raises:
+            NvmlError: the agent itself has the right to.
+        """
+        if self._specs is None:
+            raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
+        return self._specs
 
     def _roots(self, verb: str) -> Roots:
         """Return this machine's roots.

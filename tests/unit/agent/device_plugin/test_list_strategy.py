@@ -4,13 +4,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from nvct.agent.device_plugin.engine_features import features, why_no_cdi
+from nvct.agent.device_plugin.engine_features import features
 from nvct.agent.device_plugin.list_strategy import Choice, Engine, choose, nobody
 from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.device_plugin.spec_files import PluginFiles
+from nvct.agent.logs import Log
+from nvct.agent.nvml.client import NvmlClient
+from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,10 +122,16 @@ def test_nothing_is_guessed(answer: Json, reason: str) -> None:
 
 
 def test_cdi_needs_the_folder_of_specifications_and_the_hook(tmp_path: Path) -> None:
-    settings = Settings(container_driver_root=str(tmp_path), hook_path="/usr/bin/nvidia-ctk")
+    machine: Any = SimpleNamespace(
+        nvml=NvmlClient(None), roots=Roots(driver_root=str(tmp_path)), stat_node=None
+    )
 
-    assert why_no_cdi(settings, str(tmp_path / "cdi")).startswith("the host's")
-    assert why_no_cdi(settings, str(tmp_path)).endswith("/usr/bin/nvidia-ctk")
+    def why_not(folder: Path) -> str:
+        files = PluginFiles(str(folder), Log(target=io.StringIO()))
+        return asyncio.run(files.why_not(Settings(hook_path="/usr/bin/nvidia-ctk"), machine))
+
+    assert why_not(tmp_path / "cdi").startswith("the host's")
+    assert why_not(tmp_path).endswith("/usr/bin/nvidia-ctk")
     (tmp_path / "usr/bin").mkdir(parents=True)
     (tmp_path / "usr/bin/nvidia-ctk").touch()
-    assert why_no_cdi(settings, str(tmp_path)) == ""
+    assert why_not(tmp_path) == ""

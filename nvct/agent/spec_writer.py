@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the agent's CDI specifications, as `nvct.agent.nvml.spec_verbs` asks for them.
+
+`SpecFiles` is what tasks ask: it writes in this process, or has NVML's worker write, which has
+the right where the agent has none. `SpecWriter` does the work either way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from nvct import errors, typed
+from nvct.agent.device_plugin.settings import DRA_VENDOR, SPEC_FOLDER, VENDOR, Settings
+from nvct.agent.driver_root import DEV_ROOT_ENV, ROOT_ENV, with_driver_roots
+from nvct.agent.nvml import spec_verbs
+from nvct.agent.nvml.spec_verbs import (
+    ClaimSpec,
+    DriverSpec,
+    KeepClaims,
+    PluginSpecs,
+    Possible,
+    Published,
+    RemoveClaim,
+)
+from nvct.errors import HostError
+from nvct.host.roots import Roots, join
+from nvct.linux import device_nodes
+from nvct.paths import HOOK_PATH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable, Mapping
+    from typing import TypeAlias, TypeVar
+
+    from nvct.agent.nvml.client import NvmlClient
+    from nvct.agent.nvml.spec_verbs import Call
+    from nvct.cdi.types import ContainerEdits
+    from nvct.host.gpu.nodes import StatNode
+    from nvct.host.nvml.model import NvmlReport
+    from nvct.oci.jsontext import Json
+
+    T = TypeVar("T")
+    Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
+    # Runs work that imports the generator, and returns its answer.
+    Run: TypeAlias = Callable[[Callable[[], Json]], Json]
+
+DEFAULT_MPS_ROOT = "/run/nvidia/mps"
+OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
+"""How names of the agent's own files begin."""
+LIMIT_S = 30.0
+"""How long a process may take that writes specifications."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where specifications go, and what paths they have: settings of the process that writes.
+
+    Attributes:
+        roots: of the machine, in this container.
+        settings: the roots on the host, and the hook.
+        folder: of the host's specifications.
+        mps_root: the folder of MPS on the host.
+        stat_node: as that of `DiscoveryOptions`.
+    """
+
+    roots: Roots
+    settings: Settings
+    folder: str = SPEC_FOLDER
+    mps_root: str = DEFAULT_MPS_ROOT
+    stat_node: StatNode = device_nodes.node
+
+
+def of_environment(env: Mapping[str, str]) -> Place:
+    """Return the place for the settings of a worker's environment.
+
+    Raises:
+        HostError: the file of `nvct install` cannot be read.
+    """
+    env = with_driver_roots(env)
+    root, driver_root = env.get(ROOT_ENV, ""), env.get("NVIDIA_DRIVER_ROOT") or "/"
+    return Place(
+        roots=Roots(
+            driver_root=root if os.path.isdir(root) else "/", dev_root=env.get(DEV_ROOT_ENV)
+        ),
+        settings=Settings(
+            driver_root=driver_root,
+            dev_root=env.get("NVIDIA_DEV_ROOT") or driver_root,
+            hook_path=env.get("NVIDIA_CDI_HOOK_PATH") or HOOK_PATH,
+        ),
+        folder=env.get("CDI_ROOT") or SPEC_FOLDER,
+        mps_root=env.get("MPS_ROOT") or DEFAULT_MPS_ROOT,
+    )
+
+
+class SpecWriter:
+    """Answers requests.
+
+    Attributes:
+        edits: those of each GPU or MIG device by its UUID, None before a `DriverSpec`.
+    """
+
+    def __init__(self, find_place: Callable[[], Place], run: Run = lambda work: work()) -> None:
+        """Write nothing yet.
+
+        Args:
+            find_place: returns where specifications go now.
+            run: for work that imports the generator.
+        """
+        self.edits: Mapping[str, ContainerEdits] | None = None
+        self._find_place = find_place
+        self._run = run
+
+    def answer(self, call: Call, report: Callable[[], NvmlReport]) -> Json:
+        """Return the answer to a request.
+
+        Args:
+            call: the request.
+            report: asks NVML.
+
+        Raises:
+            NvctError: a specification cannot be made, written or removed.
+        """
+        place = self._find_place()
+        if isinstance(call, Published):
+            return cast("Json", typed.dump(signature(place.folder)))
+        if isinstance(call, Possible):
+            return _why_not(place)
+        if isinstance(call, PluginSpecs):
+            return self._run(partial(_plugin, place, call, report()))
+        if isinstance(call, DriverSpec):
+            return self._update(place, report())
+        if isinstance(call, ClaimSpec):
+            if self.edits is None:
+                self._update(place, report())
+            return self._run(partial(_claim, place, call, self.edits or {}))
+        keeps = call.uids if isinstance(call, KeepClaims) else None
+        removes = call.uid if isinstance(call, RemoveClaim) else None
+        return self._run(partial(_remove, place, keeps, removes))
+
+    def _update(self, place: Place, report: NvmlReport) -> Json:
+        """Write the driver's files, and keep the edits of devices; return warnings."""
+        edits, warnings = cast(
+            "tuple[Mapping[str, ContainerEdits], Json]",
+            self._run(partial(_driver, place, report)),
+        )
+        self.edits = edits
+        return warnings
+
+
+class SpecFiles:
+    """The host's specifications, for the tasks of one agent."""
+
+    def __init__(self, nvml: NvmlClient, find_place: Callable[[], Place]) -> None:
+        """Write nothing yet; the place is asked for where this process writes."""
+        self._nvml = nvml
+        self._writer = SpecWriter(find_place)
+
+    async def ask(self, call: Call, kind: type[T]) -> T:
+        """Return the answer to a request, of a type.
+
+        Raises:
+            NvctError: a specification cannot be made, written or removed; nobody answers.
+        """
+        verb = spec_verbs.VERBS[type(call)]
+        if not self._nvml.chooses_library:
+            return await self._nvml.call(verb, kind, typed.dump(call))
+        needs = isinstance(call, (PluginSpecs, DriverSpec)) or (
+            isinstance(call, ClaimSpec) and self._writer.edits is None
+        )
+        report = await self._nvml.report() if needs else None
+        asked = partial(cast, "NvmlReport", report)
+        return typed.load(kind, await asyncio.to_thread(self._writer.answer, call, asked), verb)
+
+
+def in_child(work: Callable[[], Json]) -> Json:
+    """Do work in a process of its own, whose memory is free again afterwards.
+
+    Raises:
+        NvctError: the work's own; or it takes too long, or its process ends.
+    """
+    from nvct.host.nvml import messages
+    from nvct.host.nvml.process import WorkerProcess
+
+    def serve(connection: socket) -> None:
+        messages.send(connection, _outcome(work))
+
+    child = WorkerProcess(serve)
+    try:
+        until = time.monotonic() + LIMIT_S
+        return messages.value_of(messages.receive(child.connection, until), 1)
+    except TimeoutError as error:
+        raise HostError(
+            f"CDI specifications were not written within {LIMIT_S:g} s",
+            hint="a file system of the host may hang",
+        ) from error
+    except EOFError as error:
+        child.wait(1)
+        raise HostError(
+            f"the process that writes CDI specifications ended with {child.ending()}"
+        ) from error
+    finally:
+        child.kill()
+
+
+def signature(folder: str) -> Signature:
+    """Return a value that changes when the specifications in a folder do, the agent's aside."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [
+                (entry.path, entry.stat())
+                for entry in entries
+                if entry.name.endswith((".json", ".yaml")) and not entry.name.startswith(OWN)
+            ]
+    except OSError:
+        return ()
+    return tuple(
+        (path, status.st_ino, status.st_size, status.st_mtime_ns) for path, status in sorted(found)
+    )
+
+
+def _outcome(work: Callable[[], Json]) -> Json:
+    try:
+        return {"id": 1, "value": work()}
+    except errors.NvctError as error:
+        failure = error
+    except Exception as error:  # the last resort of this process: its parent raises it
+        failure = errors.unexpected(error)
+    return {"id": 1, "error": {**errors.to_dict(failure)}}
+
+
+def _why_not(place: Place) -> str:
+    """Return why devices cannot be offered by CDI here, whatever the engine is."""
+    if not os.access(place.folder, os.W_OK):
+        return f"the host's {place.folder} is not mounted, or read-only"
+    hook = join(place.roots.driver_root, place.settings.hook_path)
+    return "" if os.path.exists(hook) else f"the hook of CDI specifications is not at {hook}"
+
+
+def _plugin(place: Place, call: PluginSpecs, report: NvmlReport) -> Json:
+    from nvct.agent.device_plugin import specs
+
+    return cast("Json", typed.dump(specs.write(place, call, report)))
+
+
+def _driver(place: Place, report: NvmlReport) -> Json:
+    from nvct.agent.device_plugin import specs as of_gpus
+    from nvct.agent.dra import specs
+
+    request = PluginSpecs(ids="uuid", flags=(), disabled_hooks=(), features=(), imex_channels=())
+    made = of_gpus.gpus(place, request, report)
+    specs.write_driver(made.spec, place.folder)
+    return [specs.edits_of(made.spec), [*made.warnings]]
+
+
+def _claim(place: Place, call: ClaimSpec, edits: Mapping[str, ContainerEdits]) -> Json:
+    from nvct.agent.dra import specs
+
+    specs.write_claim(call, edits, place.folder, place.mps_root)
+    return None
+
+
+def _remove(place: Place, keeps: tuple[str, ...] | None, removes: str | None) -> Json:
+    from nvct.agent.dra import specs
+
+    if removes is not None:
+        specs.remove(removes, place.folder)
+    if keeps is not None:
+        specs.remove_others(keeps, place.folder)
+    return None
