@@ -20,7 +20,7 @@ from nvct.agent.device_plugin import allocate, config_file, content, preferred, 
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.device_plugin.spec_files import request_of
-from nvct.agent.spec_writer import Place
+from nvct.agent.host_side import Place
 from nvct.errors import NvctError
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED

@@ -90,9 +90,9 @@ def make(
         from nvct.agent.device_plugin import engine_features  # for auto alone
 
         machine = discovery(settings)
-        if machine.mode != "nvml":
-            return "CDI is for machines with NVML"
         try:
+            if (await machine.machine()).mode != "nvml":
+                return "CDI is for machines with NVML"
             reason = await PluginFiles(SPEC_FOLDER, journal).why_not(settings, machine)
             return reason or engine_features.features(await client.engine())
         except NvmlError as error:

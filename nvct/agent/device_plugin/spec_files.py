@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 
 from nvct import typed
-from nvct.agent.nvml.spec_verbs import PluginSpecs, Possible, Published, Written
-from nvct.agent.spec_writer import Place, SpecFiles
+from nvct.agent.host_side import Host, Place
+from nvct.agent.nvml.host_verbs import PluginSpecs, Possible, Published, Written
 from nvct.errors import NvctError, UsageError
 from nvct.host import flags
 from nvct.typed import MalformedError
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.discovery import Discovery
+    from nvct.agent.host_side import Signature
     from nvct.agent.logs import Log
-    from nvct.agent.spec_writer import Signature
 
 
 class PluginFiles:
@@ -72,12 +72,12 @@ class PluginFiles:
         """
         return await self._files(settings, discovery).ask(Possible(), str)
 
-    def _files(self, settings: Settings, discovery: Discovery) -> SpecFiles:
+    def _files(self, settings: Settings, discovery: Discovery) -> Host:
         place = Place(
             roots=discovery.roots, settings=settings, folder=self._folder,
             stat_node=discovery.stat_node,
         )  # fmt: skip
-        return SpecFiles(discovery.nvml, lambda: place)
+        return Host(discovery.nvml, lambda: place)
 
     def _tell_layout(self, written: Written) -> None:
         layout = f"by one view, as in {written.view}"

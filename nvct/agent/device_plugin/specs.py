@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from nvct.agent.device_plugin import published
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.discovery import Reported
-from nvct.agent.nvml.spec_verbs import Written
+from nvct.agent.nvml.host_verbs import Written
 from nvct.cdi import store
 from nvct.errors import HostError
 from nvct.host import flags, modes
@@ -25,8 +25,8 @@ from nvct.spec.generate import Options, generate
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.device_plugin.published import Published
-    from nvct.agent.nvml.spec_verbs import PluginSpecs
-    from nvct.agent.spec_writer import Place
+    from nvct.agent.host_side import Place
+    from nvct.agent.nvml.host_verbs import PluginSpecs
     from nvct.cdi.types import ContainerEdits, Spec
     from nvct.host.nvml.model import NvmlReport
 

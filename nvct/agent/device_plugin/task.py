@@ -199,7 +199,7 @@ class DevicePlugin:
                 await self._reload()
                 signature = self._offered = None
             await self._files.look(self._settings, self._discovery)
-            current = (*self._discovery.signature(), *self._files.signature, self._others())
+            current = (*await self._discovery.signature(), *self._files.signature, self._others())
             if current != signature or time.monotonic() > retry_at:
                 is_change, signature = current != signature, current
                 delay_s = SETTLE_S if is_change else PERIOD_S
@@ -294,7 +294,7 @@ class DevicePlugin:
 
     async def _node(self, inventory: Inventory) -> Node:
         """Return what answers need; write the CDI specifications first, if there are any."""
-        channels = imex_channels.wanted(self._settings, self._discovery, self._log)
+        channels = imex_channels.wanted(self._settings, inventory.imex_channels, self._log)
         features: tuple[str, ...] = ()
         if self._settings.uses_cdi:
             features = await self._files.write(self._settings, self._discovery, channels)

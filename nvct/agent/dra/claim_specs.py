@@ -10,7 +10,8 @@ import contextlib
 from types import NoneType
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
-from nvct.agent.nvml.spec_verbs import (
+from nvct.agent.host_side import Host, Place
+from nvct.agent.nvml.host_verbs import (
     ClaimDevice,
     ClaimSpec,
     DriverSpec,
@@ -18,7 +19,6 @@ from nvct.agent.nvml.spec_verbs import (
     Published,
     RemoveClaim,
 )
-from nvct.agent.spec_writer import Place, SpecFiles
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from nvct.agent.discovery import Discovery
     from nvct.agent.dra.journal import Entry, Prepared
     from nvct.agent.dra.settings import Settings
-    from nvct.agent.spec_writer import Signature
+    from nvct.agent.host_side import Signature
 
 DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
 MPS = "-mps"
@@ -53,7 +53,7 @@ class ClaimSpecs:
             roots=discovery.roots, settings=settings.specs, folder=settings.cdi_root,
             mps_root=settings.mps_root, stat_node=discovery.stat_node,
         )  # fmt: skip
-        self._files = SpecFiles(discovery.nvml, lambda: place)
+        self._files = Host(discovery.nvml, lambda: place)
 
     async def look(self) -> None:
         """Learn the signature; it stays as it was while nobody answers."""

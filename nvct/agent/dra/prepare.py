@@ -15,7 +15,7 @@ from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.claim_specs import cdi_devices
 from nvct.agent.dra.journal import Entry, Prepared, gpus_of, ref_of
 from nvct.agent.kubelet.dra_service import PreparedDevice
-from nvct.agent.nvml.spec_verbs import UID
+from nvct.agent.nvml.host_verbs import UID
 from nvct.errors import HostError, NvctError, RequestError
 
 TYPE_CHECKING = False

@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nvct.agent.nvml.spec_verbs import ClaimSpec
+    from nvct.agent.nvml.host_verbs import ClaimSpec
     from nvct.cdi.types import ContainerEdits, Device, Spec
     from nvct.oci.jsontext import Json
 

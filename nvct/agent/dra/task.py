@@ -226,7 +226,9 @@ class DraDriver:
                 await self._ask_classic()
                 ask_at = now + CLASSIC_S
             await self._specs.look()
-            current = (*self._discovery.signature(), *self._specs.signature, self._is_on_demand)
+            current = (
+                *await self._discovery.signature(), *self._specs.signature, self._is_on_demand,
+            )  # fmt: skip
             if current != signature or now >= due:
                 is_change, signature = current != signature, current
                 is_found = await self._look()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from nvct.agent.config_file import is_excluded
 from nvct.agent.labels import passthrough, tegra
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
+from nvct.agent.nvml.host_verbs import PciNames
 from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.host.gpu import pci, vgpu
@@ -77,7 +78,8 @@ async def with_passthrough(
 ) -> tuple[Facts, list[str]]:
     """Return the facts of a node whose GPUs are for virtual machines, and warnings."""
     drivers, warnings = await _host_drivers(discovery)
-    facts = passthrough.facts(discovery.roots, machine_type_file)
+    names = await discovery.host.ask(PciNames(), dict[str, str])
+    facts = passthrough.facts(discovery.roots, names, machine_type_file)
     return replace(facts, host_drivers=drivers), warnings
 
 

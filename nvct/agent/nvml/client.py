@@ -11,7 +11,7 @@ from types import NoneType
 
 from nvct import typed
 from nvct.agent.mps.daemons import Wanted
-from nvct.agent.nvml import mig_verbs, spec_verbs
+from nvct.agent.nvml import host_verbs, mig_verbs
 from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
 from nvct.agent.waiting import within
@@ -49,7 +49,7 @@ LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
 CHANGE_S = 60
 """Of one change of MIG."""
-WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES}) | spec_verbs.WITHOUT_NVML
+WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
 """Verbs that do not use NVML: their failure says nothing about it."""
 CHUNK = 1 << 16
 SLACK_S = 10

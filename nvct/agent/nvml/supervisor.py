@@ -12,7 +12,7 @@ The protocol is that of `nvct.host.nvml.messages`; the arguments of a request ar
 `CALLS` has the type of each verb's `call`. Nothing is done before the whole request is that of a
 verb; what is none, is answered by an error. A supervisor that serves another container chooses the
 library itself, and has the verbs of `nvct.agent.nvml.mig_verbs` for what that container has no
-right to do, and those of `nvct.agent.nvml.spec_verbs`.
+right to do, and those of `nvct.agent.nvml.host_verbs`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import get_args
 
 from nvct import errors, typed
 from nvct.agent.mps.daemons import Wanted
-from nvct.agent.nvml import mig_verbs, spec_verbs
+from nvct.agent.nvml import host_verbs, mig_verbs
 from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.nvml import messages
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Mapping
 
+    from nvct.agent.host_side import HostSide
     from nvct.agent.mps.keeper import KeeperProcess
-    from nvct.agent.spec_writer import SpecWriter
     from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
@@ -63,7 +63,7 @@ CALLS: Mapping[str, type] = {
         mig_verbs.Nothing,
     ),
     **mig_verbs.CALLS,
-    **spec_verbs.CALLS,
+    **host_verbs.CALLS,
     MPS: Wanted,
 }  # fmt: skip
 """The arguments of each verb."""
@@ -121,7 +121,7 @@ class Supervisor:
         find_library: Callable[[], Library] | None = None,
         ask_engine: Callable[[], Json] = dict,
         find_roots: Callable[[], Roots] | None = None,
-        specs: SpecWriter | None = None,
+        host: HostSide | None = None,
     ) -> None:
         """Start nothing.
 
@@ -130,12 +130,14 @@ class Supervisor:
                 cannot change it; None takes the one that a request names.
             ask_engine: returns what the container engine says.
             find_roots: returns this machine's, if requests come from another container.
-            specs: writes CDI specifications, if requests come from another container.
+            host: looks and writes for an agent, if requests come from another container.
         """
         self._ask_engine = ask_engine
         self._find_library = find_library
         self._find_roots = find_roots
-        self._specs = specs
+        self._host = host
+        if host is not None:
+            host.pids = frozenset()  # none before NVML has named some
         self._gpus = LastGpus()
         self._session: NvmlSession | None = None
         self._library_of_session: tuple[str, str | None] | None = None
@@ -178,8 +180,8 @@ class Supervisor:
         if verb == mig_verbs.NODES:
             mig_verbs.make_nodes(self._roots(verb))
             return None
-        if isinstance(call, get_args(spec_verbs.Call)):
-            return self._with_specs(verb).answer(call, self._report)
+        if isinstance(call, get_args(host_verbs.Call)):
+            return self._with_host(verb).answer(call, self._report)
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, given.library))
@@ -192,7 +194,10 @@ class Supervisor:
         if isinstance(call, mig_verbs.Reset):
             mig_verbs.reset(session, self._roots(verb), call)
             return None
-        return session.call(verb, typed.dump(call))
+        value = session.call(verb, typed.dump(call))
+        if verb == "samples" and self._host is not None:
+            self._host.pids = _pids(value)
+        return value
 
     def _report(self) -> NvmlReport:
         """Return what NVML reports; a GPU that hangs is in it as it was before.
@@ -205,15 +210,15 @@ class Supervisor:
         report = typed.load(NvmlReport, session.call("report"), "report")
         return self._gpus.in_report(report)
 
-    def _with_specs(self, verb: str) -> SpecWriter:
-        """Return what writes specifications.
+    def _with_host(self, verb: str) -> HostSide:
+        """Return what looks and writes for an agent.
 
         Raises:
             NvmlError: the agent itself has the right to.
         """
-        if self._specs is None:
+        if self._host is None:
             raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
-        return self._specs
+        return self._host
 
     def _roots(self, verb: str) -> Roots:
         """Return this machine's roots.
@@ -279,6 +284,14 @@ def call_of(verb: str, arguments: Json) -> tuple[Arguments, object]:
 def _allows(verb: str, limit_s: int) -> bool:
     """Return whether a request of a verb may have a deadline."""
     return 0 < limit_s <= (mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S)
+
+
+def _pids(samples: Json) -> frozenset[int]:
+    """Return the processes that have a GPU, of samples as NVML's process sends them."""
+    from nvct.host.nvml.sample_model import NvmlSamples  # one task asks
+
+    known = typed.load(NvmlSamples, samples, "samples")
+    return frozenset(process.pid for gpu in known.gpus for process in gpu.processes)
 
 
 def _host_drivers() -> Json:

@@ -20,9 +20,9 @@ import struct
 import sys
 import time
 
-from nvct.agent import driver_root, logs, program, spec_writer
+from nvct.agent import driver_root, host_side, logs, program
+from nvct.agent.host_side import HostSide
 from nvct.agent.nvml.supervisor import Supervisor, engine_asker
-from nvct.agent.spec_writer import SpecWriter
 from nvct.agent.variables import GRACE_S, WORKER_ENV, grace_s
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
@@ -164,7 +164,7 @@ def _run(env: Mapping[str, str]) -> None:
         lambda: _library(env),
         engine_asker(env),
         lambda: driver_root.machine_roots(env),
-        SpecWriter(lambda: spec_writer.of_environment(env), spec_writer.in_child),
+        HostSide(lambda: host_side.of_environment(env), host_side.in_child),
     )
     worker = Worker(listener, supervisor, journal, grace_s(env))
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))

@@ -8,11 +8,11 @@ import json
 
 import pytest
 
-from nvct.agent import spec_writer
+from nvct.agent import host_side
 from nvct.agent.device_plugin import published, specs
 from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.agent.device_plugin.spec_files import request_of
-from nvct.agent.spec_writer import Place
+from nvct.agent.host_side import Place
 from nvct.container.rootfs.view_links import OF_SPEC
 from nvct.sim import tree
 from tests.support.memory import in_memory
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvct.agent.discovery import Discovery
-    from nvct.agent.nvml.spec_verbs import Written
+    from nvct.agent.nvml.host_verbs import Written
     from nvct.host.nvml.model import NvmlReport
 
 VIEW = {"hostPath": "/var/lib/nvct/farm/580.95.05-abc", "containerPath": OF_SPEC}
@@ -81,15 +81,15 @@ def test_a_specification_of_another_kind_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_the_signature_changes_with_the_files_of_others_alone(tmp_path: Path) -> None:
-    assert spec_writer.signature(str(tmp_path / "missing")) == ()
-    empty = spec_writer.signature(str(tmp_path))
+    assert host_side.signature(str(tmp_path / "missing")) == ()
+    empty = host_side.signature(str(tmp_path))
     publish(tmp_path, "580.95.05", f"{VENDOR}-gpu.json")
-    assert spec_writer.signature(str(tmp_path)) == empty
+    assert host_side.signature(str(tmp_path)) == empty
     publish(tmp_path, "580.95.05")
-    first = spec_writer.signature(str(tmp_path))
+    first = host_side.signature(str(tmp_path))
     assert first != empty
     publish(tmp_path, "580.95.050")
-    assert spec_writer.signature(str(tmp_path)) != first
+    assert host_side.signature(str(tmp_path)) != first
 
 
 @pytest.fixture(scope="module")

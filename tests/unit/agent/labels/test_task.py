@@ -56,7 +56,7 @@ class Machine:
         self.error: Exception | None = None
         self.asked = 0
 
-    def signature(self) -> tuple[object, ...]:
+    async def signature(self) -> tuple[object, ...]:
         return (str(self.gpus),)
 
     async def inventory(self) -> Inventory:

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an agent may have done to the host's folder of CDI specifications: few fixed requests.
+"""What an agent that sees nothing of its host may ask of it: few fixed requests.
 
-Whoever writes to that folder is root of the host, by a hook. So an agent without rights does not
-mount it, and a request has no path, hook, device node or variable: the process that answers it
-takes these from its own settings and its own look at the machine, see `nvct.agent.spec_writer`.
+Whoever writes CDI specifications is root of the host, by a hook, and whoever reads its files knows
+its keys. So no request has a path, hook, device node or variable: the process that answers takes
+these from its own settings and its own look at the machine, see `nvct.agent.host_side`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping  # noqa: TC003 - a schema
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from nvct.host.model import Mode  # noqa: TC001 - a schema
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Of an object of Kubernetes; it becomes part of a file's name."""
@@ -174,9 +173,49 @@ class Possible:
     """Return why devices cannot be offered by CDI, "" if they can; nothing is written."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNames:
+    """Return the names of the driver's nodes directly in /dev."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Return what only this side sees of the machine; answered by `Machine`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What is to be seen of a machine in /dev and in its root.
+
+    Attributes:
+        mode: how its devices are discovered.
+        nodes: major, minor, mode, uid and gid of device nodes, by their paths below /dev.
+        folders: those below /dev that can have such nodes, and are there.
+        imex_channels: their numbers.
+    """
+
+    mode: Mode
+    nodes: Mapping[str, tuple[int, int, int, int, int]]
+    folders: tuple[str, ...]
+    imex_channels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciNames:
+    """Return the names of NVIDIA's PCI devices by number, from the machine's own list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessContainers:
+    """Return the labels of the containers of processes, by number: of those that have a GPU."""
+
+    pids: tuple[int, ...]
+
+
 Call: TypeAlias = (
     PluginSpecs | DriverSpec | ClaimSpec | KeepClaims | RemoveClaim | Published | Possible
-)
+    | NodeNames | Look | PciNames | ProcessContainers
+)  # fmt: skip
 CALLS: Mapping[str, type[Call]] = {
     "spec_plugin": PluginSpecs,
     "spec_driver": DriverSpec,
@@ -185,6 +224,10 @@ CALLS: Mapping[str, type[Call]] = {
     "spec_remove_claim": RemoveClaim,
     "spec_published": Published,
     "spec_possible": Possible,
+    "node_names": NodeNames,
+    "machine": Look,
+    "pci_names": PciNames,
+    "process_containers": ProcessContainers,
 }
 """The verbs."""
 VERBS: Mapping[type[Call], str] = {kind: verb for verb, kind in CALLS.items()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the agent's CDI specifications, as `nvct.agent.nvml.spec_verbs` asks for them.
+"""What the agent needs of its host's files, as `nvct.agent.nvml.host_verbs` asks for it.
 
-`SpecFiles` is what tasks ask: it writes in this process, or has NVML's worker write, which has
-the right where the agent has none. `SpecWriter` does the work either way.
+`Host` is what tasks ask: it looks and writes in this process, or has NVML's worker do it, which
+has the right where the agent has none. `HostSide` does the work either way.
 """
 
 from __future__ import annotations
@@ -10,24 +10,32 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
 from nvct import errors, typed
 from nvct.agent.device_plugin.settings import DRA_VENDOR, SPEC_FOLDER, VENDOR, Settings
 from nvct.agent.driver_root import DEV_ROOT_ENV, ROOT_ENV, with_driver_roots
-from nvct.agent.nvml import spec_verbs
-from nvct.agent.nvml.spec_verbs import (
+from nvct.agent.nvml import host_verbs
+from nvct.agent.nvml.host_verbs import (
     ClaimSpec,
     DriverSpec,
     KeepClaims,
+    Look,
+    Machine,
+    NodeNames,
+    PciNames,
     PluginSpecs,
     Possible,
+    ProcessContainers,
     Published,
     RemoveClaim,
 )
 from nvct.errors import HostError
+from nvct.host import platform, procfs
+from nvct.host.gpu import imex
+from nvct.host.model import Findings
 from nvct.host.roots import Roots, join
 from nvct.linux import device_nodes
 from nvct.paths import HOOK_PATH
@@ -35,12 +43,13 @@ from nvct.paths import HOOK_PATH
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from typing import TypeAlias, TypeVar
 
     from nvct.agent.nvml.client import NvmlClient
-    from nvct.agent.nvml.spec_verbs import Call
+    from nvct.agent.nvml.host_verbs import Call
     from nvct.cdi.types import ContainerEdits
+    from nvct.host.containers import Containers
     from nvct.host.gpu.nodes import StatNode
     from nvct.host.nvml.model import NvmlReport
     from nvct.oci.jsontext import Json
@@ -53,16 +62,21 @@ if TYPE_CHECKING:
 DEFAULT_MPS_ROOT = "/run/nvidia/mps"
 OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
 """How names of the agent's own files begin."""
-LIMIT_S = 30.0
-"""How long a process may take that writes specifications."""
+LIMIT_S = 8.0
+"""How long a process may take that writes specifications: less than the agent waits."""
+NODES = "nvidia"
+"""How names of the driver's nodes in /dev begin."""
+FOLDERS = ("nvidia-caps", "dri")
+"""Of further nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where specifications go, and what paths they have: settings of the process that writes.
+    """Where the machine is, where specifications go, and what paths they have.
 
     Attributes:
         roots: of the machine, in this container.
+        host_root: where the host's processes and the names of its containers are.
         settings: the roots on the host, and the hook.
         folder: of the host's specifications.
         mps_root: the folder of MPS on the host.
@@ -70,7 +84,8 @@ class Place:
     """
 
     roots: Roots
-    settings: Settings
+    host_root: str = "/"
+    settings: Settings = field(default_factory=Settings)
     folder: str = SPEC_FOLDER
     mps_root: str = DEFAULT_MPS_ROOT
     stat_node: StatNode = device_nodes.node
@@ -88,6 +103,7 @@ def of_environment(env: Mapping[str, str]) -> Place:
         roots=Roots(
             driver_root=root if os.path.isdir(root) else "/", dev_root=env.get(DEV_ROOT_ENV)
         ),
+        host_root=env.get(DEV_ROOT_ENV) or "/",
         settings=Settings(
             driver_root=driver_root,
             dev_root=env.get("NVIDIA_DEV_ROOT") or driver_root,
@@ -98,11 +114,12 @@ def of_environment(env: Mapping[str, str]) -> Place:
     )
 
 
-class SpecWriter:
+class HostSide:
     """Answers requests.
 
     Attributes:
         edits: those of each GPU or MIG device by its UUID, None before a `DriverSpec`.
+        pids: of the processes that may be asked about; None for all.
     """
 
     def __init__(self, find_place: Callable[[], Place], run: Run = lambda work: work()) -> None:
@@ -113,8 +130,10 @@ class SpecWriter:
             run: for work that imports the generator.
         """
         self.edits: Mapping[str, ContainerEdits] | None = None
+        self.pids: frozenset[int] | None = None
         self._find_place = find_place
         self._run = run
+        self._containers: Containers | None = None
 
     def answer(self, call: Call, report: Callable[[], NvmlReport]) -> Json:
         """Return the answer to a request.
@@ -139,9 +158,30 @@ class SpecWriter:
             if self.edits is None:
                 self._update(place, report())
             return self._run(partial(_claim, place, call, self.edits or {}))
-        keeps = call.uids if isinstance(call, KeepClaims) else None
-        removes = call.uid if isinstance(call, RemoveClaim) else None
-        return self._run(partial(_remove, place, keeps, removes))
+        if isinstance(call, (KeepClaims, RemoveClaim)):
+            return self._run(partial(_remove, place, call))
+        return cast("Json", typed.dump(self._seen(place, call)))
+
+    def _seen(self, place: Place, call: Look | NodeNames | PciNames | ProcessContainers) -> object:
+        """Return what is to be seen of the machine."""
+        if isinstance(call, Look):
+            return look(place)
+        if isinstance(call, PciNames):
+            from nvct.host.gpu import pci_names
+
+            return pci_names.names(place.roots)
+        if isinstance(call, ProcessContainers):
+            pids = call.pids if self.pids is None else self.pids.intersection(call.pids)
+            return self._labels(place, pids)
+        return node_names(place.roots)
+
+    def _labels(self, place: Place, pids: Iterable[int]) -> dict[str, Mapping[str, str]]:
+        if self._containers is None:
+            from nvct.host.containers import Containers  # few agents ask
+
+            self._containers = Containers(place.host_root)
+        self._containers.refresh()
+        return {str(pid): self._containers.labels(pid) for pid in pids}
 
     def _update(self, place: Place, report: NvmlReport) -> Json:
         """Write the driver's files, and keep the edits of devices; return warnings."""
@@ -153,13 +193,13 @@ class SpecWriter:
         return warnings
 
 
-class SpecFiles:
-    """The host's specifications, for the tasks of one agent."""
+class Host:
+    """The host, for a task."""
 
     def __init__(self, nvml: NvmlClient, find_place: Callable[[], Place]) -> None:
-        """Write nothing yet; the place is asked for where this process writes."""
+        """Ask nothing yet; the place is asked for where this process looks and writes."""
         self._nvml = nvml
-        self._writer = SpecWriter(find_place)
+        self._writer = HostSide(find_place)
 
     async def ask(self, call: Call, kind: type[T]) -> T:
         """Return the answer to a request, of a type.
@@ -167,7 +207,7 @@ class SpecFiles:
         Raises:
             NvctError: a specification cannot be made, written or removed; nobody answers.
         """
-        verb = spec_verbs.VERBS[type(call)]
+        verb = host_verbs.VERBS[type(call)]
         if not self._nvml.chooses_library:
             return await self._nvml.call(verb, kind, typed.dump(call))
         needs = isinstance(call, (PluginSpecs, DriverSpec)) or (
@@ -206,6 +246,32 @@ def in_child(work: Callable[[], Json]) -> Json:
         ) from error
     finally:
         child.kill()
+
+
+def node_names(roots: Roots) -> tuple[str, ...]:
+    """Return the names of the driver's nodes directly in /dev."""
+    return tuple(name for name in procfs.list_directory(roots.dev) if name.startswith(NODES))
+
+
+def look(place: Place) -> Machine:
+    """Return what is to be seen of a machine in /dev and in its root."""
+    roots = place.roots
+    folders = tuple(name for name in FOLDERS if os.path.lexists(f"{roots.dev}/{name}"))
+    names = [
+        *node_names(roots),
+        *(
+            f"{folder}/{name}"
+            for folder in folders
+            for name in procfs.list_directory(f"{roots.dev}/{folder}")
+        ),
+    ]
+    found = {name: place.stat_node(f"{roots.dev}/{name}") for name in names}
+    return Machine(
+        mode=platform.detect(roots)[0],
+        nodes={name: node for name, node in found.items() if node is not None},
+        folders=folders,
+        imex_channels=tuple(sorted(imex.channels(roots, place.stat_node, Findings()))),
+    )
 
 
 def signature(folder: str) -> Signature:
@@ -265,11 +331,11 @@ def _claim(place: Place, call: ClaimSpec, edits: Mapping[str, ContainerEdits]) -
     return None
 
 
-def _remove(place: Place, keeps: tuple[str, ...] | None, removes: str | None) -> Json:
+def _remove(place: Place, call: KeepClaims | RemoveClaim) -> Json:
     from nvct.agent.dra import specs
 
-    if removes is not None:
-        specs.remove(removes, place.folder)
-    if keeps is not None:
-        specs.remove_others(keeps, place.folder)
+    if isinstance(call, RemoveClaim):
+        specs.remove(call.uid, place.folder)
+    else:
+        specs.remove_others(call.uids, place.folder)
     return None

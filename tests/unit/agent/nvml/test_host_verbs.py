@@ -5,8 +5,11 @@ whom. The worker chooses every path; the agent names devices, a claim and words 
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import tempfile
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -14,18 +17,20 @@ import pytest
 from nvct import typed
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles, request_of
+from nvct.agent.discovery import SAME_S, Discovery
 from nvct.agent.dra.claim_specs import ClaimSpecs
 from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.settings import Settings as DraSettings
+from nvct.agent.host_side import Host, Place, in_child
 from nvct.agent.mps.daemons import Daemon
-from nvct.agent.nvml import spec_verbs
-from nvct.agent.nvml.spec_verbs import Published
-from nvct.agent.spec_writer import in_child
+from nvct.agent.nvml import host_verbs
+from nvct.agent.nvml.host_verbs import ProcessContainers, Published
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.host.roots import Roots
 from nvct.sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
+from tests.unit.agent import machines
 from tests.unit.agent.nvml.test_worker import Worker, ask, run
 
 TYPE_CHECKING = False
@@ -33,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
     from pathlib import Path
 
+    from nvct.agent.inventory import Inventory
     from nvct.agent.nvml.client import NvmlWorkerClient
 
 UID = "7e4b7a12-5b0c-4a6e-9d2f-0c1d2e3f4a5b"
@@ -42,12 +48,12 @@ ELSEWHERE = "/tmp/elsewhere"
 PROGRAM = """
 import json, os
 from dataclasses import replace
-from nvct.agent import spec_writer
+from nvct.agent import host_side
 from nvct.agent.nvml import worker
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.roots import Roots
-roots, found = Roots(**json.loads(os.environ["ROOTS"])), spec_writer.of_environment
-spec_writer.of_environment = lambda env: replace(
+roots, found = Roots(**json.loads(os.environ["ROOTS"])), host_side.of_environment
+host_side.of_environment = lambda env: replace(
     found(env), roots=roots, stat_node=named_nodes(roots)
 )
 worker.main()
@@ -203,6 +209,44 @@ def test_a_gpu_that_hangs_stays_in_the_specification(worker: Worker) -> None:
     assert uuid(worker, 1) in [device["name"] for device in spec["devices"]]
 
 
+def test_the_agent_finds_its_gpus_by_what_the_worker_sees(worker: Worker) -> None:
+    """The agent's container has procfs and sysfs, but neither /dev nor the driver's root."""
+    roots = replace(machines.roots_of(worker.node), driver_root=ELSEWHERE, dev_root=ELSEWHERE)
+    looks: list[Inventory] = []
+    signatures: list[object] = []
+
+    async def test(client: NvmlWorkerClient) -> None:
+        machine = Discovery(roots, client)
+        signatures.append(await machine.signature())
+        looks.append(await machine.inventory())
+        (worker.node.dev / "nvidia1").unlink()
+        await asyncio.sleep(2 * SAME_S)
+        signatures.append(await machine.signature())
+        looks.append(await machine.inventory())
+        seen = await machine.machine()
+        assert seen.mode == "nvml"
+        assert "nvidia0" in seen.nodes
+
+    run(worker, test)
+    assert [len(look.gpus) for look in looks] == [4, 3]
+    assert looks[0].control_nodes
+    assert signatures[0] != signatures[1]
+
+
+def test_containers_are_told_of_processes_that_use_a_gpu_alone(worker: Worker) -> None:
+    own = os.getpid()
+
+    async def test(client: NvmlWorkerClient) -> None:
+        host = Host(client, lambda: Place(roots=Roots()))
+        call = ProcessContainers(pids=(own, 1))
+        assert await host.ask(call, dict[str, dict[str, str]]) == {}
+        node_changes.apply(worker.node, "process", ("0", str(own)))
+        await client.samples()
+        assert await host.ask(call, dict[str, dict[str, str]]) == {str(own): {}}
+
+    run(worker, test)
+
+
 HOSTILE: dict[str, tuple[str, dict[str, Any]]] = {
     "uid with a path": ("spec_claim", {"uid": "../../etc/x", "devices": [], "mps": False}),
     "uid that is none": ("spec_remove_claim", {"uid": "*"}),
@@ -291,13 +335,13 @@ def test_an_unknown_hook_of_the_settings_is_told_before_anybody_is_asked() -> No
 
 
 def test_each_request_has_a_verb_and_comes_back_as_it_was() -> None:
-    calls: list[spec_verbs.Call] = [
+    calls: list[host_verbs.Call] = [
         request_of(
             Settings(cdi_feature_flags=("disable-ipc-discoverer",), gds_enabled=True), (0,)
         ),
-        spec_verbs.KeepClaims(uids=(UID,)),
+        host_verbs.KeepClaims(uids=(UID,)),
         Published(),
     ]
     for call in calls:
-        verb = spec_verbs.VERBS[type(call)]
-        assert typed.load(spec_verbs.CALLS[verb], typed.dump(call)) == call
+        verb = host_verbs.VERBS[type(call)]
+        assert typed.load(host_verbs.CALLS[verb], typed.dump(call)) == call
