@@ -103,19 +103,19 @@ def name_of(placed: Placed) -> str:
 
 def is_root(placed: Placed) -> bool:
     """Report whether a container's facts alone make an attacker root of the node."""
-    folders = written(placed)
-    tells_kubelet = any(folder.endswith("/device-plugins") for folder in folders)
-    return bool(placed.context.get("privileged") or folders & {*ROOTS} or tells_kubelet)
+    written = set(folders(placed).values())
+    tells_kubelet = any(folder.endswith("/device-plugins") for folder in written)
+    return bool(placed.context.get("privileged") or written & {*ROOTS} or tells_kubelet)
 
 
-def written(placed: Placed) -> set[str]:
-    """Return the folders of the host that a container writes to."""
-    return {each.partition("`")[2].partition("`")[0] for each in map(_written, volumes(placed))}
-
-
-def _written(volume: str) -> str:
-    path, _, source = volume.partition(": ")
-    return source if path.endswith(" rw") else ""
+def folders(placed: Placed) -> dict[str, str]:
+    """Return the mount points of folders of the host that a container may change, and these."""
+    by_name = {each["name"]: each for each in placed.pod.get("volumes", ())}
+    return {
+        mount["mountPath"]: by_name[mount["name"]]["hostPath"]["path"]
+        for mount in placed.container.get("volumeMounts", ())
+        if "hostPath" in by_name[mount["name"]] and not mount.get("readOnly")
+    }
 
 
 def privilege(placed: Placed) -> Iterator[str]:

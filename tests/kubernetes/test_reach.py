@@ -73,7 +73,7 @@ def test_only_who_is_root_anyway_writes_cdi_specifications(values: Mapping[str, 
     names = {
         reach.name_of(each)
         for each in reach.containers(objects)
-        if reach.CDI in reach.written(each) and not each.context.get("privileged")
+        if reach.CDI in reach.folders(each).values() and not each.context.get("privileged")
     }
     assert names == set()
 
@@ -119,3 +119,21 @@ def test_a_new_mount_right_or_privilege_changes_the_table() -> None:
     unknown["spec"]["template"]["spec"]["containers"][0]["name"] = "new"
     with pytest.raises(KeyError):
         reach.rows([unknown])
+
+
+def test_a_mount_that_is_added_is_attacked() -> None:
+    """The folders are those of the manifest: a writable one that is new is planted with links."""
+    pod_spec = {
+        "volumes": [
+            {"name": "new", "hostPath": {"path": "/opt/new"}},
+            {"name": "seen", "hostPath": {"path": "/opt/seen"}},
+            {"name": "own", "emptyDir": {}},
+        ]
+    }
+    mounts = [
+        {"name": "new", "mountPath": "/new"},
+        {"name": "seen", "mountPath": "/seen", "readOnly": True},
+        {"name": "own", "mountPath": "/own"},
+    ]
+    placed = reach.Placed("DaemonSet nvct", "agent", pod_spec, {"volumeMounts": mounts})
+    assert reach.folders(placed) == {"/new": "/opt/new"}
