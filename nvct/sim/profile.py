@@ -27,7 +27,10 @@ class MigProfile:
     kind: int
     name: str
     slices: int
-    media: int
+    ce: int
+    dec: int
+    jpeg: int
+    ofa: int
     sm: int
     memory: int
     max: int

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -82,6 +83,11 @@ PROGRAMS = (
     Program("triton", ["sh", "-c", SCRIPT, TRITON], "1024.0"),
     Program("numba", ["sh", "-c", SCRIPT, NUMBA], "1024.0"),
 )
+NVCT = f"{sys.executable} -m nvct.cli nvct"
+"""The checkout and its libraries are part of the image."""
+WORDS = ("list", "doctor", "ps", "explain --env NVIDIA_VISIBLE_DEVICES=99")
+SAYS = "; ".join(f"{NVCT} {words}" for words in WORDS)
+ABOUT = Program("nvct", ["sh", "-c", f"cd {machine.REPOSITORY}; {SAYS}; true"], "99")
 
 
 class Lab:
@@ -161,6 +167,7 @@ class Lab:
             env=[
                 *asks,
                 "NVIDIA_DRIVER_CAPABILITIES=all",
+                f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}",
                 f"PATH={os.environ['PATH']}",
                 "HOME=/tmp",
             ],
@@ -249,6 +256,7 @@ def run(work: Path, roots: Roots, carry: Path, log: Path) -> tuple[list[str], st
                 lab.check(way, layout, runtime, PROGRAMS[0])
                 if has_torch:
                     lab.check(way, layout, runtime, PROGRAMS[2])
+    lab.check("shim", "farm", "runc", ABOUT)
     lab.check("userns", "farm", "runc", PROGRAMS[0])
     lab.at_once()
     summary = lab.first_call() if has_torch else ""

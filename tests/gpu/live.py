@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from nvct.agent import variables
-from nvct.errors import NvctError
+from nvct.errors import HostError, NvctError
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import NvmlSession
 from tests.gpu.agents import agent
@@ -55,15 +55,16 @@ METRICS = {
 }  # fmt: skip
 """Of DCGM_FI_DEV_: the query of nvidia-smi, its factor, and how far apart two readings may be."""
 ROUNDS, ROUND_S = 6, 1.0
+FULL_LOAD_S = 60.0
 IDLE_S = 20.0
 
 
 @contextlib.contextmanager
-def load(seconds: float) -> Iterator[bool]:
-    """Compute by PyTorch for some seconds; yield whether it does."""
+def load(seconds: float, *prefix: str) -> Iterator[bool]:
+    """Compute by PyTorch for some seconds, by a program that starts others; yield whether it does."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     process = subprocess.Popen(
-        ["python3", "-c", LOAD, str(seconds)], env=env, stdout=subprocess.PIPE,
+        [*prefix, "python3", "-c", LOAD, str(seconds)], env=env, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
@@ -114,6 +115,30 @@ def readings(folder: Path, file: Path, smi: str, when: str) -> list[str]:
         time.sleep(ROUND_S)
     save_json(folder / f"{when}.json", rows)
     return [f"{metric} ({when})" for metric in METRICS if metric not in near]
+
+
+async def full_load(folder: Path, roots: Roots) -> str:
+    """Compute for a minute beside the device plugin; return what it said of the GPUs' health.
+
+    Raises:
+        HostError: it called one unhealthy, or offered none.
+    """
+    said: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="nvct-kubelet-") as name:
+        kubelet = FakeKubelet(name)
+        await kubelet.start()
+        words = ["--driver-root-ctr-path", roots.driver_root, "--kubelet-socket", kubelet.socket]
+        async with agent("device_plugin", folder, words):
+            with load(FULL_LOAD_S) as works:
+                await asyncio.sleep(3)
+                end = time.monotonic() + (FULL_LOAD_S if works else 0)
+                while not said or time.monotonic() < end:
+                    await asyncio.sleep(ROUND_S)
+                    said |= {health for each in kubelet.lists.values() for health in each.values()}
+        await kubelet.stop()
+    if said != {"Healthy"}:
+        raise HostError(f"the device plugin said {said}", hint="a GPU under full load is healthy")
+    return f"healthy in {FULL_LOAD_S:.0f} s of full load" if works else "healthy; no load here"
 
 
 async def idle(folder: Path, roots: Roots) -> str:

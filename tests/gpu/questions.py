@@ -232,7 +232,11 @@ def part_busy(folder: Path) -> str:
         queries = ("", "pmon -c 2", "dmon -c 2", "-q -d PERFORMANCE,UTILIZATION,POWER,CLOCK",
                    "--query-compute-apps=pid,name,used_memory --format=csv")  # fmt: skip
         said = commands(folder, "smi", [f"{smi()} {query}".strip() for query in queries])
-        commands(folder, "nvct", [f"{sys.executable} -m nvct.cli nvct ps"])
+        own_pids = "unshare --pid --fork --mount-proc"
+        nvct_ps = f"{sys.executable} -m nvct.cli nvct ps"
+        commands(folder, "nvct", [nvct_ps, f"{own_pids} {nvct_ps}"])
+        with live.load(LOAD_S, *own_pids.split()):  # as the processes of a container
+            commands(folder, "inside", [nvct_ps, f"{smi()} pmon -c 1"])
         return f"{said}; {part_nvml(folder)}"
 
 
@@ -253,6 +257,11 @@ def part_image(folder: Path) -> str:
 def part_compare(folder: Path) -> str:
     """Metrics beside nvidia-smi, idle and busy; what the agent costs."""
     return asyncio.run(live.compare(folder, ROOTS, smi()))
+
+
+def part_health(folder: Path) -> str:
+    """What the device plugin says of the GPUs' health in a minute of full load."""
+    return asyncio.run(live.full_load(folder, ROOTS))
 
 
 def part_mps(folder: Path) -> str:

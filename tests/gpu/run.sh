@@ -24,7 +24,7 @@ for archive in wheels programs; do
   "$python" -c 'import shutil, sys; shutil.unpack_archive(*sys.argv[1:])' \
     "$kit/$archive.tar.xz" "$work/$archive" || tar -xJf "$kit/$archive.tar.xz" -C "$work/$archive"
 done
-export PYTHONDONTWRITEBYTECODE=1 NVCT_GPU_CARRY="$work/programs"
+export PYTHONPYCACHEPREFIX="$work/pyc" NVCT_GPU_CARRY="$work/programs" # nothing is left behind
 export PYTHONPATH="$work/wheels/any/site-packages:$work/wheels/$version/site-packages:$repository"
 cd "$repository"
 "$python" -m tests.gpu record "$file" ${SIM:+--sim}

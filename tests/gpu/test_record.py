@@ -264,5 +264,5 @@ def test_the_simulated_gpu_is_like_the_recorded_one(path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     kinds = re.findall(r"^(value|fact|label|metric) (\S+): real", done.stdout, re.MULTILINE)
-    assert kinds == [("fact", "mig.profiles")]  # numbers of decoders and such, which differ
+    assert kinds == []
     assert len(re.findall(r"^function ", done.stdout, re.MULTILINE)) < 40

@@ -119,6 +119,8 @@ mount --bind /srv/views /var/lib/nvct/farm # mountinfo then names a view by the 
 mkdir /var/lib/nvct/farm/580.1-used /var/lib/nvct/farm/580.1-unused
 mount --bind /var/lib/nvct/farm/580.1-used /mnt
 dpkg -P nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+cmp /etc/nvidia-container-runtime/config.toml /tmp/admins
+rm -r /etc/nvidia-container-runtime
 grep "'[^']*nv[^']*' not empty" /tmp/dpkg.log && exit 1
 grep "containers use /var/lib/nvct/farm/580.1-used" /tmp/dpkg.log
 umount /mnt
@@ -146,6 +148,27 @@ dpkg -P nvidia-docker2 nvidia-container-toolkit nvidia-container-toolkit-base li
     libnvidia-container1 > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 dpkg -V nvct nvct-base nvct-operator-extensions
 dpkg -P nvct nvct-operator-extensions nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
+"""
+
+ROLLED_BACK = r"""
+config=/etc/nvidia-container-runtime/config.toml
+here() { dpkg "$@" > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }; }
+here -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb
+cp $config /tmp/ours
+here -r nvct nvct-operator-extensions nvct-base
+here --force-confold -i "$peer"/*.deb
+here -P nvct-base
+cmp $config /tmp/ours
+here -P nvidia-docker2 nvidia-container-toolkit nvidia-container-toolkit-base libnvidia-container-tools \
+    libnvidia-container1
+here -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb # finds the file
+here -P nvct nvct-operator-extensions nvct-base
+cmp $config /tmp/ours
+rm -r /etc/nvidia-container-runtime
+here -i "$DEBS"/nvct_*.deb "$DEBS"/nvct-[bo]*.deb
+here -P nvct nvct-operator-extensions nvct-base
+ls $config && exit 1
+echo "== end"
 """
 
 SPLIT = r"""
@@ -266,6 +289,15 @@ def test_the_packages_take_the_place_of_the_incumbents(
     # The incumbent's have files in /lib, which Ubuntu 24.04 has diverted; its package leaves this.
     theirs = "lib.usr-is-merged" if release == "noble" else ""
     assert (simulated.work / "left").read_text(encoding="utf-8") == theirs
+
+
+@pytest.mark.slow
+def test_a_purge_leaves_what_another_toolkit_uses_or_was_there_before(
+    debs: Path, simulated: SimulatedNode
+) -> None:
+    steps = Path(__file__).with_name("incumbent.sh").read_text(encoding="utf-8") + ROLLED_BACK
+
+    assert "== end" in in_a_root("bookworm", debs, simulated, steps)
 
 
 FRESH = r"""

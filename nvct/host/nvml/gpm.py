@@ -18,7 +18,9 @@ if TYPE_CHECKING:
         """Where values and errors go, `samples.Reading`."""
 
         nvml: Calls
-        values: dict[str, float]
+
+        def add(self, name: str, value: float) -> None:
+            """Add a value, or an error if it is no number."""
 
         def refuse(self, names: tuple[str, ...], why: str) -> None:
             """Add an error for each name."""
@@ -99,7 +101,7 @@ def _read_metrics(reading: Reading, before: object, after: object) -> None:
     nvml.nvmlGpmMetricsGet(question)
     for slot, name in zip(question.metrics, METRICS, strict=False):
         if slot.nvmlReturn == nvml.NVML_SUCCESS:
-            reading.values[name] = float(slot.value) * UNITS.get(name, 1)
+            reading.add(name, float(slot.value) * UNITS.get(name, 1))
         else:
             reading.refuse((name,), reason(nvml.NVMLError(slot.nvmlReturn)))
 

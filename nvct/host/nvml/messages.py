@@ -55,7 +55,11 @@ def send(connection: socket, message: Json, until: float | None = None) -> None:
         TimeoutError: the deadline has passed.
         EOFError: the other side has closed the connection.
     """
-    data = encode(message)
+    write(connection, encode(message), until)
+
+
+def write(connection: socket, data: bytes, until: float | None = None) -> None:
+    """Write an encoded message; arguments and errors as for `send`."""
     while data:
         _set_deadline(connection, until)
         try:

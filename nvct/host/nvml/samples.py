@@ -84,7 +84,19 @@ class Reading:
         except self.nvml.NVMLError as error:
             self.refuse(names, reason(error))
         else:
-            self.values.update(zip(names, values, strict=True))
+            for name, value in zip(names, values, strict=True):
+                self.add(name, value)
+
+    def add(self, name: str, value: float) -> None:
+        """Add a value, or an error if it is no number.
+
+        Performance metrics of two samples that lie too close together are NaN, and no error
+        (driver 580.159.04, H200).
+        """
+        if value - value == 0:  # finite
+            self.values[name] = value
+        else:
+            self.refuse((name,), f"NVML says {value}")
 
     def refuse(self, names: tuple[str, ...], why: str) -> None:
         """Add an error for each name."""
@@ -188,7 +200,7 @@ def read_fields(reading: Reading, handle: Handle, wanted: Mapping[str, str]) -> 
         if field.nvmlReturn != nvml.NVML_SUCCESS:
             reading.refuse((name,), reason(nvml.NVMLError(field.nvmlReturn)))
         else:
-            reading.values[name] = getattr(field.value, UNION[field.valueType])
+            reading.add(name, getattr(field.value, UNION[field.valueType]))
 
 
 def _read_memory(reading: Reading, handle: Handle) -> None:

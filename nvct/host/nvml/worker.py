@@ -79,26 +79,28 @@ def serve(connection: socket, path: str, load: Load = calls.load, root: str | No
     try:
         while True:
             number, verb, arguments = messages.request_of(messages.receive(connection))
-            messages.send(connection, {"id": number, **_answer(driver, verb, arguments)})
+            messages.write(connection, _answer(driver, number, verb, arguments))
     except EOFError:
         pass
 
 
-def _answer(driver: calls.Driver, verb: str, arguments: dict[str, Json]) -> dict[str, Json]:
-    """Return the members "value" or "error" of an answer."""
+def _answer(driver: calls.Driver, number: int, verb: str, arguments: dict[str, Json]) -> bytes:
+    """Return an answer, with a value or an error; one that is no JSON is an error, too."""
     words: dict[str, object] = {**arguments}
     limit_s = words.pop(messages.CALL_LIMIT, None)
     until = time.monotonic() + limit_s if isinstance(limit_s, (int, float)) else math.inf
     try:
-        return {"value": _as_json(driver.ask(_function(verb), words, until))}
+        value = _as_json(driver.ask(_function(verb), words, until))
+        return messages.encode({"id": number, "value": value})
     except NvctError as error:
-        return {"error": {**errors.to_dict(error)}}
+        return messages.encode({"id": number, "error": {**errors.to_dict(error)}})
     except Exception as error:  # the last resort of this process: the session raises it
         if DEBUG_ENV in os.environ:
             import traceback  # 3 ms
 
             traceback.print_exc()
-        return {"error": {**errors.to_dict(errors.unexpected(error))}}
+        unexpected = errors.to_dict(errors.unexpected(error))
+        return messages.encode({"id": number, "error": {**unexpected}})
 
 
 def _function(verb: str) -> Callable[..., object]:

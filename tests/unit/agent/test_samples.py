@@ -8,8 +8,12 @@ import contextlib
 import statistics
 import time
 
+import pynvml
+import pytest
+
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.nvml.sample_model import VALUES
+from nvct.host.nvml.samples import Reading
 from nvct.sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
@@ -66,6 +70,17 @@ def test_each_value_is_there_or_has_a_reason(tmp_path: Path) -> None:
             assert named == VALUES.keys(), (profile, named ^ VALUES.keys())
             assert not gpu.values.keys() & gpu.errors.keys()
             assert all(gpu.errors.values())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_value_that_is_no_number_is_refused(value: float) -> None:
+    """Performance metrics of samples a few milliseconds apart are NaN on a real H200."""
+    reading = Reading(pynvml)
+
+    reading.read(("sm_active", "dram_active"), lambda: (value, 1.0))
+
+    assert reading.values == {"dram_active": 1.0}
+    assert reading.errors == {"sm_active": f"NVML says {value}"}
 
 
 def test_what_was_set_is_what_is_sampled(tmp_path: Path) -> None:

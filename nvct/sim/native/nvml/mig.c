@@ -111,9 +111,10 @@ API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t mig, nvmlDeviceAttribut
         return finish(out ? NVML_ERROR_UNKNOWN : NVML_ERROR_INVALID_ARGUMENT);
     *out = (nvmlDeviceAttributes_t){
         .multiprocessorCount = multiprocessors(p, t.ci->size),
-        .sharedCopyEngineCount = p->slices,
-        .sharedDecoderCount = p->media,
-        .sharedJpegCount = p->media,
+        .sharedCopyEngineCount = p->ce,
+        .sharedDecoderCount = p->dec,
+        .sharedJpegCount = p->jpeg,
+        .sharedOfaCount = p->ofa,
         .gpuInstanceSliceCount = p->slices,
         .computeInstanceSliceCount = t.ci->size,
         .memorySizeMB = p->memory_mb,
@@ -154,9 +155,10 @@ static nvmlReturn_t profile_info(nvmlDevice_t device, unsigned number, bool by_i
         .sliceCount = profile->slices,
         .instanceCount = profile->max,
         .multiprocessorCount = profile->sm,
-        .copyEngineCount = profile->slices,
-        .decoderCount = profile->media,
-        .jpegCount = profile->media,
+        .copyEngineCount = profile->ce,
+        .decoderCount = profile->dec,
+        .jpegCount = profile->jpeg,
+        .ofaCount = profile->ofa,
         .memorySizeMB = profile->memory_mb,
     };
     snprintf(out->name, sizeof(out->name), "MIG %s", profile->name);
@@ -178,6 +180,7 @@ API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsign
         .copyEngineCount = info.copyEngineCount,
         .decoderCount = info.decoderCount,
         .jpegCount = info.jpegCount,
+        .ofaCount = info.ofaCount,
         .memorySizeMB = info.memorySizeMB,
     };
     return NVML_SUCCESS;
@@ -212,6 +215,7 @@ static nvmlReturn_t versioned_profile_info(nvmlDevice_t device, unsigned number,
         .copyEngineCount = info.copyEngineCount,
         .decoderCount = info.decoderCount,
         .jpegCount = info.jpegCount,
+        .ofaCount = info.ofaCount,
         .memorySizeMB = info.memorySizeMB,
     };
     memcpy(v2.name, info.name, sizeof(v2.name));

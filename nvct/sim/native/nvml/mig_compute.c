@@ -27,9 +27,10 @@ static nvmlReturn_t compute_profile_info(nvmlGpuInstance_t instance, unsigned ki
         .sliceCount = slices,
         .instanceCount = p->slices / slices,
         .multiprocessorCount = multiprocessors(p, slices),
-        .sharedCopyEngineCount = p->slices,
-        .sharedDecoderCount = p->media,
-        .sharedJpegCount = p->media,
+        .sharedCopyEngineCount = p->ce,
+        .sharedDecoderCount = p->dec,
+        .sharedJpegCount = p->jpeg,
+        .sharedOfaCount = p->ofa,
     };
     char name[MIG_NAME_LENGTH];
     name_profile(p, slices, name, sizeof(name));

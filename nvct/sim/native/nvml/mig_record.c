@@ -31,7 +31,10 @@ bool parse_profile(const char *line, struct profile *profile)
     profile->id = (unsigned)id;
     profile->gpu = (int)field_unsigned(line, "gpu", UINT_MAX); /* gpu=* is not a number */
     profile->slices = field_unsigned(line, "slices", 1);
-    profile->media = field_unsigned(line, "media", 0);
+    profile->ce = field_unsigned(line, "ce", profile->slices);
+    profile->dec = field_unsigned(line, "dec", 0);
+    profile->jpeg = field_unsigned(line, "jpeg", 0);
+    profile->ofa = field_unsigned(line, "ofa", 0);
     profile->sm = field_unsigned(line, "sm", 0);
     field_number(line, "memory", &profile->memory_mb);
     parse_placements(line, profile);

@@ -95,7 +95,7 @@ struct gpu {
 
 struct profile {
     int gpu; /* -1: every MIG-capable GPU */
-    unsigned id, kind, slices, media, sm, max, n_placements;
+    unsigned id, kind, slices, ce, dec, jpeg, ofa, sm, max, n_placements;
     unsigned long long memory_mb;
     char name[PROFILE_NAME_LENGTH];
     nvmlPlacement_t placements[MAX_PLACEMENTS];

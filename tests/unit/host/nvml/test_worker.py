@@ -120,6 +120,15 @@ def test_an_unexpected_exception_is_an_error_that_asks_for_a_report() -> None:
     assert not isinstance(caught.value, NvmlError)
 
 
+def test_an_answer_that_is_no_json_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nvct.host.nvml.report.report", lambda _nvml: {"value": float("nan")})
+
+    with serving(PythonNvml(GPU)) as connection:
+        with pytest.raises(NvctError, match="unexpected TypeError: float is no JSON"):
+            ask(connection, "report")
+        assert ask(connection, "check") is None
+
+
 def test_a_bug_has_a_traceback_with_debug(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
