@@ -21,6 +21,7 @@ from nvct.agent.nvml import host_verbs
 from nvct.agent.nvml.host_verbs import (
     ClaimSpec,
     DriverSpec,
+    HostDrivers,
     KeepClaims,
     Look,
     Machine,
@@ -162,10 +163,18 @@ class HostSide:
             return self._run(partial(_remove, place, call))
         return cast("Json", typed.dump(self._seen(place, call)))
 
-    def _seen(self, place: Place, call: Look | NodeNames | PciNames | ProcessContainers) -> object:
+    def _seen(
+        self,
+        place: Place,
+        call: HostDrivers | Look | NodeNames | PciNames | ProcessContainers,
+    ) -> object:
         """Return what is to be seen of the machine."""
         if isinstance(call, Look):
             return look(place)
+        if isinstance(call, HostDrivers):
+            from nvct.host.gpu import vgpu
+
+            return vgpu.host_drivers(place.roots)
         if isinstance(call, PciNames):
             from nvct.host.gpu import pci_names
 
@@ -199,7 +208,7 @@ class Host:
     def __init__(self, nvml: NvmlClient, find_place: Callable[[], Place]) -> None:
         """Ask nothing yet; the place is asked for where this process looks and writes."""
         self._nvml = nvml
-        self._writer = HostSide(find_place)
+        self._side = HostSide(find_place)
 
     async def ask(self, call: Call, kind: type[T]) -> T:
         """Return the answer to a request, of a type.
@@ -211,11 +220,13 @@ class Host:
         if not self._nvml.chooses_library:
             return await self._nvml.call(verb, kind, typed.dump(call))
         needs = isinstance(call, (PluginSpecs, DriverSpec)) or (
-            isinstance(call, ClaimSpec) and self._writer.edits is None
+            isinstance(call, ClaimSpec) and self._side.edits is None
         )
         report = await self._nvml.report() if needs else None
-        asked = partial(cast, "NvmlReport", report)
-        return typed.load(kind, await asyncio.to_thread(self._writer.answer, call, asked), verb)
+        answer = await asyncio.to_thread(
+            self._side.answer, call, lambda: cast("NvmlReport", report)
+        )
+        return typed.load(kind, answer, verb)
 
 
 def in_child(work: Callable[[], Json]) -> Json:

@@ -53,7 +53,8 @@ def containers(objects: Iterable[Object]) -> Iterator[Placed]:
 AGENT = "`agent`"
 ROOT = "root of this node"
 GAINS = {
-    AGENT: f"{ROOT}, with a pod that gets a GPU: by mounts and devices that it tells the kubelet",
+    AGENT: f"{ROOT}, with a pod that gets a GPU: by mounts and devices that it tells the kubelet; "
+    "signals to processes of root",
     f"{AGENT} with an NVML of its own": ROOT,
     "`nvml-worker`": ROOT,
     "`toolkit`": ROOT,

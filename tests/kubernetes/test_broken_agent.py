@@ -119,8 +119,8 @@ def host(node: Cluster) -> str:
     """Return names, modes, sizes and links of what the agent has no part in."""
     words = ("-xdev", "-maxdepth", "3", "-type")
     folders = node.box.call("find", *WATCHED, *words, "d", "-printf", "%p %M %u\\n").stdout
-    words = (*words, "b,c,p,f,l,s", "-printf", "%p %M %u %s %l\\n")
-    files = node.box.call("find", *WATCHED, *words).stdout
+    shown = ("b,c,p,f,l,s", "-printf", "%p %M %u %s %l\\n")
+    files = node.box.call("find", *WATCHED, *words, *shown).stdout
     times = node.box.call("find", PRECIOUS, "-printf", "%p %t\\n").stdout
     lines = sorted([*folders.splitlines(), *files.splitlines(), *times.splitlines()])
     return "\n".join(line for line in lines if not line.startswith(SHARED))

@@ -13,7 +13,7 @@ from nvct import typed
 from nvct.agent.mps.daemons import Wanted
 from nvct.agent.nvml import host_verbs, mig_verbs
 from nvct.agent.nvml.last_gpus import LastGpus
-from nvct.agent.nvml.supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
+from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.agent.waiting import within
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Literal, TypeVar
 
     from nvct.agent.mps.daemons import Daemon
-    from nvct.host.gpu.vgpu import HostDriver
     from nvct.host.nvml.mig_model import MigState
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.oci.jsontext import Json
@@ -49,7 +48,7 @@ LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
 CHANGE_S = 60
 """Of one change of MIG."""
-WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
+WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
 """Verbs that do not use NVML: their failure says nothing about it."""
 CHUNK = 1 << 16
 SLACK_S = 10
@@ -197,19 +196,6 @@ class NvmlClient:
             finally:
                 self.busy_s = 0
 
-    async def host_drivers(self) -> list[HostDriver]:
-        """Return the drivers of vGPUs' hosts, as this machine's PCI devices name them.
-
-        It needs no NVML, so whether that answers does not change.
-
-        Raises:
-            NvctError: they cannot be read.
-        """
-        from nvct.host.gpu.vgpu import HostDriver  # few agents ask
-
-        value = await asyncio.shield(self._exchange(HOST_DRIVERS))
-        return list(self._loaded(tuple[HostDriver, ...], value, HOST_DRIVERS))
-
     async def mps(
         self, daemons: Iterable[Daemon], *, starts: bool, owner: Literal["", "dra"] = ""
     ) -> dict[str, str]:
@@ -277,7 +263,7 @@ class NvmlClient:
 
     async def _exchange(self, verb: str, call: Mapping[str, Json] | None = None) -> Json:
         async with self._lock:
-            is_change = call and verb not in WITHOUT_NVML
+            is_change = call and verb not in WITHOUT_NVML and verb not in host_verbs.CALLS
             usual_s = LIMITS_S.get(verb, CHANGE_S if is_change else CALL_S)
             limit_s = usual_s if self._has_answered else max(START_S, usual_s)
             self.busy_s = limit_s

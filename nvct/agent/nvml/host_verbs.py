@@ -201,6 +201,14 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostDrivers:
+    """Return the drivers of vGPUs' hosts, as this machine's PCI devices name them.
+
+    Answered by `vgpu.HostDriver` of each. Without privileges they cannot be read.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PciNames:
     """Return the names of NVIDIA's PCI devices by number, from the machine's own list."""
 
@@ -214,7 +222,7 @@ class ProcessContainers:
 
 Call: TypeAlias = (
     PluginSpecs | DriverSpec | ClaimSpec | KeepClaims | RemoveClaim | Published | Possible
-    | NodeNames | Look | PciNames | ProcessContainers
+    | HostDrivers | NodeNames | Look | PciNames | ProcessContainers
 )  # fmt: skip
 CALLS: Mapping[str, type[Call]] = {
     "spec_plugin": PluginSpecs,
@@ -226,6 +234,7 @@ CALLS: Mapping[str, type[Call]] = {
     "spec_possible": Possible,
     "node_names": NodeNames,
     "machine": Look,
+    "host_drivers": HostDrivers,
     "pci_names": PciNames,
     "process_containers": ProcessContainers,
 }

@@ -21,6 +21,7 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
 from typing import get_args
 
 from nvct import errors, typed
@@ -49,16 +50,13 @@ CLOSE = "close"
 """The verb that ends the worker, which closes NVML's handles."""
 ENGINE = "engine"
 """The verb that asks the container engine, not NVML: this process may see its socket."""
-HOST_DRIVERS = "host_drivers"
-"""The verb that reads the drivers of vGPUs' hosts, without NVML: an agent without privileges
-cannot."""
 MPS = "mps"
 """The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
             "attributes", "check", "conditions", "events", "mig", "properties", "report",
-            "samples", "topology", CLOSE, ENGINE, HOST_DRIVERS,
+            "samples", "topology", CLOSE, ENGINE,
         ),
         mig_verbs.Nothing,
     ),
@@ -173,15 +171,13 @@ class Supervisor:
         given, call = call_of(verb, arguments)
         if isinstance(call, Wanted):
             return self._mps(call)
-        if verb == HOST_DRIVERS:
-            return _host_drivers()
         if verb == ENGINE:
             return self._ask_engine()
         if verb == mig_verbs.NODES:
             mig_verbs.make_nodes(self._roots(verb))
             return None
         if isinstance(call, get_args(host_verbs.Call)):
-            return self._with_host(verb).answer(call, self._report)
+            return self._with_host(verb).answer(call, partial(self._report, given.limit_s))
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, given.library))
@@ -199,14 +195,14 @@ class Supervisor:
             self._host.pids = _pids(value)
         return value
 
-    def _report(self) -> NvmlReport:
+    def _report(self, limit_s: int) -> NvmlReport:
         """Return what NVML reports; a GPU that hangs is in it as it was before.
 
         Raises:
             NvctError: there is no driver, or NVML does not answer.
         """
         session = self._with_library(self._library("report", ""))
-        session.limit_s = LIMIT_S
+        session.limit_s = limit_s
         report = typed.load(NvmlReport, session.call("report"), "report")
         return self._gpus.in_report(report)
 
@@ -292,10 +288,3 @@ def _pids(samples: Json) -> frozenset[int]:
 
     known = typed.load(NvmlSamples, samples, "samples")
     return frozenset(process.pid for gpu in known.gpus for process in gpu.processes)
-
-
-def _host_drivers() -> Json:
-    from nvct.host.gpu import vgpu  # one task asks
-    from nvct.host.roots import Roots
-
-    return [list(driver) for driver in vgpu.host_drivers(Roots())]

@@ -246,7 +246,7 @@ def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
         await asyncio.wait([made_for_claim], timeout=1)
         may_end.set()
         await periodic
-        assert await made_for_claim in (made._specs._files._writer.edits or {})
+        assert await made_for_claim in (made._specs._files._side.edits or {})
 
     asyncio.run(test())
 

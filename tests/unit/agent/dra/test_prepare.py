@@ -96,7 +96,7 @@ class Node:
         self.preparer.devices = {f"gpu-{n}": device(n) for n in range(GPUS)}
 
     def know(self, edits: Any) -> None:
-        self.specs._files._writer.edits = edits
+        self.specs._files._side.edits = edits
 
     async def find(self, claim: ClaimRef) -> Object | None:
         found = await self.api.find(CLAIM, claim.name, claim.namespace)

@@ -23,6 +23,7 @@ from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.settings import Settings as DraSettings
 from nvct.agent.host_side import Host, Place, in_child
 from nvct.agent.mps.daemons import Daemon
+from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import host_verbs
 from nvct.agent.nvml.host_verbs import ProcessContainers, Published
 from nvct.errors import HostError, NvctError, NvmlError
@@ -196,6 +197,20 @@ def test_claims_are_removed_one_by_one_or_all_but_some(worker: Worker) -> None:
     run(worker, test)
     assert [name for name in files(worker) if "claim" in name] == []
     assert len(files(worker)) == 3  # those of others, and the driver's files
+
+
+def test_nvml_that_hangs_is_told_as_soon_as_of_other_requests(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml_client, "CALL_S", 1)
+
+    async def test(client: NvmlWorkerClient) -> None:
+        await client.report()
+        node_changes.set_fault(worker.node, "hang", 600)
+        with pytest.raises(NvmlError, match="does not answer within 1 s"):
+            await plugin_files(client)
+
+    run(worker, test)
 
 
 def test_a_gpu_that_hangs_stays_in_the_specification(worker: Worker) -> None:

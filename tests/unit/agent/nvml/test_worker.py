@@ -18,12 +18,16 @@ from pathlib import Path
 
 import pytest
 
+from nvct.agent.host_side import Host, Place
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import supervisor
 from nvct.agent.nvml import worker as nvml_worker
 from nvct.agent.nvml.client import NvmlWorkerClient
+from nvct.agent.nvml.host_verbs import HostDrivers
 from nvct.errors import DriverNotFoundError, NvmlError
+from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml import messages
+from nvct.host.roots import Roots
 from nvct.sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
@@ -153,7 +157,8 @@ def test_the_drivers_of_vgpus_hosts_need_no_nvml(worker: Worker) -> None:
     node_changes.set_fault(worker.node, "hang", 1)
 
     async def test(client: NvmlWorkerClient) -> None:
-        assert await client.host_drivers() == []
+        host = Host(client, lambda: Place(roots=Roots()))
+        assert await host.ask(HostDrivers(), tuple[HostDriver, ...]) == ()
         assert client.problem is None
 
     run(worker, test)
