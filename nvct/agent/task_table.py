@@ -64,11 +64,11 @@ def _exporter(env: Mapping[str, str], client: NvmlClient, journal: Log, _status:
 
 
 def _mig_manager(
-    env: Mapping[str, str], client: NvmlClient, journal: Log, _status: Document
+    env: Mapping[str, str], client: NvmlClient, journal: Log, status: Document
 ) -> Runs:
     from nvct.agent.mig_manager import main
 
-    return main.make_in_agent(env, client, journal)
+    return main.make_in_agent(env, client, journal, status)
 
 
 OFFERING = ("device-plugin", "dra")

@@ -379,7 +379,7 @@ CHECKS = (
     ),
     Check("images", "Does no image get all GPUs by itself?", _images, is_security=True),
 )
-STATUS = ("config", "driver", "specs", "hooks", "plans", "farm", "engines", "units")
+STATUS = ("config", "driver", "specs", "hooks", "plans", "farm", "engines", "docker", "units")
 """The checks that `nvct status` shows."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 from dataclasses import replace
 
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 LOST = ("NVML refuses GPU", "is not among NVML's")
 """Words of discovery about a GPU that NVML does not give."""
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
+START = re.compile(r"argv\[\]=(.*?) ;")
+"""A command line, as `systemctl show` prints ExecStart."""
+OWN_START = "nvct publish"
 LINES = 8
 SYSTEMCTL_TIMEOUT_S = 5
 STALE = "; the next container replaces it"
@@ -234,11 +239,15 @@ def units(*, booted: bool, systemctl: str = "systemctl") -> Part:
             findings += findings_of(Reason.RefreshUnitFailed, "warning", lines[-1:])
         elif unit.endswith(".path") and active != "active":
             findings += findings_of(Reason.RefreshUnitInactive, "warning", lines[-1:])
+        runs = START.search(state.get("ExecStart", ""))
+        if runs and OWN_START not in runs[1]:
+            lines.append(f"{unit}: {state.get('FragmentPath')} runs {runs[1]}, not {OWN_START}")
+            findings += findings_of(Reason.RefreshUnitReplaced, "warning", lines[-1:])
     return part_of("units", lines, findings)
 
 
 def _shown(systemctl: str, unit: str) -> dict[str, str]:
-    words = ["show", "--property=LoadState,ActiveState,UnitFileState,Result", unit]
+    words = ["show", f"--property={','.join(PROPERTIES)}", unit]
     try:
         completed = subprocess.run(
             [systemctl, *words], capture_output=True, text=True, check=False,

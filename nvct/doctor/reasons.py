@@ -289,6 +289,12 @@ class Reason(Enum):
         "Run `systemctl enable --now nvidia-cdi-refresh.path`.",
     )
 
+    RefreshUnitReplaced = (
+        "Does systemd run the package's units?",
+        "`systemctl show` of nvidia-cdi-refresh.service: its file, and what it runs",
+        "Remove the file that the evidence names, then run `systemctl daemon-reload`.",
+    )
+
     # Container engines.
     EngineNotConfigured = (
         "Can containers of the engine get GPUs, by a runtime of NVIDIA's or by CDI?",

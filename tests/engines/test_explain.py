@@ -43,6 +43,11 @@ class Lean(Docker):
         assert completed.returncode == (1 if cause else 0), completed
         return cause
 
+    def status(self) -> str:
+        """Return what `nvct status` says of Docker."""
+        said = self.box.call(f"{PROGRAMS}/nvct", "status", "--format=json").stdout
+        return next(str(part["health"]) for part in json.loads(said) if part["name"] == "docker")
+
 
 @pytest.fixture(scope="module", params=releases.ALL)
 def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Lean]:
@@ -62,6 +67,10 @@ def test_the_cause_is_named_until_there_is_none(docker: Lean) -> None:
     failed = docker.run("nvidia-smi -L", "--gpus=device=0")
     assert MESSAGE in failed.stderr, failed
     assert docker.cause() == "not-restarted"
+    assert docker.status() == "attention"
+    said = docker.box.call(f"{PROGRAMS}/nvct", "runtime", "configure", "--runtime=docker").stderr
+    assert "dockerd looks for it at its start only" in said, said
     docker.restart()
     configured.has_one_gpu(docker.run("nvidia-smi -L", "--gpus=device=0"))
     assert docker.cause() == "", docker.explained
+    assert docker.status() == "ok"

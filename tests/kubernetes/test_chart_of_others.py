@@ -56,7 +56,8 @@ def test_the_config_files_of_the_device_plugins_chart() -> None:
     [
         ({}, None),
         ({"migStrategy": "none"}, "none"),
-        ({"mig": {"strategy": "single"}}, "single"),
+        ({"mig": {"strategy": "single"}}, None),  # the default
+        ({"mig": {"strategy": "mixed"}}, "mixed"),
     ],
 )
 def test_config_files_choose_the_mig_strategy_if_no_value_does(

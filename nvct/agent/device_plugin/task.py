@@ -132,6 +132,7 @@ class DevicePlugin:
                 "unhealthy": dict(registration.endpoint.content.unhealthy),
                 "strategy": ",".join(self._strategy.strategies),
                 "strategy_reason": self._strategy.reason,
+                "mig_strategy": self._settings.mig_strategy,
             }
             for registration in self._served.all
         ]

@@ -9,12 +9,13 @@ from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import NoReturn
 
     from nvct.agent.logs import Log
     from nvct.agent.mig_manager.task import MigManager
     from nvct.agent.nvml.client import NvmlClient
+    from nvct.agent.tasks import Document
     from nvct.mig.apply import Machine
 
 PROGRAM = "nvidia-mig-manager"
@@ -39,20 +40,39 @@ def main() -> NoReturn:
     )
 
 
-def make_in_agent(env: Mapping[str, str], client: NvmlClient, journal: Log) -> MigManager:
+def make_in_agent(
+    env: Mapping[str, str], client: NvmlClient, journal: Log, status: Document
+) -> MigManager:
     """Return the task; CONFIG_FILE is that of the device plugin here.
+
+    Args:
+        env: the agent's environment.
+        client: asks NVML.
+        journal: the agent's log.
+        status: returns what the agent's /status shows.
 
     Raises:
         UsageError, ClusterError: as `make`.
     """
     own = {name: value for name, value in env.items() if name != "CONFIG_FILE"}
-    return make((), own, client, journal)
+    return make((), own, client, journal, partial(_strategy, status))
+
+
+def _strategy(status: Document) -> str:
+    """Return the MIG strategy of the agent's device plugin, "" if it offers nothing."""
+    details = (task["detail"] for task in status()["tasks"] if task["name"] == "device-plugin")
+    return next((entry["mig_strategy"] for detail in details for entry in detail
+                 if "mig_strategy" in entry), "")  # fmt: skip
 
 
 def make(
-    words: Sequence[str], env: Mapping[str, str], client: NvmlClient, journal: Log
+    words: Sequence[str],
+    env: Mapping[str, str],
+    client: NvmlClient,
+    journal: Log,
+    strategy: Callable[[], str] = lambda: "",
 ) -> MigManager:
-    """Return the task.
+    """Return the task; the last argument is that of `Work`.
 
     Raises:
         UsageError: a setting is wrong, or cannot be honored with NVML in another container.
@@ -90,6 +110,7 @@ def make(
             make_nodes=partial(mig_verbs.make_nodes, machine.roots)
             if client.chooses_library
             else machine.session.make_nodes,
+            strategy=strategy,
         ),
         session=machine.session,
         services=HostServices(settings.host_root, settings.clients_file, FOLDER),

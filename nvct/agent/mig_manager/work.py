@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nvct.errors import UsageError
+from nvct.errors import HostError, UsageError
 from nvct.linux import files
 from nvct.mig import apply, layers, plan
 
@@ -51,6 +51,7 @@ class Work:
         machine: of the changes.
         config_file: the user's, "" for none.
         state_file: the drop-in of the host's unit.
+        strategy: returns the MIG strategy by which this agent offers GPUs, "" if it offers none.
         in_use: MIG devices of pods: UUID of the GPU, ids of the instances.
     """
 
@@ -58,6 +59,7 @@ class Work:
     config_file: str
     state_file: str
     make_nodes: Callable[[], None] = field(default=lambda: None)
+    strategy: Callable[[], str] = field(default=lambda: "")
     in_use: Collection[tuple[str, int, int]] = ()
 
     def look(self, name: str) -> Change | None:
@@ -68,6 +70,7 @@ class Work:
         Raises:
             UsageError: there is no such configuration, or the GPUs cannot have it.
             DocumentError: the file is malformed.
+            HostError: pods could not use the GPUs, by the MIG strategy.
             HostError, NvmlError: the machine cannot be looked at, or an interrupted change ended.
         """
         machine = self.machine
@@ -81,6 +84,12 @@ class Work:
             return None  # without a look at all processes
         made = self._plan(state, specs, held=apply.held(machine, state))
         changed = made.changed(state)
+        if self.strategy() == "none" and any(made.layouts[gpu.uuid].enabled for gpu in changed):
+            raise HostError(
+                "the device plugin offers whole GPUs (its MIG strategy is none): no pod could use "
+                "GPUs in MIG mode",
+                hint="set mig.strategy=single or mixed (MIG_STRATEGY); nothing was changed",
+            )
         return Change(
             stays=apply.staying(changed, made),
             holders=apply.in_the_way(machine, changed, made),

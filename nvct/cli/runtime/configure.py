@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 
 import click
@@ -96,6 +97,22 @@ def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str
             options, detected, journal, reload_mode=reload_mode or "none"
         )
         _print_outcome(options, transaction.configure(options))
+        if options.engine == "docker":
+            _say_what_needs_a_restart()
+
+
+def _say_what_needs_a_restart() -> None:
+    """Tell that a running dockerd does not know `--gpus` yet, if it does not."""
+    from nvct.doctor.engines.docker import why_docker_cannot
+    from nvct.doctor.reasons import Reason
+    from nvct.engine.docker import host
+    from nvct.engine.model import Files
+    from nvct.host.roots import Roots
+
+    for finding in why_docker_cannot(host.look(Files(), Roots(), os.environ)):
+        if finding.reason is Reason.EngineNotRestarted and finding.severity == "error":
+            say(f"docker run --gpus: {finding.evidence}: {finding.remedy}")
+            say("docker run --runtime=nvidia works without a restart")
 
 
 def _print_outcome(options: EngineOptions, outcome: Outcome) -> None:

@@ -277,12 +277,20 @@ def damaged_view(lab: Lab) -> Findings:
     return node(lab)
 
 
-def unit(lab: Lab, active: str) -> Findings:
+def unit(lab: Lab, active: str, more: str = "") -> Findings:
     program = lab.home / "bin/systemctl"
-    said = f"LoadState=loaded\\nActiveState={active}\\nUnitFileState=enabled"
+    said = f"LoadState=loaded\\nActiveState={active}\\nUnitFileState=enabled\\n{more}"
     program.write_text(f"#!/bin/sh\nprintf '{said}\\n'\n", encoding="utf-8")
     program.chmod(0o755)
     return shown(*parts.units(booted=True, systemctl=str(program)).findings)
+
+
+def replaced_unit(lab: Lab) -> Findings:
+    """NVIDIA's packages of 2025-05 to 2026-05 have the unit as a configuration file in /etc."""
+    words = "/usr/bin/nvidia-ctk cdi generate"
+    started = f"{{ path=/usr/bin/nvidia-ctk ; argv[]={words} ; ignore_errors=no ; pid=0 }}"
+    path = "/etc/systemd/system/nvidia-cdi-refresh.service"
+    return unit(lab, "active", f"FragmentPath={path}\\nExecStart={started}")
 
 
 def failed_unit(lab: Lab) -> Findings:
@@ -475,6 +483,7 @@ CASES: dict[Reason, Case] = {
     Reason.DriverViewDamaged: damaged_view,
     Reason.RefreshUnitFailed: failed_unit,
     Reason.RefreshUnitInactive: idle_unit,
+    Reason.RefreshUnitReplaced: replaced_unit,
     Reason.EngineNotConfigured: engine(),
     Reason.EngineFileUnread: unread_file,
     Reason.EngineConfigurationInvalid: engine(problem="/etc/docker/daemon.json is no JSON"),

@@ -58,7 +58,7 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 - name: STARTUP_TAINT
   value: {{ . | quote }}
 {{- end }}
-{{- if or .Values.migStrategy (ne .Values.mig.strategy "none") (not (include "nvct.configMap" .)) }}
+{{- if or .Values.migStrategy (eq .Values.mig.strategy "mixed") (not (include "nvct.configMap" .)) }}
 - name: MIG_STRATEGY # it would take the place of that in config files
   value: {{ include "nvct.migStrategy" . }}
 {{- end }}

@@ -157,6 +157,7 @@ class Lab:
         self.log = io.StringIO()
         self.paused: list[object] = []
         self.health: HealthEngine | None = None
+        self.strategy = ""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[task.MigManager]:
@@ -171,7 +172,12 @@ class Lab:
         work = task.MigManager(
             self.settings,
             cluster=self.cluster,  # type: ignore[arg-type]
-            work=Work(machine=machine, config_file=self.config, state_file=f"{self.folder}/drop"),
+            work=Work(
+                machine=machine,
+                config_file=self.config,
+                state_file=f"{self.folder}/drop",
+                strategy=lambda: self.strategy,
+            ),
             session=session,
             services=HostServices("/", "", self.folder),
             pods=self.pods,  # type: ignore[arg-type]
@@ -253,6 +259,26 @@ def test_the_gpus_follow_the_label(lab: Lab) -> None:
     assert [event["message"] for event in lab.cluster.events] == [
         "MIG configuration all-1g.10gb is applied", "MIG configuration all-disabled is applied",
     ]  # fmt: skip
+
+
+def test_mig_is_refused_where_the_plugin_offers_whole_gpus(lab: Lab) -> None:
+    async def body() -> None:
+        lab.strategy = "none"
+        lab.cluster.label(config="all-1g.10gb")
+        await lab.shows("failed", "set mig.strategy=single or mixed")
+        assert await lab.devices() == 0
+        lab.strategy = "single"
+        lab.cluster.label(config="all-2g.20gb")
+        await lab.shows("success")
+        lab.strategy = "none"
+        lab.cluster.label(config="all-disabled")  # the way back
+        await until(lambda: lab.cluster.states[-1:] == ["success"])
+        await until(lambda: len(lab.cluster.states) == 5)
+        assert await lab.devices() == 0
+
+    lab.run(body)
+    assert lab.cluster.states == ["failed", *["pending", "success"] * 2]
+    assert len(lab.paused) == 2
 
 
 def test_a_label_that_changes_as_the_state_is_written_is_seen(
