@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import statistics
 import time
+from typing import cast
 
 import pynvml
 import pytest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
+    from nvct.host.nvml.calls import Calls
     from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 
 RARE_S = 60.0
@@ -75,7 +77,7 @@ def test_each_value_is_there_or_has_a_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_value_that_is_no_number_is_refused(value: float) -> None:
     """Performance metrics of samples a few milliseconds apart are NaN on a real H200."""
-    reading = Reading(pynvml)
+    reading = Reading(cast("Calls", pynvml))
 
     reading.read(("sm_active", "dram_active"), lambda: (value, 1.0))
 
