@@ -7,7 +7,6 @@ has the right where the agent has none. `HostSide` does the work either way.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import time
 from dataclasses import dataclass, field
@@ -222,6 +221,8 @@ class Host:
         needs = isinstance(call, (PluginSpecs, DriverSpec)) or (
             isinstance(call, ClaimSpec) and self._side.edits is None
         )
+        import asyncio  # 3 MB, which the worker does without
+
         report = await self._nvml.report() if needs else None
         answer = await asyncio.to_thread(
             self._side.answer, call, lambda: cast("NvmlReport", report)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from dataclasses import replace
 from typing import Any, cast
@@ -360,3 +362,12 @@ def test_each_request_has_a_verb_and_comes_back_as_it_was() -> None:
     for call in calls:
         verb = host_verbs.VERBS[type(call)]
         assert typed.load(host_verbs.CALLS[verb], typed.dump(call)) == call
+
+
+def test_the_worker_loads_neither_an_event_loop_nor_the_generator() -> None:
+    """Its memory is there on each node; asyncio alone takes 3 MB of it."""
+    code = "import sys, nvct.agent.nvml.worker; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.split()
+    assert "nvct.agent.host_side" in loaded
+    assert not {"asyncio", "nvct.spec.generate", "nvct.cdi.store", "json"} & {*loaded}
