@@ -53,8 +53,7 @@ def containers(objects: Iterable[Object]) -> Iterator[Placed]:
 AGENT = "`agent`"
 ROOT = "root of this node"
 GAINS = {
-    AGENT: f"{ROOT}, with a pod that gets a GPU: by mounts and devices that it tells the kubelet; "
-    "signals to processes of root",
+    AGENT: f"{ROOT}, by what it tells the kubelet for pods; signals to root's processes",
     f"{AGENT} with an NVML of its own": ROOT,
     "`nvml-worker`": ROOT,
     "`toolkit`": ROOT,
