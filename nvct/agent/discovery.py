@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass, replace
 
+from nvct.agent.host_side import Host, Place
 from nvct.agent.inventory import Inventory
-from nvct.container.plan import fingerprints
-from nvct.errors import NvmlError
-from nvct.host import platform, procfs
+from nvct.agent.nvml.host_verbs import Look, Machine, NodeNames
+from nvct.errors import NvctError, NvmlError
+from nvct.host import procfs
 from nvct.host.gpu import gpus, mig, nodes, pci
 from nvct.host.model import Findings
 from nvct.host.nvml.library import nvml_library
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""
 HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
-"""Device numbers of a node that this container cannot see; the agent does not use them."""
+"""Device numbers of a node that cannot be seen; the agent does not use them."""
 SAME_S = 0.1
 """How long a signature counts for other tasks: they wake together (`waiting.tick`)."""
 _signatures: dict[Roots, tuple[float, Signature]] = {}
@@ -69,17 +71,21 @@ class Discovery:
         self.roots = roots
         self.nvml = nvml
         self.stat_node = stat_node
+        self.host = Host(nvml, lambda: Place(roots=roots, stat_node=stat_node))
         self._mode = mode
+        self._names: tuple[str, ...] = ()
         self._last = Inventory()
         self._known_links: tuple[tuple[str, ...], tuple[GpuLink, ...]] = ((), ())
 
-    def signature(self) -> Signature:
+    async def signature(self) -> Signature:
         """Return a value that changes when the driver or its GPUs and MIG instances change.
 
         No GPU is woken, and no library is loaded. Tasks that look at the same moment share it.
         """
         at, found = _signatures.get(self.roots, (0.0, ()))
         if time.monotonic() - at > SAME_S:
+            with contextlib.suppress(NvctError):  # those before, until somebody answers again
+                self._names = await self.host.ask(NodeNames(), tuple[str, ...])
             found = self._signature()
             _signatures[self.roots] = time.monotonic(), found
         return found
@@ -92,17 +98,17 @@ class Discovery:
             procfs.driver_version(roots),
             *procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus"),
             *(str(mig.instances(roots, minor)) for minor in minors),
-            *(
-                f"{name} {fingerprints.observe('node', f'{roots.dev}/{name}')}"
-                for name in procfs.list_directory(roots.dev)
-                if name.startswith("nvidia")
-            ),
+            *self._names,
         )
 
-    @property
-    def mode(self) -> Mode:
-        """Return how this machine's devices are discovered."""
-        return self._mode or platform.detect(self.roots)[0]
+    async def machine(self) -> Machine:
+        """Return what is to be seen of the machine in /dev and in its root.
+
+        Raises:
+            NvctError: nobody answers.
+        """
+        seen = await self.host.ask(Look(), Machine)
+        return replace(seen, mode=self._mode or seen.mode)
 
     def has_driver(self) -> bool:
         """Return whether the driver's kernel module is loaded."""
@@ -122,18 +128,18 @@ class Discovery:
 
     async def _look(self) -> Inventory:
         roots, findings = self.roots, Findings()
-        mode = self.mode
-        if mode != "nvml":
-            return Inventory(mode=mode)
+        machine = await self.machine()
+        if machine.mode != "nvml":
+            return Inventory(mode=machine.mode, imex_channels=machine.imex_channels)
         if self.nvml.chooses_library:
             self.nvml.library = nvml_library(roots)
         report = await self.nvml.report()
-        search = gpus.GpuSearch(roots, visible_nodes(roots, self.stat_node), findings)
+        search = gpus.GpuSearch(roots, visible_nodes(roots, machine), findings)
         # The flag makes it ask for the report, which alone shows MIG mode without an instance.
         listed, _ = gpus.find_gpus(search, Reported(report), coherent=True)
         usable = tuple(gpu for gpu in listed if gpu.node and not gpu.is_display_only)
         numa = {gpu.uuid: pci.numa_node(roots, gpu.bus_id) for gpu in usable}
-        control_nodes = nodes.control_nodes(roots, self.stat_node, Findings())
+        control_nodes = nodes.control_nodes(roots, seen_nodes(roots, machine), Findings())
         return Inventory(
             driver_version=report.driver_version,
             cuda_version=report.cuda_version,
@@ -141,6 +147,7 @@ class Discovery:
             numa={uuid: node for uuid, node in numa.items() if node is not None},
             links=await self._links(report, findings) if len(usable) > 1 else (),
             control_nodes=tuple(node.path for node in control_nodes),
+            imex_channels=machine.imex_channels,
             warnings=tuple(findings.warnings),
             unanswered=report.unanswered,
         )
@@ -176,18 +183,23 @@ def of_this_machine(
     return Discovery(roots, nvml, mode=MODES.get(strategy))
 
 
-def visible_nodes(roots: Roots, stat_node: StatNode) -> StatNode:
-    """Return a function that reads device nodes, and believes in those that cannot be seen.
+def seen_nodes(roots: Roots, machine: Machine) -> StatNode:
+    """Return a function that reads the device nodes that were seen."""
+    return lambda path: machine.nodes.get(path.removeprefix(f"{roots.dev}/"))
+
+
+def visible_nodes(roots: Roots, machine: Machine) -> StatNode:
+    """Return the same, which believes in nodes that cannot be seen.
 
     A container that does not have the host's /dev may see no node at all, or none of those of MIG
     devices. So a node of /dev counts as missing only beside nvidiactl, and another one only if
     its folder is there.
     """
+    seen = seen_nodes(roots, machine)
 
     def stat_visible(path: str) -> NodeStat | None:
-        node = stat_node(path)
-        folder = os.path.dirname(path)
-        witness = f"{folder}/nvidiactl" if folder == roots.dev else folder
-        return HIDDEN if node is None and not os.path.lexists(witness) else node
+        folder = os.path.dirname(path.removeprefix(f"{roots.dev}/"))
+        is_visible = folder in machine.folders if folder else "nvidiactl" in machine.nodes
+        return seen(path) or (None if is_visible else HIDDEN)
 
     return stat_visible

@@ -53,7 +53,7 @@ def containers(objects: Iterable[Object]) -> Iterator[Placed]:
 AGENT = "`agent`"
 ROOT = "root of this node"
 GAINS = {
-    AGENT: f"{ROOT}: by hooks of CDI files, and by mounts that it tells the kubelet for pods",
+    AGENT: f"{ROOT}, by what it tells the kubelet for pods; signals to root's processes",
     f"{AGENT} with an NVML of its own": ROOT,
     "`nvml-worker`": ROOT,
     "`toolkit`": ROOT,
@@ -64,7 +64,8 @@ GAINS = {
     "`helm test`, `test`": "one GPU, as each pod that requests one",
 }
 """By container, as the table names it: what somebody gains who runs code in it."""
-ROOTS = ("/", "/dev", "/etc", "/run", "/var/run/cdi", "/usr/local/nvidia")
+CDI = "/var/run/cdi"
+ROOTS = ("/", "/dev", "/etc", "/run", CDI, "/usr/local/nvidia")
 """Folders of the host by which whoever writes to them becomes root there."""
 OF = {
     "uninstall": "uninstallation, ",
@@ -102,13 +103,19 @@ def name_of(placed: Placed) -> str:
 
 def is_root(placed: Placed) -> bool:
     """Report whether a container's facts alone make an attacker root of the node."""
-    written = {each.partition("`")[2].partition("`")[0] for each in map(_written, volumes(placed))}
-    return bool(placed.context.get("privileged") or written & {*ROOTS})
+    written = set(folders(placed).values())
+    tells_kubelet = any(folder.endswith("/device-plugins") for folder in written)
+    return bool(placed.context.get("privileged") or written & {*ROOTS} or tells_kubelet)
 
 
-def _written(volume: str) -> str:
-    path, _, source = volume.partition(": ")
-    return source if path.endswith(" rw") else ""
+def folders(placed: Placed) -> dict[str, str]:
+    """Return the mount points of folders of the host that a container may change, and these."""
+    by_name = {each["name"]: each for each in placed.pod.get("volumes", ())}
+    return {
+        mount["mountPath"]: by_name[mount["name"]]["hostPath"]["path"]
+        for mount in placed.container.get("volumeMounts", ())
+        if "hostPath" in by_name[mount["name"]] and not mount.get("readOnly")
+    }
 
 
 def privilege(placed: Placed) -> Iterator[str]:

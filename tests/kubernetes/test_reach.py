@@ -67,6 +67,17 @@ def test_the_sentences_about_attackers_say_who_becomes_root(values: Mapping[str,
         assert gains.startswith(reach.ROOT) is reach.is_root(placed), reach.name_of(placed)
 
 
+@pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
+def test_only_who_is_root_anyway_writes_cdi_specifications(values: Mapping[str, Any]) -> None:
+    objects = [each for each in yaml.safe_load_all(manifest(values)) if each]
+    names = {
+        reach.name_of(each)
+        for each in reach.containers(objects)
+        if reach.CDI in reach.folders(each).values() and not each.context.get("privileged")
+    }
+    assert names == set()
+
+
 def test_a_new_mount_right_or_privilege_changes_the_table() -> None:
     def pod(**container: Any) -> dict[str, Any]:
         volumes = [{"name": "a", "hostPath": {"path": "/etc"}}]
@@ -108,3 +119,21 @@ def test_a_new_mount_right_or_privilege_changes_the_table() -> None:
     unknown["spec"]["template"]["spec"]["containers"][0]["name"] = "new"
     with pytest.raises(KeyError):
         reach.rows([unknown])
+
+
+def test_a_mount_that_is_added_is_attacked() -> None:
+    """The folders are those of the manifest: a writable one that is new is planted with links."""
+    pod_spec = {
+        "volumes": [
+            {"name": "new", "hostPath": {"path": "/opt/new"}},
+            {"name": "seen", "hostPath": {"path": "/opt/seen"}},
+            {"name": "own", "emptyDir": {}},
+        ]
+    }
+    mounts = [
+        {"name": "new", "mountPath": "/new"},
+        {"name": "seen", "mountPath": "/seen", "readOnly": True},
+        {"name": "own", "mountPath": "/own"},
+    ]
+    placed = reach.Placed("DaemonSet nvct", "agent", pod_spec, {"volumeMounts": mounts})
+    assert reach.folders(placed) == {"/new": "/opt/new"}

@@ -19,6 +19,8 @@ from google.protobuf import json_format
 from nvct.agent.device_plugin import allocate, config_file, content, preferred, specs
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.device_plugin.spec_files import request_of
+from nvct.agent.host_side import Place
 from nvct.errors import NvctError
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED
@@ -187,10 +189,11 @@ def test_the_cdi_specifications_have_the_incumbents_devices_with_their_nodes(
         settings = settings_of(theirs, tmp_path)
         with machines.discovery(node) as discovery:
             report = asyncio.run(reported(discovery))
-        specs.write(
-            settings, discovery.roots, report, settings.imex_channel_ids,
-            stat_node=discovery.stat_node, folder=str(tmp_path / case),
+        place = Place(
+            roots=discovery.roots, settings=settings, folder=str(tmp_path / case),
+            stat_node=discovery.stat_node,
         )  # fmt: skip
+        specs.write(place, request_of(settings, settings.imex_channel_ids), report)
         for file in files:
             kind = file.suffixes[-2].removeprefix(".cdi-")
             ours = tmp_path / case / f"{VENDOR}-{kind}.json"

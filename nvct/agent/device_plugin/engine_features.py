@@ -8,18 +8,14 @@ JSON is a reason why it is not known.
 from __future__ import annotations
 
 import json
-import os
 import re
 
 from nvct.agent.device_plugin.list_strategy import Engine
-from nvct.host.roots import join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from typing import Any
 
-    from nvct.agent.device_plugin.settings import Settings
     from nvct.oci.jsontext import Json
 
 CONTAINERD, CRIO = "containerd", "cri-o"
@@ -93,20 +89,3 @@ def _engine(evidence: str, *, takes: bool, default: bool | None = None) -> Engin
     return Engine(
         takes_names=False, takes_annotations=takes, evidence=evidence, default_is_nvidia=default
     )
-
-
-def why_no_cdi(settings: Settings, spec_folder: str, roots: Iterable[str]) -> str:
-    """Return why this process cannot offer devices by CDI, whatever the engine is; "" if it can.
-
-    Args:
-        settings: of the plugin.
-        spec_folder: of the host's specifications.
-        roots: where the host's root may be mounted. The engine starts the hook, so its path is one
-            of the host, wherever the driver is.
-    """
-    if not os.access(spec_folder, os.W_OK):
-        return f"the host's {spec_folder} is not mounted, or read-only"
-    places = [join(root, settings.hook_path) for root in roots]
-    if any(map(os.path.exists, places)):
-        return ""
-    return f"the hook of CDI specifications is not at {' or '.join(places)}"

@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 from nvct.errors import HostError
-from nvct.host.gpu import imex
-from nvct.host.model import Findings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery
     from nvct.agent.logs import Log
 
 
-def wanted(settings: Settings, discovery: Discovery, journal: Log) -> tuple[int, ...]:
+def wanted(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:
     """Return the numbers of the channels in the settings that this machine has.
+
+    Args:
+        settings: of the plugin.
+        existing: the channels of this machine.
+        journal: the log.
 
     Raises:
         HostError: a channel is missing, and the settings require it.
@@ -23,7 +27,6 @@ def wanted(settings: Settings, discovery: Discovery, journal: Log) -> tuple[int,
     numbers = settings.imex_channel_ids
     if not numbers:
         return ()
-    existing = imex.channels(discovery.roots, discovery.stat_node, Findings())
     missing = [number for number in numbers if number not in existing]
     if missing and settings.imex_required:
         raise HostError(f"requested IMEX channel channel{missing[0]} does not exist")

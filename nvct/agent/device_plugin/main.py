@@ -58,6 +58,7 @@ def make(
     from nvct.agent import resources_mode
     from nvct.agent.device_plugin import config_file
     from nvct.agent.device_plugin.settings import SPEC_FOLDER
+    from nvct.agent.device_plugin.spec_files import PluginFiles
     from nvct.agent.device_plugin.task import DevicePlugin
     from nvct.agent.discovery import of_this_machine
     from nvct.agent.driver_root import DEV_ROOT_ENV
@@ -89,10 +90,12 @@ def make(
         from nvct.agent.device_plugin import engine_features  # not for every strategy
         from nvct.agent.nvml.engine_question import roots
 
-        if discovery(settings).mode != "nvml":
-            return "CDI is for machines with NVML"
-        reason = engine_features.why_no_cdi(settings, SPEC_FOLDER, roots(env))
+        machine = discovery(settings)
         try:
+            if (await machine.machine()).mode != "nvml":
+                return "CDI is for machines with NVML"
+            files = PluginFiles(SPEC_FOLDER, journal, tuple(roots(env)))
+            reason = await files.why_not(settings, machine)
             return reason or engine_features.features(await client.engine())
         except NvmlError as error:
             return error.message

@@ -8,25 +8,15 @@ own specifications take these edits from the published one.
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
-from nvct.agent.device_plugin.settings import DRA_VENDOR, VENDOR
 from nvct.cdi import registry
 from nvct.paths import GPU_KIND
 from nvct.spec import mounted, provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
     from nvct.cdi.types import ContainerEdits, Spec
-
-    Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
-
-
-OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
-"""How names of the agent's own files begin."""
 
 
 class Published(NamedTuple):
@@ -60,17 +50,6 @@ def find(folder: str, driver_version: str) -> Published:
             return Published(file.path, _edits(file.spec))
         reasons.append(f"{file.path} {reason}")
     return Published("", {}, reasons[-1] if reasons else f"{folder} has no file of nvct publish")
-
-
-def signature(folder: str) -> Signature:
-    """Return a value that changes when the specifications in a folder do, the agent's aside."""
-    paths = [
-        path
-        for path in registry.spec_paths((folder,))
-        if not os.path.basename(path).startswith(OWN)
-    ]
-    identities = [(path, provenance.identity(path)) for path in paths]
-    return tuple((path, *identity[1:]) for path, identity in identities if identity)
 
 
 def _why_not(spec: Spec, path: str, driver_version: str) -> str:

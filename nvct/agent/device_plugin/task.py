@@ -28,6 +28,7 @@ from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources, without
 from nvct.agent.device_plugin.served import ServedResources, canceled
 from nvct.agent.device_plugin.settings import SPEC_FOLDER
+from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.resources_mode import DRA
 from nvct.agent.web.exposition import Family, Sample
@@ -37,7 +38,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from nvct.agent.device_plugin import published
     from nvct.agent.device_plugin.list_strategy import AskEngine
     from nvct.agent.device_plugin.registration import Registration
     from nvct.agent.device_plugin.resources import Resource
@@ -100,7 +100,7 @@ class DevicePlugin:
         self._make_discovery = discovery
         self._find_health = health
         self._log = log
-        self._spec_folder = spec_folder
+        self._files = PluginFiles(spec_folder, log)
         self._ask_engine = ask_engine
         self._mode = mode
         self._settings = load()
@@ -109,7 +109,6 @@ class DevicePlugin:
         self._discovery = discovery(self._settings)
         self._has_nvml = False
         self._offered: tuple[object, ...] | None = None
-        self._layout = ""
         self._failure: NvctError | None = None
         self._counts = Counts()
         self._served = ServedResources(log, self._counts)
@@ -201,7 +200,8 @@ class DevicePlugin:
             if self.reload.is_set():
                 await self._reload()
                 signature = self._offered = None
-            current = (*self._discovery.signature(), *self._published(), self._others())
+            await self._files.look(self._settings, self._discovery)
+            current = (*await self._discovery.signature(), *self._files.signature, self._others())
             if current != signature or time.monotonic() > retry_at:
                 is_change, signature = current != signature, current
                 delay_s = SETTLE_S if is_change else PERIOD_S
@@ -249,7 +249,7 @@ class DevicePlugin:
             self._settings, self._strategy = await self._chosen(self._settings)
             list_strategy.check(self._strategy)
         inventory = await self._look()
-        offered = inventory, self._published(), self._others()
+        offered = inventory, self._files.signature, self._others()
         if offered == self._offered:
             return inventory
         self._has_nvml = inventory.mode == "nvml"
@@ -301,43 +301,13 @@ class DevicePlugin:
 
     async def _node(self, inventory: Inventory) -> Node:
         """Return what answers need; write the CDI specifications first, if there are any."""
-        channels = imex_channels.wanted(self._settings, self._discovery, self._log)
+        channels = imex_channels.wanted(self._settings, inventory.imex_channels, self._log)
         features: tuple[str, ...] = ()
         if self._settings.uses_cdi:
-            from nvct.agent.device_plugin import specs  # 3 MB
-
-            written = await asyncio.to_thread(
-                specs.write,
-                self._settings,
-                self._discovery.roots,
-                await self._discovery.nvml.report(),
-                channels,
-                stat_node=self._discovery.stat_node,
-                folder=self._spec_folder,
-            )
-            features = written.features
-            for warning in written.warnings:
-                self._log.warning(warning)
-            self._tell_layout(written.published)
+            features = await self._files.write(self._settings, self._discovery, channels)
         return Node(
             control_nodes=inventory.control_nodes, imex_channels=channels, features=features
         )
-
-    def _published(self) -> published.Signature:
-        """Return the signature of the node's specifications, () if none is used."""
-        if not self._settings.uses_cdi:
-            return ()
-        from nvct.agent.device_plugin import published  # 3 MB, for CDI alone
-
-        return published.signature(self._spec_folder)
-
-    def _tell_layout(self, driver: published.Published) -> None:
-        files = f"by a mount for each: {driver.reason}"
-        if driver.path:
-            files = f"by one view, as in {driver.path}"
-        if files != self._layout:
-            self._layout = files
-            self._log.info(f"CDI specifications give the driver's files {files}")
 
     def _fail(self, error: NvctError) -> float:
         """Offer nothing any more; unhealthy devices if it is only NVML that does not answer.

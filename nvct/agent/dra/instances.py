@@ -59,7 +59,7 @@ class Instances:
         gi = instance.id if instance else await self._make(gpu, place)
         if instance is None or not instance.compute:
             arguments: Arguments = {"uuid": gpu, "gi": gi, "kind": place.compute, "engine": 0}
-            await self._nvml.change_mig("mig_create_compute", int, arguments)
+            await self._nvml.call("mig_create_compute", int, arguments)
         uuid = (await self._look()).get((gpu, gi))
         if uuid is None:
             raise HostError(f"the MIG device of GPU instance {gi} of {gpu} has no device nodes")
@@ -95,16 +95,16 @@ class Instances:
     async def _make(self, gpu: str, place: Place) -> int:
         kind, start, size, _ = place
         arguments: Arguments = {"uuid": gpu, "kind": kind, "start": start, "size": size}
-        gi = await self._nvml.change_mig("mig_create", int, arguments)
+        gi = await self._nvml.call("mig_create", int, arguments)
         self._log.info(f"made GPU instance {gi} of {gpu} at memory slice {place.start}")
         return gi
 
     async def _destroy(self, gpu: str, instance: GpuInstance) -> None:
         for compute in instance.compute:
             one: Arguments = {"uuid": gpu, "gi": instance.id, "ci": compute.id}
-            await self._nvml.change_mig("mig_destroy_compute", NoneType, one)
+            await self._nvml.call("mig_destroy_compute", NoneType, one)
         whole: Arguments = {"uuid": gpu, "gi": instance.id}
-        await self._nvml.change_mig("mig_destroy", NoneType, whole)
+        await self._nvml.call("mig_destroy", NoneType, whole)
 
     async def _state(self, gpu: str) -> MigGpu | None:
         return next((one for one in (await self._nvml.mig()).gpus if one.uuid == gpu), None)
@@ -119,4 +119,4 @@ async def make_nodes(nvml: NvmlClient, roots: Roots) -> None:
     if nvml.chooses_library:
         await asyncio.to_thread(mig_verbs.make_nodes, roots)
     else:
-        await nvml.change_mig(mig_verbs.NODES, NoneType, {})
+        await nvml.call(mig_verbs.NODES, NoneType, {})

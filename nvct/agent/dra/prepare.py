@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from nvct.agent.dra import claims, sharing
+from nvct.agent.dra.claim_specs import cdi_devices
 from nvct.agent.dra.devices import Version
 from nvct.agent.dra.journal import Prepared, gpus_of, ref_of
-from nvct.agent.dra.specs import cdi_devices
 from nvct.agent.kubelet.dra_service import PreparedDevice
+from nvct.agent.nvml.host_verbs import UID
 from nvct.errors import HostError, NvctError, RequestError
 
 TYPE_CHECKING = False
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from nvct.agent.dra.claim_specs import ClaimSpecs
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.instances import Instances
     from nvct.agent.dra.journal import Journal
     from nvct.agent.dra.mps_claims import ClaimDaemons
-    from nvct.agent.dra.specs import Specs
     from nvct.agent.kubelet.dra_service import ClaimRef
     from nvct.agent.kubernetes.cluster import Object
     from nvct.agent.logs import Log
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
 
 TASK = "dra"
-UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
-"""It becomes part of a file's name."""
 COMPLAINTS = 1000
 """Claims whose last failure is kept, so that it is not logged again."""
 
@@ -60,7 +58,7 @@ class Preparer:
     """
 
     def __init__(
-        self, node: str, journal: Journal, specs: Specs, find: FindClaim, log: Log
+        self, node: str, journal: Journal, specs: ClaimSpecs, find: FindClaim, log: Log
     ) -> None:
         """Prepare nothing yet.
 
@@ -187,9 +185,9 @@ class Preparer:
             yield
 
     async def _write_specs(self, known: Mapping[str, Prepared]) -> None:
-        if self._specs.edits is None:
+        if not self._specs.is_known:
             return  # the machine is not known yet
-        self._specs.remove_others(known)
+        await self._specs.remove_others(known)
         for claim in known.values():
             try:
                 await self._write(claim)
@@ -275,7 +273,7 @@ class Preparer:
     async def _write(self, claim: Prepared) -> Prepared:
         """Write the specification of a claim; return it as `_made` does."""
         made = await self._made(claim)
-        self._specs.write(made)
+        await self._specs.write(made)
         return made
 
     def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
@@ -377,7 +375,7 @@ class Preparer:
             claim = known.get(uid)
             if if_gone and (claim is None or not await self._is_gone(claim)):
                 return False  # the same claim may have been allocated again until now
-            self._specs.remove(uid)
+            await self._specs.remove(uid)
             if claim is None or claim.daemon is None or self.mps is None:
                 await self._forget(uid, known)
                 return True
@@ -391,7 +389,7 @@ class Preparer:
         return True
 
     async def _forget(self, uid: str, known: dict[str, Prepared]) -> None:
-        self._specs.remove(uid)
+        await self._specs.remove(uid)
         claim = known.get(uid)
         if claim is None:
             return

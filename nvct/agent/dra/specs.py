@@ -14,8 +14,9 @@ import glob
 import os
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
+from nvct.agent.dra.claim_specs import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
 from nvct.agent.mps import clients
-from nvct.agent.mps.place import DEFAULT_ROOT
+from nvct.agent.mps.daemons import CLAIMS
 from nvct.cdi import store
 from nvct.errors import HostError
 from nvct.spec.generate import VOID_ENV
@@ -24,122 +25,109 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nvct.agent.dra.journal import Entry, Prepared
-    from nvct.agent.mps.daemons import Daemon
+    from nvct.agent.nvml.host_verbs import ClaimSpec
     from nvct.cdi.types import ContainerEdits, Device, Spec
+    from nvct.oci.jsontext import Json
 
-DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
-MPS = "-mps"
-"""The end of the name of a claim's CDI device for MPS."""
-FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
-"""The CDI device with the driver's files."""
 OPTIONS = ("nosuid", "nodev", "bind")
 """Of the mounts for MPS."""
 
 
-class Specs:
-    """The specifications in a folder.
+def edits_of(spec: Spec) -> dict[str, Json]:
+    """Return the edits of each GPU or MIG device by its UUID."""
+    return {one["name"]: one["containerEdits"] for one in spec["devices"]}  # type: ignore[misc]
 
-    Attributes:
-        edits: those of each GPU or MIG device by its UUID, None before `update`.
+
+def write_driver(spec: Spec, folder: str) -> None:
+    """Write the driver's files of a specification of all GPUs.
+
+    Raises:
+        HostError: the file cannot be written.
     """
-
-    def __init__(self, folder: str, mps_root: str = DEFAULT_ROOT) -> None:
-        """Write nothing yet; `mps_root` is the folder of MPS on the host."""
-        self.edits: Mapping[str, ContainerEdits] | None = None
-        self._folder = folder
-        self._mps_root = mps_root
-
-    def update(self, spec: Spec) -> None:
-        """Write the driver's files of a specification of all GPUs, and keep their devices.
-
-        Raises:
-            HostError: the file cannot be written.
-        """
-        self.edits = {one["name"]: one["containerEdits"] for one in spec["devices"]}
-        driver: Spec = {
-            "cdiVersion": "",
-            "kind": f"{DRA_VENDOR}/{DRIVER_CLASS}",
-            # CDI refuses a device without an edit; this one changes nothing.
-            "devices": [{"name": "files", "containerEdits": {"env": [VOID_ENV]}}],
-            "containerEdits": spec.get("containerEdits", {}),
-        }
-        store.save(driver, f"{self._folder}/{DRA_VENDOR}-{DRIVER_CLASS}.json", "json")
-
-    def write(self, claim: Prepared) -> None:
-        """Write the specification of a claim; a claim without devices has none.
-
-        Raises:
-            HostError: a device is not there, or the file cannot be written.
-        """
-        edits = self.edits or {}
-        for entry in claim.entries:
-            if entry.uuid not in edits:
-                raise HostError(
-                    f"device {entry.device} ({entry.uuid}) of claim {claim.namespace}/"
-                    f"{claim.name} is not on this node",
-                    hint="was the GPU or MIG device removed?",
-                )
-        if not claim.entries:
-            return
-        spec: Spec = {
-            "cdiVersion": "",
-            "kind": f"{DRA_VENDOR}/{CLAIM_CLASS}",
-            "devices": [
-                {"name": _name(claim.uid, entry), "containerEdits": edits[entry.uuid]}
-                for entry in claim.entries
-            ],
-        }
-        if claim.daemon is not None:
-            spec["devices"].append(self._mps(claim.uid, claim.daemon))
-        store.save(spec, self._path(claim.uid), "json")
-
-    def remove(self, uid: str) -> None:
-        """Remove the specification of a claim, if there is one.
-
-        Raises:
-            HostError: it cannot be removed.
-        """
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(uid))
-        except OSError as error:
-            raise HostError(f"{self._path(uid)} cannot be removed: {error.strerror}") from error
-
-    def remove_others(self, uids: Iterable[str]) -> None:
-        """Remove the specifications of all claims but some."""
-        kept = {self._path(uid) for uid in uids}
-        for path in glob.glob(self._path("*")):
-            if path not in kept:
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
-
-    def _mps(self, uid: str, daemon: Daemon) -> Device:
-        edits: ContainerEdits = {
-            "env": ["=".join(clients.variable(daemon.resource))],
-            "mounts": [
-                {
-                    "hostPath": mount.host_path,
-                    "containerPath": mount.path,
-                    "options": ["ro" if mount.is_read_only else "rw", *OPTIONS],
-                }
-                for mount in clients.mounts(daemon.resource, self._mps_root)
-            ],
-        }
-        return {"name": f"{uid}{MPS}", "containerEdits": edits}
-
-    def _path(self, uid: str) -> str:
-        return f"{self._folder}/{DRA_VENDOR}-{CLAIM_CLASS}_{uid}.json"
+    driver: Spec = {
+        "cdiVersion": "",
+        "kind": f"{DRA_VENDOR}/{DRIVER_CLASS}",
+        # CDI refuses a device without an edit; this one changes nothing.
+        "devices": [{"name": "files", "containerEdits": {"env": [VOID_ENV]}}],
+        "containerEdits": spec.get("containerEdits", {}),
+    }
+    store.save(driver, f"{folder}/{DRA_VENDOR}-{DRIVER_CLASS}.json", "json")
 
 
-def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
-    """Return the CDI devices that give a claim's device to a container."""
-    names = [_name(claim.uid, entry)]
-    if claim.uses_mps(entry):
-        names.append(f"{claim.uid}{MPS}")
-    return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)
+def write_claim(
+    claim: ClaimSpec, edits: Mapping[str, ContainerEdits], folder: str, mps_root: str
+) -> None:
+    """Write the specification of a claim.
+
+    Args:
+        claim: it has a device.
+        edits: see `edits_of`.
+        folder: of specifications.
+        mps_root: the folder of MPS on the host.
+
+    Raises:
+        HostError: a device is not there, or the file cannot be written.
+    """
+    for device in claim.devices:
+        if device.uuid not in edits:
+            raise HostError(
+                f"device {device.name} ({device.uuid}) of claim {claim.uid} is not on this node",
+                hint="was the GPU or MIG device removed?",
+            )
+    spec: Spec = {
+        "cdiVersion": "",
+        "kind": f"{DRA_VENDOR}/{CLAIM_CLASS}",
+        "devices": [
+            {
+                "name": device_name(claim.uid, device.name, is_admin=device.is_admin),
+                "containerEdits": edits[device.uuid],
+            }
+            for device in claim.devices
+        ],
+    }
+    if claim.mps:
+        spec["devices"].append(_mps(claim.uid, mps_root))
+    store.save(spec, _path(folder, claim.uid), "json")
 
 
-def _name(uid: str, entry: Entry) -> str:
-    """Return a name of CDI; a claim may have a device twice, once of them with admin access."""
-    return f"{uid}-{entry.device}{'-admin' if entry.is_admin else ''}"
+def remove(uid: str, folder: str) -> None:
+    """Remove the specification of a claim, if there is one.
+
+    Raises:
+        HostError: it cannot be removed.
+    """
+    path = _path(folder, uid)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    except OSError as error:
+        raise HostError(f"{path} cannot be removed: {error.strerror}") from error
+
+
+def remove_others(uids: Iterable[str], folder: str) -> None:
+    """Remove the specifications of all claims but some."""
+    kept = {_path(folder, uid) for uid in uids}
+    for path in glob.glob(_path(glob.escape(folder), "*")):
+        if path not in kept:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+
+
+def _mps(uid: str, mps_root: str) -> Device:
+    resource = f"{CLAIMS}{uid}"
+    edits: ContainerEdits = {
+        "env": ["=".join(clients.variable(resource))],
+        "mounts": [
+            {
+                "hostPath": mount.host_path,
+                "containerPath": mount.path,
+                "options": ["ro" if mount.is_read_only else "rw", *OPTIONS],
+            }
+            for mount in clients.mounts(resource, mps_root)
+        ],
+    }
+    return {"name": f"{uid}{MPS}", "containerEdits": edits}
+
+
+def _path(folder: str, uid: str) -> str:
+    return f"{folder}/{DRA_VENDOR}-{CLAIM_CLASS}_{uid}.json"

@@ -15,6 +15,7 @@ from dataclasses import replace
 from nvct.agent import resources_mode
 from nvct.agent.config_file import is_excluded
 from nvct.agent.dra import claims, gather, metrics
+from nvct.agent.dra.claim_specs import ClaimSpecs
 from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Offer
 from nvct.agent.dra.endpoint import Endpoint
@@ -25,7 +26,6 @@ from nvct.agent.dra.offer import offer
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
 from nvct.agent.dra.settings import ON_DEMAND
-from nvct.agent.dra.specs import Specs
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.waiting import tick, until_set
 from nvct.errors import DriverNotFoundError, HostError, NvctError
@@ -93,7 +93,7 @@ class DraDriver:
         self._connect = connect
         self._health = health
         self._log = log
-        self._specs = Specs(settings.cdi_root, settings.mps_root)
+        self._specs = ClaimSpecs(settings, discovery)
         self._journal = Journal(f"{settings.plugins}/{DRIVER}")
         self._preparer = Preparer(settings.node, self._journal, self._specs, self._find, log)
         self._preparer.instances = Instances(discovery.nvml, self._look_at_mig, log)
@@ -230,7 +230,10 @@ class DraDriver:
             if now >= ask_at:
                 await self._ask_classic()
                 ask_at = now + CLASSIC_S
-            current = (*self._discovery.signature(), *self._published(), self._is_on_demand)
+            await self._specs.look()
+            current = (
+                *await self._discovery.signature(), *self._specs.signature, self._is_on_demand,
+            )  # fmt: skip
             if current != signature or now >= due:
                 is_change, signature = current != signature, current
                 is_found = await self._look()
@@ -279,19 +282,11 @@ class DraDriver:
         before = self._journal.places()
         machine = await gather.machine(self._discovery)
         excluded = self._settings.excluded
-        made = machine, self._published(), self._is_on_demand, excluded
+        made = machine, self._specs.signature, self._is_on_demand, excluded
         if made == self._made:
             return False
-        from nvct.agent.device_plugin import specs
-
-        report = await self._discovery.nvml.report()
-        found = await asyncio.to_thread(
-            specs.gpus, self._settings.specs, self._discovery.roots, report,
-            stat_node=self._discovery.stat_node, folder=self._settings.cdi_root,
-        )  # fmt: skip
-        for warning in (*machine.inventory.warnings, *found.warnings):
+        for warning in (*machine.inventory.warnings, *await self._specs.update()):
             self._log.warning(warning)
-        self._specs.update(found.spec)
         kept = {g.uuid for g in machine.inventory.gpus if not is_excluded(g, excluded)}
         places = self._journal.places(before)  # a claim may have begun or ended meanwhile
         self._all = offer(machine, places, on_demand=self._is_on_demand).of_gpus(kept)
@@ -338,12 +333,6 @@ class DraDriver:
     def _unhealthy(self) -> list[Device]:
         marked = self._all.with_health(self._health.problem, drops=False).devices
         return [device for device in marked if device.unhealthy]
-
-    def _published(self) -> tuple[object, ...]:
-        """Return the signature of the node's own CDI specifications."""
-        from nvct.agent.device_plugin import published
-
-        return published.signature(self._settings.cdi_root)
 
     async def _ask_classic(self) -> None:
         before = self._classic.taken

@@ -18,12 +18,14 @@ from nvct.agent.exporter import jobs, series, usage
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.settings import node_labels
 from nvct.agent.health import shared
+from nvct.agent.host_side import Host, Place
 from nvct.agent.nvml.client import SupervisorEndedError
+from nvct.agent.nvml.host_verbs import ProcessContainers
 from nvct.agent.waiting import until_set
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import HostError, NvctError, NvmlError
-from nvct.host.containers import Containers
+from nvct.host.roots import Roots
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
@@ -87,7 +89,7 @@ class Exporter:
 
             self._guard = WebGuard(self._settings.web_config, journal)
         self._history = History()
-        self._containers = Containers(self._settings.host_root)
+        self._host = Host(client, self._place)
         self._usages: tuple[Usage, ...] | None = None
         self._jobs: dict[str, list[str]] = {}
         self._samples: NvmlSamples | None = None
@@ -257,13 +259,22 @@ class Exporter:
         if self._settings.job_folder:
             self._jobs, problem = jobs.read(self._settings.job_folder)
             problems += [problem] if problem else []
-        self._usages = self._used(samples) if self._settings.processes else None
+        self._usages = await self._used(samples) if self._settings.processes else None
         self._tell(", ".join([*problems, *self._write_text()]))
 
-    def _used(self, samples: NvmlSamples) -> tuple[Usage, ...]:
-        """Return what the containers of this host use of the GPUs."""
-        self._containers.refresh()
-        return usage.usages(samples, self._containers.labels)
+    async def _used(self, samples: NvmlSamples) -> tuple[Usage, ...] | None:
+        """Return what the containers of this host use of the GPUs; None if nobody tells."""
+        pids = {process.pid for gpu in samples.gpus for process in gpu.processes}
+        call = ProcessContainers(pids=tuple(sorted(pids)))
+        try:
+            labels = await self._host.ask(call, dict[str, dict[str, str]]) if pids else {}
+        except NvctError as error:
+            self._log.debug(error.message)
+            return None
+        return usage.usages(samples, lambda pid: labels.get(str(pid), {}))
+
+    def _place(self) -> Place:
+        return Place(roots=Roots(), host_root=self._settings.host_root)
 
     async def _pause(self, seconds: float) -> None:
         """Wait for the next sample; a reload ends the wait."""

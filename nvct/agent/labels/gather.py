@@ -8,16 +8,17 @@ from dataclasses import replace
 from nvct.agent.config_file import is_excluded
 from nvct.agent.labels import passthrough, tegra
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
-from nvct.errors import HostError, NvctError
+from nvct.agent.nvml.host_verbs import HostDrivers, PciNames
+from nvct.errors import NvctError
 from nvct.host import procfs
-from nvct.host.gpu import pci, vgpu
+from nvct.host.gpu import pci
+from nvct.host.gpu.vgpu import HostDriver
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvct.agent.discovery import Discovery
-    from nvct.host.gpu.vgpu import HostDriver
     from nvct.host.model import Gpu
     from nvct.host.nvml.model import GpuAttributes
     from nvct.host.roots import Roots
@@ -77,21 +78,19 @@ async def with_passthrough(
 ) -> tuple[Facts, list[str]]:
     """Return the facts of a node whose GPUs are for virtual machines, and warnings."""
     drivers, warnings = await _host_drivers(discovery)
-    facts = passthrough.facts(discovery.roots, machine_type_file)
+    names = await discovery.host.ask(PciNames(), dict[str, str])
+    facts = passthrough.facts(discovery.roots, names, machine_type_file)
     return replace(facts, host_drivers=drivers), warnings
 
 
 async def _host_drivers(
     discovery: Discovery,
 ) -> tuple[tuple[HostDriver, ...] | None, list[str]]:
-    """Return the drivers of vGPUs' hosts; without privileges, NVML's worker is asked."""
+    """Return the drivers of vGPUs' hosts, and warnings."""
     try:
-        return tuple(vgpu.host_drivers(discovery.roots)), []
-    except HostError as error:
-        try:
-            return tuple(await discovery.nvml.host_drivers()), []
-        except NvctError:
-            return None, [f"no labels of vGPUs: {error.message}"]
+        return await discovery.host.ask(HostDrivers(), tuple[HostDriver, ...]), []
+    except NvctError as error:
+        return None, [f"no labels of vGPUs: {error.message}"]
 
 
 def _gpu(roots: Roots, gpu: Gpu, attributes: GpuAttributes | None) -> GpuFacts:

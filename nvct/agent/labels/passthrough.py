@@ -11,10 +11,12 @@ import os
 
 from nvct.agent.labels.facts import Facts, GpuFacts
 from nvct.host import procfs
-from nvct.host.gpu import pci, pci_names
+from nvct.host.gpu import pci
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nvct.host.roots import Roots
 
 DRIVER = "vfio-pci"
@@ -27,12 +29,11 @@ WINDOW_TYPE, WINDOW_64 = 0x06, 0x04
 """Of the flags of a window: PCI's base address register, bits 1 and 2."""
 
 
-def facts(roots: Roots, machine_type_file: str) -> Facts:
+def facts(roots: Roots, names: Mapping[str, str], machine_type_file: str) -> Facts:
     """Return the facts of the GPUs that are bound to vfio-pci; none has a driver's version."""
     gpus = [path for path in pci.nvidia_devices(roots) if _is_passed_through(path)]
     if not gpus:
         return Facts(has_nvidia_device=bool(pci.nvidia_devices(roots)))
-    names = pci_names.names(roots)
     return Facts(
         driver_version=UNKNOWN_VERSION,
         cuda_version=NO_CUDA,
@@ -66,7 +67,7 @@ def _is_passed_through(path: str) -> bool:
     return _text(f"{path}/class") in CLASSES and driver == DRIVER and not is_function
 
 
-def _gpu(path: str, names: dict[str, str]) -> GpuFacts:
+def _gpu(path: str, names: Mapping[str, str]) -> GpuFacts:
     number = _text(f"{path}/device").removeprefix("0x")
     return GpuFacts(
         model=names.get(number, UNKNOWN_NAME),

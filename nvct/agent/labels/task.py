@@ -125,7 +125,7 @@ class NodeLabels:
         signature: Signature | None = None
         due = 0.0
         while not self.reload.is_set():
-            current = self._discovery.signature()
+            current = await self._discovery.signature()
             if current != signature or time.monotonic() > due or self._is_lost(output):
                 is_change = current != signature
                 delay_s = SETTLE_S if is_change else min(PERIOD_S, self._interval_s)

@@ -71,7 +71,7 @@ class AgentSession:
         if time.monotonic() > self._until:
             self._until = float("inf")
             raise HostError("the change of MIG takes too long")
-        return self._wait(self._client.change_mig(verb, answer, arguments))
+        return self._wait(self._client.call(verb, answer, arguments))
 
     def close(self) -> None:
         """Do nothing: `reset` keeps NVML's handles closed."""
@@ -83,7 +83,7 @@ class AgentSession:
             HostError: it fails.
         """
         if not self._client.chooses_library:
-            self._wait(self._client.change_mig(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
+            self._wait(self._client.call(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
             return
         limit_s = min(smi.RESET_S, max(1.0, self._until - time.monotonic()))
         program = smi.find(self._roots.driver_root, self._client.library)
@@ -103,7 +103,7 @@ class AgentSession:
             NvmlError: NVML does not work.
         """
         arguments = mig_verbs.request_holders(gpus, instances)
-        answer = self._client.change_mig(mig_verbs.HOLDERS, tuple[Holder, ...], arguments)
+        answer = self._client.call(mig_verbs.HOLDERS, tuple[Holder, ...], arguments)
         return list(self._wait(answer))
 
     def make_nodes(self) -> None:
@@ -112,7 +112,7 @@ class AgentSession:
         Raises:
             NvctError: they cannot be made.
         """
-        self._wait(self._client.change_mig(mig_verbs.NODES, NoneType, {}))
+        self._wait(self._client.call(mig_verbs.NODES, NoneType, {}))
 
     def _wait(self, work: Coroutine[object, object, T]) -> T:
         assert self._loop is not None  # noqa: S101 - begin comes first

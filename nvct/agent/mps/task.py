@@ -95,7 +95,7 @@ class MpsDaemons:
             if self.reload.is_set():
                 self._read_settings()
                 due = 0.0
-            current = self._discovery.signature()
+            current = await self._discovery.signature()
             if current != signature or time.monotonic() > due:
                 signature = current
                 due = time.monotonic() + (PERIOD_S if await self._want() else RETRY_S)

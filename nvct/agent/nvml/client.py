@@ -11,8 +11,9 @@ from types import NoneType
 
 from nvct import typed
 from nvct.agent.mps.daemons import Wanted
-from nvct.agent.nvml import mig_verbs
-from nvct.agent.nvml.supervisor import CLOSE, ENGINE, HOST_DRIVERS, MPS
+from nvct.agent.nvml import host_verbs, mig_verbs
+from nvct.agent.nvml.last_gpus import LastGpus
+from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.agent.waiting import within
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
     from typing import Literal, TypeVar
 
     from nvct.agent.mps.daemons import Daemon
-    from nvct.host.gpu.vgpu import HostDriver
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.model import NvmlGpu
     from nvct.host.nvml.sample_model import NvmlSamples
     from nvct.oci.jsontext import Json
 
@@ -49,7 +48,7 @@ LIMITS_S = {"topology": 30, "mig": 30, mig_verbs.NODES: 30, mig_verbs.RESET: 300
 (github.com/NVIDIA/k8s-device-plugin/issues/774)."""
 CHANGE_S = 60
 """Of one change of MIG."""
-WITHOUT_NVML = frozenset({ENGINE, HOST_DRIVERS, MPS, mig_verbs.NODES})
+WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
 """Verbs that do not use NVML: their failure says nothing about it."""
 CHUNK = 1 << 16
 SLACK_S = 10
@@ -87,8 +86,7 @@ class NvmlClient:
         self._lock = asyncio.Lock()
         self._requests = 0
         self._has_answered = False
-        self._driver = ""
-        self._gpus: dict[str, NvmlGpu] = {}
+        self._last = LastGpus()
         self._attributes: dict[str, GpuAttributes] = {}
         self._properties: dict[str, GpuProperties] = {}
 
@@ -99,22 +97,9 @@ class NvmlClient:
             NvmlError: NVML cannot be loaded or initialized, hangs or crashes.
         """
         report = await self._ask("report", NvmlReport)
-        if report.driver_version != self._driver:
-            self._driver = report.driver_version
-            self._gpus, self._attributes, self._properties = {}, {}, {}
-        before = self._gpus
-        self._gpus = {str(gpu.index): gpu for gpu in report.gpus}
-        hanging = {index: before[index] for index in report.unanswered if index in before}
-        self._gpus |= hanging
-        warnings = [
-            f"GPU {index} does not answer: {_kept(before.get(index))}"
-            for index in report.unanswered
-        ]
-        return replace(
-            report,
-            gpus=tuple(sorted(self._gpus.values(), key=lambda gpu: gpu.index)),
-            warnings=(*report.warnings, *warnings),
-        )
+        if not self._last.is_of(report):
+            self._attributes, self._properties = {}, {}
+        return self._last.in_report(report)
 
     async def topology(self) -> NvmlTopology:
         """Return how the GPUs are connected.
@@ -151,7 +136,7 @@ class NvmlClient:
         events = await self._ask("events", NvmlEvents)
         named = {
             gpu.uuid: events.unanswered[index]
-            for index, gpu in self._gpus.items()
+            for index, gpu in self._last.gpus.items()
             if index in events.unanswered
         }
         return replace(events, unanswered=named)
@@ -184,11 +169,11 @@ class NvmlClient:
 
         return await self._ask("mig", MigState)
 
-    async def change_mig(self, verb: str, kind: type[T], arguments: Mapping[str, Json]) -> T:
-        """Make one change to MIG, and return its answer, of a type.
+    async def call(self, verb: str, kind: type[T], arguments: Mapping[str, Json]) -> T:
+        """Make one change, to MIG or to specifications, and return its answer, of a type.
 
         Raises:
-            NvmlError: as `report`, or NVML refuses the change.
+            NvctError: as `report`, or the change is refused.
         """
         # A refused change is no problem of NVML: `problem` stays as it is.
         return self._loaded(kind, await asyncio.shield(self._exchange(verb, arguments)), verb)
@@ -210,19 +195,6 @@ class NvmlClient:
                 yield
             finally:
                 self.busy_s = 0
-
-    async def host_drivers(self) -> list[HostDriver]:
-        """Return the drivers of vGPUs' hosts, as this machine's PCI devices name them.
-
-        It needs no NVML, so whether that answers does not change.
-
-        Raises:
-            NvctError: they cannot be read.
-        """
-        from nvct.host.gpu.vgpu import HostDriver  # few agents ask
-
-        value = await asyncio.shield(self._exchange(HOST_DRIVERS))
-        return list(self._loaded(tuple[HostDriver, ...], value, HOST_DRIVERS))
 
     async def mps(
         self, daemons: Iterable[Daemon], *, starts: bool, owner: Literal["", "dra"] = ""
@@ -270,7 +242,7 @@ class NvmlClient:
 
     def _of_reported(self, known: dict[str, T]) -> dict[str, T]:
         """Return what is known of the GPUs that were reported last, by UUID."""
-        uuids = [gpu.uuid for gpu in self._gpus.values()]
+        uuids = [gpu.uuid for gpu in self._last.gpus.values()]
         return {uuid: known[uuid] for uuid in uuids if uuid in known} if uuids else known
 
     async def _ask(self, verb: str, kind: type[T]) -> T:
@@ -291,7 +263,7 @@ class NvmlClient:
 
     async def _exchange(self, verb: str, call: Mapping[str, Json] | None = None) -> Json:
         async with self._lock:
-            is_change = call and verb not in WITHOUT_NVML
+            is_change = call and verb not in WITHOUT_NVML and verb not in host_verbs.CALLS
             usual_s = LIMITS_S.get(verb, CHANGE_S if is_change else CALL_S)
             limit_s = usual_s if self._has_answered else max(START_S, usual_s)
             self.busy_s = limit_s
@@ -406,11 +378,6 @@ class NvmlWorkerClient(NvmlClient):
         self.disconnect()
         self._socket = None
         self._received.clear()
-
-
-def _kept(gpu: NvmlGpu | None) -> str:
-    """Return the effect of a GPU that hangs, for the end of a sentence."""
-    return f"{gpu.uuid} counts as it was" if gpu else "it is not known what it is"
 
 
 async def _until_readable(connection: socket.socket) -> None:

@@ -12,7 +12,7 @@ The protocol is that of `nvct.host.nvml.messages`; the arguments of a request ar
 `CALLS` has the type of each verb's `call`. Nothing is done before the whole request is that of a
 verb; what is none, is answered by an error. A supervisor that serves another container chooses the
 library itself, and has the verbs of `nvct.agent.nvml.mig_verbs` for what that container has no
-right to do.
+right to do, and those of `nvct.agent.nvml.host_verbs`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ import contextlib
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
+from typing import get_args
 
 from nvct import errors, typed
 from nvct.agent.mps.daemons import Wanted
-from nvct.agent.nvml import mig_verbs
+from nvct.agent.nvml import host_verbs, mig_verbs
+from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.nvml import messages
+from nvct.host.nvml.model import NvmlReport
 from nvct.host.nvml.process import WorkerProcess
 from nvct.host.nvml.session import NvmlSession
 from nvct.typed import MalformedError
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Mapping
 
+    from nvct.agent.host_side import HostSide
     from nvct.agent.mps.keeper import KeeperProcess
     from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
@@ -45,20 +50,18 @@ CLOSE = "close"
 """The verb that ends the worker, which closes NVML's handles."""
 ENGINE = "engine"
 """The verb that asks the container engine, not NVML: this process may see its socket."""
-HOST_DRIVERS = "host_drivers"
-"""The verb that reads the drivers of vGPUs' hosts, without NVML: an agent without privileges
-cannot."""
 MPS = "mps"
 """The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
             "attributes", "check", "conditions", "events", "mig", "properties", "report",
-            "samples", "topology", CLOSE, ENGINE, HOST_DRIVERS,
+            "samples", "topology", CLOSE, ENGINE,
         ),
         mig_verbs.Nothing,
     ),
     **mig_verbs.CALLS,
+    **host_verbs.CALLS,
     MPS: Wanted,
 }  # fmt: skip
 """The arguments of each verb."""
@@ -116,6 +119,7 @@ class Supervisor:
         find_library: Callable[[], Library] | None = None,
         ask_engine: Callable[[], Json] = dict,
         find_roots: Callable[[], Roots] | None = None,
+        host: HostSide | None = None,
     ) -> None:
         """Start nothing.
 
@@ -124,10 +128,15 @@ class Supervisor:
                 cannot change it; None takes the one that a request names.
             ask_engine: returns what the container engine says.
             find_roots: returns this machine's, if requests come from another container.
+            host: looks and writes for an agent, if requests come from another container.
         """
         self._ask_engine = ask_engine
         self._find_library = find_library
         self._find_roots = find_roots
+        self._host = host
+        if host is not None:
+            host.pids = frozenset()  # none before NVML has named some
+        self._gpus = LastGpus()
         self._session: NvmlSession | None = None
         self._library_of_session: tuple[str, str | None] | None = None
         self._keeper: KeeperProcess | None = None
@@ -162,13 +171,13 @@ class Supervisor:
         given, call = call_of(verb, arguments)
         if isinstance(call, Wanted):
             return self._mps(call)
-        if verb == HOST_DRIVERS:
-            return _host_drivers()
         if verb == ENGINE:
             return self._ask_engine()
         if verb == mig_verbs.NODES:
             mig_verbs.make_nodes(self._roots(verb))
             return None
+        if isinstance(call, get_args(host_verbs.Call)):
+            return self._with_host(verb).answer(call, partial(self._report, given.limit_s))
         if verb == CLOSE and self._session is None:
             return None
         session = self._with_library(self._library(verb, given.library))
@@ -181,7 +190,31 @@ class Supervisor:
         if isinstance(call, mig_verbs.Reset):
             mig_verbs.reset(session, self._roots(verb), call)
             return None
-        return session.call(verb, typed.dump(call))
+        value = session.call(verb, typed.dump(call))
+        if verb == "samples" and self._host is not None:
+            self._host.pids = _pids(value)
+        return value
+
+    def _report(self, limit_s: int) -> NvmlReport:
+        """Return what NVML reports; a GPU that hangs is in it as it was before.
+
+        Raises:
+            NvctError: there is no driver, or NVML does not answer.
+        """
+        session = self._with_library(self._library("report", ""))
+        session.limit_s = limit_s
+        report = typed.load(NvmlReport, session.call("report"), "report")
+        return self._gpus.in_report(report)
+
+    def _with_host(self, verb: str) -> HostSide:
+        """Return what looks and writes for an agent.
+
+        Raises:
+            NvmlError: the agent itself has the right to.
+        """
+        if self._host is None:
+            raise NvmlError(f"NVML's supervisor does not answer {verb!r} in the agent's container")
+        return self._host
 
     def _roots(self, verb: str) -> Roots:
         """Return this machine's roots.
@@ -249,8 +282,9 @@ def _allows(verb: str, limit_s: int) -> bool:
     return 0 < limit_s <= (mig_verbs.RESET_LIMIT_S if verb == mig_verbs.RESET else LIMIT_S)
 
 
-def _host_drivers() -> Json:
-    from nvct.host.gpu import vgpu  # one task asks
-    from nvct.host.roots import Roots
+def _pids(samples: Json) -> frozenset[int]:
+    """Return the processes that have a GPU, of samples as NVML's process sends them."""
+    from nvct.host.nvml.sample_model import NvmlSamples  # one task asks
 
-    return [list(driver) for driver in vgpu.host_drivers(Roots())]
+    known = typed.load(NvmlSamples, samples, "samples")
+    return frozenset(process.pid for gpu in known.gpus for process in gpu.processes)

@@ -20,7 +20,8 @@ import struct
 import sys
 import time
 
-from nvct.agent import driver_root, logs, program
+from nvct.agent import driver_root, host_side, logs, program
+from nvct.agent.host_side import HostSide
 from nvct.agent.nvml.supervisor import Supervisor, engine_asker
 from nvct.agent.variables import GRACE_S, WORKER_ENV, grace_s
 from nvct.errors import NvctError, line
@@ -160,7 +161,10 @@ def _run(env: Mapping[str, str]) -> None:
     _leave_network(journal)
     journal.info(f"NVML's worker listens on {path}")
     supervisor = Supervisor(
-        lambda: _library(env), engine_asker(env), lambda: driver_root.machine_roots(env)
+        lambda: _library(env),
+        engine_asker(env),
+        lambda: driver_root.machine_roots(env),
+        HostSide(lambda: host_side.of_environment(env), host_side.in_child),
     )
     worker = Worker(listener, supervisor, journal, grace_s(env))
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from tests.kubernetes.cluster import Cluster
 
 FOLDERS = (
-    "/etc", "/usr/local", "/run/cdi", "/run/nvct", "/run/nvct-agent", "/run/systemd", "/var/lib/nvct",
+    "/etc", "/usr/local", "/run/cdi", "/run/nvct", "/run/nvct-agent", "/run/nvct-driver",
+    "/run/systemd", "/var/lib/nvct",
     "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry",
 )  # fmt: skip
 OTHERS = ("/var/lib/kubelet/device-plugins/kubelet", "/var/lib/kubelet/plugins")

@@ -10,8 +10,10 @@ import socket
 import pytest
 
 from nvct.agent.discovery import visible_nodes
+from nvct.agent.host_side import Place, look
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import NvmlError
+from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots
 from tests.unit.agent.machines import Supervisor
@@ -115,11 +117,14 @@ def test_the_signal_to_read_settings_again_does_not_end_the_supervisor(
 def test_a_node_that_this_container_cannot_see_counts_as_there(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     roots = Roots(dev_root=str(tmp_path))
-    stat_node = visible_nodes(roots, lambda _path: None)
 
-    assert stat_node(f"{roots.dev}/nvidia0")
-    assert stat_node(f"{roots.dev}/nvidia-caps/nvidia-cap1")
+    def sees(path: str) -> bool:
+        place = Place(roots=roots, stat_node=named_nodes(roots))
+        return visible_nodes(roots, look(place))(f"{roots.dev}/{path}") is not None
+
+    assert sees("nvidia0")
+    assert sees("nvidia-caps/nvidia-cap1")
     (tmp_path / "dev/nvidiactl").touch()
     (tmp_path / "dev/nvidia-caps").mkdir()
-    assert not stat_node(f"{roots.dev}/nvidia0")
-    assert not stat_node(f"{roots.dev}/nvidia-caps/nvidia-cap1")
+    assert not sees("nvidia0")
+    assert not sees("nvidia-caps/nvidia-cap1")

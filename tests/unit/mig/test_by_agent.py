@@ -23,7 +23,7 @@ def test_mig_is_changed_and_a_refusal_is_no_problem_of_nvml(node: tree.Node) -> 
             client = machine.nvml
             client.library = nvml_library(machine.roots)
             gpu = (await client.mig()).gpus[0]
-            change = client.change_mig
+            change = client.call
             assert await change("mig_set_mode", bool, {"uuid": gpu.uuid, "enabled": True})
             place: dict[str, Json] = {"uuid": gpu.uuid, "kind": 0, "start": 0, "size": 1}
             await change("mig_create", int, place)

@@ -140,6 +140,14 @@ Variables of containers. A variable that a value `env` gives takes the place of 
 {{- end }}
 {{- end }}
 
+{{/* Those of the agent's variables that say which paths CDI specifications have. */}}
+{{- define "nvct.specEnv" -}}
+{{- $names := list "NVIDIA_DRIVER_ROOT" "NVIDIA_DEV_ROOT" "NVIDIA_CDI_HOOK_PATH" "MPS_ROOT" -}}
+{{- $kept := list -}}
+{{- range fromYamlArray (include "nvct.agentEnv" .) }}{{ if has .name $names }}{{ $kept = append $kept . }}{{ end }}{{ end -}}
+{{- toYaml $kept -}}
+{{- end }}
+
 {{/* Variables of the installer, which undoes what it did with the same ones. */}}
 {{- define "nvct.installerEnv" -}}
 {{- $own := fromYamlArray (include "nvct.installerOwnEnv" .) -}}

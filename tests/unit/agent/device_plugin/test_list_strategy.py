@@ -4,13 +4,20 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from nvct.agent.device_plugin.engine_features import features, why_no_cdi
+from nvct.agent.device_plugin.engine_features import features
 from nvct.agent.device_plugin.list_strategy import Choice, Engine, choose, nobody
 from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.device_plugin.spec_files import PluginFiles
+from nvct.agent.logs import Log
+from nvct.agent.nvml.client import NvmlClient
+from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -152,12 +159,17 @@ def test_cdi_needs_the_folder_of_specifications_and_the_hook(tmp_path: Path) -> 
     """The hook is the host's, also where the driver is in a container of its own."""
     driver, host = tmp_path / "host/run/nvidia/driver", tmp_path / "host"
     driver.mkdir(parents=True)
-    settings = Settings(container_driver_root=str(driver), hook_path="/usr/bin/nvidia-ctk")
-    roots = [str(host), "/none"]
+    machine: Any = SimpleNamespace(
+        nvml=NvmlClient(None), roots=Roots(driver_root=str(driver)), stat_node=None
+    )
 
-    assert why_no_cdi(settings, str(tmp_path / "cdi"), roots).startswith("the host's")
-    reason = why_no_cdi(settings, str(tmp_path), roots)
-    assert reason.endswith(f"not at {host}/usr/bin/nvidia-ctk or /none/usr/bin/nvidia-ctk")
+    def why_not(folder: Path) -> str:
+        files = PluginFiles(str(folder), Log(target=io.StringIO()), (str(host), "/none"))
+        return asyncio.run(files.why_not(Settings(hook_path="/usr/bin/nvidia-ctk"), machine))
+
+    assert why_not(tmp_path / "cdi").startswith("the host's")
+    missing = f"not at {host}/usr/bin/nvidia-ctk or /none/usr/bin/nvidia-ctk"
+    assert why_not(tmp_path).endswith(missing)
     (host / "usr/bin").mkdir(parents=True)
     (host / "usr/bin/nvidia-ctk").touch()
-    assert why_no_cdi(settings, str(tmp_path), roots) == ""
+    assert why_not(tmp_path) == ""

@@ -8,8 +8,11 @@ import json
 
 import pytest
 
+from nvct.agent import host_side
 from nvct.agent.device_plugin import published, specs
 from nvct.agent.device_plugin.settings import VENDOR, Settings
+from nvct.agent.device_plugin.spec_files import request_of
+from nvct.agent.host_side import Place
 from nvct.container.rootfs.view_links import OF_SPEC
 from nvct.sim import tree
 from tests.support.memory import in_memory
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvct.agent.discovery import Discovery
+    from nvct.agent.nvml.host_verbs import Written
     from nvct.host.nvml.model import NvmlReport
 
 VIEW = {"hostPath": "/var/lib/nvct/farm/580.95.05-abc", "containerPath": OF_SPEC}
@@ -77,15 +81,15 @@ def test_a_specification_of_another_kind_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_the_signature_changes_with_the_files_of_others_alone(tmp_path: Path) -> None:
-    assert published.signature(str(tmp_path / "missing")) == ()
-    empty = published.signature(str(tmp_path))
+    assert host_side.signature(str(tmp_path / "missing")) == ()
+    empty = host_side.signature(str(tmp_path))
     publish(tmp_path, "580.95.05", f"{VENDOR}-gpu.json")
-    assert published.signature(str(tmp_path)) == empty
+    assert host_side.signature(str(tmp_path)) == empty
     publish(tmp_path, "580.95.05")
-    first = published.signature(str(tmp_path))
+    first = host_side.signature(str(tmp_path))
     assert first != empty
     publish(tmp_path, "580.95.050")
-    assert published.signature(str(tmp_path)) != first
+    assert host_side.signature(str(tmp_path)) != first
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +108,13 @@ async def _report(discovery: Discovery) -> NvmlReport:
 
 def written(
     machine: tuple[Discovery, NvmlReport], folder: Path, settings: Settings
-) -> tuple[specs.Written, dict[str, Any]]:
+) -> tuple[Written, dict[str, Any]]:
     """Return the result of a write, and the specification of GPUs."""
     discovery, report = machine
-    result = specs.write(
-        settings, discovery.roots, report, (), stat_node=discovery.stat_node, folder=str(folder)
+    place = Place(
+        roots=discovery.roots, settings=settings, folder=str(folder), stat_node=discovery.stat_node
     )
+    result = specs.write(place, request_of(settings, ()), report)
     return result, json.loads((folder / f"{VENDOR}-gpu.json").read_text(encoding="utf-8"))
 
 
@@ -118,12 +123,12 @@ def test_the_plugins_specification_mounts_the_nodes_view_and_keeps_its_device_no
 ) -> None:
     settings = Settings(device_list_strategy=("cdi-cri",))
     result, classic = written(machine, tmp_path, settings)
-    assert result.published.reason == f"{tmp_path} has no file of nvct publish"
+    assert result.reason == f"{tmp_path} has no file of nvct publish"
     assert len(classic["containerEdits"]["mounts"]) > 5
 
     publish(tmp_path, machine[1].driver_version)
     result, farm = written(machine, tmp_path, settings)
-    assert result.published.path == str(tmp_path / "nvidia.json")
+    assert result.view == str(tmp_path / "nvidia.json")
     edits = farm["containerEdits"]
     assert [mount["containerPath"] for mount in edits["mounts"]] == ["/run/p/socket", OF_SPEC]
     assert edits["deviceNodes"] == classic["containerEdits"]["deviceNodes"]
@@ -147,5 +152,5 @@ def test_settings_that_disable_hooks_leave_the_view_aside(
 ) -> None:
     publish(tmp_path, machine[1].driver_version)
     result, spec = written(machine, tmp_path, Settings(cdi_disable_hooks=("update-ldcache",)))
-    assert result.published.reason == "hooks are disabled in the settings"
+    assert result.reason == "hooks are disabled in the settings"
     assert len(spec["containerEdits"]["mounts"]) > 5

@@ -64,7 +64,7 @@ class Machine:
         self.answers.set()
         self.xids: list[XidEvent] = []
 
-    def signature(self) -> tuple[object, ...]:
+    async def signature(self) -> tuple[object, ...]:
         return (self.has_loaded_driver, *self.mig, *self.first)
 
     def stat_node(self, _path: str) -> None:

@@ -25,7 +25,7 @@ from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import FakeApi
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
-from tests.unit.agent.dra.test_prepare import CLAIM
+from tests.unit.agent.dra.test_prepare import CLAIM, uid_of
 from tests.unit.agent.dra.test_slices import NODE
 from tests.unit.agent.dra.test_task import allocate, driver, new_driver, offered, settings
 from tests.unit.agent.machines import discovery
@@ -179,7 +179,9 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
             assert await instances(lab) == [(2, 1), (4, 4)]
             log = made._log.target
             assert isinstance(log, io.StringIO)
-            assert re.search(r"\(uid-half\) has \S+ \(MIG-[0-9a-f-]{36}\)", log.getvalue())
+            assert re.search(
+                r"/half \([0-9a-f-]{36}\) has \S+ \(MIG-[0-9a-f-]{36}\)", log.getvalue()
+            )
             nodes = spec_of(folder, small.uid)
             assert "/dev/nvidia1" in nodes
             assert len([path for path in nodes if "nvidia-cap" in path]) == 2
@@ -203,7 +205,7 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
         await destroy_all(lab)
         async with driver(api, lab, folder, mig="on-demand") as made:
             await until(lambda: made.describe()[0]["claims"] == ["ns/small"])
-            await until((folder / "cdi/k8s.gpu.nvidia.com-claim_uid-small.json").exists)
+            await until((folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid_of('small')}.json").exists)
             assert await instances(lab) == [(2, 1)]
 
     asyncio.run(test())
@@ -216,12 +218,12 @@ async def destroy_all(lab: Discovery) -> None:
     gpu = await second(lab)
     for each in gpu.instances:
         for compute in each.compute:
-            await lab.nvml.change_mig(
+            await lab.nvml.call(
                 "mig_destroy_compute",
                 NoneType,
                 {"uuid": gpu.uuid, "gi": each.id, "ci": compute.id},
             )
-        await lab.nvml.change_mig("mig_destroy", NoneType, {"uuid": gpu.uuid, "gi": each.id})
+        await lab.nvml.call("mig_destroy", NoneType, {"uuid": gpu.uuid, "gi": each.id})
 
 
 def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
@@ -250,7 +252,7 @@ def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
         await asyncio.wait([made_for_claim], timeout=1)
         may_end.set()
         await periodic
-        assert await made_for_claim in (made._specs.edits or {})
+        assert await made_for_claim in (made._specs._files._side.edits or {})
 
     asyncio.run(test())
 

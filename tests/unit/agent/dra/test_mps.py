@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from nvct.agent.discovery import Discovery
+from nvct.agent.dra.claim_specs import FILES
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.dra.journal import FILE, Journal
-from nvct.agent.dra.specs import FILES
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
 from nvct.agent.nvml.client import NvmlClient
@@ -27,7 +27,7 @@ from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import FakeApi
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
-from tests.unit.agent.dra.test_prepare import CLAIM, allocation
+from tests.unit.agent.dra.test_prepare import CLAIM, allocation, uid_of
 from tests.unit.agent.dra.test_sharing import config
 from tests.unit.agent.dra.test_task import driver, folder
 from tests.unit.agent.machines import Supervisor, roots_of
@@ -91,7 +91,7 @@ class Lab:
     def allocate(self, name: str, *devices: str, sharing: object = None, **more: Any) -> ClaimRef:
         from nvct.agent.kubelet.dra_service import ClaimRef
 
-        ref = ClaimRef("ns", name, f"uid-{name}")
+        ref = ClaimRef("ns", name, uid_of(name))
         status = allocation(*devices, **more)
         status["allocation"]["devices"]["config"] = [
             {"opaque": {"driver": DRIVER, "parameters": sharing or by_mps()}}
@@ -102,7 +102,7 @@ class Lab:
 
     def say(self, name: str, command: str) -> str:
         """Return what the daemon of a claim, or of a resource, answers."""
-        resource = name if "/" in name else f"gpu.nvidia.com/uid-{name}"
+        resource = name if "/" in name else f"gpu.nvidia.com/{uid_of(name)}"
         done = subprocess.run(
             ["nvidia-cuda-mps-control"], input=f"{command}\n", text=True, check=False, timeout=10,
             env={**self.env, **Place(str(self.mps)).environment(resource)} | {
@@ -118,7 +118,7 @@ class Lab:
     def pid(self, name: str) -> str:
         """Return the number of the process of a claim's daemon."""
         self.say(name, PERCENTAGE)  # it has written its number before it answers
-        path = self.mps / f"gpu.nvidia.com/uid-{name}/pipe/nvidia-cuda-mps-control.pid"
+        path = self.mps / f"gpu.nvidia.com/{uid_of(name)}/pipe/nvidia-cuda-mps-control.pid"
         return path.read_text().split()[-1]
 
     def modes(self) -> list[str]:
@@ -131,7 +131,7 @@ class Lab:
         return [claim.name for claim in Journal(f"{self.folder}/plugins/{DRIVER}").load().values()]
 
     def spec(self, name: str) -> dict[str, Any]:
-        path = self.folder / f"cdi/k8s.gpu.nvidia.com-claim_uid-{name}.json"
+        path = self.folder / f"cdi/k8s.gpu.nvidia.com-claim_{uid_of(name)}.json"
         devices = json.loads(path.read_text())["devices"]
         return {device["name"]: device["containerEdits"] for device in devices}
 
@@ -171,12 +171,13 @@ def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -
             limits = [lab.say("pair", f"{LIMIT} {n}") for n in range(3)]
             assert limits == ["3G", "3G", ""]
             assert lab.modes() == ["D", "E", "D", "E"]
-            kind = "k8s.gpu.nvidia.com/claim=uid-pair"
+            kind = f"k8s.gpu.nvidia.com/claim={pair.uid}"
             assert one.cdi == (FILES, f"{kind}-gpu-1", f"{kind}-mps")
             assert two.cdi == (FILES, f"{kind}-gpu-3", f"{kind}-mps")
-            root, path = "/run/nvidia/mps/gpu.nvidia.com/uid-pair", "gpu.nvidia.com/uid-pair"
+            path = f"gpu.nvidia.com/{pair.uid}"
+            root = f"/run/nvidia/mps/{path}"
             options = ["nosuid", "nodev", "bind"]
-            assert lab.spec("pair")["uid-pair-mps"] == {
+            assert lab.spec("pair")[f"{pair.uid}-mps"] == {
                 "env": [f"CUDA_MPS_PIPE_DIRECTORY=/mps/{path}/pipe"],
                 "mounts": [
                     {
@@ -206,7 +207,7 @@ def test_a_claim_has_a_daemon_with_its_limits_until_it_is_unprepared(lab: Lab) -
             assert not lab.runs("watches")
 
             assert made.describe()[0]["mps"] == dict.fromkeys(
-                ("gpu.nvidia.com/uid-pair", "gpu.nvidia.com/uid-other"), ""
+                (f"gpu.nvidia.com/{claim.uid}" for claim in (pair, other)), ""
             )
             await lab.kubelet.unprepare(pair)
             await lab.kubelet.unprepare(pair)
@@ -226,7 +227,7 @@ def test_a_mig_device_that_exists_is_shared_without_a_compute_mode(lab: Lab) -> 
             sharing = config("MigDeviceConfig", strategy="MPS", mpsConfig=MEMORY)
             half = lab.allocate("half", name, sharing=sharing)
             (device,) = await lab.kubelet.prepare(half)
-            assert device.cdi[-1] == "k8s.gpu.nvidia.com/claim=uid-half-mps"
+            assert device.cdi[-1] == f"k8s.gpu.nvidia.com/claim={uid_of('half')}-mps"
             assert lab.say("half", f"{LIMIT} 0") == "3G"
             assert visible(lab, "half") == uuids(lab, name)
             assert visible(lab, "half")[0].startswith("MIG-")
@@ -277,7 +278,7 @@ def test_after_a_restart_the_daemons_are_back_and_those_of_gone_claims_end(lab: 
             kept, gone = lab.allocate("kept", "gpu-0"), lab.allocate("gone", "gpu-1")
             await lab.kubelet.prepare(kept)
             await lab.kubelet.prepare(gone)
-            pipes = lab.mps / "gpu.nvidia.com/uid-kept/pipe"
+            pipes = lab.mps / f"gpu.nvidia.com/{uid_of('kept')}/pipe"
             mounted = pipes.stat().st_ino  # by a pod that still runs
         assert not lab.runs("kept")
         assert lab.modes() == ["D"] * 4
@@ -366,10 +367,10 @@ def visible(lab: Lab, name: str) -> list[str]:
 def left(lab: Lab, name: str, index: int) -> None:
     """Leave a daemon without a keeper, on a GPU in exclusive mode."""
     place = Place(str(lab.mps))
-    pipe, log = place.folders(f"gpu.nvidia.com/uid-{name}")
+    pipe, log = place.folders(f"gpu.nvidia.com/{uid_of(name)}")
     for path in (pipe, log):
         Path(path).mkdir(parents=True, exist_ok=True)
-    env = {**os.environ, **lab.env, **place.environment(f"gpu.nvidia.com/uid-{name}")}
+    env = {**os.environ, **lab.env, **place.environment(f"gpu.nvidia.com/{uid_of(name)}")}
     env["PATH"] = lab.env["PATH"]
     for words in (
         ["nvidia-cuda-mps-control", "-d"],

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from nvct.agent.dra.devices import DRIVER, Device
+from nvct.agent.dra.specs import edits_of
 from nvct.errors import HostError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.test_prepare import CLAIM, Node, node, spec_of_all
@@ -56,7 +57,7 @@ def shared_by_mps(node: Node, name: str, *devices: str) -> tuple[ClaimRef, Stuck
     node.preparer.devices = {name: renamed(one) for name, one in node.preparer.devices.items()}
     spec = spec_of_all()
     spec["devices"] = [{**one, "name": uuid_of(one["name"])} for one in spec["devices"]]
-    node.specs.update(spec)
+    node.know(edits_of(spec))
     claim = node.allocate(name, *devices)
     found = node.api.objects[CLAIM.plural, "ns", name]
     parameters = {
@@ -83,10 +84,10 @@ def test_no_claim_waits_for_the_daemon_of_another(node: Node) -> None:
         same = node.allocate("same", "gpu-0")
         with pytest.raises(HostError, match="is prepared for claim ns/stuck"):
             await node.preparer.prepare(same)
-        assert node.files() == ["uid-other"]
+        assert node.files() == [other.uid]
         daemons.may.set()
         await starts
-        assert node.files() == ["uid-other", "uid-stuck"]
+        assert node.files() == sorted([other.uid, stuck.uid])
 
         daemons.may.clear()
         ends = asyncio.create_task(node.preparer.unprepare(stuck))
@@ -98,8 +99,8 @@ def test_no_claim_waits_for_the_daemon_of_another(node: Node) -> None:
         assert not follows.done()  # until the daemon of its GPU has ended
         daemons.may.set()
         await asyncio.gather(ends, follows)
-        assert node.files() == ["uid-same"]
-        assert list(node.journal.load()) == ["uid-same"]
+        assert node.files() == [same.uid]
+        assert list(node.journal.load()) == [same.uid]
 
     asyncio.run(test())
 

@@ -9,19 +9,25 @@ import json
 import os
 import random
 import shutil
+import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nvct.agent.dra import claims
+from nvct.agent.dra.claim_specs import FILES, ClaimSpecs
 from nvct.agent.dra.devices import DRIVER, Device, Place
 from nvct.agent.dra.journal import Journal
 from nvct.agent.dra.prepare import Preparer
-from nvct.agent.dra.specs import FILES, Specs
+from nvct.agent.dra.settings import Settings
+from nvct.agent.dra.specs import edits_of
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.logs import Log
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import DocumentError, HostError, NvctError, RequestError
+from nvct.host.roots import Roots
 from tests.unit.agent.dra.fake_api import NAME, FakeApi
 
 TYPE_CHECKING = False
@@ -52,8 +58,12 @@ def spec_of_all() -> Spec:
     }
 
 
+def uid_of(name: str) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, name))
+
+
 def ref(name: str, uid: str = "") -> ClaimRef:
-    return ClaimRef("ns", name, uid or f"uid-{name}")
+    return ClaimRef("ns", name, uid or uid_of(name))
 
 
 def allocation(*devices: str, pool: str = NAME, driver: str = DRIVER, **more: Any) -> Object:
@@ -77,12 +87,17 @@ class Node:
             for path in (self.folder / "cdi").glob("*"):
                 path.unlink()
         self.journal = Journal(str(self.folder / "plugins"))
-        self.specs = Specs(str(self.folder / "cdi"))
-        self.specs.update(spec_of_all())
+        machine: Any = SimpleNamespace(nvml=NvmlClient(None), roots=Roots(), stat_node=None)
+        self.specs = ClaimSpecs(Settings(cdi_root=str(self.folder / "cdi")), machine)
+        self.specs.is_known = True
+        self.know(edits_of(spec_of_all()))
         self.log = io.StringIO()
         log = Log(target=self.log)
         self.preparer = Preparer(NAME, self.journal, self.specs, self.find, log)
         self.preparer.devices = {f"gpu-{n}": device(n) for n in range(GPUS)}
+
+    def know(self, edits: Any) -> None:
+        self.specs._files._side.edits = edits
 
     async def find(self, claim: ClaimRef) -> Object | None:
         found = await self.api.find(CLAIM, claim.name, claim.namespace)
@@ -117,12 +132,12 @@ def test_a_claim_gets_the_nodes_of_its_devices_and_the_drivers_files(node: Node)
 
     one, two = asyncio.run(node.preparer.prepare(claim))
 
-    assert one.cdi == (FILES, "k8s.gpu.nvidia.com/claim=uid-two-gpu-1")
+    assert one.cdi == (FILES, f"k8s.gpu.nvidia.com/claim={claim.uid}-gpu-1")
     assert (one.requests, two.requests) == (("req-0",), ("req-1",))
     assert (two.pool, two.device) == (NAME, "gpu-3")
     spec = node.spec(claim)
     assert spec["kind"] == "k8s.gpu.nvidia.com/claim"
-    assert [one["name"] for one in spec["devices"]] == ["uid-two-gpu-1", "uid-two-gpu-3"]
+    assert [one["name"] for one in spec["devices"]] == [f"{claim.uid}-gpu-1", f"{claim.uid}-gpu-3"]
     assert spec["devices"][1]["containerEdits"] == {"deviceNodes": [{"path": "/dev/nvidia3"}]}
 
 
@@ -163,12 +178,12 @@ def test_a_uid_that_is_none_is_refused(node: Node, uid: str) -> None:
 
 
 def test_claims_that_are_not_as_the_kubelet_says_are_refused(node: Node) -> None:
-    node.allocate("other-uid", "gpu-0", uid="newer")
-    node.api.put(CLAIM, {"metadata": {"name": "no", "namespace": "ns", "uid": "uid-no"}})
+    node.allocate("other-uid", "gpu-0", uid=uid_of("newer"))
+    node.api.put(CLAIM, {"metadata": {"name": "no", "namespace": "ns", "uid": uid_of("no")}})
 
     for name, message in (
         ("missing", "no ResourceClaim ns/missing"),
-        ("other-uid", "with uid uid-other-uid"),
+        ("other-uid", f"with uid {uid_of('other-uid')}"),
         ("no", "is not allocated"),
     ):
         with pytest.raises(RequestError, match=message):
@@ -190,9 +205,7 @@ def test_a_claim_that_cannot_be_prepared_is_logged_once(node: Node) -> None:
 
     assert [fails(), fails()] == [1, 1]
     node.preparer.devices = {"gpu-9": device(9), **node.preparer.devices}
-    node.specs.update(
-        {**spec_of_all(), "devices": [{"name": "GPU-9", "containerEdits": {"env": ["A=1"]}}]}
-    )
+    node.know({"GPU-9": {"env": ["A=1"]}})
     asyncio.run(node.preparer.prepare(far))
     asyncio.run(node.preparer.unprepare(far))
     del node.preparer.devices["gpu-9"]
@@ -210,7 +223,7 @@ def test_a_device_is_not_given_twice_while_its_claim_exists(node: Node) -> None:
         assert len(await node.preparer.prepare(watches)) == 1
         node.delete(first)  # while nobody told the driver
         await node.preparer.prepare(second)
-        assert node.files() == ["uid-second", "uid-watches"]
+        assert node.files() == sorted(map(uid_of, ("second", "watches")))
 
     asyncio.run(test())
 
@@ -248,7 +261,7 @@ def test_unprepare_can_be_repeated_and_a_claim_prepared_again(node: Node) -> Non
             await node.preparer.prepare(claim)
         assert node.files() == []
         await node.preparer.prepare(node.allocate("one", "gpu-0"))
-        assert node.files() == ["uid-one"]
+        assert node.files() == [uid_of("one")]
 
     asyncio.run(test())
 
@@ -266,13 +279,13 @@ def test_what_is_gone_is_unprepared_at_the_start_and_what_exists_is_written_agai
         node.delete(goes)
         metadata = {"name": "freed", "namespace": "ns", "uid": freed.uid}
         node.api.put(CLAIM, {"metadata": metadata, "status": {}})
-        node.allocate("older", "gpu-3", uid="newer")
+        node.allocate("older", "gpu-3", uid=uid_of("newer"))
         (node.folder / "cdi/k8s.gpu.nvidia.com-claim_unknown.json").write_text("{}")
         node.restart(is_boot=True)
         (node.folder / "cdi/k8s.gpu.nvidia.com-claim_unknown.json").write_text("{}")
         await node.preparer.reconcile()
         assert node.files() == [stays.uid] == list(node.journal.load())
-        assert node.spec(stays)["devices"][0]["name"] == "uid-stays-gpu-0"
+        assert node.spec(stays)["devices"][0]["name"] == f"{stays.uid}-gpu-0"
 
     asyncio.run(test())
 
@@ -319,7 +332,7 @@ def test_a_folder_that_is_gone_is_told(node: Node) -> None:
 
 def test_a_claim_whose_spec_cannot_be_written_is_not_in_the_journal(node: Node) -> None:
     claim = node.allocate("one", "gpu-0")
-    node.specs.edits = {}
+    node.know({})
 
     with pytest.raises(HostError, match="is not on this node"):
         asyncio.run(node.preparer.prepare(claim))
@@ -435,7 +448,7 @@ def test_admin_access_neither_makes_nor_destroys_a_mig_device(
 
     asyncio.run(test())
     assert len(on_demand.made) == 1
-    assert list(node.journal.load()) == ["uid-uses"]
+    assert list(node.journal.load()) == [uid_of("uses")]
 
 
 def test_a_device_with_and_without_admin_access_has_two_names(node: Node) -> None:
@@ -447,7 +460,7 @@ def test_a_device_with_and_without_admin_access_has_two_names(node: Node) -> Non
     asyncio.run(node.preparer.prepare(claim))
 
     names = [one["name"] for one in node.spec(claim)["devices"]]
-    assert names == ["uid-both-gpu-1", "uid-both-gpu-1-admin"]
+    assert names == [f"{claim.uid}-gpu-1", f"{claim.uid}-gpu-1-admin"]
 
 
 def test_a_claim_whose_device_is_busy_does_not_keep_others(
@@ -460,7 +473,7 @@ def test_a_claim_whose_device_is_busy_does_not_keep_others(
             node.delete(claim)
         on_demand.is_busy = True
         await node.preparer.reconcile()
-        assert list(node.journal.load()) == ["uid-busy"]
+        assert list(node.journal.load()) == [uid_of("busy")]
         on_demand.is_busy = False
         await node.preparer.reconcile()
         assert node.journal.load() == {}

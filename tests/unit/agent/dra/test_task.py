@@ -35,7 +35,7 @@ from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import NAME, FakeApi
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
-from tests.unit.agent.dra.test_prepare import CLAIM, allocation
+from tests.unit.agent.dra.test_prepare import CLAIM, allocation, uid_of
 from tests.unit.agent.machines import discovery
 
 TYPE_CHECKING = False
@@ -108,7 +108,7 @@ async def driver(
 
 
 def allocate(api: FakeApi, name: str, *devices: str) -> ClaimRef:
-    ref = ClaimRef("ns", name, f"uid-{name}")
+    ref = ClaimRef("ns", name, uid_of(name))
     metadata = {"name": name, "namespace": "ns", "uid": ref.uid}
     api.put(CLAIM, {"metadata": metadata, "status": allocation(*devices)})
     return ref

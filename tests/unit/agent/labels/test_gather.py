@@ -41,6 +41,7 @@ def gathered(roots: Roots, answer: dict[str, Json]) -> tuple[Facts, list[str]]:
 
     async def inside() -> tuple[Facts, list[str]]:
         client = NvmlClient(ours)
+        client.chooses_library = False
         asking = asyncio.create_task(gather.without_gpus(Discovery(roots, client)))
         message = await asyncio.to_thread(messages.receive, theirs)
         number, verb, _ = messages.request_of(message)
@@ -77,6 +78,12 @@ def test_an_answer_that_is_none_leaves_the_labels_out(
     facts, warnings = gathered(roots, answer)
     assert facts.host_drivers is None
     assert len(warnings) == 1
+    assert warnings[0].startswith("no labels of vGPUs: ")
+
+
+def test_without_a_worker_the_configuration_space_has_to_be_readable(roots: Roots) -> None:
+    facts, warnings = asyncio.run(gather.without_gpus(Discovery(roots, NvmlClient(None))))
+    assert facts.host_drivers is None
     assert "only 64 bytes are readable" in warnings[0]
 
 

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from nvct.agent import host_side
 from nvct.agent.inventory import Inventory
 from nvct.agent.labels import options, outputs, task
 from nvct.agent.labels.task import NodeLabels
 from nvct.agent.logs import Log
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import DocumentError, DriverNotFoundError, HostError, NvmlError
 from nvct.host.model import Gpu, MigDevice
 from nvct.host.nvml.model import GpuAttributes, MigAttributes
@@ -52,11 +54,12 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.roots = Roots(proc=str(folder), sys=str(folder))
         self.nvml = self
+        self.host = host_side.Host(NvmlClient(None), lambda: host_side.Place(roots=self.roots))
         self.gpus: tuple[Gpu, ...] = (gpu(),)
         self.error: Exception | None = None
         self.asked = 0
 
-    def signature(self) -> tuple[object, ...]:
+    async def signature(self) -> tuple[object, ...]:
         return (str(self.gpus),)
 
     async def inventory(self) -> Inventory:

@@ -51,7 +51,7 @@ class Machine:
 
     nvml: Nvml
 
-    def signature(self) -> tuple[object, ...]:
+    async def signature(self) -> tuple[object, ...]:
         return ()
 
     async def inventory(self) -> Inventory:

@@ -98,7 +98,7 @@ def test_the_worker_checks_calls_and_limits(worker: Worker) -> None:
 
 def test_mig_devices_are_made_and_destroyed(worker: Worker) -> None:
     async def test(client: NvmlWorkerClient) -> None:
-        change = client.change_mig
+        change = client.call
         gpu = (await client.mig()).gpus[0]
         assert await change("mig_set_mode", bool, {"uuid": gpu.uuid, "enabled": True})
         place: dict[str, Json] = {"uuid": gpu.uuid, "kind": 0, "start": 0, "size": 1}
@@ -131,18 +131,16 @@ def test_gpus_are_reset_while_nvml_is_closed(worker: Worker) -> None:
     async def test(client: NvmlWorkerClient) -> None:
         gpus = (await client.mig()).gpus
         with pytest.raises(NvmlError, match="NVML does not know all GPUs"):
-            await client.change_mig(
-                mig_verbs.RESET, NoneType, {"gpus": [gpus[0].bus_id, "; reboot"]}
-            )
+            await client.call(mig_verbs.RESET, NoneType, {"gpus": [gpus[0].bus_id, "; reboot"]})
         assert not record.exists()
         buses: list[Json] = [gpu.bus_id for gpu in gpus[2:4]]
-        await client.change_mig(mig_verbs.RESET, NoneType, {"gpus": buses})
+        await client.call(mig_verbs.RESET, NoneType, {"gpus": buses})
         # This shell is the worker's only child.
         assert record.read_text().split() == ["-r", "-i", f"{buses[0]},{buses[1]}", "1"]
         assert len((await client.mig()).gpus) == 8
         program.write_text("#!/bin/sh\necho GPU is in use >&2; exit 19\n")
         with pytest.raises(HostError, match=r"nvidia-smi -r -i .* failed: GPU is in use"):
-            await client.change_mig(mig_verbs.RESET, NoneType, {"gpus": buses})
+            await client.call(mig_verbs.RESET, NoneType, {"gpus": buses})
 
     run(worker, test)
 

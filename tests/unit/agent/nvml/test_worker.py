@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -12,19 +13,25 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from nvct.agent.host_side import Host, Place
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import supervisor
 from nvct.agent.nvml import worker as nvml_worker
 from nvct.agent.nvml.client import NvmlWorkerClient
+from nvct.agent.nvml.host_verbs import HostDrivers
 from nvct.errors import DriverNotFoundError, NvmlError
+from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml import messages
+from nvct.host.roots import Roots
 from nvct.sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
+from tests.unit.agent import machines
 from tests.unit.agent.machines import REPOSITORY
 
 TYPE_CHECKING = False
@@ -40,8 +47,13 @@ TIMEOUT_S = 30.0
 class Worker:
     """`nvct agent worker` for a node of plain files."""
 
+    words = ("-m", "nvct.agent.nvml.worker")
+    """Of the interpreter."""
+
     def __init__(self, node: tree.Node, folder: str) -> None:
         self.node, self.path = node, f"{folder}/nvml.sock"
+        self.specs = Path(folder, "cdi")
+        self.specs.mkdir()
         self.log = Path(folder, "log")
         self.start()
 
@@ -50,10 +62,12 @@ class Worker:
             "NVCT_SIM_DEV": str(self.node.dev),
             "NVCT_AGENT_WORKER": self.path,
             "DRIVER_ROOT_CTR_PATH": str(self.node.driver_root),
+            "CDI_ROOT": str(self.specs),
+            "ROOTS": json.dumps(asdict(machines.roots_of(self.node))),
         }
         with self.log.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "nvct.agent.nvml.worker"],
+                [sys.executable, *self.words],
                 env={**os.environ, **env}, stdout=file, stderr=file, cwd=REPOSITORY,
             )  # fmt: skip
         end = time.monotonic() + TIMEOUT_S
@@ -143,7 +157,8 @@ def test_the_drivers_of_vgpus_hosts_need_no_nvml(worker: Worker) -> None:
     node_changes.set_fault(worker.node, "hang", 1)
 
     async def test(client: NvmlWorkerClient) -> None:
-        assert await client.host_drivers() == []
+        host = Host(client, lambda: Place(roots=Roots()))
+        assert await host.ask(HostDrivers(), tuple[HostDriver, ...]) == ()
         assert client.problem is None
 
     run(worker, test)

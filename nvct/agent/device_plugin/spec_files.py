@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plugin asks for of CDI specifications, for the strategies cdi-*.
+
+`nvct.agent.device_plugin.specs` has what is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from nvct import typed
+from nvct.agent.host_side import Host, Place
+from nvct.agent.nvml.host_verbs import PluginSpecs, Possible, Published, Written
+from nvct.errors import NvctError, UsageError
+from nvct.host import flags
+from nvct.typed import MalformedError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.agent.device_plugin.settings import Settings
+    from nvct.agent.discovery import Discovery
+    from nvct.agent.host_side import Signature
+    from nvct.agent.logs import Log
+
+
+class PluginFiles:
+    """The plugin's specifications.
+
+    Attributes:
+        signature: changes when specifications of others do; () if none is used.
+    """
+
+    def __init__(self, folder: str, log: Log, host_roots: tuple[str, ...] = ("/",)) -> None:
+        """Write nothing yet.
+
+        Args:
+            folder: the host's, where this process writes.
+            log: the log.
+            host_roots: where the host's root may be mounted, where this process looks.
+        """
+        self.signature: Signature = ()
+        self._folder = folder
+        self._log = log
+        self._host_roots = host_roots
+        self._layout = ""
+
+    async def look(self, settings: Settings, discovery: Discovery) -> None:
+        """Learn the signature; it stays as it was while nobody answers."""
+        if not settings.uses_cdi:
+            self.signature = ()
+            return
+        with contextlib.suppress(NvctError):  # the look at the machine tells
+            files = self._files(settings, discovery)
+            self.signature = await files.ask(Published(), tuple[tuple[str, int, int, int], ...])
+
+    async def write(
+        self, settings: Settings, discovery: Discovery, imex_channels: Sequence[int]
+    ) -> tuple[str, ...]:
+        """Write the specifications; return the features that have one.
+
+        Raises:
+            NvctError: there is no specification of the GPUs or channels.
+        """
+        _, warnings = flags.parse(settings.cdi_feature_flags)
+        request = request_of(settings, imex_channels)
+        written = await self._files(settings, discovery).ask(request, Written)
+        for warning in (*warnings, *written.warnings):
+            self._log.warning(warning)
+        self._tell_layout(written)
+        return written.features
+
+    async def why_not(self, settings: Settings, discovery: Discovery) -> str:
+        """Return why devices cannot be offered by CDI, whatever the engine is; "" if they can.
+
+        Raises:
+            NvctError: nobody answers.
+        """
+        return await self._files(settings, discovery).ask(Possible(), str)
+
+    def _files(self, settings: Settings, discovery: Discovery) -> Host:
+        place = Place(
+            roots=discovery.roots, settings=settings, folder=self._folder,
+            stat_node=discovery.stat_node, host_roots=self._host_roots,
+        )  # fmt: skip
+        return Host(discovery.nvml, lambda: place)
+
+    def _tell_layout(self, written: Written) -> None:
+        layout = f"by one view, as in {written.view}"
+        if not written.view:
+            layout = f"by a mount for each: {written.reason}"
+        if layout != self._layout:
+            self._layout = layout
+            self._log.info(f"CDI specifications give the driver's files {layout}")
+
+
+def request_of(settings: Settings, imex_channels: Sequence[int]) -> PluginSpecs:
+    """Return the request for the specifications of settings.
+
+    Raises:
+        UsageError: a hook is unknown.
+    """
+    known, _ = flags.parse(settings.cdi_feature_flags)
+    words = {
+        "ids": settings.device_id_strategy,
+        "flags": sorted(known),
+        "disabled_hooks": [*settings.cdi_disable_hooks],
+        "features": [name for name, is_on in settings.features.items() if is_on],
+        "imex_channels": [*imex_channels],
+    }
+    try:
+        return typed.load(PluginSpecs, words, "the settings of CDI specifications")
+    except MalformedError as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the driver asks for of CDI specifications, and the names of the devices in them.
+
+`nvct.agent.dra.specs` has what is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import NoneType
+
+from nvct.agent.device_plugin.settings import DRA_VENDOR
+from nvct.agent.host_side import Host, Place
+from nvct.agent.nvml.host_verbs import (
+    ClaimDevice,
+    ClaimSpec,
+    DriverSpec,
+    KeepClaims,
+    Published,
+    RemoveClaim,
+)
+from nvct.errors import NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nvct.agent.discovery import Discovery
+    from nvct.agent.dra.journal import Entry, Prepared
+    from nvct.agent.dra.settings import Settings
+    from nvct.agent.host_side import Signature
+
+DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
+MPS = "-mps"
+"""The end of the name of a claim's CDI device for MPS."""
+FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
+"""The CDI device with the driver's files."""
+
+
+class ClaimSpecs:
+    """The specifications of this node's claims.
+
+    Attributes:
+        is_known: whether the driver's files were written, so that those of claims can be.
+        signature: changes when specifications of others do.
+    """
+
+    def __init__(self, settings: Settings, discovery: Discovery) -> None:
+        """Write nothing yet."""
+        self.is_known = False
+        self.signature: Signature = ()
+        place = Place(
+            roots=discovery.roots, settings=settings.specs, folder=settings.cdi_root,
+            mps_root=settings.mps_root, stat_node=discovery.stat_node,
+        )  # fmt: skip
+        self._files = Host(discovery.nvml, lambda: place)
+
+    async def look(self) -> None:
+        """Learn the signature; it stays as it was while nobody answers."""
+        with contextlib.suppress(NvctError):  # the look at the machine tells
+            self.signature = await self._files.ask(
+                Published(), tuple[tuple[str, int, int, int], ...]
+            )
+
+    async def update(self) -> tuple[str, ...]:
+        """Write the driver's files, and know the devices that there are; return warnings.
+
+        Raises:
+            NvctError: NVML does not answer, or the file cannot be written.
+        """
+        warnings = await self._files.ask(DriverSpec(), tuple[str, ...])
+        self.is_known = True
+        return warnings
+
+    async def write(self, claim: Prepared) -> None:
+        """Write the specification of a claim; a claim without devices has none.
+
+        Raises:
+            NvctError: a device is not there, or the file cannot be written.
+        """
+        devices = tuple(
+            ClaimDevice(name=entry.device, uuid=entry.uuid, is_admin=entry.is_admin)
+            for entry in claim.entries
+        )
+        if devices:
+            mps = claim.daemon is not None
+            await self._files.ask(ClaimSpec(uid=claim.uid, devices=devices, mps=mps), NoneType)
+
+    async def remove(self, uid: str) -> None:
+        """Remove the specification of a claim, if there is one.
+
+        Raises:
+            NvctError: it cannot be removed.
+        """
+        await self._files.ask(RemoveClaim(uid=uid), NoneType)
+
+    async def remove_others(self, uids: Iterable[str]) -> None:
+        """Remove the specifications of all claims but some.
+
+        Raises:
+            NvctError: nobody answers.
+        """
+        await self._files.ask(KeepClaims(uids=tuple(uids)), NoneType)
+
+
+def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
+    """Return the CDI devices that give a claim's device to a container."""
+    names = [device_name(claim.uid, entry.device, is_admin=entry.is_admin)]
+    if claim.uses_mps(entry):
+        names.append(f"{claim.uid}{MPS}")
+    return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)
+
+
+def device_name(uid: str, device: str, *, is_admin: bool) -> str:
+    """Return a name of CDI; a claim may have a device twice, once of them with admin access."""
+    return f"{uid}-{device}{'-admin' if is_admin else ''}"

@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent needs of its host's files, as `nvct.agent.nvml.host_verbs` asks for it.
+
+`Host` is what tasks ask: it looks and writes in this process, or has NVML's worker do it, which
+has the right where the agent has none. `HostSide` does the work either way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import cast
+
+from nvct import errors, typed
+from nvct.agent.device_plugin.settings import DRA_VENDOR, SPEC_FOLDER, VENDOR, Settings
+from nvct.agent.driver_root import DEV_ROOT_ENV, ROOT_ENV, with_driver_roots
+from nvct.agent.nvml import host_verbs
+from nvct.agent.nvml.host_verbs import (
+    ClaimSpec,
+    DriverSpec,
+    HostDrivers,
+    KeepClaims,
+    Look,
+    Machine,
+    NodeNames,
+    PciNames,
+    PluginSpecs,
+    Possible,
+    ProcessContainers,
+    Published,
+    RemoveClaim,
+)
+from nvct.container.plan import fingerprints
+from nvct.errors import HostError
+from nvct.host import platform, procfs
+from nvct.host.gpu import imex
+from nvct.host.model import Findings
+from nvct.host.roots import Roots, join
+from nvct.linux import device_nodes
+from nvct.paths import HOOK_PATH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import TypeAlias, TypeVar
+
+    from nvct.agent.nvml.client import NvmlClient
+    from nvct.agent.nvml.host_verbs import Call
+    from nvct.cdi.types import ContainerEdits
+    from nvct.host.containers import Containers
+    from nvct.host.gpu.nodes import StatNode
+    from nvct.host.nvml.model import NvmlReport
+    from nvct.oci.jsontext import Json
+
+    T = TypeVar("T")
+    Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
+    # Runs work that imports the generator, and returns its answer.
+    Run: TypeAlias = Callable[[Callable[[], Json]], Json]
+
+DEFAULT_MPS_ROOT = "/run/nvidia/mps"
+OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
+"""How names of the agent's own files begin."""
+LIMIT_S = 8.0
+"""How long a process may take that writes specifications: less than the agent waits."""
+NODES = "nvidia"
+"""How names of the driver's nodes in /dev begin."""
+FOLDERS = ("nvidia-caps", "dri")
+"""Of further nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the machine is, where specifications go, and what paths they have.
+
+    Attributes:
+        roots: of the machine, in this container.
+        host_root: where the host's processes and the names of its containers are.
+        host_roots: where the host's root may be mounted: the engine starts the hook, so its path
+            is one of the host, wherever the driver is.
+        settings: the roots on the host, and the hook.
+        folder: of the host's specifications.
+        mps_root: the folder of MPS on the host.
+        stat_node: as that of `DiscoveryOptions`.
+    """
+
+    roots: Roots
+    host_root: str = "/"
+    host_roots: tuple[str, ...] = ("/",)
+    settings: Settings = field(default_factory=Settings)
+    folder: str = SPEC_FOLDER
+    mps_root: str = DEFAULT_MPS_ROOT
+    stat_node: StatNode = device_nodes.node
+
+
+def of_environment(env: Mapping[str, str]) -> Place:
+    """Return the place for the settings of a worker's environment.
+
+    Raises:
+        HostError: the file of `nvct install` cannot be read.
+    """
+    from nvct.agent.nvml import engine_question  # and json, for this process alone
+
+    env = with_driver_roots(env)
+    root, driver_root = env.get(ROOT_ENV, ""), env.get("NVIDIA_DRIVER_ROOT") or "/"
+    return Place(
+        roots=Roots(
+            driver_root=root if os.path.isdir(root) else "/", dev_root=env.get(DEV_ROOT_ENV)
+        ),
+        host_root=env.get(DEV_ROOT_ENV) or "/",
+        host_roots=tuple(engine_question.roots(env)),
+        settings=Settings(
+            driver_root=driver_root,
+            dev_root=env.get("NVIDIA_DEV_ROOT") or driver_root,
+            hook_path=env.get("NVIDIA_CDI_HOOK_PATH") or HOOK_PATH,
+        ),
+        folder=env.get("CDI_ROOT") or SPEC_FOLDER,
+        mps_root=env.get("MPS_ROOT") or DEFAULT_MPS_ROOT,
+    )
+
+
+class HostSide:
+    """Answers requests.
+
+    Attributes:
+        edits: those of each GPU or MIG device by its UUID, None before a `DriverSpec`.
+        pids: of the processes that may be asked about; None for all.
+    """
+
+    def __init__(self, find_place: Callable[[], Place], run: Run = lambda work: work()) -> None:
+        """Write nothing yet.
+
+        Args:
+            find_place: returns where specifications go now.
+            run: for work that imports the generator.
+        """
+        self.edits: Mapping[str, ContainerEdits] | None = None
+        self.pids: frozenset[int] | None = None
+        self._find_place = find_place
+        self._run = run
+        self._containers: Containers | None = None
+
+    def answer(self, call: Call, report: Callable[[], NvmlReport]) -> Json:
+        """Return the answer to a request.
+
+        Args:
+            call: the request.
+            report: asks NVML.
+
+        Raises:
+            NvctError: a specification cannot be made, written or removed.
+        """
+        place = self._find_place()
+        if isinstance(call, Published):
+            return cast("Json", typed.dump(signature(place.folder)))
+        if isinstance(call, Possible):
+            return _why_not(place)
+        if isinstance(call, PluginSpecs):
+            return self._run(partial(_plugin, place, call, report()))
+        if isinstance(call, DriverSpec):
+            return self._update(place, report())
+        if isinstance(call, ClaimSpec):
+            if self.edits is None:
+                self._update(place, report())
+            return self._run(partial(_claim, place, call, self.edits or {}))
+        if isinstance(call, (KeepClaims, RemoveClaim)):
+            return self._run(partial(_remove, place, call))
+        return cast("Json", typed.dump(self._seen(place, call)))
+
+    def _seen(
+        self,
+        place: Place,
+        call: HostDrivers | Look | NodeNames | PciNames | ProcessContainers,
+    ) -> object:
+        """Return what is to be seen of the machine."""
+        if isinstance(call, Look):
+            return look(place)
+        if isinstance(call, HostDrivers):
+            from nvct.host.gpu import vgpu
+
+            return vgpu.host_drivers(place.roots)
+        if isinstance(call, PciNames):
+            from nvct.host.gpu import pci_names
+
+            return pci_names.names(place.roots)
+        if isinstance(call, ProcessContainers):
+            pids = call.pids if self.pids is None else self.pids.intersection(call.pids)
+            return self._labels(place, pids)
+        return node_marks(place.roots)
+
+    def _labels(self, place: Place, pids: Iterable[int]) -> dict[str, Mapping[str, str]]:
+        if self._containers is None:
+            from nvct.host.containers import Containers  # few agents ask
+
+            self._containers = Containers(place.host_root)
+        self._containers.refresh()
+        return {str(pid): self._containers.labels(pid) for pid in pids}
+
+    def _update(self, place: Place, report: NvmlReport) -> Json:
+        """Write the driver's files, and keep the edits of devices; return warnings."""
+        edits, warnings = cast(
+            "tuple[Mapping[str, ContainerEdits], Json]",
+            self._run(partial(_driver, place, report)),
+        )
+        self.edits = edits
+        return warnings
+
+
+class Host:
+    """The host, for a task."""
+
+    def __init__(self, nvml: NvmlClient, find_place: Callable[[], Place]) -> None:
+        """Ask nothing yet; the place is asked for where this process looks and writes."""
+        self._nvml = nvml
+        self._side = HostSide(find_place)
+
+    async def ask(self, call: Call, kind: type[T]) -> T:
+        """Return the answer to a request, of a type.
+
+        Raises:
+            NvctError: a specification cannot be made, written or removed; nobody answers.
+        """
+        verb = host_verbs.VERBS[type(call)]
+        if not self._nvml.chooses_library:
+            return await self._nvml.call(verb, kind, typed.dump(call))
+        needs = isinstance(call, (PluginSpecs, DriverSpec)) or (
+            isinstance(call, ClaimSpec) and self._side.edits is None
+        )
+        import asyncio  # 3 MB, which the worker does without
+
+        report = await self._nvml.report() if needs else None
+        answer = await asyncio.to_thread(
+            self._side.answer, call, lambda: cast("NvmlReport", report)
+        )
+        return typed.load(kind, answer, verb)
+
+
+def in_child(work: Callable[[], Json]) -> Json:
+    """Do work in a process of its own, whose memory is free again afterwards.
+
+    Raises:
+        NvctError: the work's own; or it takes too long, or its process ends.
+    """
+    from nvct.host.nvml import messages
+    from nvct.host.nvml.process import WorkerProcess
+
+    def serve(connection: socket) -> None:
+        messages.send(connection, _outcome(work))
+
+    child = WorkerProcess(serve)
+    try:
+        until = time.monotonic() + LIMIT_S
+        return messages.value_of(messages.receive(child.connection, until), 1)
+    except TimeoutError as error:
+        raise HostError(
+            f"CDI specifications were not written within {LIMIT_S:g} s",
+            hint="a file system of the host may hang",
+        ) from error
+    except EOFError as error:
+        child.wait(1)
+        raise HostError(
+            f"the process that writes CDI specifications ended with {child.ending()}"
+        ) from error
+    finally:
+        child.kill()
+
+
+def node_names(roots: Roots) -> tuple[str, ...]:
+    """Return the names of the driver's nodes directly in /dev."""
+    return tuple(name for name in procfs.list_directory(roots.dev) if name.startswith(NODES))
+
+
+def node_marks(roots: Roots) -> tuple[str, ...]:
+    """Return the names of these nodes with numbers, mode and owner: a change of any is one."""
+    return tuple(
+        f"{name} {fingerprints.observe('node', f'{roots.dev}/{name}')}"
+        for name in node_names(roots)
+    )
+
+
+def look(place: Place) -> Machine:
+    """Return what is to be seen of a machine in /dev and in its root."""
+    roots = place.roots
+    folders = tuple(name for name in FOLDERS if os.path.lexists(f"{roots.dev}/{name}"))
+    names = [
+        *node_names(roots),
+        *(
+            f"{folder}/{name}"
+            for folder in folders
+            for name in procfs.list_directory(f"{roots.dev}/{folder}")
+        ),
+    ]
+    found = {name: place.stat_node(f"{roots.dev}/{name}") for name in names}
+    return Machine(
+        mode=platform.detect(roots)[0],
+        nodes={name: node for name, node in found.items() if node is not None},
+        folders=folders,
+        imex_channels=tuple(sorted(imex.channels(roots, place.stat_node, Findings()))),
+    )
+
+
+def signature(folder: str) -> Signature:
+    """Return a value that changes when the specifications in a folder do, the agent's aside."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [
+                (entry.path, entry.stat())
+                for entry in entries
+                if entry.name.endswith((".json", ".yaml")) and not entry.name.startswith(OWN)
+            ]
+    except OSError:
+        return ()
+    return tuple(
+        (path, status.st_ino, status.st_size, status.st_mtime_ns) for path, status in sorted(found)
+    )
+
+
+def _outcome(work: Callable[[], Json]) -> Json:
+    try:
+        return {"id": 1, "value": work()}
+    except errors.NvctError as error:
+        failure = error
+    except Exception as error:  # the last resort of this process: its parent raises it
+        failure = errors.unexpected(error)
+    return {"id": 1, "error": {**errors.to_dict(failure)}}
+
+
+def _why_not(place: Place) -> str:
+    """Return why devices cannot be offered by CDI here, whatever the engine is."""
+    if not os.access(place.folder, os.W_OK):
+        return f"the host's {place.folder} is not mounted, or read-only"
+    hooks = [join(root, place.settings.hook_path) for root in place.host_roots]
+    if any(map(os.path.exists, hooks)):
+        return ""
+    return f"the hook of CDI specifications is not at {' or '.join(hooks)}"
+
+
+def _plugin(place: Place, call: PluginSpecs, report: NvmlReport) -> Json:
+    from nvct.agent.device_plugin import specs
+
+    return cast("Json", typed.dump(specs.write(place, call, report)))
+
+
+def _driver(place: Place, report: NvmlReport) -> Json:
+    from nvct.agent.device_plugin import specs as of_gpus
+    from nvct.agent.dra import specs
+
+    request = PluginSpecs(ids="uuid", flags=(), disabled_hooks=(), features=(), imex_channels=())
+    made = of_gpus.gpus(place, request, report)
+    specs.write_driver(made.spec, place.folder)
+    return [specs.edits_of(made.spec), [*made.warnings]]
+
+
+def _claim(place: Place, call: ClaimSpec, edits: Mapping[str, ContainerEdits]) -> Json:
+    from nvct.agent.dra import specs
+
+    specs.write_claim(call, edits, place.folder, place.mps_root)
+    return None
+
+
+def _remove(place: Place, call: KeepClaims | RemoveClaim) -> Json:
+    from nvct.agent.dra import specs
+
+    if isinstance(call, RemoveClaim):
+        specs.remove(call.uid, place.folder)
+    else:
+        specs.remove_others(call.uids, place.folder)
+    return None

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an agent that sees nothing of its host may ask of it: few fixed requests.
+
+Whoever writes CDI specifications is root of the host, by a hook, and whoever reads its files knows
+its keys. So no request has a path, hook, device node or variable: the process that answers takes
+these from its own settings and its own look at the machine, see `nvct.agent.host_side`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping  # noqa: TC003 - a schema
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from nvct.host.model import Mode  # noqa: TC001 - a schema
+
+UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+"""Of an object of Kubernetes; it becomes part of a file's name."""
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""Of a device in a ResourceSlice."""
+MOST = 4096
+"""Claims, and devices of one: more are not believed."""
+CHANNELS = 4096
+"""More IMEX channels no driver has."""
+Flag: TypeAlias = Literal[
+    "enable-explicit-driver-libraries", "enable-coherent-annotations",
+    "disable-multiple-csv-devices", "no-additional-gids-for-device-nodes",
+    "disable-ipc-discoverer", "disable-nvsandboxutils",
+]  # fmt: skip
+"""As `nvct.host.flags.KNOWN`."""
+Hook: TypeAlias = Literal[
+    "all", "create-symlinks", "enable-cuda-compat", "update-ldcache",
+    "disable-device-node-modification", "update-application-profile", "chmod",
+]  # fmt: skip
+"""As `nvct.spec.hooks.NAMES`, and all of them."""
+Feature: TypeAlias = Literal["gdrcopy", "gds", "mofed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSpecs:
+    """Write the specifications of the device plugin; answered by `Written`.
+
+    Attributes:
+        ids: how devices are named.
+        flags: feature flags that are on.
+        disabled_hooks: those that containers do without.
+        features: that containers get beside GPUs.
+        imex_channels: their numbers.
+    """
+
+    ids: Literal["uuid", "index"]
+    flags: tuple[Flag, ...]
+    disabled_hooks: tuple[Hook, ...]
+    features: tuple[Feature, ...]
+    imex_channels: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            ValueError: one is no channel's.
+        """
+        if not all(0 <= channel < CHANNELS for channel in self.imex_channels):
+            raise ValueError("no IMEX channel has such a number")
+
+
+class Written(NamedTuple):
+    """The plugin's specifications that were written.
+
+    Attributes:
+        features: those that have a specification.
+        view: path of the node's specification that gives the driver's files, "" if none does.
+        reason: why none does.
+        warnings: sentences about what is missing.
+    """
+
+    features: tuple[str, ...]
+    view: str
+    reason: str
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverSpec:
+    """Write the specification of the driver's files for claims; answered by warnings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimDevice:
+    """A device of a claim.
+
+    Attributes:
+        name: in its pool.
+        uuid: of the GPU or MIG device, which has to be on this machine.
+        is_admin: whether the claim has it by admin access.
+    """
+
+    name: str
+    uuid: str
+    is_admin: bool
+
+    def __post_init__(self) -> None:
+        """Check the name.
+
+        Raises:
+            ValueError: it is no device's.
+        """
+        if not NAME.fullmatch(self.name):
+            raise ValueError("it is no name of a device")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSpec:
+    """Write the specification of a claim.
+
+    Attributes:
+        mps: whether it has an MPS control daemon.
+    """
+
+    uid: str
+    devices: tuple[ClaimDevice, ...]
+    mps: bool
+
+    def __post_init__(self) -> None:
+        """Check the uid, and how many devices there are.
+
+        Raises:
+            ValueError: they cannot be a claim's.
+        """
+        _check((self.uid,))
+        if len(self.devices) > MOST:
+            raise ValueError(f"more than {MOST} devices")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepClaims:
+    """Remove the specifications of all claims but these."""
+
+    uids: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Check the uids.
+
+        Raises:
+            ValueError: one is none.
+        """
+        _check(self.uids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveClaim:
+    """Remove the specification of a claim, if there is one."""
+
+    uid: str
+
+    def __post_init__(self) -> None:
+        """Check the uid.
+
+        Raises:
+            ValueError: it is none.
+        """
+        _check((self.uid,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """Return a value that changes when the specifications of others do; nothing is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Possible:
+    """Return why devices cannot be offered by CDI, "" if they can; nothing is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNames:
+    """Return a mark of each of the driver's nodes in /dev, which changes as the node does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Return what only this side sees of the machine; answered by `Machine`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What is to be seen of a machine in /dev and in its root.
+
+    Attributes:
+        mode: how its devices are discovered.
+        nodes: major, minor, mode, uid and gid of device nodes, by their paths below /dev.
+        folders: those below /dev that can have such nodes, and are there.
+        imex_channels: their numbers.
+    """
+
+    mode: Mode
+    nodes: Mapping[str, tuple[int, int, int, int, int]]
+    folders: tuple[str, ...]
+    imex_channels: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDrivers:
+    """Return the drivers of vGPUs' hosts, as this machine's PCI devices name them.
+
+    Answered by `vgpu.HostDriver` of each. Without privileges they cannot be read.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PciNames:
+    """Return the names of NVIDIA's PCI devices by number, from the machine's own list."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessContainers:
+    """Return the labels of the containers of processes, by number: of those that have a GPU."""
+
+    pids: tuple[int, ...]
+
+
+Call: TypeAlias = (
+    PluginSpecs | DriverSpec | ClaimSpec | KeepClaims | RemoveClaim | Published | Possible
+    | HostDrivers | NodeNames | Look | PciNames | ProcessContainers
+)  # fmt: skip
+CALLS: Mapping[str, type[Call]] = {
+    "spec_plugin": PluginSpecs,
+    "spec_driver": DriverSpec,
+    "spec_claim": ClaimSpec,
+    "spec_keep_claims": KeepClaims,
+    "spec_remove_claim": RemoveClaim,
+    "spec_published": Published,
+    "spec_possible": Possible,
+    "node_names": NodeNames,
+    "machine": Look,
+    "host_drivers": HostDrivers,
+    "pci_names": PciNames,
+    "process_containers": ProcessContainers,
+}
+"""The verbs."""
+VERBS: Mapping[type[Call], str] = {kind: verb for verb, kind in CALLS.items()}
+WITHOUT_NVML = frozenset(CALLS) - {"spec_plugin", "spec_driver", "spec_claim"}
+"""Verbs that need no report of NVML."""
+
+
+def _check(uids: tuple[str, ...]) -> None:
+    if len(uids) > MOST:
+        raise ValueError(f"more than {MOST} claims")
+    if not all(UID.fullmatch(uid) for uid in uids):
+        raise ValueError("it is no uid of a claim")

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU that hangs stays in NVML's reports as it was reported last."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.nvml.model import NvmlGpu, NvmlReport
+
+
+class LastGpus:
+    """The GPUs that one driver has reported.
+
+    Attributes:
+        gpus: by index.
+    """
+
+    def __init__(self) -> None:
+        """Know none."""
+        self.gpus: dict[str, NvmlGpu] = {}
+        self._driver = ""
+
+    def is_of(self, report: NvmlReport) -> bool:
+        """Return whether a report is of the driver that these GPUs are of."""
+        return self._driver == report.driver_version
+
+    def in_report(self, report: NvmlReport) -> NvmlReport:
+        """Return a report with the GPUs that hang, which becomes the last one."""
+        before = self.gpus if self.is_of(report) else {}
+        self._driver = report.driver_version
+        hanging = {index: before[index] for index in report.unanswered if index in before}
+        self.gpus = {str(gpu.index): gpu for gpu in report.gpus} | hanging
+        warnings = [
+            f"GPU {index} does not answer: {_kept(before.get(index))}"
+            for index in report.unanswered
+        ]
+        return replace(
+            report,
+            gpus=tuple(sorted(self.gpus.values(), key=lambda gpu: gpu.index)),
+            warnings=(*report.warnings, *warnings),
+        )
+
+
+def _kept(gpu: NvmlGpu | None) -> str:
+    """Return the effect of a GPU that hangs, for the end of a sentence."""
+    return f"{gpu.uuid} counts as it was" if gpu else "it is not known what it is"
