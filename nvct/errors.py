@@ -178,8 +178,16 @@ class RuntimeNotFoundError(NvctError):
     exit_status = 127
 
 
+EXTRA = "the agent and commands that ask a cluster need: pip install '.[agent]' in a checkout"
+
+
 def unexpected(error: Exception) -> NvctError:
-    """Return an NvctError for an unexpected exception; its hint asks for a report."""
+    """Return an NvctError for an unexpected exception; its hint asks for a report.
+
+    Packages install nvct without the libraries of the extra `agent`.
+    """
+    if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("nvct."):
+        return HostError(f"Python has no module {error.name} here", hint=EXTRA)
     unknown = NvctError(
         f"unexpected {type(error).__name__}: {error}",
         hint="please report it; NVCT_DEBUG=1 shows more",
@@ -222,12 +230,12 @@ def line(program: str, error: NvctError) -> str:
     """Return an error as one line for users, of at most LINE_LIMIT characters.
 
     The form is ``program: message; hint [code]``. A long message is shortened in its middle; a
-    hint only if it takes most of the line; the code never.
+    hint at the end of a word, and only if it takes most of the line; the code never.
     """
     head = f"{shortened(printable(program), 40)}: "
     code = f" [{error.code}]"
     room = LINE_LIMIT - len(head) - len(code)
-    hint = f"; {shortened(printable(error.hint), room - 42)}" if error.hint else ""
+    hint = f"; {_of_words(printable(error.hint), room - 42)}" if error.hint else ""
     return head + shortened(printable(error.message), room - len(hint)) + hint + code
 
 
@@ -237,3 +245,11 @@ def shortened(text: str, room: int) -> str:
         return text
     tail = (room - 3) // 3
     return text[: room - 3 - tail] + "..." + text[len(text) - tail :]
+
+
+def _of_words(text: str, room: int) -> str:
+    """Return the first words of a text that fit; a word that is too long loses its middle."""
+    if len(text) <= room:
+        return text
+    words, _, _ = text[: room - 3].rpartition(" ")
+    return f"{words} ..." if words else shortened(text, room)

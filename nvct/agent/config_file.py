@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
+from nvct.agent import option_table
 from nvct.agent.option_table import CONFIG_FILE
-from nvct.errors import DocumentError
+from nvct.errors import DocumentError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nvct.agent.option_table import Option, Table
+    from nvct.agent.option_table import Kind, Option, Table
     from nvct.host.model import Gpu
 
 PREFIX = "nvidia.com/"
@@ -33,24 +34,28 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])
 DEVICE = re.compile(
     r"\d+(:\d+)?|GPU-[0-9a-f-]{36}|MIG-[0-9a-f-]{36}|MIG-GPU-[0-9a-f-]{36}/\d+/\d+"
 )
+TYPES: Mapping[str, Kind] = {
+    "imex.channelIDs": "numbers", "imex.required": "switch",
+    **{
+        f"flags.{key}": cast("Kind", kind)
+        for kind, keys in {
+            "switch": "failOnInitError gdrcopyEnabled gdsEnabled mofedEnabled useNodeFeatureAPI "
+            "plugin.passDeviceSpecs gfd.oneshot gfd.noTimestamp",
+            "words": "plugin.deviceListStrategy",
+            "duration": "gfd.sleepInterval",
+            "text": "migStrategy mpsRoot nvidiaDriverRoot nvidiaDevRoot deviceDiscoveryStrategy "
+            "plugin.deviceIDStrategy plugin.cdiAnnotationPrefix plugin.nvidiaCTKPath "
+            "plugin.containerDriverRoot plugin.sharedDevicesAllocationPolicy "
+            "plugin.startupTaint gfd.outputFile gfd.machineTypeFile",
+        }.items()
+        for key in keys.split()
+    },
+}  # fmt: skip
+"""Of the settings of schema v1, which all programs check; each uses its own."""
 KEYS = {
     "version", "resources.gpus", "resources.mig", "resources.exclude",
-    "sharing.timeSlicing", "sharing.mps",
-    "imex.channelIDs", "imex.required",
-    *(
-        f"flags.{key}"
-        for key in (
-            "migStrategy", "failOnInitError", "mpsRoot", "nvidiaDriverRoot", "nvidiaDevRoot",
-            "gdrcopyEnabled", "gdsEnabled", "mofedEnabled", "useNodeFeatureAPI",
-            "deviceDiscoveryStrategy", "plugin.passDeviceSpecs", "plugin.deviceListStrategy",
-            "plugin.deviceIDStrategy", "plugin.cdiAnnotationPrefix", "plugin.nvidiaCTKPath",
-            "plugin.containerDriverRoot", "plugin.sharedDevicesAllocationPolicy",
-            "plugin.startupTaint", "gfd.oneshot",
-            "gfd.noTimestamp", "gfd.sleepInterval", "gfd.outputFile", "gfd.machineTypeFile",
-        )
-    ),
+    "sharing.timeSlicing", "sharing.mps", *TYPES,
 }  # fmt: skip
-"""Of schema v1; each program uses its own."""
 SLICING, MPS = "time-slicing", "mps"
 STRATEGIES = {"mps": MPS, "timeSlicing": SLICING}
 """Sharing strategies by their key. If a file has both, the first one counts, as there."""
@@ -199,6 +204,7 @@ def parse(document: object, path: str, table: Table) -> Document:
         sharing = _sharing(document)
     except DocumentError as error:
         raise DocumentError(f"{error.message}, in config file {path}", hint=error.hint) from error
+    _check_types(document, path)
     unknown = tuple(f"{path}: unknown key {key} has no effect" for key in _unknown(document))
     return Document(
         values=table.from_file(document, path),
@@ -208,6 +214,24 @@ def parse(document: object, path: str, table: Table) -> Document:
         sharing=sharing,
         warnings=unknown,
     )
+
+
+def _check_types(document: Mapping[str, Any], path: str, prefix: str = "") -> None:
+    """Refuse a value of another type, also of a key that another program uses.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for key, value in document.items():
+        name = f"{prefix}{key}"
+        if value is None:
+            continue
+        if kind := TYPES.get(name):
+            option_table.typed(kind, value, f"{name} in {path}")
+        elif any(each.startswith(f"{name}.") for each in TYPES):
+            if not isinstance(value, dict):
+                raise UsageError(f"{name} in {path} must be a table, not {value!r}")
+            _check_types(value, path, f"{name}.")
 
 
 def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 LEVEL_ENV, FORMAT_ENV = "NVCT_LOG_LEVEL", "NVCT_LOG_FORMAT"
+EXPORTER_FORMAT_ENV = "DCGM_EXPORTER_LOG_FORMAT"
+"""NVIDIA's exporter's, which holds without the one before."""
 FLAGS = {"log-level": (LEVEL_ENV, LEVELS), "log-format": (FORMAT_ENV, FORMATS)}
 """Of all programs of the agent, beside the flags of NVIDIA's: variable and values."""
 
@@ -99,10 +101,11 @@ def from_environment(env: Mapping[str, str]) -> Log:
     Raises:
         UsageError: a value is unknown.
     """
-    for name, choices in ((LEVEL_ENV, LEVELS), (FORMAT_ENV, FORMATS)):
+    form_env = FORMAT_ENV if FORMAT_ENV in env else EXPORTER_FORMAT_ENV
+    for name, choices in ((LEVEL_ENV, LEVELS), (form_env, FORMATS)):
         if env.get(name, choices[0]) not in choices:
             raise UsageError(f"{name}={env[name]!r}", hint=f"it is one of {', '.join(choices)}")
-    return Log(level=env.get(LEVEL_ENV, "info"), form=env.get(FORMAT_ENV, "text"))
+    return Log(level=env.get(LEVEL_ENV, "info"), form=env.get(form_env, "text"))
 
 
 def from_command_line(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:

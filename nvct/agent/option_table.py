@@ -9,6 +9,7 @@ after an equals sign. Unlike there, a word that belongs to no flag is refused: a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 from nvct.errors import UsageError
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any, Literal, TypeAlias
 
-    Kind: TypeAlias = Literal["text", "switch", "words", "numbers"]
+    Kind: TypeAlias = Literal["text", "switch", "words", "numbers", "duration"]
 
 TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
@@ -123,7 +124,7 @@ class Table:
             for part in option.key.split("."):
                 value = value.get(part) if isinstance(value, dict) else None
             if option.key and value is not None:
-                values[option.flags[0]] = _typed(option, value, f"{option.key} in {path}")
+                values[option.flags[0]] = typed(option.kind, value, f"{option.key} in {path}")
         return values
 
     def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def _parsed(option: Option, text: str, name: str) -> Any:  # noqa: ANN401 - by t
         if text not in TRUE + FALSE:
             raise UsageError(f"{name} must be true or false, not {text!r}")
         return text in TRUE
-    if option.kind == "text":
+    if option.kind in ("text", "duration"):
         return text
     words = tuple(word.strip() for word in text.split(","))
     if option.kind == "words":
@@ -179,13 +180,21 @@ def _parsed(option: Option, text: str, name: str) -> Any:  # noqa: ANN401 - by t
     return tuple(int(word) for word in numbers)
 
 
-def _typed(option: Option, value: object, name: str) -> Any:  # noqa: ANN401 - same
-    kind = {"switch": bool, "text": str, "words": str, "numbers": int}[option.kind]
-    is_list = option.kind in ("words", "numbers")
-    if option.kind == "words" and isinstance(value, str):
+def typed(kind: Kind, value: object, name: str) -> Any:  # noqa: ANN401 - same
+    """Return a value of a config file.
+
+    Raises:
+        UsageError: it has another type.
+    """
+    if kind == "duration" and type(value) in (int, float):
+        return f"{int(cast('float', value))}ns"
+    if kind == "words" and isinstance(value, str):
         return (value,)
+    of_member = {"switch": bool, "numbers": int}.get(kind, str)
+    is_list = kind in ("words", "numbers")
     members = value if is_list and isinstance(value, list) else [value]
-    if is_list is not isinstance(value, list) or any(type(one) is not kind for one in members):
-        expected = {"switch": "true or false", "text": "a string", "words": "strings"}
-        raise UsageError(f"{name} must be {expected.get(option.kind, 'numbers')}, not {value!r}")
+    wrong = any(type(one) is not of_member for one in members)
+    if wrong or is_list is not isinstance(value, list):
+        expected = {"switch": "true or false", "words": "strings", "numbers": "numbers"}
+        raise UsageError(f"{name} must be {expected.get(kind, 'a string')}, not {value!r}")
     return tuple(members) if is_list else value

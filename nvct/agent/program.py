@@ -8,7 +8,7 @@ import signal
 import sys
 from dataclasses import dataclass
 
-from nvct.errors import HostError, NvctError, line
+from nvct.errors import NvctError, line, unexpected
 from nvct.version import __version__
 
 TYPE_CHECKING = False
@@ -69,8 +69,7 @@ def main(program: Program) -> NoReturn:
         sys.stderr.write(f"{line(program.name, error)}\n")
         sys.exit(1)
     except ModuleNotFoundError as error:
-        lacking = HostError(f"no module {error.name}", hint="pip install '.[agent]' in a checkout")
-        sys.stderr.write(f"{line(program.name, lacking)}\n")
+        sys.stderr.write(f"{line(program.name, unexpected(error))}\n")
         sys.exit(1)
     sys.exit(0)
 

@@ -15,7 +15,7 @@ from nvct.agent.variables import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import flat, say, words
 from nvct.doctor import agent_status
-from nvct.errors import HostError
+from nvct.errors import HostError, unexpected
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _become(
     from importlib import util
 
     if util.find_spec(needs) is None:
-        raise HostError(f"no module {needs}", hint="pip install '.[agent]' in a checkout")
+        raise unexpected(ModuleNotFoundError(name=needs))
     from nvct.launcher.cold import interpreter
 
     env = {**os.environ, **{name: value for name, value in settings.items() if value}}

@@ -10,6 +10,7 @@ import os
 import click
 
 from nvct.cli import screen
+from nvct.cli.formats import format_option
 from nvct.cli.options import say, tell
 
 TYPE_CHECKING = False
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 HEADER = ("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "READY", "REASON")
 DOMAIN, VENDOR = "nvidia.com/", "NVIDIA-"
-"""Left out of the table, for a terminal's width; --output json has them."""
+"""Left out of the table, for a terminal's width; --json has them."""
 KUBECONFIG = click.option(
     "--kubeconfig", envvar="KUBECONFIG", default="", metavar="FILE",
     help="Access to the cluster.  [default: this pod's service account, or ~/.kube/config]",
@@ -62,8 +63,7 @@ def wait(*, daemonset: str, namespace: str, timeout_s: float, kubeconfig: str) -
 @click.option(
     "--namespace", "-n", default="nvct", show_default=True, help="Namespace of the agent's pods."
 )
-@click.option("--output", "-o", "form", type=click.Choice(["table", "json"]), default="table",
-              show_default=True, help="Format of the output.")  # fmt: skip
+@format_option("table", aliases=("--output", "-o"))
 @KUBECONFIG
 def status(*, namespace: str, form: str, kubeconfig: str) -> None:
     """Show the GPU nodes: the GPUs they offer, their driver, and why one is not ready.

@@ -160,7 +160,7 @@ def _text(path: str) -> str | None:
     data = load.read(path)
     if data is not None:
         load.from_toml(data, path)  # raises if the file is invalid
-    return None if data is None else data.decode()
+    return None if data is None else load.text(data)
 
 
 def _default() -> str:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
-from nvct.errors import NvctError, UsageError, line, unexpected
+from nvct.errors import HostError, NvctError, UsageError, line, unexpected
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,14 +37,29 @@ def run(name: str, call: Callable[[], int | None]) -> NoReturn:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
         sys.exit(1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            _bug(name, error)
+        else:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+            full = HostError(
+                f"the output cannot be written: {error.strerror}", hint="make room where it goes"
+            )
+            _say(line(name, full))
+        sys.exit(1)
     except Exception as error:
-        if "NVCT_DEBUG" in os.environ:
-            import traceback
-
-            traceback.print_exc()
-        _say(line(name, unexpected(error)))
+        _bug(name, error)
         sys.exit(1)
     sys.exit(status or 0)
+
+
+def _bug(name: str, error: Exception) -> None:
+    """Tell of an exception that nobody has expected."""
+    if "NVCT_DEBUG" in os.environ:
+        import traceback
+
+        traceback.print_exc()
+    _say(line(name, unexpected(error)))
 
 
 def _say(text: str) -> None:

@@ -18,16 +18,30 @@ from nvct.errors import UsageError, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from nvct.doctor.messages import Found
     from nvct.oci.bundle import Bundle
 
 LIMIT = 64 << 20
 
 
+def _reasons(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the reasons and the files that a word may become, for a shell's completion."""
+    from click.shell_completion import CompletionItem
+
+    from nvct.doctor.reasons import Reason
+
+    del ctx, param
+    names = (name for name in Reason.__members__ if incomplete and name.startswith(incomplete))
+    return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
+
+
 @click.command()
 @click.argument(
-    "config_json", required=False, metavar="[CONFIG_JSON | CONTAINER | POD | MESSAGE | REASON]"
-)
+    "config_json", required=False, shell_complete=_reasons,
+    metavar="[CONFIG_JSON | CONTAINER | POD | MESSAGE | REASON]",
+)  # fmt: skip
 @click.option("--bundle", help="Folder of an OCI bundle, instead of its CONFIG_JSON.")
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE",
               help="Explain this request, without a container.")  # fmt: skip
@@ -134,7 +148,8 @@ def _explain_message(text: str, form: str) -> None:
     from nvct.doctor import messages, refusals
 
     found = messages.explained(text)
-    own = None if found else refusals.message_of(text)
+    is_clear = any(not one.message.is_general for one in found)
+    own = None if is_clear else refusals.message_of(text)
     found = [messages.Found(own, 1, 1)] if own else found
     if not found:
         raise UsageError(

@@ -10,7 +10,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.context import tell
-from nvct.errors import NvctError, printable
+from nvct.errors import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,13 +44,9 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
 
 
 async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
-    try:
-        from nvct.agent.kubernetes import pod_devices
-        from nvct.cli.cluster import connect
-    except ImportError as error:
-        raise NvctError(
-            f"the cluster cannot be asked: {error}", hint="install nvct with the extra `agent`"
-        ) from error
+    from nvct.agent.kubernetes import pod_devices
+    from nvct.cli.cluster import connect
+
     cluster = connect(kubeconfig)
     try:
         return pod_devices.explanation(await pod_devices.read(cluster, namespace, name))
@@ -117,9 +113,13 @@ def _claim(report: dict[str, Any], phase: str) -> Iterator[str]:
         yield f"    has {device['device']} of {device['node']}{about} for {device['request']}"
         for expression in device["because"]:
             yield f"      because {' '.join(expression.split())}"
+    if report["state"] != "pending":
+        return
     for request in report["requests"]:
-        if "fitting" in request and report["state"] == "pending":
+        if "fitting" in request:
             yield from _request(request)
+    for attribute in report["constraints"]:
+        yield f"    constraint {attribute}: no device has this attribute, so none can be allocated"
 
 
 def _request(report: dict[str, Any]) -> Iterator[str]:
@@ -131,7 +131,10 @@ def _request(report: dict[str, Any]) -> Iterator[str]:
         f"{_counts(report)}"
     )
     for term in report["terms"] if report["devices"] else ():
-        if term["unknown"]:
+        if term.get("lacking"):
+            lack = f"no device has the attribute {term['lacking']}: {term['advice']}"
+            yield f"      ?     {term['term']}  ({lack})"
+        elif term["unknown"]:
             yield f"      ?     {term['term']}  (nvct cannot evaluate it on each device)"
         else:
             yield f"      {term['fits']:<5} {term['term']}"

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 JSON = "nvct.json"
 
 
-def format_option(*names: str) -> Callable[[Command], Command]:
+def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Callable[[Command], Command]:
     """Return a decorator that adds --format, with the first name as default, and --json.
 
-    The command receives the name of the format as its parameter `form`.
+    The command receives the name of the format as its parameter `form`; aliases are other names
+    of --format, which a command had before.
     """
     choices = (*names, "json")
 
@@ -27,7 +28,7 @@ def format_option(*names: str) -> Callable[[Command], Command]:
             help="Short for --format=json.",
         )(function)  # fmt: skip
         return click.option(
-            "--format", "form", type=click.Choice(choices), default=choices[0],
+            "--format", *aliases, "form", type=click.Choice(choices), default=choices[0],
             show_default=True, callback=_choose, help="Format of the output.",
         )(function)  # fmt: skip
 

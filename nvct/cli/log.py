@@ -24,10 +24,7 @@ HEAD = len("2026-11-24 00:00:00 refused ")
 INDENT = 4
 SHORT = 12
 """Digits of an id, as engines show it."""
-NOTHING = (
-    "no such decision is recorded: the container asked for no GPU, its engine served it by CDI, or"
-    " the record is gone"
-)
+NOTHING = "nothing recorded"
 OUTCOMES = ("given", "ignored", "refused", "changed")
 
 

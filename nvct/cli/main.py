@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 
 from nvct import version
@@ -83,9 +85,10 @@ def _invoke(name: str, group: click.Group) -> int:
     try:
         status = group.main(prog_name=name, standalone_mode=False)
     except click.ClickException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # since click 8.2
-            error.show()
-            return error.exit_code
+        context = getattr(error, "ctx", None)
+        if type(error).__name__ == "NoArgsIsHelpError" and context:  # since click 8.2
+            click.echo(context.get_help())
+            return 0
         refused = _refused(name, error)
         refused.exit_status = error.exit_code
         raise refused from error
@@ -97,16 +100,24 @@ def _invoke(name: str, group: click.Group) -> int:
 
 def _refused(name: str, error: click.ClickException) -> UsageError:
     """Return a click error as a UsageError: one sentence, and a hint."""
-    suggestions = list(
-        getattr(error, "possibilities", None) or ()
-    )  # options, since click 8.2 commands
+    context = getattr(error, "ctx", None)
+    suggestions = list(getattr(error, "possibilities", None) or _similar(error.message, context))
     text = error.message if suggestions else error.format_message()
     text = " ".join(text.split()).rstrip(".")
-    context = getattr(error, "ctx", None)
     where = context.command_path if isinstance(context, click.Context) else name
     guess = f"did you mean {' or '.join(suggestions[:2])}? " if suggestions else ""
     hint = f"{guess}{where} --help shows what there is"
     return UsageError(text[:1].lower() + text[1:], hint=hint)
+
+
+def _similar(message: str, context: click.Context | None) -> list[str]:
+    """Return the commands of a group that a word which is none may have meant."""
+    import difflib
+
+    word = re.match(r"No such command '(.{1,40})'", message, re.I)
+    if word is None or context is None or not isinstance(context.command, click.Group):
+        return []
+    return difflib.get_close_matches(word[1], context.command.list_commands(context))
 
 
 def nvct() -> None:

@@ -26,6 +26,24 @@ Example:
 CHANGES = "\n".join(f"  {name} {usage}" for name, (usage, _) in node_changes.CHANGES.items())
 
 
+def _nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of nodes, for a shell's completion."""
+    del param
+    parent = ctx.parent.params if ctx.parent else {}
+    base = parent.get("base") or tree.default_base(os.environ, os.geteuid())
+    names = (node.name for node in tree.list_nodes(Path(base)))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _changes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the changes of a node, for a shell's completion."""
+    del ctx, param
+    return [name for name in node_changes.CHANGES if name.startswith(incomplete)]
+
+
+NODE = click.argument("name", shell_complete=_nodes)
+
+
 @click.group(cls=GoGroup, help=EXAMPLE)
 @click.option("--base", type=click.Path(path_type=Path), help="Folder of all nodes.")
 @click.pass_context
@@ -64,7 +82,7 @@ def show(base: Path, profiles: bool) -> None:
 
 
 @sim.command()
-@click.argument("name")
+@NODE
 @click.pass_obj
 def destroy(base: Path, name: str) -> None:
     """Remove a node and its files."""
@@ -72,8 +90,8 @@ def destroy(base: Path, name: str) -> None:
 
 
 @sim.command("set", help=f"Change a node.\n\n\b\nChanges:\n{CHANGES}")
-@click.argument("name")
-@click.argument("change")
+@NODE
+@click.argument("change", shell_complete=_changes)
 @click.argument("arguments", nargs=-1, metavar="[ARGUMENTS]...")
 @click.pass_obj
 def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) -> None:
@@ -82,7 +100,7 @@ def change_node(base: Path, name: str, change: str, arguments: tuple[str, ...]) 
 
 
 @sim.command("play")
-@click.argument("name")
+@NODE
 @click.argument("script", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), default=1.0,
               show_default=True, help="How much faster than written.")  # fmt: skip
@@ -107,7 +125,7 @@ DRIVER_ROOT = click.option(
 
 
 @sim.command("exec", context_settings={"allow_interspersed_args": False})
-@click.argument("name")
+@NODE
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="COMMAND...")
 @DRIVER_ROOT
 @click.pass_obj
@@ -139,7 +157,7 @@ def _environment(node: tree.Node) -> dict[str, str]:
 
 
 @sim.command()
-@click.argument("name")
+@NODE
 @DRIVER_ROOT
 @click.pass_obj
 def shell(base: Path, name: str, driver_root: str) -> None:

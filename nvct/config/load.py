@@ -124,6 +124,15 @@ def read(path: str) -> bytes | None:
         raise ConfigError(error.message, hint="put a file of settings there") from error
 
 
+def text(data: bytes) -> str:
+    """Return the text in the bytes of a config.toml, without a byte order mark.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return data.decode("utf-8-sig")
+
+
 def sets(text: str, key: str) -> bool:
     """Report whether the text of a valid config.toml sets a key of KEYS."""
     return _find(_parse(text), key, "") is not _ABSENT
@@ -150,7 +159,7 @@ def from_toml(data: bytes, path: str) -> Config:
         ConfigError: as `load`.
     """
     try:
-        document = _parse(data.decode("utf-8-sig"))
+        document = _parse(text(data))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no TOML: {error}", hint=CORRECT) from error
     values: dict[str, object] = {"path": path}

@@ -88,10 +88,16 @@ def _devices(resources: Sequence[Json]) -> Finding:
     total = sum(resource["devices"] for resource in resources)
     unhealthy = {id_: why for resource in resources for id_, why in resource["unhealthy"].items()}
     if unhealthy:
-        id_, why = min(unhealthy.items())
-        evidence = f"unhealthy devices: {len(unhealthy)} of {total}; {id_}: {why}"
+        withheld = {id_ for resource in resources for id_ in resource.get("withheld", ())}
+        lasting = {id_: why for id_, why in unhealthy.items() if id_ not in withheld}
+        id_, why = min((lasting or unhealthy).items())
+        what = "unhealthy devices" if lasting else "devices held back for a time"
         severity: Severity = "error" if len(unhealthy) == total else "warning"
-        return Finding(reason=Reason.DeviceUnhealthy, severity=severity, evidence=evidence)
+        return Finding(
+            reason=Reason.DeviceUnhealthy if lasting else Reason.DeviceWithheld,
+            severity=severity,
+            evidence=f"{what}: {len(unhealthy)} of {total}; {id_}: {why}",
+        )
     names = ", ".join(f"{resource['devices']} of {resource['resource']}" for resource in resources)
     evidence = f"the kubelet is offered {names}"
     return Finding(reason=Reason.ResourceNotListed, severity="ok", evidence=evidence)

@@ -27,7 +27,7 @@ from nvct.errors import (
     RuntimeNotFoundError,
 )
 from nvct.host import procfs
-from nvct.host.gpu.nodes import NO_NODE
+from nvct.host.model import warning_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from nvct.host.model import Inventory
     from nvct.spec.drift import Report
 
-LOST = ("NVML refuses GPU", "is not among NVML's")
-"""Words of discovery about a GPU that NVML does not give."""
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
 START = re.compile(r"argv\[\]=(.*?) ;")
@@ -54,8 +52,8 @@ STALE = "; the next container replaces it"
 
 def configuration(settings: Config) -> Part:
     """Check config.toml as a create does; a key without effect is reported, but is no fault."""
-    text = (load.read(settings.path) or b"") if settings.path else b""
-    ignored = [*unread.warnings(settings), *unread.unknown_keys(text.decode())]
+    data = (load.read(settings.path) or b"") if settings.path else b""
+    ignored = [*unread.warnings(settings), *unread.unknown_keys(load.text(data))]
     findings = [
         *_refused_values(settings),
         *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),
@@ -123,11 +121,11 @@ def driver(settings: Config) -> tuple[Part, Inventory | None]:
 
 def of_warning(text: str) -> Finding:
     """Return the finding of a warning of discovery."""
-    if NO_NODE in text:
+    kind = warning_kind(text)
+    if kind == "node":
         return Finding(reason=Reason.DeviceNodesMissing, severity="error", evidence=text)
-    if any(words in text for words in LOST):
-        return Finding(reason=Reason.DeviceUnhealthy, severity="warning", evidence=text)
-    return Finding(reason=Reason.DriverIncomplete, severity="warning", evidence=text)
+    reason = Reason.DeviceUnhealthy if kind == "gpu" else Reason.DriverIncomplete
+    return Finding(reason=reason, severity="warning", evidence=text)
 
 
 def specs(settings: Config, report: Report) -> Part:

@@ -167,6 +167,11 @@ class Reason(Enum):
         "NVML's values, XIDs in the kernel's messages, and the health in the agent's /status",
         "Read `dmesg` and `nvidia-smi`, then reset the GPU or replace it.",
     )
+    DeviceWithheld = (
+        "Are devices offered that work?",
+        "the health in the agent's /status: a change of MIG, and a GPU's probation after an error",
+        "Wait: they are offered again when the change or the probation is over.",
+    )
     KubeletNotRunning = (
         "Does the kubelet run on this node?",
         "/var/lib/kubelet, and the processes of this host",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from nvct.doctor.messages import Message
+from nvct.doctor.messages import Message, plain
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.errors import DriverNotFoundError, HostError
@@ -30,8 +30,16 @@ REASONS = {
     "bad-config": Reason.ConfigurationInvalid,
 }
 """Code -> reason. The other codes are of errors of many causes, which their messages tell."""
-CODE = re.compile(r"\[([a-z-]+)\]\s*$")
-"""The end of an error of nvct, docs/errors.md."""
+CODE = re.compile(r"\[([a-z-]{2,40})\]")
+"""In an error of nvct, docs/errors.md; engines add words before and after it."""
+PROGRAM = re.compile(
+    r"\b(nvidia-container-runtime(?:\.cdi|\.legacy|-hook)?|nvidia-cdi-hook|nvct): (?=\S)"
+)
+"""Before an error of nvct, also one that an engine has cut before its code."""
+AFTER = re.compile(r"(?: \[[a-z-]{2,40}\])?(?:: unknown|[\"'`)}.,\s])*\Z")
+"""What engines and logs write after an error, and a code that tells no reason."""
+LONGEST = 1000
+"""Characters of an error."""
 
 
 def of_error(error: NvctError, otherwise: Reason) -> Finding:
@@ -46,14 +54,21 @@ def of_error(error: NvctError, otherwise: Reason) -> Finding:
 
 
 def message_of(text: str) -> Message | None:
-    """Return what explains an error of nvct's own by the code at its end, None if it has none."""
-    match = CODE.search(text)
-    reason = REASONS.get(match[1]) if match else None
-    if match is None or reason is None:
+    """Return what explains an error of nvct's own, as an engine prints it; None if it is none.
+
+    The code tells the reason; without it, the name of the program tells that it is nvct's.
+    """
+    line = " ".join(plain(text).split())
+    code = next((one for one in CODE.finditer(line) if one[1] in REASONS), None)
+    before = line[: code.start()] if code else line
+    programs = list(PROGRAM.finditer(before))
+    if code is None and not programs:
         return None
     # The error's own words say what is wrong.
-    cause = text[: match.start()].strip().removeprefix("nvct: ")
-    return Message(match[1], "nvct", "", cause, reason=reason)
+    cause = before[programs[-1].end() :] if programs else before
+    if code is None:
+        return Message("nvct", "nvct", "", AFTER.sub("", cause[:LONGEST]))
+    return Message(code[1], "nvct", "", cause[-LONGEST:].strip(), reason=REASONS[code[1]])
 
 
 def of_no_request(notes: Sequence[str]) -> Finding:

@@ -199,20 +199,19 @@ def _origins(farm: Farm, view_files: Sequence[ViewFile]) -> dict[str, DriverFile
 
 
 def _make(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
-    reasons = []
+    last = ""  # of the method that asks least of the host: what is in the way of it is in all ways
     for method in allowed:
         try:
             return _in_place(farm, job) if method == "own" else _in_temporary(farm, job, method)
         except RefusedError as reason:
-            reasons.append(f"{method}: {reason}")
+            last = str(reason)
         except OSError as error:
             raise HostError(
                 f"the view {farm.view(job.name)} cannot be made: {error.strerror} "
                 f"({error.filename or method})"
             ) from error
     raise HostError(
-        f"there is no way to make a view of driver {job.inventory.driver_version}: "
-        f"{'; '.join(reasons)}",
+        f"there is no way to make a view of driver {job.inventory.driver_version}: {last}",
         hint="run nvct farm build as root, or name another farm-dir in config.toml",
     )
 

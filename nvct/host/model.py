@@ -149,6 +149,23 @@ class Gpu:
         return self.model in ("DGX Display", "NVIDIA DGX Display")
 
 
+WarningKind: TypeAlias = Literal["driver", "node", "gpu", "unasked"]
+"""What a warning of discovery is about: the driver's files and answers; a device node that is
+missing; a GPU that the driver refuses; NVML, which the caller said not to ask."""
+
+
+class HostWarning(str):
+    """A warning of discovery: its sentence, and the kind, which an Inventory read back has not."""
+
+    __slots__ = ("kind",)
+    kind: WarningKind
+
+
+def warning_kind(sentence: str) -> WarningKind:
+    """Return what a warning is about."""
+    return sentence.kind if isinstance(sentence, HostWarning) else "driver"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """The devices and files of a machine.
@@ -188,10 +205,12 @@ class Findings:
     notes: list[str] = field(default_factory=list)
     left_out: dict[str, LeftOut] = field(default_factory=dict)
 
-    def warn(self, sentence: str) -> None:
+    def warn(self, sentence: str, kind: WarningKind = "driver") -> None:
         """Add a warning, unless it is there."""
         if sentence not in self.warnings:
-            self.warnings.append(sentence)
+            warning = HostWarning(sentence)
+            warning.kind = kind
+            self.warnings.append(warning)
 
     def note(self, sentence: str) -> None:
         """Add a note, unless it is there."""
@@ -201,7 +220,7 @@ class Findings:
     def add(self, other: Findings) -> None:
         """Add the findings of another part of the discovery."""
         for sentence in other.warnings:
-            self.warn(sentence)
+            self.warn(sentence, warning_kind(sentence))
         for sentence in other.notes:
             self.note(sentence)
         for path, entry in other.left_out.items():

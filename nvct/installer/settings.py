@@ -64,7 +64,7 @@ def read_policy(path: str) -> str:
 
     option = f"--policy-file {path}"
     try:
-        text = read_bytes(path, POLICY_LIMIT).decode()
+        text = read_bytes(path, POLICY_LIMIT).decode("utf-8-sig")
         tables = tomlkit.parse(text).unwrap()
     except (OSError, UnicodeDecodeError, DocumentError) as error:
         raise UsageError(f"{option} cannot be read: {error}") from error

@@ -6,6 +6,7 @@ The messages are those of NVIDIA's program, so that scripts which look for them 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 
 from nvct.errors import DocumentError, UsageError
@@ -13,7 +14,7 @@ from nvct.mig import names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any, TypeAlias
 
     Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
@@ -48,12 +49,14 @@ class Spec:
         devices: indices in the order of PCI addresses; None for all.
         filters: the GPU matches one of them; empty for all.
         wish: how many MIG devices of each name.
+        fault: a filter that is no id; the other configurations of the file can be used.
     """
 
     devices: tuple[int, ...] | None
     enabled: bool
     wish: Mapping[str, int] = field(default_factory=dict)
     filters: tuple[DeviceId, ...] = ()
+    fault: DocumentError | None = None
 
 
 def parse(text: str) -> Configs:
@@ -135,12 +138,22 @@ def _configs(document: Mapping[str, Any]) -> Configs:
     for key in document:
         if key not in ("version", "mig-configs"):
             raise DocumentError(f"unexpected field: {key}")
-    configs = _mapping(document.get("mig-configs", {"": None}) or {}, "'mig-configs'")
+    configs = _mapping(_named(document.get("mig-configs", {"": None})) or {}, "'mig-configs'")
     if not configs:
         raise DocumentError("at least one entry in 'mig-configs' is required")
     if configs == {"": None}:
         return {}
-    return {str(name): _config(str(name), specs) for name, specs in configs.items()}
+    return {name: _config(name, specs) for name, specs in configs.items()}
+
+
+def _named(configs: object) -> object:
+    """Return configurations with names as JSON has them: YAML reads `on` as true, and 7."""
+    if not isinstance(configs, dict):
+        return configs
+    return {
+        json.dumps(name) if isinstance(name, int | float) else name: specs
+        for name, specs in configs.items()
+    }
 
 
 def _config(name: str, value: object) -> tuple[Spec, ...]:
@@ -150,11 +163,14 @@ def _config(name: str, value: object) -> tuple[Spec, ...]:
         raise DocumentError(f"at least one entry in '{name}' is required")
     specs = []
     for number, item in enumerate(value, 1):
+        hint = f"see entry {number} of '{name}'"
         try:
-            specs.append(_spec(_mapping(item, f"an entry of '{name}'")))
+            spec = _spec(_mapping(item, f"an entry of '{name}'"))
         except DocumentError as error:
-            hint = f"see entry {number} of '{name}'"
             raise DocumentError(error.message, hint=hint) from error
+        if spec.fault:
+            spec.fault.hint = hint
+        specs.append(spec)
     return tuple(specs)
 
 
@@ -173,12 +189,14 @@ def _spec(fields: Mapping[str, Any]) -> Spec:
         raise DocumentError("missing required field 'mig-devices' when 'mig-enabled' is true")
     if not enabled and wish:
         raise DocumentError("MIG devices included when 'mig-enabled' is false")
-    return Spec(
-        devices=_devices(fields["devices"]),
-        enabled=enabled,
-        wish=wish or {},
-        filters=_filters(fields.get("device-filter")),
-    )
+    devices, texts = _devices(fields["devices"]), _filters(fields.get("device-filter"))
+    filters: tuple[DeviceId, ...] = ()
+    fault = None
+    try:
+        filters = tuple(map(device_id, texts))
+    except DocumentError as error:
+        fault = error
+    return Spec(devices=devices, enabled=enabled, wish=wish or {}, filters=filters, fault=fault)
 
 
 def _devices(value: object) -> tuple[int, ...] | None:
@@ -191,7 +209,7 @@ def _devices(value: object) -> tuple[int, ...] | None:
     return tuple(value)
 
 
-def _filters(value: object) -> tuple[DeviceId, ...]:
+def _filters(value: object) -> Sequence[str]:
     if value is None or value == "":
         return ()
     texts = [value] if isinstance(value, str) else value
@@ -200,7 +218,7 @@ def _filters(value: object) -> tuple[DeviceId, ...]:
             "the value of 'device-filter' is neither a string nor a list of strings, such as "
             '"0x20B210DE"'
         )
-    return tuple(map(device_id, texts))
+    return texts
 
 
 def _wish(value: object) -> dict[str, int]:

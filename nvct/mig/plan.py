@@ -95,7 +95,13 @@ def make(
 
 
 def assigned(state: MigState, specs: Sequence[Spec]) -> Iterator[tuple[MigGpu, Spec]]:
-    """Yield each GPU that an entry names, with the last such entry."""
+    """Yield each GPU that an entry names, with the last such entry.
+
+    Raises:
+        UsageError: a filter of an entry is no id.
+    """
+    if fault := next((spec.fault for spec in specs if spec.fault), None):
+        raise UsageError(fault.message, hint=fault.hint)
     for gpu in state.gpus:
         spec = next((spec for spec in reversed(specs) if _matches(spec, gpu)), None)
         if spec is not None:

@@ -4,18 +4,21 @@
 #
 # bash and busybox, because scripts of GPU operators expect a shell with the usual programs; dpkg,
 # because scanners read its status; libstdc++6, which gRPC is linked with; libssl3, for the API
-# server. No Python: the bundle has its own. bookworm: libraries of a newer release may need a newer
-# C library than the bundle has.
+# server. No Python: the bundle has its own, with this machine's libraries; so the release is that of
+# this machine: Python's module for TLS needs an OpenSSL as new as its own, and OpenSSL and libstdc++
+# need no newer C library than the bundle's.
 set -eu
 : "${1:?base.sh FILE names the tar to write}"
 export SOURCE_DATE_EPOCH=0
 hooks=/usr/share/mmdebstrap/hooks
-set -- "$1" bookworm ${2+"$2"}
+release=bookworm ssl=libssl3
+case $(. /etc/os-release && echo "${VERSION_CODENAME-}") in trixie | forky | sid) release=trixie ssl=libssl3t64 ;; esac
+set -- "$1" $release ${2+"$2"}
 file=$1
 shift
 mmdebstrap --quiet --variant=custom --format=tar \
 	--hook-dir="$hooks/merged-usr" --hook-dir="$hooks/busybox" \
-	--include=base-files,base-passwd,bash,busybox,debianutils,dpkg,libc-bin,libssl3,libstdc++6 \
+	--include=base-files,base-passwd,bash,busybox,debianutils,dpkg,libc-bin,$ssl,libstdc++6 \
 	--aptopt='APT::Install-Recommends false' \
 	--dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
 	--dpkgopt='path-exclude=/usr/share/locale/*' --dpkgopt='path-exclude=/usr/share/man/*' \

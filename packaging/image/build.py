@@ -72,6 +72,8 @@ PROGRAMS = {
                            ["/usr/bin/gpu-kubelet-plugin"], GPUS),
 }  # fmt: skip
 """By tag: what it does, its ENTRYPOINT and its variables."""
+LOADED = "import bcrypt, ssl, grpc.aio, lightkube.core.async_client, google.protobuf.message"
+"""What the agent loads of others' compiled modules."""
 
 
 def main() -> None:
@@ -136,6 +138,7 @@ def build(
     ]
     if (total := sum(layer.unpacked for layer in made)) > UNPACKED_LIMIT:
         raise ImageError(f"the layers have {total} bytes, more than {UNPACKED_LIMIT}")
+    start(made, work / "root")
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{bundle.name}.oci.tar"
     oci.write(path, NAME, images(version), made, machine=platform.machine(), when=when)
@@ -197,11 +200,25 @@ def compile_modules(site: Path, bundle: Path) -> None:
         "mode=py_compile.PycInvalidationMode.UNCHECKED_HASH;"
         "compileall.compile_dir(sys.argv[1],quiet=2,stripdir=sys.argv[1],"
         f"prependdir='/{AGENT}',invalidation_mode=mode);"
-        "sys.path.insert(0,sys.argv[1]);"
-        "import bcrypt, ssl, grpc.aio, lightkube.core.async_client;"
-        "import google.protobuf.descriptor_pool"
+        f"sys.path.insert(0,sys.argv[1]);{LOADED}"
     )
     run(str(bundle / "bin/nvct-python"), "-B", "-c", code, str(site))
+
+
+def start(made: list[Layer], root: Path) -> None:
+    """Start each program of the image once, in a root that its layers make.
+
+    Raises:
+        ImageError: one does not start: a library of the bundle, which is this machine's, does not
+            fit the base; or no root can be entered here.
+    """
+    root.mkdir()
+    for layer in made:
+        run("tar", "--no-same-owner", "-xzf", str(layer.file), "-C", str(root))
+    enter = [] if os.geteuid() == 0 else ["unshare", "--map-root-user"]
+    commands = [[*entrypoint, "--help"] for _, entrypoint, _ in PROGRAMS.values()]
+    for command in (*commands, [f"/{BUNDLE}/bin/nvct-python", "-c", LOADED]):
+        run(*enter, "chroot", str(root), *command)
 
 
 def of_base(base: Path) -> list[Entry]:

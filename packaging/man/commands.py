@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from nvct.cli.ending import INCUMBENT, STOPPED
 from nvct.cli.main import PROGRAMS, program
 from nvct.version import __version__
 
@@ -15,6 +16,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+EXIT = (
+    ".SH EXIT STATUS\n0 if everything was done, {usage} if the command line is wrong, {stopped} "
+    "if it was stopped, and 1 after another error, which is one line on standard error.\n"
+)
 SEE = ".SH SEE ALSO\n.BR nvct (1),\n.BR nvidia-ctk (1),\n.BR nvidia-container-runtime (8)\n"
 
 
@@ -58,6 +63,7 @@ def _page(words: list[str], command: click.Command, ctx: click.Context) -> str:
         parts.append(".SH OPTIONS\n" + "".join(_item(*record) for record in records))
     if isinstance(command, click.Group):
         parts.append(".SH COMMANDS\n" + "".join(_inner(command, ctx, title)))
+    parts.append(EXIT.format(usage=1 if words[0] == INCUMBENT else 2, stopped=STOPPED))
     return "".join(parts) + SEE
 
 

@@ -27,15 +27,15 @@ TARGET = Path(__file__).parents[1] / "helm/nvct/monitoring/dashboard.json"
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
 """Columns of Grafana's grid."""
-NODE = 'hostname=~"$node"'
+NODE = 'Hostname=~"$node"'
 GPU = f'{NODE},gpu=~"$gpu"'
 POD = f'{NODE},namespace=~"$namespace",pod!=""'
-BY_GPU = "max by (hostname, gpu, UUID)"
-BY_DEVICE = "max by (hostname, gpu, UUID, GPU_I_ID)"
-BY_POD = "max by (namespace, pod, hostname, UUID, GPU_I_ID)"
-ONE_GPU = "{{hostname}} {{gpu}}"
+BY_GPU = "max by (Hostname, gpu, UUID)"
+BY_DEVICE = "max by (Hostname, gpu, UUID, GPU_I_ID)"
+BY_POD = "max by (namespace, pod, Hostname, UUID, GPU_I_ID)"
+ONE_GPU = "{{Hostname}} {{gpu}}"
 ONE_POD = "{{namespace}}/{{pod}}"
-ONE_INSTANCE = "{{hostname}} {{gpu}}/{{GPU_I_ID}} {{GPU_I_PROFILE}}"
+ONE_INSTANCE = "{{Hostname}} {{gpu}}/{{GPU_I_ID}} {{GPU_I_PROFILE}}"
 
 
 def stat(title: str, query: str, unit: str = "none", **more: Any) -> Panel:  # noqa: ANN401
@@ -58,11 +58,11 @@ def table(title: str, query: str, **more: Any) -> Panel:  # noqa: ANN401
 
 ROWS: dict[str, list[Panel]] = {
     "Fleet": [
-        stat("GPUs", f"count(group by (hostname, UUID) (DCGM_FI_DEV_XID_ERRORS{{{NODE}}}))"),
-        stat("Nodes", f"count(group by (hostname) (DCGM_FI_DEV_XID_ERRORS{{{NODE}}}))"),
+        stat("GPUs", f"count(group by (Hostname, UUID) (DCGM_FI_DEV_XID_ERRORS{{{NODE}}}))"),
+        stat("Nodes", f"count(group by (Hostname) (DCGM_FI_DEV_XID_ERRORS{{{NODE}}}))"),
         stat(
             "Devices with a pod",
-            f"count(group by (hostname, UUID, GPU_I_ID) (nvct_gpu_pod_info{{{NODE}}}))"
+            f"count(group by (Hostname, UUID, GPU_I_ID) (nvct_gpu_pod_info{{{NODE}}}))"
             " or vector(0)",
         ),
         stat("Mean utilization", f"avg({BY_GPU} (DCGM_FI_DEV_GPU_UTIL{{{NODE}}}))", "percent"),
@@ -75,39 +75,39 @@ ROWS: dict[str, list[Panel]] = {
         stat("Total power", f"sum({BY_GPU} (DCGM_FI_DEV_POWER_USAGE{{{NODE}}}))", "watt"),
         graph(
             "GPUs by model",
-            "count by (modelName) (group by (hostname, UUID, modelName)"
+            "count by (modelName) (group by (Hostname, UUID, modelName)"
             f" (DCGM_FI_DEV_XID_ERRORS{{{NODE}}}))",
             "{{modelName}}",
         ),
         graph(
             "Devices by namespace",
-            "count by (namespace) (group by (namespace, hostname, UUID, GPU_I_ID)"
+            "count by (namespace) (group by (namespace, Hostname, UUID, GPU_I_ID)"
             f" (nvct_gpu_pod_info{{{POD}}}))",
             "{{namespace}}",
         ),
         table(
             "Alerts",
-            'max by (alertname, severity, hostname, gpu, UUID) (ALERTS{alertname=~"Nvct.*",'
+            'max by (alertname, severity, Hostname, gpu, UUID) (ALERTS{alertname=~"Nvct.*",'
             'alertstate="firing"})',
         ),
     ],
     "Nodes": [
         graph(
             "Utilization by node",
-            f"avg by (hostname) ({BY_GPU} (DCGM_FI_DEV_GPU_UTIL{{{NODE}}}))",
-            "{{hostname}}",
+            f"avg by (Hostname) ({BY_GPU} (DCGM_FI_DEV_GPU_UTIL{{{NODE}}}))",
+            "{{Hostname}}",
             "percent",
         ),
         graph(
             "Memory in use by node",
-            f"sum by (hostname) ({BY_DEVICE} (DCGM_FI_DEV_FB_USED{{{NODE}}}))",
-            "{{hostname}}",
+            f"sum by (Hostname) ({BY_DEVICE} (DCGM_FI_DEV_FB_USED{{{NODE}}}))",
+            "{{Hostname}}",
             "mbytes",
         ),
         graph(
             "Power by node",
-            f"sum by (hostname) ({BY_GPU} (DCGM_FI_DEV_POWER_USAGE{{{NODE}}}))",
-            "{{hostname}}",
+            f"sum by (Hostname) ({BY_GPU} (DCGM_FI_DEV_POWER_USAGE{{{NODE}}}))",
+            "{{Hostname}}",
             "watt",
         ),
     ],
@@ -115,7 +115,7 @@ ROWS: dict[str, list[Panel]] = {
         graph("Utilization", f"{BY_GPU} (DCGM_FI_DEV_GPU_UTIL{{{GPU}}})", ONE_GPU, "percent"),
         graph(
             "Memory in use",
-            f"sum by (hostname, gpu) ({BY_DEVICE} (DCGM_FI_DEV_FB_USED{{{GPU}}}))",
+            f"sum by (Hostname, gpu) ({BY_DEVICE} (DCGM_FI_DEV_FB_USED{{{GPU}}}))",
             ONE_GPU,
             "mbytes",
         ),
@@ -130,20 +130,19 @@ ROWS: dict[str, list[Panel]] = {
         graph("SM clock", f"{BY_GPU} (DCGM_FI_DEV_SM_CLOCK{{{GPU}}} * 1e6)", ONE_GPU, "hertz"),
         graph(
             "Tensor cores active (Hopper and later)",
-            f"avg by (hostname, gpu) ({BY_DEVICE} (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{GPU}}}))",
+            f"avg by (Hostname, gpu) ({BY_DEVICE} (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE{{{GPU}}}))",
             ONE_GPU,
             "percentunit",
         ),
         graph(
             "Memory interface active (Hopper and later)",
-            f"avg by (hostname, gpu) ({BY_DEVICE} (DCGM_FI_PROF_DRAM_ACTIVE{{{GPU}}}))",
+            f"avg by (Hostname, gpu) ({BY_DEVICE} (DCGM_FI_PROF_DRAM_ACTIVE{{{GPU}}}))",
             ONE_GPU,
             "percentunit",
         ),
         graph(
             "NVLink, sent and received",
-            f"{BY_GPU} (rate(DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{{GPU}}}[$__rate_interval]))"
-            " * 1024",
+            f"{BY_GPU} (DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL{{{GPU}}}) * 1024000",
             ONE_GPU,
             "Bps",
         ),
@@ -181,11 +180,11 @@ ROWS: dict[str, list[Panel]] = {
         ),
         table(
             "Why series have no pods",
-            f"max by (hostname, reason) (nvct_pod_mapping_up{{{NODE}}})",
+            f"max by (Hostname, reason) (nvct_pod_mapping_up{{{NODE}}})",
         ),
         table(
             "Devices of pods",
-            "max by (namespace, pod, container, hostname, gpu, GPU_I_ID)"
+            "max by (namespace, pod, container, Hostname, gpu, GPU_I_ID)"
             f" (nvct_gpu_pod_info{{{POD}}})",
             w=24,
         ),
@@ -205,7 +204,7 @@ ROWS: dict[str, list[Panel]] = {
         ),
         table(
             "XID errors since the exporter's start",
-            f"max by (hostname, UUID, GPU_I_ID, xid) (nvct_xid_errors_total{{{NODE}}})",
+            f"max by (Hostname, UUID, GPU_I_ID, xid) (nvct_xid_errors_total{{{NODE}}})",
         ),
         graph(
             "Remapped rows, uncorrectable",
@@ -224,14 +223,14 @@ ROWS: dict[str, list[Panel]] = {
         ),
         graph(
             "Samples without a GPU",
-            "max by (hostname, gpu) (increase(nvct_exporter_gpu_skipped_total"
+            "max by (Hostname, gpu) (increase(nvct_exporter_gpu_skipped_total"
             f"{{{GPU}}}[$__rate_interval]))",
             ONE_GPU,
         ),
         graph(
             "Age of samples",
-            f"max by (hostname) (nvct_exporter_sample_age_seconds{{{NODE}}})",
-            "{{hostname}}",
+            f"max by (Hostname) (nvct_exporter_sample_age_seconds{{{NODE}}})",
+            "{{Hostname}}",
             "s",
         ),
         graph(
@@ -248,20 +247,20 @@ ROWS: dict[str, list[Panel]] = {
     "MIG": [
         graph(
             "Instances by profile",
-            "count by (GPU_I_PROFILE) (group by (hostname, UUID, GPU_I_ID, GPU_I_PROFILE)"
+            "count by (GPU_I_PROFILE) (group by (Hostname, UUID, GPU_I_ID, GPU_I_PROFILE)"
             f' (DCGM_FI_DEV_XID_ERRORS{{{GPU},GPU_I_ID!=""}}))',
             "{{GPU_I_PROFILE}}",
         ),
         graph(
             "Memory in use by instance",
-            "max by (hostname, gpu, GPU_I_ID, GPU_I_PROFILE)"
+            "max by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE)"
             f' (DCGM_FI_DEV_FB_USED{{{GPU},GPU_I_ID!=""}})',
             ONE_INSTANCE,
             "mbytes",
         ),
         graph(
             "Graphics engine active by instance (Hopper and later)",
-            "max by (hostname, gpu, GPU_I_ID, GPU_I_PROFILE)"
+            "max by (Hostname, gpu, GPU_I_ID, GPU_I_PROFILE)"
             f' (DCGM_FI_PROF_GR_ENGINE_ACTIVE{{{GPU},GPU_I_ID!=""}})',
             ONE_INSTANCE,
             "percentunit",
@@ -269,8 +268,8 @@ ROWS: dict[str, list[Panel]] = {
     ],
 }
 VARIABLES = {
-    "node": ("Node", "label_values(DCGM_FI_DEV_XID_ERRORS, hostname)"),
-    "gpu": ("GPU", 'label_values(DCGM_FI_DEV_XID_ERRORS{hostname=~"$node"}, gpu)'),
+    "node": ("Node", "label_values(DCGM_FI_DEV_XID_ERRORS, Hostname)"),
+    "gpu": ("GPU", 'label_values(DCGM_FI_DEV_XID_ERRORS{Hostname=~"$node"}, gpu)'),
     "namespace": ("Namespace", "label_values(nvct_gpu_pod_info, namespace)"),
 }
 

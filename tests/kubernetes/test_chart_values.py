@@ -553,6 +553,15 @@ def test_only_labels_and_uids_of_pods_need_the_right_to_list_pods(
     assert (("nvct", "list", "pods") in audit.granted(objects)) is may
 
 
+@pytest.mark.parametrize(("value", "may"), [("true", True), ("false", False)])
+def test_only_labels_of_claims_need_the_right_to_list_slices(value: str, *, may: bool) -> None:
+    env = [{"name": "KUBERNETES_ENABLE_DRA", "value": value}]
+    granted = audit.granted(manifest({"dcgmExporter": {"env": env}}))
+
+    verbs = {verb for _, verb, resource in granted if resource == "resourceslices"}
+    assert verbs == ({"list"} if may else set())
+
+
 def test_the_page_has_the_rights_of_all_tasks() -> None:
     """A test of chart/test_rights.py compares them with the requests of the device plugin's agent."""
     granted = {

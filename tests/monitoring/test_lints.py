@@ -17,7 +17,7 @@ from nvct.agent.web import exposition
 from nvct.host.nvml.sample_model import VALUES, NvmlSamples, ProcessSample, XidCount
 from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import promtool
-from tests.unit.agent.exporter.test_series import NOW, gpu, text
+from tests.unit.agent.exporter.test_series import NOW, gpu, text, twice
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,14 +51,16 @@ def test_the_default_metrics_have_the_faults_of_the_incumbents_names() -> None:
     names = {counter.name for counter in default if counter.kind != "label"}
     full = gpu(values=dict.fromkeys(VALUES, 5.0), errors={})
 
-    assert lints(text(full)) == OTHERS | {(n, LABEL) for n in names - fields.UNAVAILABLE.keys()}
+    found = lints(text(full, history=twice(full)))
+
+    assert found == OTHERS | {(name, LABEL) for name in names - fields.UNAVAILABLE.keys()}
 
 
 def test_all_other_fields_have_no_other_faults_as_gauges() -> None:
     some = [Counter(name, "gauge", "Help.", name) for name in (*fields.FIELDS, *fields.COMPUTED)]
     full = gpu(values=dict.fromkeys(VALUES, 5.0), errors={})
 
-    found = lints(text(full, counters=tuple(some)))
+    found = lints(text(full, history=twice(full), counters=tuple(some)))
 
     faults = {fault for _, fault in found}
     assert faults == {LABEL, "metric name should not include type 'counter'"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nvct.doctor import agent_status
+from nvct.doctor.reasons import Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ class Condition:
     is_ready: bool
     reason: str
     message: str
+
+    @property
+    def is_planned(self) -> bool:
+        """Return whether it ends without anybody's help."""
+        return self.reason == Reason.DeviceWithheld.name
 
     @property
     def status(self) -> str:

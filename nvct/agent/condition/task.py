@@ -200,7 +200,7 @@ def event(node: str, current: Condition) -> Object:
     notice = {
         "reason": current.reason,
         "message": current.message,
-        "is_warning": not current.is_ready,
+        "is_warning": not current.is_ready and not current.is_planned,
     }
     return device_events.event(node, device_events.node_reference(node), notice)
 

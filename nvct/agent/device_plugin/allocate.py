@@ -61,7 +61,7 @@ def answer(
 
     Args:
         resource: of the devices.
-        ids: of its devices; all of them exist.
+        ids: of its devices; all of them exist. Without any, the answer is empty.
         settings: of the plugin.
         node: what else is in the answer.
         unique: a text that differs in each answer, for the name of an annotation.
@@ -70,6 +70,8 @@ def answer(
     by_index = settings.device_id_strategy == "index"
     names = list(dict.fromkeys(d.index if by_index else d.uuid for d in devices))
     response = api.ContainerAllocateResponse()
+    if not devices:
+        return response
     for feature, is_on in settings.features.items():
         if is_on:
             response.envs[f"NVIDIA_{feature.upper()}"] = "enabled"

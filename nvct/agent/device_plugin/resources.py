@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nvct.host.model import Gpu, MigDevice
 
 GPU = f"{PREFIX}gpu"
+MIXED = "set mig.strategy=mixed in the chart (MIG_STRATEGY=mixed without it)"
 SEPARATOR = "::"
 """Between a device's UUID and the number of a replica."""
 DEVICES_LIMIT = 32768
@@ -199,17 +200,17 @@ def _check_mig(inventory: Inventory, settings: Settings, *, has_gpus: bool, has_
             raise HostError(
                 "invalid MIG configuration: at least one device with migEnabled=true was not "
                 f"configured correctly: device {gpu.index} has no MIG devices configured",
-                hint="make some, or set MIG_STRATEGY=mixed",
+                hint=f"make some, or {MIXED}",
             )
     if len({mig.profile for gpu in inventory.gpus for mig in gpu.mig}) > 1:
         raise HostError(
             "invalid MIG configuration: more than one MIG device type present on node",
-            hint="set MIG_STRATEGY=mixed",
+            hint=MIXED,
         )
     if has_gpus and has_mig:
         raise HostError(
             "all devices on the node must be configured with the same migEnabled value",
-            hint="set MIG_STRATEGY=mixed",
+            hint=MIXED,
         )
 
 

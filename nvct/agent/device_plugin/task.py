@@ -131,6 +131,7 @@ class DevicePlugin:
                 "reason": registration.reason,
                 "devices": len(registration.endpoint.content.resource.devices),
                 "unhealthy": dict(registration.endpoint.content.unhealthy),
+                "withheld": self._withheld(registration.endpoint.content.resource),
                 "strategy": ",".join(self._strategy.strategies),
                 "strategy_reason": self._strategy.reason,
                 "mig_strategy": self._settings.mig_strategy,
@@ -260,6 +261,8 @@ class DevicePlugin:
         await self._mps.want(found.values() if self._settings.mps else (), self._discovery.nvml)
         waiting = self._mps.waiting().keys() - self.registrations.keys()
         scores = preferred.scores(inventory.links)
+        if found and self._has_nvml:
+            await self._health.begin(self._discovery.nvml)
         if not found and offers:
             self._log.info("No devices found. Waiting indefinitely.")
         self._served.offer(
@@ -375,6 +378,17 @@ class DevicePlugin:
         known = {id_: reason for id_, reason in reasons.items() if reason}
         of_mps, of_mig = self._mps.unhealthy(resource), self._mig_changes.unhealthy(resource)
         return {**of_mps, **of_mig, **known}
+
+    def _withheld(self, resource: Resource) -> list[str]:
+        """Return the ids of unhealthy devices that come back by themselves."""
+        health = self._health
+        changing = self._mig_changes.unhealthy(resource)
+        return [
+            device.id
+            for device in resource.devices.values()
+            if health.is_passing(device.gpu, device.instance)
+            or (device.id in changing and not health.problem(device.gpu, device.instance))
+        ]
 
     def _show_health(self) -> None:
         self._served.show_health(self._unhealthy)

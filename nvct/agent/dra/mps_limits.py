@@ -55,6 +55,9 @@ class Limits(NamedTuple):
         return limits
 
 
+NO_LIMITS = Limits(0, 0, {})
+
+
 def read(table: object) -> Limits:
     """Return the limits of an `mpsConfig`.
 

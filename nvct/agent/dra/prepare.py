@@ -15,6 +15,7 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from nvct.agent.dra import claims, sharing
+from nvct.agent.dra.devices import Version
 from nvct.agent.dra.journal import Prepared, gpus_of, ref_of
 from nvct.agent.dra.specs import cdi_devices
 from nvct.agent.kubelet.dra_service import PreparedDevice
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 TASK = "dra"
 UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
 """It becomes part of a file's name."""
+COMPLAINTS = 1000
+"""Claims whose last failure is kept, so that it is not logged again."""
 
 
 class Preparer:
@@ -83,6 +86,7 @@ class Preparer:
         self._specs = specs
         self._find = find
         self._log = log
+        self._complaints: dict[str, str] = {}
 
     async def prepare(self, ref: ClaimRef) -> Sequence[PreparedDevice]:
         """Make the devices of a claim ready, and return them.
@@ -97,13 +101,26 @@ class Preparer:
         except NvctError as error:
             self.failures += 1
             self._log.refused(TASK, f"{ref.namespace}/{ref.name}", error)
+            self._complain(ref, error)
             raise
+        self._complaints.pop(ref.uid, None)
         self.prepared += 1
         self.took_s += time.monotonic() - began
         return [
             PreparedDevice(e.requests, self._node, e.device, cdi_devices(claim, e))
             for e in claim.entries
         ]
+
+    def _complain(self, ref: ClaimRef, error: NvctError) -> None:
+        """Log why a claim cannot be prepared: once, as the kubelet asks again and again."""
+        if self._complaints.get(ref.uid) == error.message:
+            return
+        if len(self._complaints) >= COMPLAINTS:
+            self._complaints.clear()
+        self._complaints[ref.uid] = error.message
+        hint = f" ({error.hint})" if error.hint else ""
+        about = f"claim {ref.namespace}/{ref.name} cannot be prepared"
+        self._log.warning(f"{about}: {error.message}{hint}")
 
     async def unprepare(self, ref: ClaimRef) -> None:
         """Undo `prepare`.
@@ -192,7 +209,7 @@ class Preparer:
                     holders = await self._gone_holders(claim, known)
                     is_other = is_new and ref.uid in known
                     if not is_other and not holders:
-                        await self._record(claim, known, is_new=is_new)
+                        made = await self._record(claim, known, is_new=is_new)
                         break
                 if is_other:
                     await self._let_go(ref.uid)
@@ -200,41 +217,45 @@ class Preparer:
                     async with self._alone(uid):
                         await self._let_go(uid, if_gone=True)
             if claim.daemon is not None:
-                await self._start(claim, claim.daemon, is_new=is_new)
+                made = await self._start(claim, claim.daemon, is_new=is_new)
         if is_new:
-            names = ", ".join(f"{e.device} ({e.uuid})" for e in claim.entries)
+            names = ", ".join(f"{e.device} ({e.uuid})" for e in made.entries)
             self._log.info(f"claim {claim.namespace}/{claim.name} ({claim.uid}) has {names}")
             self._log.decided(TASK, "given", f"{claim.namespace}/{claim.name}", asked=names)
         return claim
 
-    async def _record(self, claim: Prepared, known: dict[str, Prepared], *, is_new: bool) -> None:
-        """Write the journal and the specification of a claim that waits for nothing."""
-        if not is_new and claim.daemon is None:
+    async def _record(
+        self, claim: Prepared, known: dict[str, Prepared], *, is_new: bool
+    ) -> Prepared:
+        """Write the journal, and of a claim that waits for nothing the specification."""
+        if is_new:
+            with self._reserved(claim):
+                await self._check_pods(claim)
+                return await self._take(claim, known)
+        if claim.daemon is None:
             self._specs.write(await self._made(claim))
-        if not is_new:
-            return
-        with self._reserved(claim):
-            await self._check_pods(claim)
-            await self._take(claim, known)
+        return claim
 
-    async def _take(self, claim: Prepared, known: dict[str, Prepared]) -> None:
+    async def _take(self, claim: Prepared, known: dict[str, Prepared]) -> Prepared:
         """Make the devices of a claim, and write its specification and the journal."""
         if claim.daemon or any(entry.place for entry in claim.entries):
             # What is made from here on has an owner, also if this process ends.
             known[claim.uid] = claim
             self._journal.save(known)
         if claim.daemon:
-            return
+            return claim
         try:
-            self._specs.write(await self._made(claim))
+            made = await self._made(claim)
+            self._specs.write(made)
         except NvctError:
             with contextlib.suppress(NvctError):  # the first error counts
                 await self._forget(claim.uid, known)
             raise
         known[claim.uid] = claim
         self._journal.save(known)
+        return made
 
-    async def _start(self, claim: Prepared, daemon: Daemon, *, is_new: bool) -> None:
+    async def _start(self, claim: Prepared, daemon: Daemon, *, is_new: bool) -> Prepared:
         """Start the MPS control daemon of a claim, and write its specification.
 
         Raises:
@@ -247,12 +268,14 @@ class Preparer:
             async with self._locked() as known:
                 if known.get(claim.uid) != claim:
                     raise HostError(f"claim {claim.name} was unprepared before it had its devices")
-                self._specs.write(await self._made(claim))
+                made = await self._made(claim)
+                self._specs.write(made)
         except NvctError:
             if is_new:
                 with contextlib.suppress(NvctError):  # the first error counts
                     await self._let_go(claim.uid)
             raise
+        return made
 
     def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
         """Keep the agent's own device plugin from giving the GPUs of a claim."""
@@ -311,8 +334,16 @@ class Preparer:
         ]
         return Prepared(
             namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries,
-            daemon=sharing.daemon(configs, ref.uid, used),
+            daemon=sharing.daemon(configs, ref.uid, used, self._compute()),
         )  # fmt: skip
+
+    def _compute(self) -> dict[str, str]:
+        """Return the CUDA compute capability of each GPU that tells it."""
+        return {
+            device.gpu: value.text
+            for device in self.devices.values()
+            if isinstance(value := device.attributes.get("cudaComputeCapability"), Version)
+        }
 
     async def _gone_holders(self, claim: Prepared, known: dict[str, Prepared]) -> list[str]:
         """Return the uids of claims that are gone and have a device of this one.

@@ -11,6 +11,7 @@ Contract: pure functions.
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 
@@ -18,7 +19,7 @@ from nvct.agent.kubernetes import quantity
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any, TypeAlias
 
     Object: TypeAlias = dict[str, Any]
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 LIMIT = 10 * 1024
 """Characters of a selector (resource.k8s.io)."""
+REPLACED = {"index": "uuid", "minor": "uuid"}
+"""Attributes of older drivers, which change from boot to boot; and what to select by."""
 NESTING = 16
 """Parentheses around a term that are taken away."""
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
@@ -56,6 +59,36 @@ def terms(expression: str) -> list[str]:
     text = _without_parentheses(" ".join(expression[:LIMIT].split()))
     parts = list(_split(text))
     return parts if len(parts) == 1 else [one for part in parts for one in terms(part)]
+
+
+def lacking(term: str, driver: str, devices: Sequence[Object]) -> tuple[str, str]:
+    """Return an attribute that a term names and no device has, and those that they have.
+
+    ("", "") if there is none, or no device.
+    """
+    for match in re.finditer(PLACE, term):
+        if match["part"] != "attributes":
+            continue
+        domain, name = _text(match["domain"]), match["name"] or _text(match["quoted"])
+        if name := unknown(f"{domain}/{name}", driver, devices):
+            if name in REPLACED:
+                return name, f"use {REPLACED[name]}"
+            known = sorted({each for device in devices for each in _attributes(device)})
+            similar = difflib.get_close_matches(name, known) or known
+            return name, f"they have {', '.join(similar)}"
+    return "", ""
+
+
+def unknown(attribute: str, driver: str, devices: Sequence[Object]) -> str:
+    """Return the name of an attribute (DOMAIN/NAME) if there are devices, and none has it."""
+    domain, _, name = attribute.rpartition("/")
+    names = {attribute, name} if domain in ("", driver) else {attribute}
+    return "" if not devices or any(names & _attributes(one).keys() for one in devices) else name
+
+
+def _attributes(device: Object) -> Object:
+    found: Object = body(device).get("attributes") or {}
+    return found
 
 
 def holds(expression: str, driver: str, device: Object) -> bool | None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nvct.agent.dra.devices import DRIVER
-from nvct.agent.dra.mps_limits import Limits, read
+from nvct.agent.dra.mps_limits import NO_LIMITS, Limits, read
 from nvct.agent.dra.tables import checked
-from nvct.agent.mps.daemons import CLAIMS, Daemon, check
+from nvct.agent.mps.daemons import CLAIMS, Daemon, check, has_limits
 from nvct.errors import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from nvct.agent.dra.journal import Entry
     from nvct.agent.kubernetes.cluster import Object
@@ -78,13 +78,19 @@ def configs(claim: Object, requests: Collection[str]) -> list[Config]:
     return found
 
 
-def daemon(found: Sequence[Config], uid: str, used: Iterable[tuple[str, Entry]]) -> Daemon | None:
+def daemon(
+    found: Sequence[Config],
+    uid: str,
+    used: Iterable[tuple[str, Entry]],
+    compute: Mapping[str, str] | None = None,
+) -> Daemon | None:
     """Return the MPS control daemon that a claim asks for, None if it asks for none.
 
     Args:
         found: the claim's configurations.
         uid: of the claim.
         used: its requests and their devices, without those of admin access.
+        compute: the CUDA compute capability of GPUs by UUID, as an attribute has it.
 
     Raises:
         RequestError: MPS cannot serve the devices, or not with these limits.
@@ -108,6 +114,8 @@ def daemon(found: Sequence[Config], uid: str, used: Iterable[tuple[str, Entry]])
             hint="ask for these devices by several claims",
         )
     uuids = tuple(sorted({entry.uuid for _, entry in shared}))
+    if limits != NO_LIMITS:
+        _check_limits({entry.gpu for _, entry in shared}, compute or {})
     if len(uuids) > 1 and any(uuid.startswith(MIG) for uuid in uuids):
         raise RequestError(
             "an MPS control daemon serves one MIG device, or whole GPUs",
@@ -122,6 +130,23 @@ def daemon(found: Sequence[Config], uid: str, used: Iterable[tuple[str, Entry]])
     except ValueError as error:
         raise RequestError(f"MPS cannot serve claim {uid} with {', '.join(uuids)}") from error
     return made
+
+
+def _check_limits(gpus: Iterable[str], compute: Mapping[str, str]) -> None:
+    """Refuse limits of a GPU that has none.
+
+    Raises:
+        RequestError: there is such a GPU.
+    """
+    for uuid in sorted(gpus):
+        major, _, rest = compute.get(uuid, "0.0").partition(".")
+        minor = rest.partition(".")[0]
+        if not has_limits((int(major), int(minor))):
+            raise RequestError(
+                f"{uuid} has no limits of MPS clients: its compute capability {major}.{minor} is "
+                "before Volta's",
+                hint="leave the limits out, or select cudaComputeCapability 7.0.0 or later",
+            )
 
 
 def _config_of(found: Sequence[Config], request: str, entry: Entry) -> Config | None:
@@ -158,7 +183,7 @@ def _config(parameters: object) -> Config:
     if parameters.get("sharing") is None:
         return Config(kind)
     sharing = checked(parameters["sharing"], KINDS[kind], "sharing")
-    strategy = sharing.get("strategy", TIME_SLICING)
+    strategy = sharing.get("strategy", "")
     of_strategies = {TIME_SLICING: "timeSlicingConfig", MPS: "mpsConfig"}
     if not isinstance(strategy, str) or strategy not in of_strategies:
         raise RequestError(

@@ -156,6 +156,11 @@ class DraDriver:
                 "reason": next(filter(None, (self._rejected, self._problem, *others)), ""),
                 "devices": len(offered.devices),
                 "unhealthy": {one.uuid or one.name: one.unhealthy for one in self._unhealthy()},
+                "withheld": [
+                    one.uuid or one.name
+                    for one in self._unhealthy()
+                    if self._health.is_passing(one.gpu, one.instance)
+                ],
                 "mode": self._mode.mode if self._mode else resources_mode.DRA,
                 "of_device_plugins": len(self._all.devices) - len(offered.devices),
                 "api": publisher.version if publisher else "",
@@ -261,6 +266,8 @@ class DraDriver:
             is_change = await self._read_machine()
         if is_change:
             await self._preparer.write_specs()
+        if self._all.devices:
+            await self._health.begin(self._discovery.nvml)
         self._offer()
 
     async def _read_machine(self) -> bool:

@@ -57,7 +57,7 @@ def read(path: str) -> tuple[tuple[Counter, ...], list[str]]:
         DocumentError: the file cannot be read, or a line is malformed; the message has its number.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise DocumentError(f"cannot read the counter file {path}: {why}") from error

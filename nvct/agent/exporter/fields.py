@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps the fields of DCGM, which are names of metrics, to values of NVML.
 
-Source: dcgm-exporter's counter files of 2026-05 and DCGM's list of fields; the second name of a
-field is that of its version 1 (etc/1.x-compatibility-metrics.csv).
+Source: dcgm-exporter's counter files of 2026-05; what a field means is what DCGM 4.6 computes for
+it (DcgmCacheManager.cpp), where that differs from its help text. The second name of a field is
+that of its version 1 (etc/1.x-compatibility-metrics.csv).
 """
 
 from __future__ import annotations
@@ -31,15 +32,38 @@ XID = "DCGM_FI_DEV_XID_ERRORS"
 XID_COUNT = "DCGM_EXP_XID_ERRORS_COUNT"
 CLOCK_EVENTS = "DCGM_EXP_CLOCK_EVENTS_COUNT"
 NVLINK_TOTAL = "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"
-COMPUTED = (XID, XID_COUNT, CLOCK_EVENTS)
+LINK_RATES = {
+    NVLINK_TOTAL: ("nvlink_tx", "nvlink_rx"),
+    "DCGM_FI_DEV_NVLINK_TX_BANDWIDTH_TOTAL": ("nvlink_tx",),
+    "DCGM_FI_DEV_NVLINK_RX_BANDWIDTH_TOTAL": ("nvlink_rx",),
+}
+"""Despite TOTAL, DCGM's are rates: 1000 KiB a second since the sample before, as whole numbers."""
+LINK_UNIT = 1000
+COMPUTED = (XID, XID_COUNT, CLOCK_EVENTS, *LINK_RATES)
 """Metrics that do not follow from one sample alone."""
 
 FIELDS: dict[str, Field] = {
     "DCGM_FI_DEV_SM_CLOCK": Field("sm_clock"),
     "DCGM_FI_DEV_MEM_CLOCK": Field("memory_clock"),
+    "DCGM_FI_DEV_VIDEO_CLOCK": Field("video_clock"),
+    "DCGM_FI_DEV_MAX_SM_CLOCK": Field("max_sm_clock"),
+    "DCGM_FI_DEV_MAX_MEM_CLOCK": Field("max_memory_clock"),
+    "DCGM_FI_DEV_MAX_VIDEO_CLOCK": Field("max_video_clock"),
+    "DCGM_FI_DEV_PSTATE": Field("performance_state"),
+    "DCGM_FI_DEV_FAN_SPEED": Field("fan_speed"),
+    "DCGM_FI_DEV_SLOWDOWN_TEMP": Field("slowdown_temperature"),
+    "DCGM_FI_DEV_SHUTDOWN_TEMP": Field("shutdown_temperature"),
+    "DCGM_FI_DEV_GPU_MAX_OP_TEMP": Field("max_temperature"),
+    "DCGM_FI_DEV_MEM_MAX_OP_TEMP": Field("max_memory_temperature"),
     "DCGM_FI_DEV_MEMORY_TEMP": Field("memory_temperature"),
     "DCGM_FI_DEV_GPU_TEMP": Field("temperature"),
     "DCGM_FI_DEV_POWER_USAGE": Field("power", 1000, is_float=True),
+    "DCGM_FI_DEV_POWER_USAGE_INSTANT": Field("power_instant", 1000, is_float=True),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT": Field("power_limit", 1000, is_float=True),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT_MIN": Field("power_limit_min", 1000, is_float=True),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT_MAX": Field("power_limit_max", 1000, is_float=True),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT_DEF": Field("power_limit_default", 1000, is_float=True),
+    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": Field("power_limit_enforced", 1000, is_float=True),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": Field("energy"),
     "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": Field("pcie_tx"),
     "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": Field("pcie_rx"),
@@ -60,6 +84,9 @@ FIELDS: dict[str, Field] = {
     "DCGM_FI_DEV_FB_FREE": Field("memory_free", MIB),
     "DCGM_FI_DEV_FB_USED": Field("memory_used", MIB),
     "DCGM_FI_DEV_FB_RESERVED": Field("memory_reserved", MIB),
+    "DCGM_FI_DEV_FB_USED_PERCENT": Field("memory_used_ratio", is_float=True),
+    "DCGM_FI_DEV_COUNT": Field("gpu_count"),
+    "DCGM_FI_CUDA_DRIVER_VERSION": Field("cuda_driver"),
     "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": Field("ecc_corrected"),
     "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": Field("ecc_uncorrected"),
     "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL": Field("ecc_corrected_total"),
@@ -71,7 +98,6 @@ FIELDS: dict[str, Field] = {
     "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL": Field("nvlink_crc_data"),
     "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL": Field("nvlink_replays"),
     "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL": Field("nvlink_recoveries"),
-    NVLINK_TOTAL: Field("nvlink_total"),
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": Field("remapped_uncorrected"),
     "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS": Field("remapped_corrected"),
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": Field("remap_failed"),
@@ -86,6 +112,8 @@ FIELDS: dict[str, Field] = {
     "DCGM_FI_PROF_PIPE_FP16_ACTIVE": Field("fp16_active", 100, is_float=True),
     "DCGM_FI_PROF_PCIE_TX_BYTES": Field("gpm_pcie_tx"),
     "DCGM_FI_PROF_PCIE_RX_BYTES": Field("gpm_pcie_rx"),
+    "DCGM_FI_PROF_NVLINK_TX_BYTES": Field("gpm_nvlink_tx"),
+    "DCGM_FI_PROF_NVLINK_RX_BYTES": Field("gpm_nvlink_rx"),
 }
 UNAVAILABLE = {
     "DCGM_FI_DEV_VGPU_LICENSE_STATUS": "nvct does not read values of vGPUs on their host",
@@ -96,7 +124,6 @@ UNAVAILABLE = {
     "DCGM_FI_DEV_ECC_INFOROM_VER": "nvct does not read it",
     "DCGM_FI_DEV_POWER_INFOROM_VER": "nvct does not read it",
     "DCGM_FI_DEV_INFOROM_IMAGE_VER": "nvct does not read it",
-    "DCGM_FI_DEV_BRAND": "nvct does not read it",
 }
 """Fields without series, and why."""
 FAMILIES = {
@@ -104,7 +131,7 @@ FAMILIES = {
     "DCGM_FI_DEV_CPU_": "nvct reads GPUs only",
     "DCGM_FI_DEV_VGPU_": "nvct does not read values of vGPUs on their host",
     "DCGM_FI_DEV_NVLINK_": "nvct reads the sum of all links only",
-    "DCGM_FI_PROF_NVLINK_": "nvct does not read it",
+    "DCGM_FI_PROF_NVLINK_": "nvct reads the sum of all links only",
     "DCGM_FI_PROF_": "it needs DCGM's profiling module",
     "DCGM_FI_": "nvct does not read it",
 }
@@ -113,8 +140,15 @@ UNKNOWN = "nvct knows no such field"
 LABELS = (
     "DCGM_FI_DRIVER_VERSION", "DCGM_FI_NVML_VERSION", "DCGM_FI_DEV_SERIAL",
     "DCGM_FI_DEV_VBIOS_VERSION", "DCGM_FI_DEV_NAME", "DCGM_FI_DEV_UUID",
-    "DCGM_FI_DEV_PCI_BUSID", "DCGM_FI_DEV_MINOR_NUMBER",
+    "DCGM_FI_DEV_PCI_BUSID", "DCGM_FI_DEV_MINOR_NUMBER", "DCGM_FI_DEV_BRAND",
 )  # fmt: skip
+BRANDS = (
+    "Unknown", "Quadro", "Tesla", "NVS", "Grid", "GeForce", "Titan",
+    "NVIDIA Virtual Applications", "NVIDIA Virtual PC", "NVIDIA Virtual Compute Server",
+    "NVIDIA RTX Virtual Workstation", "NVIDIA vGaming", "Quadro RTX", "NVIDIA RTX", "NVIDIA",
+    "GeForce RTX", "Titan RTX",
+)  # fmt: skip
+"""By NVML's number, as DCGM writes it."""
 VERSION_1 = {
     "dcgm_sm_clock": "DCGM_FI_DEV_SM_CLOCK",
     "dcgm_memory_clock": "DCGM_FI_DEV_MEM_CLOCK",
@@ -167,8 +201,10 @@ def reason(name: str, *, is_label: bool) -> str:
         return UNAVAILABLE[name]
     if name in LABELS:
         return "" if is_label else "it is a text: its type is label"
-    if name in FIELDS or name in COMPUTED:
-        return "it is a number, which nvct writes into no label" if is_label else ""
+    if name in FIELDS:
+        return ""
+    if name in COMPUTED:
+        return "it follows from several samples, which no label does" if is_label else ""
     for prefix, why in FAMILIES.items():
         if name.startswith(prefix):
             return why

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts over several samples: XIDs, and reasons that limit clocks."""
+"""Counts over several samples: XIDs, reasons that limit clocks, what NVLinks carried."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeAlias
 
-    from nvct.host.nvml.sample_model import NvmlSamples
+    from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 
     Instance: TypeAlias = tuple[str, int]
     """UUID of a GPU and id of a GPU instance, -1 for the whole GPU."""
@@ -22,6 +22,8 @@ CLOCK_EVENTS = {
     "display_clocks": 0x100,
 }  # fmt: skip
 """The names of dcgm-exporter for nvml.h's nvmlClocksEventReason*."""
+RATED = ("nvlink_tx", "nvlink_rx")
+"""Totals of which the rate is shown."""
 
 
 @dataclass
@@ -31,10 +33,13 @@ class History:
     Attributes:
         xids: how often each XID occurred, by instance and XID, and when last (seconds since 1970).
         skipped: how often a GPU did not answer, by index.
+        rates: of RATED a second, between the last two samples, by the GPU's UUID.
     """
 
     xids: dict[Instance, dict[int, tuple[int, float]]] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, dict[str, float]] = field(default_factory=dict)
+    _totals: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)
     _watch: float = 0.0
     _seen: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
     _recent_xids: deque[tuple[float, Instance, int, int]] = field(default_factory=deque)
@@ -55,11 +60,23 @@ class History:
                 self._seen[key] = xid.count
                 if new > 0:
                     self._add_xid((gpu.uuid, xid.gi), xid.xid, new, xid.at, now)
+            self._add_rates(gpu, now)
             bits = int(gpu.values.get("clock_event_reasons", 0))
             self._recent_clocks.append((now, gpu.uuid, bits))
         for recent in (self._recent_xids, self._recent_clocks):
             while recent and recent[0][0] < now - keep_s:
                 recent.popleft()
+
+    def _add_rates(self, gpu: GpuSample, now: float) -> None:
+        """Compute the rates since the sample before; a total that starts anew has none."""
+        totals = {name: gpu.values[name] for name in RATED if name in gpu.values}
+        then, before = self._totals.get(gpu.uuid, (now, {}))
+        self._totals[gpu.uuid] = (now, totals)
+        self.rates[gpu.uuid] = {
+            name: (total - before[name]) / (now - then)
+            for name, total in totals.items()
+            if now > then and total >= before.get(name, total + 1)
+        }
 
     def _add_xid(self, where: Instance, xid: int, new: int, at: float, now: float) -> None:
         counts = self.xids.setdefault(where, {})

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from nvct.agent.exporter.pod_metadata import PodMetadata
+    from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices
     from nvct.agent.exporter.settings import Settings
     from nvct.agent.exporter.task import Exporter
     from nvct.agent.kubernetes.cluster import Cluster
@@ -65,8 +65,18 @@ def make(
         return PodDevices(
             settings.socket, wanted=settings.kubernetes, names=settings.resources,
             old=settings.old_namespace, virtual=settings.virtual_gpus, claims=settings.claims,
-            metadata=metadata(settings), journal=journal,
+            metadata=metadata(settings), slices=slices(settings), journal=journal,
         )  # fmt: skip
+
+    def node() -> str:
+        return env.get("NODE_NAME") or os.uname().nodename
+
+    def slices(settings: Settings) -> SliceDevices | None:
+        if not settings.claims:
+            return None
+        from nvct.agent.exporter.pod_metadata import SliceDevices
+
+        return SliceDevices(lambda: _connect(env), node(), journal)
 
     def metadata(settings: Settings) -> PodMetadata | None:
         if not (settings.pod_labels or settings.pod_uid):
@@ -74,7 +84,7 @@ def make(
         from nvct.agent.exporter.pod_metadata import PodMetadata
 
         return PodMetadata(
-            lambda: _connect(env), env.get("NODE_NAME") or os.uname().nodename,
+            lambda: _connect(env), node(),
             with_labels=settings.pod_labels, with_uid=settings.pod_uid,
             allowed=settings.pod_label_patterns, journal=journal,
         )  # fmt: skip

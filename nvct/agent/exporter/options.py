@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import re
 
-from nvct.agent.exporter import counters
-from nvct.agent.exporter.settings import ID_TYPES, Settings
+from nvct.agent.exporter import counters, go_regexp
+from nvct.agent.exporter.settings import HOSTNAME_LABELS, ID_TYPES, Settings
 from nvct.agent.option_table import Option, Table
 from nvct.errors import UsageError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ENV = "DCGM_EXPORTER_"
 DEVICES = re.compile(r"([fgi])(?::(\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*))?")
+PATTERNS = "kubernetes-pod-label-allowlist-regex"
 SHORTEST_MS = 1000
 TEXTFILES = "/run/prometheus"
 """The folder that dcgm-exporter 1.4 wrote into, shared with node-exporter."""
@@ -46,7 +47,9 @@ OPTIONS = (
             "Use the names of labels of version 1", kind="switch"),
     _option("devices d", "DEVICES_STR",
             "f (both), g (GPUs) or i (MIG instances), with indices as g:0,2-3"),
-    _option("no-hostname n", "NO_HOSTNAME", "Do not write the label hostname", kind="switch"),
+    _option("no-hostname n", "NO_HOSTNAME", "Do not write the label Hostname", kind="switch"),
+    _option("hostname-label", "!NVCT_EXPORTER_HOSTNAME_LABEL",
+            "Hostname, as releases of dcgm-exporter; or hostname, as its main branch"),
     _option("kubernetes-gpu-id-type", "KUBERNETES_GPU_ID_TYPE",
             "uid or device-name; nvct understands both"),
     _option("kubernetes-enable-pod-uid", "KUBERNETES_ENABLE_POD_UID",
@@ -80,7 +83,7 @@ OPTIONS = (
     _option("configmap-data m", "CONFIGMAP_DATA", "Not supported: mount the file instead"),
     _option("kubernetes-enable-pod-labels", "KUBERNETES_ENABLE_POD_LABELS",
             "Add the labels of pods; needs the right to list pods", kind="switch"),
-    _option("kubernetes-pod-label-allowlist-regex", "KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
+    _option(PATTERNS, "KUBERNETES_POD_LABEL_ALLOWLIST_REGEX",
             "Only labels of pods in whose name one of these finds a match", kind="words"),
     _option("kubernetes-enable-dra", "!KUBERNETES_ENABLE_DRA",
             "Add labels of claims of dynamic resource allocation", kind="switch"),
@@ -120,6 +123,7 @@ def help_text() -> str:
             "address": defaults.address,
             "collect-interval": int(defaults.interval_s * 1000),
             "devices": defaults.devices,
+            "hostname-label": defaults.hostname_label,
             "pod-resources-kubelet-socket": defaults.socket,
             "driver-root-ctr-path": defaults.container_driver_root,
             "host-root": defaults.host_root,
@@ -138,7 +142,12 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
     given = {**TABLE.from_environment(env), **TABLE.from_command_line(words)}
     if given.get("kubernetes-gpu-id-type", ID_TYPES[0]) not in ID_TYPES:
         raise UsageError(f"--kubernetes-gpu-id-type must be one of {', '.join(ID_TYPES)}")
+    label = given.get("hostname-label", HOSTNAME_LABELS[0])
+    if label not in HOSTNAME_LABELS:
+        hint = f"it is one of {', '.join(HOSTNAME_LABELS)}"
+        raise UsageError(f"invalid --hostname-label option: {label!r}", hint=hint)
     devices, indices = _devices(given.get("devices", "f"))
+    patterns, warnings = _patterns(given.get(PATTERNS, ()))
     defaults = Settings()
     collectors = given.get("collectors", defaults.collectors)
     if collectors in counters.BUILT_IN and not os.path.exists(collectors):
@@ -152,13 +161,14 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         devices=devices,
         indices=indices,
         hostname="" if given.get("no-hostname") else env.get("NODE_NAME") or os.uname().nodename,
+        hostname_label=label,
         socket=given.get("pod-resources-kubelet-socket", defaults.socket),
         resources=given.get("nvidia-resource-names", ()),
         virtual_gpus=given.get("kubernetes-virtual-gpus", False),
         claims=given.get("kubernetes-enable-dra", False),
         pod_labels=given.get("kubernetes-enable-pod-labels", False),
         pod_uid=given.get("kubernetes-enable-pod-uid", False),
-        pod_label_patterns=_patterns(given.get("kubernetes-pod-label-allowlist-regex", ())),
+        pod_label_patterns=patterns,
         xid_window_ms=_milliseconds(given, "xid-count-window-size", defaults.xid_window_ms),
         clock_window_ms=_milliseconds(
             given, "clock-events-count-window-size", defaults.clock_window_ms
@@ -171,7 +181,8 @@ def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, lis
         host_root=given.get("host-root", defaults.host_root),
         textfile=given.get("textfile", TEXTFILE if os.path.isdir(TEXTFILES) else ""),
     )
-    return settings, [f"--{name} is not supported yet" for name in NOT_YET if given.get(name)]
+    warnings += [f"--{name} is not supported yet" for name in NOT_YET if given.get(name)]
+    return settings, warnings
 
 
 def _milliseconds(given: Mapping[str, Any], name: str, otherwise: int) -> int:
@@ -181,20 +192,24 @@ def _milliseconds(given: Mapping[str, Any], name: str, otherwise: int) -> int:
     return int(text)
 
 
-def _patterns(texts: tuple[str, ...]) -> tuple[str, ...]:
-    for text in texts:
+def _patterns(texts: tuple[str, ...]) -> tuple[tuple[str, ...], list[str]]:
+    """Return the expressions that Go reads, and a warning about each other one."""
+    fitting, warnings = [], []
+    for text in filter(None, texts):
         try:
-            re.compile(text)
+            go_regexp.compiled(text)
+            fitting.append(text)
         except re.error as error:
-            flag = "--kubernetes-pod-label-allowlist-regex"
-            raise UsageError(f"{flag} {text!r} is malformed: {error}") from error
-    return tuple(filter(None, texts))
+            warnings.append(f"--{PATTERNS} {text!r} is malformed and left out: {error}")
+    return tuple(fitting), warnings
 
 
 def _devices(text: str) -> tuple[str, frozenset[int]]:
     match = DEVICES.fullmatch(text)
     if not match:
         raise UsageError(f"--devices {text!r} is malformed", hint="as f, g, i or g:0,2-3")
+    if match[1] == "f" and match[2]:
+        raise UsageError(f"--devices {text!r}: f has no indices", hint="write g or i before them")
     indices: set[int] = set()
     for part in match[2].split(",") if match[2] else ():
         first, _, last = part.partition("-")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the API server for the labels and UIDs of this node's pods, as labels of metrics.
+"""Asks the API server what the kubelet does not tell of this node's pods, for labels of metrics.
 
-Off by default: it needs the right to list pods, and labels of pods multiply series. The pods of
-this node alone are listed; if that fails, series have none of these labels, and the log says why.
+Labels and UIDs of pods are off by default: they need the right to list pods, and labels of pods
+multiply series. The node's ResourceSlices are listed where a claim has a device that nothing else
+tells, as the MIG device of another driver. Only objects of this node are listed; if that fails,
+series have none of these labels, and the log says why.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 import re
 import time
 
+from nvct.agent.exporter import go_regexp
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from nvct.agent.kubernetes.cluster import Cluster
@@ -23,9 +26,9 @@ if TYPE_CHECKING:
 PERIOD_S = 30.0
 RESERVED = frozenset({
     "gpu", "UUID", "uuid", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID",
-    "hostname", "container", "namespace", "pod", "container_name", "pod_namespace", "pod_name",
-    "pod_uid", "vgpu", "err_code", "err_msg", "xid", "clock_event", "window_size_in_ms",
-    "hpc_job",
+    "Hostname", "hostname", "container", "namespace", "pod", "container_name", "pod_namespace",
+    "pod_name", "pod_uid", "vgpu", "err_code", "err_msg", "xid", "clock_event",
+    "window_size_in_ms", "hpc_job",
 })  # fmt: skip
 """Labels of metrics that no label of a pod replaces; those that begin so are not replaced too:"""
 RESERVED_STARTS = ("__", "dra_", "DCGM_")
@@ -33,7 +36,85 @@ MOST, MOST_BYTES = 64, 8192
 """Labels of a pod, and bytes of their names and values: each series of its GPUs repeats them."""
 
 
-class PodMetadata:
+class NodeObjects:
+    """What the API server told last, at most PERIOD_S ago."""
+
+    lacking = "labels of pods"
+
+    def __init__(self, connect: Callable[[], Cluster], node: str, journal: Log) -> None:
+        """Keep the arguments.
+
+        Args:
+            connect: returns the cluster.
+            node: name of this Node.
+            journal: the log.
+        """
+        self._connect, self._node, self._log = connect, node, journal
+        self._cluster: Cluster | None = None
+        self._at = -PERIOD_S
+        self._problem = ""
+
+    async def refresh(self) -> None:
+        """Ask the API server, if the last answer is old."""
+        if time.monotonic() - self._at < PERIOD_S:
+            return
+        self._at = time.monotonic()
+        try:
+            self._cluster = self._cluster or self._connect()
+            await self._ask(self._cluster, {"spec.nodeName": self._node})
+            problem = ""
+        except NvctError as error:
+            self._forget()
+            problem = f"metrics have no {self.lacking}: {error.message}"
+        if problem and problem != self._problem:
+            self._log.warning(problem)
+        self._problem = problem
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._cluster is not None:
+            await self._cluster.close()
+
+    async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
+        """Ask anew."""
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        """Drop the last answer."""
+        raise NotImplementedError
+
+
+class SliceDevices(NodeObjects):
+    """UUIDs of the devices in the ResourceSlices of one node."""
+
+    lacking = "pods of claimed devices"
+    uuids: Mapping[tuple[str, str], str] = {}
+    """By pool and name."""
+
+    async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
+        from nvct.agent.dra import selectors, slices
+        from nvct.agent.kubernetes.cluster import NOT_FOUND, ClusterError
+
+        async def listed(version: str, *older: str) -> Sequence[Mapping[str, Any]]:
+            try:
+                return (await cluster.list(slices.kind(version), fields=fields)).objects
+            except ClusterError as error:
+                if error.status != NOT_FOUND or not older:
+                    raise
+                return await listed(*older)
+
+        self.uuids = {
+            (entry["spec"]["pool"]["name"], device["name"]): uuid
+            for entry in await listed(*slices.VERSIONS)
+            for device in entry["spec"].get("devices") or ()
+            if (uuid := _attribute(selectors.body(device), "uuid"))
+        }
+
+    def _forget(self) -> None:
+        self.uuids = {}
+
+
+class PodMetadata(NodeObjects):
     """Labels and UIDs of the pods of one node."""
 
     def __init__(
@@ -53,46 +134,34 @@ class PodMetadata:
             node: name of this Node.
             with_labels: whether labels are wanted.
             with_uid: whether UIDs are wanted.
-            allowed: regular expressions that find a part of a label's name; empty for all labels.
+            allowed: Go's regular expressions, which find a part of a label's name; empty for all.
             journal: the log.
         """
-        self._connect, self._node, self._log = connect, node, journal
+        super().__init__(connect, node, journal)
         self._with_labels, self._with_uid = with_labels, with_uid
-        self._allowed = [re.compile(pattern) for pattern in allowed]
-        self._cluster: Cluster | None = None
+        self._allowed = [go_regexp.compiled(pattern) for pattern in allowed]
         self._pods: dict[tuple[str, str], dict[str, str]] = {}
-        self._at = -PERIOD_S
-        self._problem = ""
         self._cut: list[str] = []
+        self._told = ""
         if with_labels and not allowed:
             journal.warning(
                 "every label of a pod becomes a label of its metrics: "
                 "--kubernetes-pod-label-allowlist-regex limits them"
             )
 
-    async def refresh(self) -> None:
-        """Ask the API server, if the last answer is old."""
-        if time.monotonic() - self._at < PERIOD_S:
-            return
-        self._at = time.monotonic()
+    async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
         from nvct.agent.kubernetes.cluster import POD  # lightkube, 12 MB
 
-        try:
-            self._cluster = self._cluster or self._connect()
-            listing = await self._cluster.list(POD, fields={"spec.nodeName": self._node})
-            self._cut = []
-            self._pods = dict(map(self._of_pod, listing.objects))
-            problem = self._why_cut()
-        except NvctError as error:
-            self._pods, problem = {}, f"metrics have no labels of pods: {error.message}"
-        if problem and problem != self._problem:
-            self._log.warning(problem)
-        self._problem = problem
+        listing = await cluster.list(POD, fields=fields)
+        self._cut = []
+        self._pods = dict(map(self._of_pod, listing.objects))
+        why, before = self._why_cut(), self._told
+        self._told = why
+        if why and why != before:
+            self._log.warning(why)
 
-    async def close(self) -> None:
-        """End the connection."""
-        if self._cluster is not None:
-            await self._cluster.close()
+    def _forget(self) -> None:
+        self._pods = {}
 
     def of(self, namespace: str, pod: str) -> Mapping[str, str]:
         """Return the labels of a pod's metrics."""
@@ -127,6 +196,12 @@ class PodMetadata:
         if not self._with_labels or label_name(key).startswith(RESERVED_STARTS):
             return False
         return not self._allowed or any(pattern.search(key) for pattern in self._allowed)
+
+
+def _attribute(body: Mapping[str, Any], name: str) -> str:
+    """Return an attribute of a device that is a text, "" if it has none."""
+    value = (body.get("attributes") or {}).get(name) or {}
+    return str(value.get("string") or "")
 
 
 def label_name(key: str) -> str:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
-    from nvct.agent.exporter.pod_metadata import PodMetadata
+    from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices
     from nvct.agent.exporter.series import Pods
     from nvct.agent.kubelet.pod_resources import Holding, PodResources
     from nvct.agent.logs import Log
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
 """Of resources whose ids are devices: those that a plugin renames, as nvidia.com/gpu.shared."""
-REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d+)")
+REPLICA = re.compile(r"(.+?)(?:::|/vgpu)(\d*)")
 DRA_DRIVER = "gpu.nvidia.com"
 JOURNAL = f"plugins/{DRA_DRIVER}/nvct-claims.json"
 JOURNAL_LIMIT = 16 << 20
@@ -65,6 +65,7 @@ class PodDevices:
         virtual: bool,
         claims: bool = False,
         metadata: PodMetadata | None = None,
+        slices: SliceDevices | None = None,
         journal: Log,
     ) -> None:
         """Keep the arguments.
@@ -77,12 +78,14 @@ class PodDevices:
             virtual: whether each container that shares a device has series.
             claims: whether series have the labels of claims.
             metadata: labels and UIDs of pods; None if they are not wanted.
+            slices: devices of the node's slices; None if they are not asked for.
             journal: the log.
         """
         self._socket, self._wanted, self._log = socket, wanted, journal
         self._names = frozenset((GPU, *names))
         self._labels = OLD if old else NEW
         self._virtual, self._claims, self._metadata = virtual, claims, metadata
+        self._slices = slices
         self._kubelet: PodResources | None = None
         self._holdings: tuple[Holding, ...] = ()
         self._journal = os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
@@ -95,6 +98,7 @@ class PodDevices:
         self._holdings, self.problem = await self._ask()
         has_claims = any(holding.claim for holding in self._holdings)
         self._claimed = claimed(self._journal) if has_claims else {}
+        await self._add_slices()
         if self.problem and self.problem != before:
             self._log.info(f"metrics have no pods: {self.problem}")
         if self._metadata is not None and self._holdings:
@@ -104,8 +108,25 @@ class PodDevices:
         """End the connection."""
         if self._kubelet is not None:
             await self._kubelet.close()
-        if self._metadata is not None:
-            await self._metadata.close()
+        for asked in (self._metadata, self._slices):
+            if asked is not None:
+                await asked.close()
+
+    async def _add_slices(self) -> None:
+        """Add the claims' devices that nvct's driver did not prepare, by the node's slices."""
+        if self._slices is None:
+            return
+        others = {
+            (claim.namespace, claim.name, device): (claim.pool, device)
+            for holding in self._holdings
+            if (claim := holding.claim) and holding.resource == DRA_DRIVER
+            for device in holding.devices
+        }
+        others = {key: name for key, name in others.items() if key not in self._claimed}
+        if others:
+            await self._slices.refresh()
+        known = self._slices.uuids
+        self._claimed |= {key: known[name] for key, name in others.items() if name in known}
 
     def labels(self, samples: NvmlSamples) -> Pods:
         """Return the labels of the container that has a device, by UUID and id of the instance."""
@@ -176,7 +197,7 @@ def labels(
             key = known.get(replica[1] if replica else id_)
             if key:
                 holder = (holding.container, holding.namespace, holding.pod)
-                more = {"vgpu": replica[2]} if replica and virtual else {}
+                more = {"vgpu": replica[2]} if replica and replica[2] and virtual else {}
                 more |= _of_claim(holding, id_, samples) if claims else {}
                 found.setdefault(key, {})[holder] = more
     return {

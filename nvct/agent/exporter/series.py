@@ -7,12 +7,15 @@ Contract: pure functions.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter as Tally
 from dataclasses import dataclass
 
 from nvct.agent.exporter import fields
-from nvct.agent.exporter.fields import FIELDS
+from nvct.agent.exporter.fields import FIELDS, Field
+from nvct.agent.exporter.settings import node_labels
 from nvct.agent.web.exposition import Family, Sample
+from nvct.host.health import xid_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,18 +36,8 @@ PER_PROCESS = {"DCGM_FI_DEV_GPU_UTIL": ("sm", 1), "DCGM_FI_DEV_FB_USED": ("memor
 """Attribute of `usage.Usage` and its divisor, for the fields of which a process has its part."""
 BOARD = ("gpu_utilization", "memory_utilization", "encoder_utilization", "decoder_utilization")
 """Values of a GPU that say nothing about one of its instances."""
-XID_TEXTS = {
-    0: "No Error", 13: "Graphics Engine Exception", 31: "GPU memory page fault",
-    43: "GPU stopped processing", 45: "Preemptive cleanup, due to previous errors",
-    48: "Double Bit ECC Error", 61: "Internal micro-controller breakpoint/warning",
-    62: "Internal micro-controller halt", 63: "Row remapping or page retirement event",
-    64: "Row remapping or page retirement failure",
-    74: "NVLINK Error", 79: "GPU has fallen off the bus",
-    92: "High single-bit ECC error rate", 94: "Contained ECC error",
-    95: "Uncontained ECC error", 119: "GSP RPC timeout", 120: "GSP error",
-}  # fmt: skip
-"""For the label err_msg; source: docs.nvidia.com/deploy/xid-errors."""
 UNKNOWN_XID = "Unknown Error"
+"""The label err_msg of an XID that NVIDIA's exporter does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +54,27 @@ class Entity:
 
     def value(self, name: str) -> tuple[float | None, str]:
         """Return a value of `sample_model.VALUES`, or None and the reason."""
-        if name == "nvlink_total":
-            (sent, why), (received, _) = self.value("nvlink_tx"), self.value("nvlink_rx")
-            return (None, why) if sent is None or received is None else (sent + received, "")
+        if name == "memory_used_ratio":
+            return self._used_ratio()
         own = self.mig
         if own and (name in own.values or name in own.errors):
             return own.values.get(name), own.errors.get(name, "")
         if own and name in BOARD:
             return None, "NVML does not report it for MIG instances"
         return self.gpu.values.get(name), self.gpu.errors.get(name, "not reported")
+
+    def number(self, field: Field) -> tuple[float | None, str]:
+        """Return the value of a field in its unit, or None and the reason."""
+        value, why = self.value(field.value)
+        if value is not None:
+            value = value / field.divisor if field.is_float else int(value) // field.divisor
+        return value, why
+
+    def _used_ratio(self) -> tuple[float | None, str]:
+        """Return used memory's part of what the driver does not reserve, as DCGM computes it."""
+        (used, why), (total, _) = self.value("memory_used"), self.value("memory_total")
+        usable = (total or 0) - (self.value("memory_reserved")[0] or 0)
+        return (None, why or "not reported") if used is None or not usable else (used / usable, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ def _by_pod(
 
 def holders(samples: NvmlSamples, pods: Pods, hostname: str) -> Family:
     """Return the metric that tells which containers have a device, also a shared one."""
-    host = {"hostname": hostname} if hostname else {}
+    host = node_labels(hostname)
     indices = {gpu.uuid: str(gpu.index) for gpu in samples.gpus}
     rows = [
         {
@@ -196,7 +201,7 @@ def _labels(entity: Entity, settings: Settings) -> dict[str, str]:
     if entity.mig:
         labels.update({"GPU_I_PROFILE": entity.mig.profile, "GPU_I_ID": str(entity.mig.gi)})
     if settings.hostname:
-        labels["hostname"] = settings.hostname
+        labels[settings.hostname_label] = settings.hostname
     return labels
 
 
@@ -214,10 +219,28 @@ def _texts(samples: NvmlSamples, counters: Iterable[Counter]) -> dict[str, dict[
             "DCGM_FI_DEV_UUID": gpu.uuid,
             "DCGM_FI_DEV_PCI_BUSID": gpu.bus_id,
             "DCGM_FI_DEV_MINOR_NUMBER": str(gpu.minor) if gpu.minor >= 0 else "",
+            "DCGM_FI_DEV_BRAND": _brand(gpu.brand),
+            **dict(_numbers(Entity(gpu, None), wanted)),
         }
         found = {wanted[field]: text for field, text in values.items() if field in wanted and text}
         texts[gpu.uuid] = dict(sorted(found.items()))
     return texts
+
+
+def _numbers(entity: Entity, wanted: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield fields that are numbers, as DCGM writes them into labels."""
+    for name in wanted:
+        if field := FIELDS.get(name):
+            value, _ = entity.number(field)
+            if value is not None:
+                yield name, f"{value:f}" if field.is_float else str(value)
+
+
+def _brand(number: str) -> str:
+    """Return the text of NVML's number."""
+    if not number.isdigit():
+        return ""
+    return fields.BRANDS[int(number) if int(number) < len(fields.BRANDS) else 0]
 
 
 def _values(
@@ -227,7 +250,7 @@ def _values(
     (uuid, gi), history, settings = entity.key, view.history, view.settings
     if counter.field == fields.XID:
         xid = history.last_xid(uuid, gi)
-        yield xid, {"err_code": str(xid), "err_msg": XID_TEXTS.get(xid, UNKNOWN_XID)}
+        yield xid, {"err_code": str(xid), "err_msg": _xid_texts().get(xid, UNKNOWN_XID)}
     elif counter.field == fields.XID_COUNT:
         window = {"window_size_in_ms": str(settings.xid_window_ms)}
         counts = history.xids_since(view.now - settings.xid_window_ms / 1000, uuid, gi)
@@ -241,14 +264,27 @@ def _values(
         if not events:
             yield 0, window
     else:
-        field = FIELDS[counter.field]
-        value, why = entity.value(field.value)
+        if counter.field in fields.LINK_RATES:
+            value, why = _link_rate(entity, history, fields.LINK_RATES[counter.field])
+        else:
+            value, why = entity.number(FIELDS[counter.field])
         if value is None:
             unavailable[counter.name, why] += 1
-        elif field.is_float:
-            yield value / field.divisor, {}
         else:
-            yield int(value) // field.divisor, {}
+            yield value, {}
+
+
+def _link_rate(entity: Entity, history: History, names: Sequence[str]) -> tuple[float | None, str]:
+    rates = history.rates.get(entity.gpu.uuid, {})
+    if all(name in rates for name in names):
+        return int(sum(rates[name] for name in names) / fields.LINK_UNIT), ""
+    first = "two samples are needed, and this is the first"
+    return None, entity.gpu.errors.get(names[0], first)
+
+
+@functools.cache
+def _xid_texts() -> dict[int, str]:
+    return xid_table.texts()
 
 
 def _unavailable(reasons: Tally[tuple[str, str]]) -> Family:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 COUNTERS = "/etc/dcgm-exporter/default-counters.csv"
 ID_TYPES = ("uid", "device-name")
+HOSTNAME_LABELS = ("Hostname", "hostname")
+"""Of dcgm-exporter up to 4.8.2, and of its main branch since May 2026."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +22,8 @@ class Settings:
         kubernetes: whether series have the labels of pods; None: if the kubelet's socket exists.
         devices: f (instances of GPUs in MIG mode, and other GPUs), g (GPUs), i (instances).
         indices: of the GPUs that are shown; empty for all.
-        hostname: the label; "" for none.
+        hostname: of the node, the value of a label; "" for none.
+        hostname_label: its name, one of HOSTNAME_LABELS.
         socket: of the kubelet's service for pods' resources.
         resources: further names of resources whose ids are GPUs.
         claims: whether series have the labels of claims.
@@ -43,6 +46,7 @@ class Settings:
     devices: str = "f"
     indices: frozenset[int] = frozenset()
     hostname: str = ""
+    hostname_label: str = HOSTNAME_LABELS[0]
     socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     resources: tuple[str, ...] = ()
     virtual_gpus: bool = False
@@ -59,3 +63,8 @@ class Settings:
     job_folder: str = ""
     host_root: str = "/"
     textfile: str = ""
+
+
+def node_labels(hostname: str) -> dict[str, str]:
+    """Return the node's labels of nvct's own metrics: for one release they have both names."""
+    return dict.fromkeys(HOSTNAME_LABELS, hostname) if hostname else {}

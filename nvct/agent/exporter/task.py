@@ -16,6 +16,7 @@ from dataclasses import replace
 from nvct.agent.exporter import counters as counter_file
 from nvct.agent.exporter import jobs, series, usage
 from nvct.agent.exporter.history import History
+from nvct.agent.exporter.settings import node_labels
 from nvct.agent.health import shared
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.waiting import until_set
@@ -139,8 +140,8 @@ class Exporter:
         ]
 
     def metrics(self) -> Iterator[Family]:
-        """Return the exporter's own metrics, with the label hostname as all others have it."""
-        host = {"hostname": self._settings.hostname} if self._settings.hostname else {}
+        """Return the exporter's own metrics, with the name of the node."""
+        host = node_labels(self._settings.hostname)
         for family in self._own():
             samples = (
                 Sample(value=sample.value, labels={**host, **sample.labels})
@@ -153,8 +154,7 @@ class Exporter:
         return exposition.text([*self._device_families(), *self.metrics()])
 
     def _device_families(self) -> Iterator[Family]:
-        stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
-        if self._samples is not None and time.monotonic() - self._at <= stale_s:
+        if self._samples is not None and self._is_fresh():
             pods = self._pods.labels(self._samples)
             if self._jobs:
                 pods = jobs.added(pods, self._samples, self._jobs)
@@ -165,6 +165,11 @@ class Exporter:
             held = self._pods.holders(self._samples)
             yield series.holders(self._samples, held, self._settings.hostname)
             yield from usage.families(self._usages or (), self._settings.hostname)
+
+    def _is_fresh(self) -> bool:
+        """Return whether there is a sample that is shown."""
+        stale_s = STALE_INTERVALS * self._settings.interval_s + STALE_S
+        return self._samples is not None and time.monotonic() - self._at <= stale_s
 
     def _own(self) -> Iterator[Family]:
         if self._samples is not None:
@@ -318,7 +323,8 @@ class Exporter:
         if request.path == "/metrics":
             return http.Answer(200, self.text(), exposition.CONTENT_TYPE)
         if request.path == "/health":
-            return http.Answer(200, "OK")
+            has_metrics = "true" if self._is_fresh() else "false"
+            return http.Answer(200, "OK", headers=(("X-Registry-Available", has_metrics),))
         if request.path == "/":
             return http.Answer(200, INDEX, "text/html; charset=utf-8")
         return http.Answer(404, "there are GET /metrics and /health\n")

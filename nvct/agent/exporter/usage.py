@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nvct.agent.exporter.settings import node_labels
 from nvct.agent.web.exposition import Family, Sample
 
 TYPE_CHECKING = False
@@ -103,7 +104,7 @@ def _family(
 
 def _labels(usage: Usage, hostname: str) -> dict[str, str]:
     labels = {
-        "hostname": hostname,
+        **node_labels(hostname),
         "gpu": str(usage.gpu.index),
         "UUID": usage.gpu.uuid,
         "GPU_I_ID": "" if usage.gi < 0 else str(usage.gi),

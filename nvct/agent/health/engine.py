@@ -134,6 +134,11 @@ class HealthEngine:
             return notices.sentence(health)
         return faults.hanging(self._hanging[gpu]) if gpu in self._hanging else ""
 
+    def is_passing(self, gpu: str, instance: Instance | None = None) -> bool:
+        """Return whether pods cannot have a device, and will without anybody's help."""
+        is_asked = not self.nvml_problem and gpu not in self._hanging
+        return is_asked and self._board.of(gpu, instance).state == "probation"
+
     def describe(self) -> dict[str, Json]:
         """Return what /status shows: devices that are not healthy, and the last notices."""
         now = time.monotonic()
@@ -225,6 +230,21 @@ class HealthEngine:
                 await self._run()
         finally:
             self._users.remove(user)
+
+    async def begin(self, client: NvmlClient) -> None:
+        """Start the watch for XIDs if it has not: before devices are offered.
+
+        Raises:
+            SupervisorEndedError: as `run`.
+        """
+        if self._watch:
+            return
+        try:
+            await self._take(client, await self._ask(client, client.events()))
+        except SupervisorEndedError:
+            raise
+        except NvmlError as error:
+            self.set_nvml_problem("watch", error.message)
 
     async def _run(self) -> None:
         while True:

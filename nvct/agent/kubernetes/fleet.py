@@ -7,7 +7,16 @@ from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
 from nvct.agent.condition import condition
-from nvct.agent.kubernetes.cluster import EVENT, NODE, POD
+from nvct.agent.dra import selectors, slices
+from nvct.agent.dra.devices import DRIVER as DRA_DRIVER
+from nvct.agent.kubernetes.cluster import (
+    EVENT,
+    FORBIDDEN,
+    NODE,
+    NOT_FOUND,
+    POD,
+    ClusterError,
+)
 from nvct.agent.kubernetes.quantity import count
 
 TYPE_CHECKING = False
@@ -30,7 +39,8 @@ class GpuNode(NamedTuple):
     """A node with GPUs, or with a pod of the agent.
 
     Attributes:
-        gpus: allocatable devices by resource, including those that pods have.
+        gpus: allocatable devices by resource, and those of DRA by driver and type; including those
+            that pods have.
         driver: its version, "" if no label tells.
         product: of its GPUs, same.
         agent: of the agent's pod: Ready, NotReady, or "" if there is none.
@@ -61,11 +71,39 @@ async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
     # During an upgrade a node has two, of which the last one counts: a ready one.
     pods = {pod["spec"].get("nodeName", ""): pod for pod in sorted(agents, key=_is_ready)}
     reasons = warnings(await cluster.find_all(EVENT, namespace, {}))
+    claimable = claimable_devices(await _slices(cluster))
     found = [
-        gpu_node(node, pods.get(node["metadata"]["name"]), reasons)
+        gpu_node(node, pods.get(name), reasons, claimable.get(name, {}))
         for node in await cluster.find_all(NODE, "", {})
+        if (name := node["metadata"]["name"])
     ]
     return sorted(each for each in found if each.gpus or each.agent)
+
+
+async def _slices(cluster: Cluster) -> list[Object]:
+    """Return the ResourceSlices; none where the server has none, or the user may not list them."""
+    for version in slices.VERSIONS:
+        try:
+            return await cluster.find_all(slices.kind(version), "", {})
+        except ClusterError as error:
+            if error.status == FORBIDDEN:
+                break
+            if error.status != NOT_FOUND:
+                raise
+    return []
+
+
+def claimable_devices(found: list[Object]) -> dict[str, dict[str, int]]:
+    """Return the devices of slices by the name of the node: GPUs, and others by their type."""
+    counts: dict[str, dict[str, int]] = {}
+    for spec in (each["spec"] for each in found):
+        of_node = counts.setdefault(spec.get("nodeName") or "", {})
+        for device in spec.get("devices") or () if spec["driver"] == DRA_DRIVER else ():
+            attributes = selectors.body(device).get("attributes") or {}
+            kind = (attributes.get("type") or {}).get("string") or "gpu"
+            name = DRA_DRIVER if kind == "gpu" else f"{DRA_DRIVER}/{kind}"
+            of_node[name] = of_node.get(name, 0) + 1
+    return counts
 
 
 def _is_agent(pod: Object) -> bool:
@@ -93,18 +131,24 @@ def warnings(events: list[Object]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def gpu_node(node: Object, pod: Object | None, reasons: dict[str, str]) -> GpuNode:
+def gpu_node(
+    node: Object,
+    pod: Object | None,
+    reasons: dict[str, str],
+    claimable: dict[str, int] | None = None,
+) -> GpuNode:
     """Return a node as it is shown.
 
     Args:
         node: the Node.
         pod: of the agent on it, None if there is none.
         reasons: the latest warning by the name of a pod.
+        claimable: devices of its ResourceSlices.
     """
     labels = node["metadata"].get("labels") or {}
     allocatable = node.get("status", {}).get("allocatable") or {}
     counts = {key: count(n) for key, n in allocatable.items() if key.startswith(PREFIX)}
-    gpus = {key: number for key, number in counts.items() if number}
+    gpus = {key: number for key, number in {**counts, **(claimable or {})}.items() if number}
     driver, product = (labels.get(key, "") for key in DRIVER)
     agent, reason = "", NO_AGENT
     if pod is not None:

@@ -220,6 +220,7 @@ def _claim(seen: Seen, entry: Object) -> Object:
         "state": "allocated" if claims.is_allocated(found) else "pending",
         "devices": devices,
         "requests": requests,
+        "constraints": list(_constraints(seen, found)),
     }
 
 
@@ -260,7 +261,8 @@ def _request(seen: Seen, request: Object, *, with_counts: bool) -> Object:
         {"term": term, "fits": sum(selectors.holds(term, d["driver"], d["device"]) is True
                                    for d in of_driver),
          "unknown": sum(selectors.holds(term, d["driver"], d["device"]) is None
-                        for d in of_driver)}
+                        for d in of_driver),
+         **_lacking(term, of_driver)}
         for expression in expressions for term in selectors.terms(expression)
     ]  # fmt: skip
     explained["fitting"] = [
@@ -274,6 +276,25 @@ def _request(seen: Seen, request: Object, *, with_counts: bool) -> Object:
     ]
     explained["most free on a node"] = _most_on_a_node(free)
     return explained
+
+
+def _lacking(term: str, found: Sequence[Object]) -> Object:
+    """Return the attribute of a term that no device has, and what to select by."""
+    driver = found[0]["driver"] if found else ""
+    lacking, advice = selectors.lacking(term, driver, [one["device"] for one in found])
+    return {"lacking": lacking, "advice": advice} if lacking else {}
+
+
+def _constraints(seen: Seen, claim: Object) -> Iterator[str]:
+    """Yield the attributes of a claim's constraints that no device has."""
+    found = list(_devices(seen.slices))
+    driver = found[0]["driver"] if found else ""
+    for constraint in claim["spec"].get("devices", {}).get("constraints") or ():
+        for key in ("matchAttribute", "distinctAttribute"):
+            attribute = constraint.get(key) or ""
+            devices = [one["device"] for one in found]
+            if attribute and selectors.unknown(attribute, driver, devices):
+                yield attribute
 
 
 def _most_on_a_node(found: Sequence[Object]) -> int:

@@ -42,7 +42,7 @@ OPTIONS = (
     ),
     Option(
         flags=("sleep-interval",), env=("GFD_SLEEP_INTERVAL",), field="sleep_interval",
-        key=f"{GFD}.sleepInterval",
+        key=f"{GFD}.sleepInterval", kind="duration",
         help="The longest time until labels are written again, e.g. 90s, or infinite",
     ),
     Option(

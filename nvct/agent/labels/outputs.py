@@ -209,7 +209,7 @@ class NodeFeature:
             ) from error
 
     async def _owners(self) -> list[Object]:
-        """Return the owners of the object: this pod's DaemonSet, and the pod."""
+        """Return the owners of the object: this pod's DaemonSet, and the pod; none without one."""
         from nvct.agent.kubernetes.cluster import POD, ClusterError
 
         if not self._pod:
@@ -222,13 +222,16 @@ class NodeFeature:
         if pod is None:
             self._warn(f"the NodeFeature object has no owner: there is no pod {self._pod}")
             return []
-        controllers = [
+        sets = [
             owner
             for owner in pod["metadata"].get("ownerReferences", ())
-            if owner.get("controller")
+            if owner.get("kind") == "DaemonSet"
         ]
+        if not sets:  # with a pod, which comes and goes, the Node would lose its labels
+            self._warn(f"the NodeFeature object has no owner: {self._pod} is of no DaemonSet")
+            return []
         own = {"name": self._pod, "uid": pod["metadata"]["uid"]}
-        return [*controllers[:1], {"apiVersion": "v1", "kind": "Pod", **own}]
+        return [*sets[:1], {"apiVersion": "v1", "kind": "Pod", **own}]
 
 
 def text_of(labels: Labels) -> str:

@@ -276,7 +276,8 @@ class MigManager:
         if users and not settings.evicts_pods:
             raise HostError(
                 sentence(users),
-                hint="delete these pods, or set NVCT_MIG_EVICT_PODS; nothing was changed",
+                hint="delete these pods, or set migManager.evictPods=true in the chart "
+                "(NVCT_MIG_EVICT_PODS without it); nothing was changed",
             )
         goes = users or node_labels.can_pause(node) or settings.stops_clients
         if change.holders and not goes:

@@ -136,6 +136,11 @@ def wanted(
     return daemons
 
 
+def has_limits(compute: tuple[int, int]) -> bool:
+    """Return whether MPS can limit a client on a GPU of a compute capability, or may."""
+    return not VOLTA > compute > UNKNOWN
+
+
 def _daemon(resource: Resource, attributes: Mapping[str, GpuAttributes]) -> Daemon | None:
     shared = [device for device in resource.devices.values() if device.is_replica]
     if not shared:
@@ -144,8 +149,8 @@ def _daemon(resource: Resource, attributes: Mapping[str, GpuAttributes]) -> Daem
     limits, has_threads = {}, False
     for device in shared:
         known = attributes.get(device.uuid)
-        has_limits = known is None or not VOLTA > known.compute > UNKNOWN
-        allowed = CLIENTS if has_limits else CLIENTS_BEFORE_VOLTA
+        can_limit = known is None or has_limits(known.compute)
+        allowed = CLIENTS if can_limit else CLIENTS_BEFORE_VOLTA
         count = replicas[device.uuid]
         if count > allowed:
             raise HostError(
@@ -153,8 +158,8 @@ def _daemon(resource: Resource, attributes: Mapping[str, GpuAttributes]) -> Daem
                 f"{count} > {allowed}",
                 hint=f"lower the replicas of {resource.name} in sharing.mps",
             )
-        has_threads = has_threads or has_limits
-        if has_limits and known is not None and known.memory_mib:
+        has_threads = has_threads or can_limit
+        if can_limit and known is not None and known.memory_mib:
             limits[device.index] = known.memory_mib // count
     return Daemon(
         resource=resource.name,

@@ -70,11 +70,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer: its status, text and media type."""
+    """An answer: its status, text, media type, and more headers."""
 
     status: int
     body: str
     kind: str = TEXT
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 END = b"\r\n\r\n"
@@ -204,7 +205,7 @@ class Server:
 def encoded(answer: Answer, headers: Mapping[str, str] | None = None) -> bytes:
     """Return an answer as it is sent, with headers besides or instead of the usual ones."""
     body = answer.body.encode()
-    fields = {**HEADERS, **(headers or {}), "Content-Type": answer.kind}
+    fields = {**HEADERS, **dict(answer.headers), **(headers or {}), "Content-Type": answer.kind}
     if answer.status == 401:
         fields["WWW-Authenticate"] = "Basic"
     fields["Content-Length"] = str(len(body))

@@ -251,15 +251,14 @@ def _findings(notes: list[str], error: NvctError | None, config: Config) -> list
 def _lacking(config: Config) -> list[str]:
     """Return the effects of missing driver files; NVML, which may hang, is not asked."""
     from nvct.compile import live_host
-    from nvct.doctor import parts
     from nvct.host.discovery_options import DiscoveryOptions
+    from nvct.host.model import warning_kind
 
     try:
         inventory = live_host.discover(config, DiscoveryOptions(nvml=None))
     except NvctError:
         return []
-    found = map(parts.of_warning, inventory.warnings)
-    return [one.evidence for one in found if one.reason is Reason.DriverIncomplete]
+    return [text for text in inventory.warnings if warning_kind(text) == "driver"]
 
 
 def _lack(config: Config) -> Reason:

@@ -102,7 +102,7 @@ def _warn_of_other_drivers(search: GpuSearch) -> None:
 
 def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
     if nvml is None:
-        findings.warn(f"NVML is needed and not available: {cost}")
+        findings.warn(f"NVML is needed and not available: {cost}", "unasked")
         return None
     try:
         report = nvml.report()
@@ -110,7 +110,7 @@ def _ask(nvml: Nvml | None, findings: Findings, cost: str) -> NvmlReport | None:
         findings.warn(f"{error.message}: {cost}")
         return None
     for warning in report.warnings:
-        findings.warn(warning)
+        findings.warn(warning, "gpu")
     return report
 
 
@@ -132,7 +132,7 @@ def _combine(
         # A GPU that fell off the bus (Xid 79) is still in procfs; NVML refuses it. It also leaves
         # out one whose node is missing, which is no fault of the GPU.
         if _has_node(tables.search, gpu.minor, index):
-            findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out")
+            findings.warn(f"GPU {index} at {gpu.bus_id} is not among NVML's: left out", "gpu")
         return None
     minor = gpu.minor if gpu.minor is not None else reported.minor if reported else None
     uuid = gpu.uuid or (reported.uuid if reported else "")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     NodeStat: TypeAlias = tuple[int, int, int, int, int]
     StatNode: TypeAlias = Callable[[str], NodeStat | None]
 
-NO_NODE = "is no device node"
 """In the warnings about nodes that are missing."""
 CONTROL_NODES: tuple[tuple[str, str, Capability], ...] = (
     ("nvidiactl", "every use of the driver opens it", ""),
@@ -126,7 +125,7 @@ def control_nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> tupl
         if node is not None:
             nodes.append(node)
         elif capability != "display":
-            findings.warn(f"{roots.dev}/{name} {NO_NODE}: {_cost(name)}")
+            findings.warn(f"{roots.dev}/{name} is no device node: {_cost(name)}", "node")
     return tuple(sorted(nodes, key=lambda node: node.path))
 
 
@@ -136,7 +135,9 @@ def gpu_node(
     """Return a GPU's node /dev/nvidia<minor>, None with a warning if it is missing."""
     node = make_node(roots, stat_node, f"nvidia{minor}", f"GPU {index}")
     if node is None:
-        findings.warn(f"{roots.dev}/nvidia{minor} {NO_NODE}: GPU {index} is left out")
+        findings.warn(
+            f"{roots.dev}/nvidia{minor} is no device node: GPU {index} is left out", "node"
+        )
     return node
 
 

@@ -17,7 +17,7 @@ from nvct.host.health.faults import Fault
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from typing import TypeAlias
 
     XidAction: TypeAlias = Literal["ignore", "application", "reset", "reboot", "replace"]
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FILE = os.path.join(os.path.dirname(__file__), "xids.csv")
 COLUMNS = ["xid", "action", "name", "source", "date"]
+OF_NVIDIA = "err_msg"
+"""The column after these: NVIDIA's text, which a line may have without an action."""
 ACTIONS = ("ignore", "application", "reset", "reboot", "replace")
 DIGITS = 6
 """XIDs are below 1000; a longer number is none."""
@@ -118,25 +120,41 @@ def read(path: str | os.PathLike[str] = FILE) -> dict[int, Row]:
     Raises:
         DocumentError: the file cannot be read, or a line is malformed; the message has its number.
     """
+    rows: dict[int, Row] = {}
+    for where, words in _lines(path):
+        if len(words) == len(COLUMNS) + 1:
+            words.pop()
+            if not words[1]:
+                continue
+        row = _row(words, where)
+        if row.xid in rows:
+            raise DocumentError(f"{where}: XID {row.xid} has a line already")
+        rows[row.xid] = row
+    return rows
+
+
+def texts() -> dict[int, str]:
+    """Return NVIDIA's text of each XID that has one."""
+    return {int(words[0]): words[-1] for _, words in _lines(FILE) if words[-1]}
+
+
+def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the place and the words of each line that has an XID."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8-sig") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise DocumentError(f"cannot read the XID table {path}: {why}") from error
-    rows: dict[int, Row] = {}
+    header = [*COLUMNS, OF_NVIDIA]
     for number, line in enumerate(text.splitlines(), 1):
+        where = f"line {number} of {path}"
         try:
             words = [word.strip() for word in next(csv.reader([line]), [])]
         except csv.Error as error:
-            raise DocumentError(f"line {number} of {path}: {error}") from error
-        if not any(words) or words[0].startswith("#") or words == COLUMNS[: len(words)]:
-            continue
-        row = _row(words, f"line {number} of {path}")
-        if row.xid in rows:
-            raise DocumentError(f"line {number} of {path}: XID {row.xid} has a line already")
-        rows[row.xid] = row
-    return rows
+            raise DocumentError(f"{where}: {error}") from error
+        if any(words) and not words[0].startswith("#") and words != header[: len(words)]:
+            yield where, words
 
 
 def checks(env: Mapping[str, str]) -> Checks:

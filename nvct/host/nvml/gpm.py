@@ -37,10 +37,12 @@ METRICS = {
     "fp16_active": 13,
     "gpm_pcie_tx": 20,
     "gpm_pcie_rx": 21,
+    "gpm_nvlink_rx": 60,
+    "gpm_nvlink_tx": 61,
 }
 """By name, nvmlGpmMetricId_t."""
 MIB = 2**20
-UNITS = {"gpm_pcie_tx": MIB, "gpm_pcie_rx": MIB}
+UNITS = {name: MIB for name in METRICS if name.startswith("gpm_")}
 WHOLE_GPU = -1
 NAMES = tuple(METRICS)
 _previous: dict[tuple[str, int], Any] = {}

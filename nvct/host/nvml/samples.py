@@ -31,7 +31,15 @@ if TYPE_CHECKING:
 LIMIT_S = 2.0
 """A GPU is left out that has not answered this long after another one has."""
 ALL_LINKS = 0xFFFFFFFF
-SM_CLOCK, MEMORY_CLOCK = 1, 2
+CLOCKS = {"sm_clock": 1, "memory_clock": 2, "video_clock": 3}
+"""By name, nvmlClockType_t."""
+THRESHOLDS = {
+    "shutdown_temperature": 0,
+    "slowdown_temperature": 1,
+    "max_memory_temperature": 2,
+    "max_temperature": 3,
+}
+"""By name, nvmlTemperatureThresholds_t."""
 PCIE_TX, PCIE_RX = 0, 1
 FIELDS = {
     "ecc_corrected": "ECC_SBE_VOL_TOTAL",
@@ -59,6 +67,7 @@ FIELDS = {
     "violation_board_limit": "PERF_POLICY_BOARD_LIMIT",
     "violation_low_utilization": "PERF_POLICY_LOW_UTILIZATION",
     "violation_reliability": "PERF_POLICY_RELIABILITY",
+    "power_instant": "POWER_INSTANT",
     "recovery_action": "GET_GPU_RECOVERY_ACTION",
 }
 """Values that one call of nvmlDeviceGetFieldValues gives: by name, its NVML_FI_DEV_*."""
@@ -98,6 +107,10 @@ class Reading:
         else:
             self.refuse((name,), f"NVML says {value}")
 
+    def number(self, name: str, function: str, *arguments: object) -> None:
+        """Add the value that a function of NVML returns."""
+        self.read((name,), lambda: (getattr(self.nvml, function)(*arguments),))
+
     def refuse(self, names: tuple[str, ...], why: str) -> None:
         """Add an error for each name."""
         self.errors.update(dict.fromkeys(names, why))
@@ -133,14 +146,15 @@ def _gpu(nvml: Calls, index: int) -> GpuSample:
     uuid = string(nvml.nvmlDeviceGetUUID(handle))
     reading = Reading(nvml)
     _read_board(reading, handle)
+    _read_limits(reading, handle)
     read_fields(reading, handle, FIELDS)
     _read_memory(reading, handle)
     has_gpm = gpm.read(reading, uuid, handle)
     if has_gpm:
         reading.refuse(("pcie_tx", "pcie_rx"), "GPM reports them")
     else:  # each call takes 20 ms
-        reading.read(("pcie_tx",), lambda: (nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_TX),))
-        reading.read(("pcie_rx",), lambda: (nvml.nvmlDeviceGetPcieThroughput(handle, PCIE_RX),))
+        reading.number("pcie_tx", "nvmlDeviceGetPcieThroughput", handle, PCIE_TX)
+        reading.number("pcie_rx", "nvmlDeviceGetPcieThroughput", handle, PCIE_RX)
     minor = optional(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle))
     return GpuSample(
         index=index,
@@ -160,20 +174,41 @@ def _gpu(nvml: Calls, index: int) -> GpuSample:
 
 
 def _read_board(reading: Reading, handle: Handle) -> None:
-    nvml, read = reading.nvml, reading.read
-    read(("sm_clock",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, SM_CLOCK),))
-    read(("memory_clock",), lambda: (nvml.nvmlDeviceGetClockInfo(handle, MEMORY_CLOCK),))
-    read(("temperature",), lambda: (nvml.nvmlDeviceGetTemperature(handle, 0),))
-    read(("power",), lambda: (nvml.nvmlDeviceGetPowerUsage(handle),))
-    read(("energy",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),))
-    read(("gpu_utilization", "memory_utilization"), lambda: _rates(nvml, handle))
-    read(("encoder_utilization",), lambda: nvml.nvmlDeviceGetEncoderUtilization(handle)[:1])
-    read(("decoder_utilization",), lambda: nvml.nvmlDeviceGetDecoderUtilization(handle)[:1])
-    # The name of this function up to driver 525.
-    read(
-        ("clock_event_reasons",),
-        lambda: (nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),),
+    nvml, number = reading.nvml, reading.number
+    for name, kind in CLOCKS.items():
+        number(name, "nvmlDeviceGetClockInfo", handle, kind)
+    number("temperature", "nvmlDeviceGetTemperature", handle, 0)
+    number("power", "nvmlDeviceGetPowerUsage", handle)
+    number("performance_state", "nvmlDeviceGetPerformanceState", handle)
+    number("fan_speed", "nvmlDeviceGetFanSpeed", handle)
+    number("energy", "nvmlDeviceGetTotalEnergyConsumption", handle)
+    reading.read(("gpu_utilization", "memory_utilization"), lambda: _rates(nvml, handle))
+    reading.read(
+        ("encoder_utilization",), lambda: nvml.nvmlDeviceGetEncoderUtilization(handle)[:1]
     )
+    reading.read(
+        ("decoder_utilization",), lambda: nvml.nvmlDeviceGetDecoderUtilization(handle)[:1]
+    )
+    # The name of this function up to driver 525.
+    number("clock_event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+
+
+def _read_limits(reading: Reading, handle: Handle) -> None:
+    """Add values that hardly ever change."""
+    nvml, number = reading.nvml, reading.number
+    for name, kind in CLOCKS.items():
+        number(f"max_{name}", "nvmlDeviceGetMaxClockInfo", handle, kind)
+    for name, kind in THRESHOLDS.items():
+        number(name, "nvmlDeviceGetTemperatureThreshold", handle, kind)
+    number("power_limit", "nvmlDeviceGetPowerManagementLimit", handle)
+    number("power_limit_default", "nvmlDeviceGetPowerManagementDefaultLimit", handle)
+    number("power_limit_enforced", "nvmlDeviceGetEnforcedPowerLimit", handle)
+    reading.read(
+        ("power_limit_min", "power_limit_max"),
+        lambda: nvml.nvmlDeviceGetPowerManagementLimitConstraints(handle),
+    )
+    number("gpu_count", "nvmlDeviceGetCount")
+    number("cuda_driver", "nvmlSystemGetCudaDriverVersion")
 
 
 def _rates(nvml: Calls, handle: Handle) -> tuple[int, int]:

@@ -88,7 +88,7 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
             node
         )
         metrics = _served(node, "gpu-metrics", "metrics")
-        assert len(re.findall(rf'(?m)^DCGM_FI_DEV_GPU_TEMP.*hostname="{NODE}"', metrics)) == GPUS
+        assert len(re.findall(rf'(?m)^DCGM_FI_DEV_GPU_TEMP.*Hostname="{NODE}"', metrics)) == GPUS
         assert "nvct_agent_nvml_up 1" in _served(node, "agent", "metrics")
         assert _served(node, "agent", "readyz") == "ok\n"
         memory = _memory_mib(node)

@@ -396,6 +396,7 @@ def test_a_wrong_address_or_level_ends_the_program_with_one_sentence() -> None:
     for variable, value, sentence in (
         ("NVCT_AGENT_LISTEN", "here", "address 'here' has no port"),
         ("NVCT_LOG_FORMAT", "xml", "NVCT_LOG_FORMAT='xml'"),
+        ("DCGM_EXPORTER_LOG_FORMAT", "xml", "DCGM_EXPORTER_LOG_FORMAT='xml'"),
     ):
         done = subprocess.run(
             [sys.executable, "-I", "-m", "nvct.agent"], env={variable: value}, text=True,

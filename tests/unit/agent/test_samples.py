@@ -12,6 +12,7 @@ import pynvml
 import pytest
 
 from nvct.agent.nvml.client import NvmlClient
+from nvct.host.nvml.calls import Calls
 from nvct.host.nvml.sample_model import VALUES
 from nvct.host.nvml.samples import Reading
 from nvct.sim import node_changes, tree
@@ -75,7 +76,7 @@ def test_each_value_is_there_or_has_a_reason(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_value_that_is_no_number_is_refused(value: float) -> None:
     """Performance metrics of samples a few milliseconds apart are NaN on a real H200."""
-    reading = Reading(pynvml)
+    reading = Reading(Calls(pynvml))
 
     reading.read(("sm_active", "dram_active"), lambda: (value, 1.0))
 

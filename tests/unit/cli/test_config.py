@@ -173,3 +173,16 @@ def test_setting_a_key_without_effect_gives_a_warning(tmp_path: Path) -> None:
     (warning,) = result.stderr.splitlines()
     assert warning.startswith("warning: nvidia-container-cli.debug has no effect: ")
     assert _run("-c", str(file), "--set", "disable-require").stderr == ""
+
+
+def test_a_byte_order_mark_is_read_over_and_not_written(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(b"\xef\xbb\xbf# mine\ndisable-require = true\n")
+
+    assert "disable-require = true" in _run("-c", str(file)).stdout
+    shown = _run("-c", str(file), "show", "--origin")
+    assert shown.exit_code == 0, shown.exception
+    changed = _run("-c", str(file), "--in-place", "--set", "swarm-resource=A")
+
+    assert changed.exit_code == 0, changed.exception
+    assert file.read_bytes().startswith(b"# mine\ndisable-require = true\n")

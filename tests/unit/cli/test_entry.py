@@ -155,3 +155,57 @@ def test_a_reader_that_goes_away_is_no_error(config: Path) -> None:
     assert completed.returncode == 1
     assert "Traceback" not in completed.stderr
     assert "BrokenPipe" not in completed.stderr
+
+
+def program(*words: str, stdout: int | None = None) -> subprocess.CompletedProcess[str]:
+    """Run nvct as a process."""
+    start = "import sys; sys.argv[0] = 'x'; from nvct.cli.main import run; run('nvct')"
+    return subprocess.run(
+        [sys.executable, "-I", "-c", start, *words], text=True, check=False, timeout=60,
+        stdout=subprocess.PIPE if stdout is None else stdout, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [(), ("mig",), ("sim",)])
+def test_without_a_command_there_is_help(words: tuple[str, ...]) -> None:
+    done = program(*words)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Commands:" in done.stdout
+
+
+def test_a_command_that_is_nearly_one_is_suggested() -> None:
+    assert "did you mean status?" in program("status2").stderr
+    assert "did you mean apply?" in program("mig", "applyy").stderr
+    assert "did you mean" not in program("xyzzy").stderr
+
+
+def test_output_that_does_not_fit_is_a_sentence() -> None:
+    full = os.open("/dev/full", os.O_WRONLY)
+    try:
+        done = program("--help", stdout=full)
+    finally:
+        os.close(full)
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "nvct: the output cannot be written: No space left on device; "
+        "make room where it goes [host]\n"
+    )
+
+
+def test_names_are_completed(tmp_path: Path) -> None:
+    from click.shell_completion import ShellComplete
+
+    from nvct.cli.main import program as command_line
+
+    for name in ("lab-a", "lab-b", "other"):
+        tree.create(name, "t4", tmp_path, native=False, nodes="plain")
+    completed = ShellComplete(command_line("nvct"), {}, "nvct", "_NVCT_COMPLETE")
+
+    def names(*words: str) -> list[str]:
+        return [one.value for one in completed.get_completions(list(words[:-1]), words[-1])]
+
+    assert names("sim", "--base", str(tmp_path), "exec", "lab") == ["lab-a", "lab-b"]
+    assert names("sim", "--base", str(tmp_path), "set", "lab-a", "mig-c") == ["mig-create"]
+    assert names("explain", "DriverNotL") == ["DriverNotLoaded", "DriverNotL"]

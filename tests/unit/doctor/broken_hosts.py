@@ -461,6 +461,7 @@ CASES: dict[Reason, Case] = {
     ),
     Reason.DevicePluginNotAlone: agent(state="refused", reason="process 7 serves x.sock"),
     Reason.DeviceUnhealthy: agent(unhealthy={"GPU-1": "XID 79"}),
+    Reason.DeviceWithheld: agent(unhealthy={"GPU-1": "on probation"}, withheld=["GPU-1"]),
     Reason.KubeletNotRunning: of_node(broken_nodes.a_kubelet_that_has_ended),
     Reason.PodsWaitInInit: of_node(broken_nodes.pods_in_init),
     Reason.GpuLostAtReload: of_node(broken_nodes.a_scope_without_the_gpu),

@@ -78,6 +78,14 @@ def failed(name: str) -> dict[str, Any]:
             Reason.DeviceUnhealthy, "error", "unhealthy devices: 2 of 2; a: XID 48",
         ),
         (
+            document(resource(devices=1, unhealthy={"a": "is changed"}, withheld=["a"])),
+            Reason.DeviceWithheld, "error", "devices held back for a time: 1 of 1; a: is changed",
+        ),
+        (
+            document(resource(unhealthy={"a": "is changed", "b": "XID 79"}, withheld=["a"])),
+            Reason.DeviceUnhealthy, "warning", "unhealthy devices: 2 of 8; b: XID 79",
+        ),
+        (
             document(resource(unhealthy={"b": "XID 79"})),
             Reason.DeviceUnhealthy, "warning", "unhealthy devices: 1 of 8; b: XID 79",
         ),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import textwrap
@@ -13,10 +14,17 @@ from typing import NamedTuple
 import pytest
 from click.testing import CliRunner
 
+from nvct import errors
 from nvct.cli.main import program
-from nvct.doctor import messages
-from nvct.errors import UsageError
+from nvct.doctor import messages, refusals
+from nvct.errors import NvctError, UsageError, line
 from nvct.host.health import xid_table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REPOSITORY = Path(__file__).parents[3]
 
 
 class Wording(NamedTuple):
@@ -214,6 +222,68 @@ def test_the_command_explains_an_error_of_nvct_by_its_code() -> None:
     assert status == 0
     assert said.startswith("nvct: no GPU has the index 9;")
     assert "reason: DeviceUnknown" in said
+
+
+WRAPPINGS = {
+    "docker": "docker: Error response from daemon: failed to create task for container: failed to "
+    "create shim task: OCI runtime create failed: {}: unknown",
+    "containerd": "ctr: failed to create shim task: OCI runtime create failed: {}: unknown",
+    "kubelet": "Error: failed to create containerd task: failed to create shim task: OCI runtime "
+    "create failed: {}: unknown",
+    "hook": "docker: Error response from daemon: OCI runtime create failed: runc create failed: "
+    "unable to start container process: error during container init: error running hook #0: exit "
+    "status 1, stdout: , stderr: {}\\n: unknown",
+    "CRI-O": "Error: container create failed: {}",
+    "podman": "Error: OCI runtime error: {}",
+    "log": 'time="2026-11-27T04:00:00Z" level=error msg="RunPodSandbox failed" error="{}: unknown"',
+}
+
+
+def own_errors() -> Iterator[NvctError]:
+    """Yield an error for each that the programs of the hot side raise with words of its own."""
+    classes = {n: c for n, c in vars(errors).items() if isinstance(c, type)}
+    for path in sorted((REPOSITORY / "nvct/container").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            made = node.exc if isinstance(node, ast.Raise) else None
+            if not isinstance(made, ast.Call) or not isinstance(made.func, ast.Name):
+                continue
+            found = classes.get(made.func.id)
+            if found and issubclass(found, NvctError) and made.args:
+                text = ast.unparse(made.args[0])
+                words = re.sub(
+                    r"\{[^{}]*\}", "x", " ".join(re.findall(r"['\"]([^'\"]*)['\"]", text))
+                )
+                if len(words) > 10:
+                    yield found(" ".join(words.split()), hint="a hint")
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS.values(), ids=WRAPPINGS)
+def test_each_error_of_nvct_is_found_as_an_engine_prints_it(wrapping: str) -> None:
+    found = list(own_errors())
+    assert len(found) > 50
+    for error in found:
+        whole = line("nvidia-container-runtime", error)
+        for printed in (whole, whole.rpartition(" [")[0], whole[: 30 + len(error.message) // 2]):
+            message = refusals.message_of(wrapping.format(printed))
+            assert message is not None, printed
+            told = printed.partition(": ")[2].rpartition(" [")[0] or printed.partition(": ")[2]
+            assert message.cause == told.rstrip(" .,'`)}\""), (wrapping, printed)
+            if printed == whole and error.code in refusals.REASONS:
+                assert message.reason is refusals.REASONS[error.code]
+
+
+def test_the_command_explains_an_error_as_docker_prints_it() -> None:
+    said = WRAPPINGS["docker"].format(
+        "nvidia-container-runtime: nvidia.com/gpu has no device '9'; it has 0, all; "
+        "nvidia-smi -L shows the GPUs [unknown-device]"
+    )
+
+    status, told = explain(said)
+
+    assert status == 0
+    assert told.startswith("nvct: nvidia.com/gpu has no device '9'; it has 0, all")
+    assert "reason: DeviceUnknown" in told
+    assert explain(said.replace(" [unknown-device]", ""))[0] == 0
 
 
 def test_an_unknown_message_is_said_to_be_unknown() -> None:

@@ -58,6 +58,13 @@ def test_a_misspelled_key_is_reported(lab: Lab) -> None:
     assert part.lines[1:] == (told,)
 
 
+def test_a_byte_order_mark_is_read_over(lab: Lab) -> None:
+    lab.configure(modus="cdi")
+    lab.config_toml.write_bytes(b"\xef\xbb\xbf" + lab.config_toml.read_bytes())
+
+    assert "modus has no effect" in parts.configuration(settings(lab)).lines[1]
+
+
 def test_a_value_that_was_replaced_is_to_be_looked_at(lab: Lab) -> None:
     lab.configure(**{"log-level": "loud"})
 

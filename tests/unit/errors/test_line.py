@@ -43,6 +43,13 @@ def test_a_long_message_loses_its_middle_and_nothing_else() -> None:
     assert text.endswith("x end; a hint of usual length [host]")
 
 
+def test_a_long_hint_ends_with_a_word() -> None:
+    text = line("nvct", HostError("no", hint="word " * 60))
+
+    assert re.search(r"; (word )+\.\.\. \[host\]$", text)
+    assert len(text) <= LINE_LIMIT
+
+
 def test_a_message_that_just_fits_is_left_alone() -> None:
     room = LINE_LIMIT - len("p: ; do it [host]")
 

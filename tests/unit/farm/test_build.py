@@ -186,15 +186,15 @@ def test_where_a_link_cannot_be_made_only_configuration_is_copied(lab: FarmLab) 
     assert stat.S_IMODE(os.stat(copy).st_mode) == 0o644
 
 
-def test_every_way_that_is_refused_is_reported(lab: FarmLab) -> None:
+def test_where_no_way_is_left_the_last_reason_is_told(lab: FarmLab) -> None:
     kernel = refusing("link", "clone_file", "mount", number=errno.EPERM)
 
     with pytest.raises(HostError) as caught:
         build(lab.with_kernel(kernel), lab.find(), str(lab.host.driver))
 
-    assert caught.value.message.startswith(f"there is no way to make a view of driver {VERSION}: ")
-    for method in ("own: ", "links: ", "reflinks: ", "binds: this process may not mount"):
-        assert method in caught.value.message
+    assert caught.value.message.startswith(
+        f"there is no way to make a view of driver {VERSION}: this process may not mount ("
+    )
     assert sorted(os.listdir(lab.path)) == [".lock"]
 
 

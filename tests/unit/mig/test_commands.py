@@ -119,6 +119,20 @@ def test_what_people_write_by_mistake_is_named(
     assert hint in caught.value.hint
 
 
+def test_a_filter_that_is_no_id_concerns_its_configuration_alone(
+    machine: Machine, tmp_path: Path
+) -> None:
+    path = tmp_path / "configs.yaml"
+    path.write_text(
+        f"{ONE}7: [{{devices: all, mig-enabled: false}}]\n"
+        "  typo: [{device-filter: A100, devices: all, mig-enabled: false}]\n"
+    )
+
+    assert "applied successfully" in invoke(machine, "apply", "-f", str(path), "-c", "7")
+    with pytest.raises(UsageError, match="unable to create DeviceID from string 'A100'"):
+        invoke(machine, "plan", "-f", str(path), "-c", "typo")
+
+
 def test_assert_tells_which_gpus_differ(machine: Machine, tmp_path: Path) -> None:
     path = tmp_path / "configs.yaml"
     path.write_text(

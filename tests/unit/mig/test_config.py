@@ -81,14 +81,6 @@ mig-configs:
             "cannot parse attributes of '1g.5gb+'",
         ),
         (
-            spec("devices: all, mig-enabled: true, mig-devices: {}, device-filter: A100"),
-            "unable to create DeviceID from string 'A100'",
-        ),
-        (
-            spec("devices: all, mig-enabled: false, device-filter: ['']"),
-            "unable to create DeviceID from string ''",
-        ),
-        (
             spec("devices: all, mig-enabled: false, device-filter: false"),
             "'device-filter' is neither a string nor a list of strings",
         ),
@@ -106,6 +98,19 @@ def test_a_mistake_is_one_sentence(text: str, message: str) -> None:
 
     assert message in caught.value.message
     assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("on", "true"), ("7", "7"), ("1.5", "1.5"), ('"on"', "on"), ("No", "false")],
+)
+def test_a_name_that_yaml_takes_for_something_else_is_that_of_json(
+    written: str, read: str
+) -> None:
+    entry = "[{devices: all, mig-enabled: false}]"
+    text = f"version: v1\nmig-configs: {{other: {entry}, {written}: {entry}}}"
+
+    assert list(config.parse(text)) == ["other", read]
 
 
 @pytest.mark.parametrize("nothing", ["", "''", "[]"])

@@ -195,12 +195,21 @@ resource.k8s.io/v1beta1
 
 {{/* Not empty if the agent asks the API server. */}}
 {{- define "nvct.usesApi" -}}
-{{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) (include "nvct.listsPods" .) }}true{{ end -}}
+{{- if or (include "nvct.changesNode" .) .Values.dra.enabled (include "nvct.configMap" .) (include "nvct.listsPods" .) (include "nvct.listsSlices" .) }}true{{ end -}}
 {{- end }}
 
 {{/* Not empty if a pod of the chart asks the API server; the uninstallation's Job always does. */}}
 {{- define "nvct.anyPodUsesApi" -}}
 {{- if or .Values.uninstall.enabled (include "nvct.usesApi" .) }}true{{ end -}}
+{{- end }}
+
+{{/* Not empty if the exporter shows claims, whose devices it finds in slices. */}}
+{{- define "nvct.listsSlices" -}}
+{{- if .Values.dcgmExporter.enabled }}
+{{- range .Values.dcgmExporter.env }}
+{{- if and (eq .name "KUBERNETES_ENABLE_DRA") (has (lower (toString .value)) (list "true" "t" "1")) }}true{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{/* Not empty if the exporter asks for labels or UIDs of pods: by a value of the chart, or by a variable. */}}

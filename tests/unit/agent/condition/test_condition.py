@@ -128,6 +128,22 @@ def test_a_fault_is_written_with_its_remedy_and_as_an_event(lab: Lab) -> None:
     assert lab.cluster.node["status"]["conditions"][0] is OTHERS
 
 
+def test_a_planned_change_is_no_warning_and_asks_for_nothing(lab: Lab) -> None:
+    async def run() -> None:
+        async with lab.running():
+            why = {"GPU-1": "MIG devices of this GPU are being changed"}
+            lab.status = document(resource(devices=1, unhealthy=why, withheld=["GPU-1"]))
+            await until(lambda: lab.cluster.written() == ("False", "DeviceWithheld"))
+
+    asyncio.run(run())
+    event = lab.cluster.events[-1]
+    assert (event["type"], event["reason"]) == ("Normal", "DeviceWithheld")
+    assert event["message"].endswith(
+        "GPU-1: MIG devices of this GPU are being changed. "
+        "Wait: they are offered again when the change or the probation is over."
+    )
+
+
 def test_a_condition_that_somebody_has_removed_is_written_again(lab: Lab) -> None:
     """Or that went with its Node, which the kubelet has made again."""
 

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.device_plugin import config_file, mps_watch, task
+from nvct.agent.device_plugin import config_file, mig_changes, mps_watch, task
 from nvct.agent.device_plugin.resources import GPU
+from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.logs import Log
 from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
@@ -31,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
+    from nvct.agent.device_plugin.content import Content
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.discovery import Discovery
     from nvct.agent.mps.daemons import Daemon
@@ -119,6 +121,39 @@ def test_an_xid_makes_its_gpu_unhealthy_and_one_of_an_application_does_not(lab: 
             assert (xids.value, xids.labels) == (1, {"resource": GPU})
             plugin.reload.set()  # as after a repair
             await until(lambda: not lab.unhealthy())
+
+    asyncio.run(run())
+
+
+def test_gpus_are_offered_when_their_xids_are_watched(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    offer = ServedResources.offer
+
+    def noted(served: ServedResources, contents: Iterable[Content]) -> None:
+        seen.append("XID errors are watched from now on" in lab.log.getvalue())
+        offer(served, contents)
+
+    monkeypatch.setattr(ServedResources, "offer", noted)
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+
+    asyncio.run(run())
+    assert seen[0]
+
+
+def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> None:
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            plugin._mig_changes._paused = {lab.uuid(0): ()}
+            plugin._show_health()
+            (entry,) = plugin.describe()
+            assert entry["withheld"] == [lab.uuid(0)]
+            assert entry["unhealthy"] == {lab.uuid(0): mig_changes.REASON}
 
     asyncio.run(run())
 

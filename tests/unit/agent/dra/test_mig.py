@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import tempfile
 import threading
 from itertools import combinations
@@ -168,7 +169,7 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
 ) -> None:
     async def test() -> None:
         api, kubelet = FakeApi(), FakeKubelet(f"{folder}/registry")
-        async with driver(api, lab, folder, mig="on-demand"):
+        async with driver(api, lab, folder, mig="on-demand") as made:
             await kubelet.register()
             await until(lambda: SMALL.format(0) in offered(api))
             written = len(api.writes)
@@ -176,6 +177,9 @@ def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
             for claim in (small, half, small):
                 await kubelet.prepare(claim)
             assert await instances(lab) == [(2, 1), (4, 4)]
+            log = made._log.target
+            assert isinstance(log, io.StringIO)
+            assert re.search(r"\(uid-half\) has \S+ \(MIG-[0-9a-f-]{36}\)", log.getvalue())
             nodes = spec_of(folder, small.uid)
             assert "/dev/nvidia1" in nodes
             assert len([path for path in nodes if "nvidia-cap" in path]) == 2

@@ -79,7 +79,8 @@ class Node:
         self.journal = Journal(str(self.folder / "plugins"))
         self.specs = Specs(str(self.folder / "cdi"))
         self.specs.update(spec_of_all())
-        log = Log(target=io.StringIO())
+        self.log = io.StringIO()
+        log = Log(target=self.log)
         self.preparer = Preparer(NAME, self.journal, self.specs, self.find, log)
         self.preparer.devices = {f"gpu-{n}": device(n) for n in range(GPUS)}
 
@@ -176,6 +177,26 @@ def test_claims_that_are_not_as_the_kubelet_says_are_refused(node: Node) -> None
         asyncio.run(node.preparer.prepare(node.allocate("gone", "gpu-9")))
     assert node.journal.load() == {}
     assert node.files() == []
+
+
+def test_a_claim_that_cannot_be_prepared_is_logged_once(node: Node) -> None:
+    far = node.allocate("far", "gpu-9")
+    why = f"claim ns/far cannot be prepared: Node {NAME} has no device gpu-9 now"
+
+    def fails() -> int:
+        with pytest.raises(HostError):
+            asyncio.run(node.preparer.prepare(far))
+        return node.log.getvalue().count(why)
+
+    assert [fails(), fails()] == [1, 1]
+    node.preparer.devices = {"gpu-9": device(9), **node.preparer.devices}
+    node.specs.update(
+        {**spec_of_all(), "devices": [{"name": "GPU-9", "containerEdits": {"env": ["A=1"]}}]}
+    )
+    asyncio.run(node.preparer.prepare(far))
+    asyncio.run(node.preparer.unprepare(far))
+    del node.preparer.devices["gpu-9"]
+    assert fails() == 2
 
 
 def test_a_device_is_not_given_twice_while_its_claim_exists(node: Node) -> None:

@@ -89,9 +89,9 @@ def test_another_interval_has_no_effect() -> None:
             "has no field timeSlicingConfig",
         ),
         (config(strategy="TimeSlicing", mpsConfig={}), "mpsConfig .* strategy TimeSlicing"),
-        (config(mpsConfig={}), "mpsConfig .* strategy TimeSlicing"),
         (config(strategy="MPS", timeSlicingConfig={}), "timeSlicingConfig .* strategy MPS"),
         (config(strategy=""), "unknown sharing strategy"),
+        ({**config(), "sharing": {}}, "unknown sharing strategy ''"),
         (config(strategy=["MPS"]), "unknown sharing strategy"),
         (config(strategy="TimeSlicing", timeSlicingConfig=False), "is no object"),
         ({**config(), "kind": []}, r"/\[\]"),
@@ -216,3 +216,20 @@ def test_a_configuration_is_for_devices_of_its_kind() -> None:
     assert made.uuids == (MIG,)
     with pytest.raises(RequestError, match="is a MigDeviceConfig, and gpu-0 needs a GpuConfig"):
         daemon([("gpu", entry(UUIDS[0]))], asked, requests=["gpu"])
+
+
+def test_limits_need_a_gpu_since_volta() -> None:
+    old, new = UUIDS[:2]
+
+    def asked(uuid: str, **limits: object) -> Daemon | None:
+        parameters = config(strategy="MPS", mpsConfig=limits)
+        found = sharing.configs(claim(parameters), {"gpu"})
+        return sharing.daemon(found, "uid-1", [("gpu", entry(uuid))], {old: "6.1.0", new: "7.0.0"})
+
+    for limits in ({"defaultActiveThreadPercentage": 50},
+                   {"defaultPinnedDeviceMemoryLimit": "1Gi"},
+                   {"defaultPerDevicePinnedMemoryLimit": {"0": "1Gi"}}):  # fmt: skip
+        assert asked(new, **limits)
+        with pytest.raises(RequestError, match=f"{old} .*compute capability 6.1"):
+            asked(old, **limits)
+    assert asked(old)

@@ -19,6 +19,7 @@ import pytest
 from nvct.agent.dra import claims, slices, task
 from nvct.agent.dra.classic import without
 from nvct.agent.dra.devices import DRIVER, Device, Offer
+from nvct.agent.dra.publisher import Publisher
 from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.task import DraDriver
 from nvct.agent.health.engine import HealthEngine
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.discovery import Discovery
     from nvct.agent.kubernetes.cluster import Kind, Object
+    from nvct.agent.nvml.client import NvmlClient
 
 SLICES = slices.kind("v1").plural
 
@@ -114,6 +116,32 @@ def allocate(api: FakeApi, name: str, *devices: str) -> ClaimRef:
 
 def offered(api: FakeApi) -> list[str]:
     return [one["name"] for found in api.all(SLICES) for one in found["spec"].get("devices", ())]
+
+
+def test_gpus_are_offered_when_their_xids_are_watched(
+    machine: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    begun: list[HealthEngine] = []
+    begin, offer = HealthEngine.begin, Publisher.offer
+
+    async def beginning(engine: HealthEngine, client: NvmlClient) -> None:
+        await begin(engine, client)
+        begun.append(engine)
+
+    def offering(publisher: Publisher, found: Offer) -> None:
+        seen.append(bool(begun))
+        offer(publisher, found)
+
+    monkeypatch.setattr(HealthEngine, "begin", beginning)
+    monkeypatch.setattr(Publisher, "offer", offering)
+
+    async def test() -> None:
+        async with driver(api := FakeApi(), machine, folder):
+            await until(lambda: len(offered(api)) == 4)
+
+    asyncio.run(test())
+    assert seen[0]
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])

@@ -148,7 +148,10 @@ def test_processes_of_a_container_are_added_up() -> None:
     }
     assert rows(text, "nvct_container_gpu_utilization_ratio") == {"train": 0.25, "other": 0.3}
     assert rows(text, "nvct_container_gpu_processes") == {"train": 2, "other": 1, "": 1}
-    assert f'{{hostname="node-1",gpu="0",UUID="{SHARED.uuid}",container="main"' in text
+    assert (
+        f'{{Hostname="node-1",hostname="node-1",gpu="0",UUID="{SHARED.uuid}",container="main"'
+        in text
+    )
 
 
 def test_a_process_of_an_instance_is_shown_with_it() -> None:

@@ -31,16 +31,25 @@ def test_lines_are_read_as_nvidias_exporter_reads_them(tmp_path: Path) -> None:
     assert warnings == []
 
 
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    path = tmp_path / "counters.csv"
+    path.write_bytes(b"\xef\xbb\xbfDCGM_FI_DEV_GPU_TEMP, gauge, T\n")
+
+    assert counters.read(str(path))[0][0].name == "DCGM_FI_DEV_GPU_TEMP"
+
+
 @pytest.mark.parametrize(
     ("line", "warning"),
     [
         ("DCGM_FI_DEV_FB_HEAT, gauge, Heat", "nvct does not read it"),
         ("dcgm_heat, gauge, Heat", "nvct knows no such field"),
-        ("DCGM_FI_DEV_BRAND, label, Brand", "nvct does not read it"),
         ("DCGM_FI_PROF_NVDEC1_ACTIVE, gauge, V", "it needs DCGM's profiling module"),
         ("DCGM_FI_DEV_NVSWITCH_TEMPERATURE_CURRENT, gauge, T", "nvct reads no NVSwitches"),
         ("DCGM_FI_DEV_CPU_UTIL_TOTAL, gauge, U", "nvct reads GPUs only"),
-        ("DCGM_FI_DEV_SM_CLOCK, label, C", "it is a number, which nvct writes into no label"),
+        (
+            "DCGM_FI_DEV_XID_ERRORS, label, X",
+            "it follows from several samples, which no label does",
+        ),
         ("DCGM_FI_DRIVER_VERSION, gauge, V", "it is a text: its type is label"),
     ],
 )
@@ -145,6 +154,8 @@ def test_the_folder_of_the_first_version_gets_the_textfile(
     ("words", "message"),
     [
         (["--devices", "x"], "--devices 'x' is malformed"),
+        (["--hostname-label", "host"], "invalid --hostname-label option: 'host'"),
+        (["--devices", "f:0"], "--devices 'f:0': f has no indices"),
         (["--collect-interval", "5s"], "--collect-interval must be 1000 milliseconds or more"),
         (["--collect-interval", "10"], "--collect-interval must be 1000 milliseconds or more"),
         (["--kubernetes-gpu-id-type", "name"], "must be one of uid, device-name"),

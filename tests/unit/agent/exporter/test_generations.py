@@ -57,7 +57,10 @@ def test_the_table_is_that_of_simulated_gpus(column: str, tmp_path: Path) -> Non
     samples = ask(node, twice)
     fitting = [gpu for gpu in samples.gpus if model in gpu.name and bool(gpu.mig) is is_mig]
     alone = type(samples)(gpus=tuple(fitting[:1]))
-    view = series.View(alone, History(), Settings(), {}, NOW)
+    history = History()
+    for at in (NOW - 1, NOW):
+        history.add(alone, at, 300)
+    view = series.View(alone, history, Settings(), {}, NOW)
 
     families = series.families(view, DEFAULT)
     shown = {family.name for family in families if family.samples}

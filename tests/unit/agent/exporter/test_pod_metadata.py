@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from typing import Any
 
 import pytest
 
-from nvct.agent.exporter import options, pod_metadata
-from nvct.agent.exporter.pod_metadata import PodMetadata, label_name
+from nvct.agent.exporter import go_regexp, options, pod_metadata
+from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices, label_name
 from nvct.agent.exporter.pods import PodDevices
-from nvct.agent.kubelet.pod_resources import Holding
+from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.agent.kubernetes.cluster import ClusterError, Listing
 from nvct.agent.logs import Log
-from nvct.errors import UsageError
 from nvct.host.nvml.sample_model import NvmlSamples
-from tests.unit.agent.exporter.test_series import gpu
+from tests.unit.agent.exporter.test_series import MIG_UUID, gpu, mig
 
 LABELS = {
     "app.kubernetes.io/name": "train", "team": "ml", "gpu": "no", "pod": "no", "1st": "a",
@@ -127,11 +127,82 @@ def test_series_have_them_after_the_pod(tmp_path: Any) -> None:
     }  # fmt: skip
 
 
-def test_a_malformed_expression_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"--kubernetes-pod-label-allowlist-regex '\(' is malformed"
-    ):
-        options.resolve(["--kubernetes-pod-label-allowlist-regex", "("], {})
+class Slices(OnePod):
+    """A server before Kubernetes 1.34."""
+
+    async def list(self, kind: Any, *, fields: dict[str, str]) -> Listing:
+        assert (kind.plural, fields) == ("resourceslices", {"spec.nodeName": "node-1"})
+        self.asked += 1
+        if kind.version != "v1beta1":
+            raise ClusterError("no such version", status=404)
+        device = {
+            "name": "gpu-0-mig-9-4-4",
+            "basic": {"attributes": {"type": {"string": "mig"}, "uuid": {"string": MIG_UUID}}},
+        }
+        return Listing([{"spec": {"pool": {"name": "node-1"}, "devices": [device]}}], "1")
+
+
+def test_a_mig_device_of_another_driver_is_known_by_its_slice() -> None:
+    server = Slices()
+    connect: Any = lambda: server  # noqa: E731
+    devices = PodDevices(
+        "/none/pod-resources/kubelet.sock", wanted=True, names=(), old=False, virtual=False,
+        claims=True, journal=Log(target=io.StringIO()),
+        slices=SliceDevices(connect, "node-1", Log(target=io.StringIO())),
+    )  # fmt: skip
+    claim = Claim("a-mig", "ns", "node-1")
+    holding = Holding("ns", "train", "main", "gpu.nvidia.com", ("gpu-0-mig-9-4-4",), claim)
+
+    async def ask() -> tuple[tuple[Holding, ...], str]:
+        return (holding,), ""
+
+    devices._ask = ask  # type: ignore[method-assign]
+    asyncio.run(devices.refresh())
+    (((_, gi), (pod,)),) = devices.labels(NvmlSamples(gpus=(gpu(mig=(mig(),)),))).items()
+
+    assert gi == 7
+    assert pod["pod"] == "train"
+    assert pod["dra_mig_device_uuid"] == MIG_UUID
+
+
+def test_a_malformed_expression_is_left_out_alone() -> None:
+    words = ["--kubernetes-pod-label-allowlist-regex", "(,^team,a(?=b),[[:alfa:]]"]
+
+    settings, warnings = options.resolve(words, {})
+
+    assert settings.pod_label_patterns == ("^team",)
+    assert len(warnings) == 3
+    assert "--kubernetes-pod-label-allowlist-regex '(' is malformed" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("expression", "found", "missed"),
+    [
+        (r"^[[:alpha:]]+$", "app", "app1"),
+        (r"^[[:^alpha:][:space:]_]+$", "1._", "a1"),
+        (r"^\pL+\z", "app", "a-b"),
+        (r"^\p{Lu}\P{L}$", "A1", "ab"),
+        (r"^[\pN\p{^L}]+$", "1.", "a"),
+        (r"\p{Greek}", "", "alpha"),
+        (r"^\Qa.b\E$", "a.b", "axb"),
+        (r"a(?i)B|c$", "xC", "AB"),
+        (r"^(?U)x(?P<n>y)(?<m>z)$", "xyz", "xy"),
+        (r"^(?:[]a]|[^]b])$", "]", "b"),
+        (r"^\x{61}[\x{62}-c]$", "ac", "ad"),
+        (r"^app\.kubernetes\.io/", "app.kubernetes.io/name", "app-kubernetes"),
+    ],
+)
+def test_expressions_are_gos(expression: str, found: str, missed: str) -> None:
+    pattern = go_regexp.compiled(expression)
+
+    assert pattern.search(found) or not found
+    assert not pattern.search(missed)
+
+
+@pytest.mark.parametrize("text", ["(", ")", "(?=a)", r"(a)\1", "a++", r"a\Z", "[[:x:]]", "["])
+def test_what_go_refuses_is_refused(text: str) -> None:
+    with pytest.raises(re.error):
+        go_regexp.compiled(text)
 
 
 def test_names_of_labels_are_those_of_prometheus() -> None:

@@ -51,6 +51,14 @@ def text(*gpus: GpuSample, history: History | None = None, **settings: Any) -> s
     return exposition.text(series.families(view, chosen))
 
 
+def twice(*gpus: GpuSample) -> History:
+    """Return the history of two equal samples."""
+    history = History()
+    for at in (NOW - 1, NOW):
+        history.add(NvmlSamples(gpus=gpus), at, 300)
+    return history
+
+
 def read(text: str) -> dict[str, Metric]:
     return {family.name: family for family in parse(text)}
 
@@ -60,7 +68,7 @@ def test_a_line_is_as_dcgm_exporter_writes_it() -> None:
 
     start = (
         f'gpu="0",UUID="{UUID[:-1]}0",pci_bus_id="00000000:1B:00.0",device="nvidia0",'
-        'modelName="NVIDIA A100-SXM4-40GB",hostname="node-1",DCGM_FI_DRIVER_VERSION="580.1"'
+        'modelName="NVIDIA A100-SXM4-40GB",Hostname="node-1",DCGM_FI_DRIVER_VERSION="580.1"'
     )
     assert written[:3] == [
         "# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).",
@@ -70,6 +78,83 @@ def test_a_line_is_as_dcgm_exporter_writes_it() -> None:
     assert f"DCGM_FI_DEV_POWER_USAGE{{{start}}} 68.123000" in written
     assert f"DCGM_FI_DEV_FB_USED{{{start}}} 5" in written
     assert f'DCGM_FI_DEV_XID_ERRORS{{{start},err_code="0",err_msg="No Error"}} 0' in written
+
+
+def of_file(tmp_path: Path, *lines: str) -> tuple[counters.Counter, ...]:
+    path = tmp_path / "counters.csv"
+    path.write_text("".join(f"{line}\n" for line in lines))
+    found, warnings = counters.read(str(path))
+    assert warnings == []
+    return found
+
+
+def test_nvlink_bandwidth_is_a_rate_as_dcgm_computes_it(tmp_path: Path) -> None:
+    chosen = of_file(tmp_path, *(
+        f"DCGM_FI_DEV_NVLINK_{way}BANDWIDTH_TOTAL, counter, B" for way in ("", "TX_", "RX_")
+    ))  # fmt: skip
+    history = History()
+    first = gpu(values={"nvlink_tx": 9_000_000, "nvlink_rx": 50_000})
+    history.add(NvmlSamples(gpus=(first,)), NOW - 10, 300)
+    of_first = read(text(first, history=history, counters=chosen))
+    second = gpu(values={"nvlink_tx": 9_400_000, "nvlink_rx": 69_990})
+    history.add(NvmlSamples(gpus=(second,)), NOW, 300)
+    of_second = read(text(second, history=history, counters=chosen))
+    anew = gpu(values={"nvlink_tx": 5, "nvlink_rx": 5})
+    history.add(NvmlSamples(gpus=(anew,)), NOW + 10, 300)
+
+    assert list(of_first) == ["nvct_metric_unavailable"]
+    assert [family.samples[0].value for family in of_second.values()] == [41, 40, 1]
+    assert list(read(text(anew, history=history, counters=chosen))) == ["nvct_metric_unavailable"]
+
+
+def test_fields_of_other_peoples_counter_files(tmp_path: Path) -> None:
+    values = {
+        "power_limit": 700_000, "power_limit_enforced": 650_500, "performance_state": 0,
+        "gpu_count": 8, "cuda_driver": 13000, "memory_total": 80 << 30,
+        "memory_reserved": 16 << 30, "memory_used": 16 << 30, "gpm_nvlink_tx": 5e9,
+    }  # fmt: skip
+    chosen = of_file(
+        tmp_path,
+        "DCGM_FI_DEV_POWER_MGMT_LIMIT, gauge, L",
+        "DCGM_FI_DEV_ENFORCED_POWER_LIMIT, gauge, L",
+        "DCGM_FI_DEV_PSTATE, gauge, P",
+        "DCGM_FI_DEV_COUNT, gauge, C",
+        "DCGM_FI_DEV_FB_USED_PERCENT, gauge, U",
+        "DCGM_FI_PROF_NVLINK_TX_BYTES, gauge, B",
+        "DCGM_FI_CUDA_DRIVER_VERSION, label, C",
+        "DCGM_FI_DEV_BRAND, label, B",
+    )
+
+    written = text(gpu(values=values, brand="14"), counters=chosen)
+
+    labels = 'DCGM_FI_CUDA_DRIVER_VERSION="13000",DCGM_FI_DEV_BRAND="NVIDIA"'
+    shown = [line.partition(labels)[2] for line in written.splitlines() if labels in line]
+    assert shown == ["} 700.000000", "} 650.500000", "} 0", "} 8", "} 0.250000", "} 5000000000"]
+
+
+@pytest.mark.parametrize(
+    ("xid", "message"),
+    [(140, "Unrecovered ECC Error"), (119, "GSP RPC Timeout"), (173, "Unknown Error")],
+)
+def test_an_xid_has_nvidias_text(xid: int, message: str) -> None:
+    history, failed = History(), gpu(xids=(XidCount(xid=xid, count=1, at=5.0),))
+    history.add(NvmlSamples(gpus=(failed,)), NOW, 300)
+
+    families = read(text(failed, history=history))
+
+    (sample,) = families["DCGM_FI_DEV_XID_ERRORS"].samples
+    assert (sample.value, sample.labels["err_msg"]) == (xid, message)
+
+
+def test_the_nodes_label_can_have_the_name_of_dcgm_exporters_main_branch() -> None:
+    written = text(gpu(), hostname="node-1", hostname_label="hostname")
+
+    assert 'modelName="NVIDIA A100-SXM4-40GB",hostname="node-1",' in written
+    assert "Hostname" not in written
+    samples = NvmlSamples(gpus=(gpu(),))
+    holding = {(f"{UUID[:-1]}0", -1): [{"pod": "p"}]}
+    (own,) = series.holders(samples, holding, "node-1").samples
+    assert own.labels["Hostname"] == own.labels["hostname"] == "node-1"
 
 
 def test_what_has_no_value_is_named_and_not_invented() -> None:
@@ -123,7 +208,7 @@ def test_a_pod_is_found_by_each_form_of_its_device() -> None:
     first, second = samples.gpus[0].uuid, samples.gpus[1].uuid
     forms = {
         MIG_UUID: (first, 7), "nvidia0/gi7": (first, 7), f"{MIG_UUID}::3": (first, 7),
-        second: (second, -1), f"{second}::0": (second, -1), "nvidia1": (second, -1),
+        second: (second, -1), f"{second}::0": (second, -1), f"{second}::": (second, -1), "nvidia1": (second, -1),
         "nvidia1/vgpu2": (second, -1), "nvidia0/gi7/vgpu0": (first, 7), "1": (second, -1),
     }  # fmt: skip
     for id_, key in forms.items():
@@ -252,7 +337,7 @@ def test_clock_events_are_counted_in_a_window() -> None:
 
 
 def test_every_field_is_a_value_of_a_sample() -> None:
-    assert {field.value for field in fields.FIELDS.values()} <= {*VALUES, "nvlink_total"}
+    assert {field.value for field in fields.FIELDS.values()} <= {*VALUES, "memory_used_ratio"}
     assert not any(fields.reason(name, is_label=False) for name in fields.VERSION_1.values())
 
 
@@ -292,10 +377,14 @@ def test_the_number_of_labels_is_bounded() -> None:
 
 def test_the_number_of_series_of_a_device_is_bounded() -> None:
     full = gpu(values=dict.fromkeys(VALUES, 1.0), errors={})
-    split = gpu(1, mig=tuple(mig(gi, **dict.fromkeys(VALUES, 1.0)) for gi in range(7, 14)))
+    of_each = tuple(mig(gi, **dict.fromkeys(VALUES, 1.0)) for gi in range(7, 14))
+    split = gpu(1, values=full.values, mig=of_each)
     counted = len(DEFAULT) - 2  # without the driver's version, a label, and the vGPU license
 
-    lines = [line for line in text(full, split).splitlines() if "UUID=" in line]
+    history = twice(full, split)
+
+    written = text(full, split, history=history).splitlines()
+    lines = [line for line in written if "UUID=" in line]
 
     assert len([line for line in lines if 'gpu="0"' in line]) == counted
     assert len([line for line in lines if 'gpu="1"' in line]) == 7 * counted

@@ -87,6 +87,8 @@ def test_a_scrape_over_http_has_all_gpus_and_the_age(node: tree.Node) -> None:
 
         def fetch(path: str) -> tuple[int, str, str]:
             with urllib.request.urlopen(url + path) as answer:  # noqa: S310
+                is_health = path == "/health"
+                assert (answer.headers["X-Registry-Available"] == "true") is is_health
                 return answer.status, answer.headers["Content-Type"], answer.read().decode()
 
         began = time.perf_counter()

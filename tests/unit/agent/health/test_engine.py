@@ -126,7 +126,9 @@ def test_a_double_bit_error_and_a_reset() -> None:
         assert task.health.problem(SPLIT) == ""
         await asyncio.sleep(0.05)
         nvml.values = {"ecc_uncorrected": 0.0}
+        assert not task.health.is_passing(GPU)
         await until(lambda: task.health.problem(GPU).startswith("on probation after XID 48"))
+        assert task.health.is_passing(GPU)
         await until(lambda: task.health.problem(GPU) == "")
 
     task = run(engine(), course)

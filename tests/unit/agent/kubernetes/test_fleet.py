@@ -9,6 +9,7 @@ from typing import Any
 
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.kubernetes import fleet
+from nvct.agent.kubernetes.cluster import ClusterError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,7 +51,9 @@ class FakeCluster:
     ) -> list[Object]:
         assert bool(namespace) == kind.is_namespaced
         assert dict(labels) == (fleet.AGENT if kind.plural == "pods" else {})
-        return self.objects[kind.plural]
+        if kind.plural == "resourceslices" and kind.version != "v1beta1":
+            raise ClusterError("no such version", status=404)
+        return self.objects.get(kind.plural, [])
 
 
 def shown(cluster: Any) -> list[fleet.GpuNode]:
@@ -150,3 +153,22 @@ def test_counts_may_have_units() -> None:
     found = fleet.gpu_node(node("x", {}, gpu="1k", gpumem="240k"), None, {})
 
     assert found.gpus == {"nvidia.com/gpu": 1000, "nvidia.com/gpumem": 240_000}
+
+
+def test_a_node_of_dra_has_the_devices_of_its_slices() -> None:
+    def device(kind: str) -> Object:
+        return {"name": kind, "basic": {"attributes": {"type": {"string": kind}}}}
+
+    def of(driver: str, *kinds: str) -> Object:
+        spec = {"driver": driver, "nodeName": "a", "devices": [device(kind) for kind in kinds]}
+        return {"spec": spec}
+
+    cluster = FakeCluster(
+        nodes=[node("a", {})], pods=[], events=[],
+        resourceslices=[of("gpu.nvidia.com", "gpu", "mig"), of("gpu.nvidia.com", "gpu"),
+                        of("other.com", "gpu")],
+    )  # fmt: skip
+
+    (found,) = shown(cluster)
+
+    assert found.gpus == {"gpu.nvidia.com": 2, "gpu.nvidia.com/mig": 1}

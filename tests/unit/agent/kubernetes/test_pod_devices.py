@@ -205,6 +205,26 @@ def test_a_claim_that_nothing_fits_is_told_what_fits_and_who_has_it(cluster: Fak
     assert "gpu-1 of n2 (NVIDIA H100, 80Gi): tainted" in said
 
 
+def test_an_attribute_or_a_constraint_that_no_device_has_is_named(cluster: FakeCluster) -> None:
+    by_index = "device.attributes['gpu.nvidia.com'].index == 0"
+    by_name = "device.attributes['gpu.nvidia.com'].product == 'NVIDIA H100'"
+    asked = claim("one", f"{by_index} && {by_name}")
+    asked["spec"]["devices"]["constraints"] = [
+        {"matchAttribute": "gpu.nvidia.com/parentUUID"},
+        {"matchAttribute": "gpu.nvidia.com/productName"},
+    ]
+    cluster.put(POD, pod("train", resourceClaims=[{"name": "g", "resourceClaimName": "one"}]))
+    cluster.put(claims.kind("v1"), asked)
+    cluster.put(slices.kind("v1"), slice_of("n1", gpu("gpu-0", "80Gi")))
+
+    said = lines(cluster)
+
+    assert f"?     {by_index}  (no device has the attribute index: use uuid)" in said
+    assert "(no device has the attribute product: they have productName)" in said
+    assert "constraint gpu.nvidia.com/parentUUID: no device has this attribute" in said
+    assert said.count("constraint") == 1
+
+
 @pytest.mark.parametrize(
     ("count", "said"),
     [

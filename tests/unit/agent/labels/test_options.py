@@ -103,16 +103,58 @@ def test_the_agent_looks_at_its_labels_less_often_unless_an_interval_is_given() 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("60s", 60.0), ("1m30s", 90.0), ("1.5h", 5400.0), ("250ms", 0.25), ("infinite", math.inf)],
+    [
+        ("60s", 60.0),
+        ("1m30s", 90.0),
+        ("1.5h", 5400.0),
+        ("250ms", 0.25),
+        ("infinite", math.inf),
+        ("+5s", 5.0),
+        ("0", 0.0),
+        ("-0", 0.0),
+        ("0s", 0.0),
+        ("2562047h", 2562047 * 3600.0),
+    ],
 )
 def test_intervals(text: str, expected: float) -> None:
     assert duration.seconds(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "60", "s", "1m 30s", "-5s", "forever"])
+@pytest.mark.parametrize("text", ["", "60", "s", "1m 30s", "-5s", "forever", "+", "2562048h"])
 def test_an_interval_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is no duration"):
         options.resolve([f"--sleep-interval={text}"], {})
+
+
+@pytest.mark.parametrize(("number", "text"), [("0", "0ns"), ("5", "5ns"), ("9e9", "9000000000ns")])
+def test_an_interval_in_the_file_may_be_a_number_of_nanoseconds(
+    number: str, text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f'{{"version": "v1", "flags": {{"gfd": {{"sleepInterval": {number}}}}}}}')
+
+    settings, _ = options.resolve([f"--config-file={path}"], {})
+
+    assert settings.sleep_interval == text
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('"imex": {"channelIDs": ["0"]}', "imex.channelIDs"),
+        ('"imex": {"channelIDs": 0}', "imex.channelIDs"),
+        ('"imex": {"required": "yes"}', "imex.required"),
+        ('"flags": {"plugin": {"passDeviceSpecs": 1}}', "flags.plugin.passDeviceSpecs"),
+        ('"flags": {"mpsRoot": 7}', "flags.mpsRoot"),
+        ('"flags": {"plugin": []}', "flags.plugin"),
+    ],
+)
+def test_keys_of_the_device_plugin_are_checked_too(text: str, key: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f'{{"version": "v1", {text}}}')
+
+    with pytest.raises(NvctError, match=f"^{key} in {path} must be "):
+        options.resolve([f"--config-file={path}"], {})
 
 
 def test_unknown_groups_of_labels_are_refused() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 
 from nvct.agent.kubernetes import node_news
-from nvct.agent.labels.outputs import OwnNode
+from nvct.agent.labels.outputs import NodeFeature, OwnNode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class Server:
         self.uid = "1"
         self.labels: dict[str, str] = {"example.com/mine": "1"}
         self.verbs: list[str] = []
+        self.owners: list[dict[str, Any]] = []
 
     async def find(self, _kind: object, _name: str) -> dict[str, Any]:
         self.verbs.append("get")
@@ -104,3 +105,21 @@ def test_a_watch_tells_that_labels_are_gone() -> None:
     asyncio.run(node.close())
     node_news.tell("node", {"metadata": {"labels": LABELS}})
     assert node.lacks(LABELS), "nobody is told any more"
+
+
+def test_a_bare_pod_owns_no_node_feature_and_a_pod_of_a_daemonset_does() -> None:
+    told: list[str] = []
+
+    class Pods(Server):
+        async def find(self, _kind: Any, _name: str, _namespace: str = "") -> Any:
+            return {"metadata": {"uid": "p", "ownerReferences": self.owners}}
+
+    server = Pods()
+    output = NodeFeature(server, "node", "ns", "gfd-1", told.append)  # type: ignore[arg-type]
+    for kind in ("ReplicaSet", "DaemonSet"):
+        server.owners = [{"kind": kind, "name": "gfd", "controller": True}]
+        owners = asyncio.run(output._owners())
+        assert [each["kind"] for each in owners] == (
+            ["DaemonSet", "Pod"] if kind == "DaemonSet" else []
+        )
+    assert told == ["the NodeFeature object has no owner: gfd-1 is of no DaemonSet"]

@@ -441,7 +441,7 @@ def test_a_pod_that_has_a_device_which_changes_is_named(lab: Lab) -> None:
         gpu = (await lab.state()).gpus[2].uuid
         lab.pods.found = [PodDevice("default", "train", gpu, None, gpu)]
         lab.cluster.label(config="all-7g.80gb", plugin="true")
-        await lab.shows("failed", f"{POD} {gpu} (delete these pods, or set NVCT_MIG_EVICT_PODS")
+        await lab.shows("failed", f"{POD} {gpu} (delete these pods, or set migManager.evictPods")
         assert lab.cluster.states == ["failed"]
         lab.pods.found = []
         await lab.shows("success")

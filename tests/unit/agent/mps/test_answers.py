@@ -88,3 +88,14 @@ def test_what_the_incumbent_refuses_is_refused(
     with pytest.raises(UsageError) as caught:
         resolved(tmp_path, *words)
     assert caught.value.message == sentence
+
+
+def test_an_answer_for_no_device_is_empty() -> None:
+    settings = Settings(
+        device_list_strategy=("envvar", "cdi-annotations", "volume-mounts"), mofed_enabled=True,
+        pass_device_specs=True,
+    )  # fmt: skip
+
+    answer = allocate.answer(SHARED, (), settings, Node(imex_channels=(0,)), "unique")
+
+    assert answer.ByteSize() == 0

@@ -49,7 +49,7 @@ def records(lab: Lab) -> list[dict[str, str]]:
 def log(lab: Lab, *words: str) -> str:
     done = CliRunner().invoke(program("nvct"), ["log", *words], env=lab.env)
     assert done.exit_code == 0, done.output
-    assert bool(done.stdout) is not ("no such decision is recorded" in done.stderr)
+    assert bool(done.stdout) is not ("nothing recorded" in done.stderr)
     return done.stdout
 
 

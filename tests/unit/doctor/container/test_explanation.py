@@ -281,3 +281,16 @@ def test_what_a_driver_without_libcuda_cannot_do_is_said(lab: Lab) -> None:
     lacking = [one for one in explained(lab)["notes"] if one not in notes]
 
     assert [one for one in lacking if one.endswith("CUDA will not start in containers")], lacking
+
+
+def test_that_explain_does_not_ask_nvml_is_no_fault_of_the_host(lab: Lab) -> None:
+    lab.driver()
+    lab.asks(VISIBLE + "1")
+    instance = lab.home / "proc/driver/nvidia/capabilities/gpu0/mig/gi7"
+    instance.mkdir(parents=True)
+    (instance / "access").write_text("DeviceFileMinor: 66\n")
+
+    told = explained(lab)
+
+    assert told["outcome"] == "GPU", told["error"]
+    assert [note for note in told["notes"] if "NVML" in note] == []

@@ -120,7 +120,7 @@ def test_lines_of_the_administrator(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("48\n", "line 1 of {} has 1 parts, not 2 to 5"),
-        ("\n48,ignore,a,b,c,d\n", "line 2 of {} has 6 parts, not 2 to 5"),
+        ("\n48,ignore,a,b,c,d,e\n", "line 2 of {} has 7 parts, not 2 to 5"),
         ("x,ignore\n", "line 1 of {}: 'x' is no XID"),
         ("4444444,ignore\n", "line 1 of {}: '4444444' is no XID"),
         ("48,watch\n", "line 1 of {}: unknown action 'watch'"),
@@ -139,3 +139,28 @@ def test_a_malformed_line_is_named(text: str, message: str, tmp_path: Path) -> N
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(DocumentError, match="cannot read the XID table /missing: No such file"):
         xid_table.read("/missing")
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
+    file = tmp_path / "xids.csv"
+    file.write_bytes(b"\xef\xbb\xbf13,reset\n")
+
+    assert xid_table.read(file)[13].action == "reset"
+
+
+def test_texts_are_nvidias() -> None:
+    texts = xid_table.texts()
+
+    assert len(texts) == 173
+    assert texts[0] == "No Error"
+    assert texts[45].endswith(" -- Most likely to see when running multiple cuda")
+    assert texts[63] == "ECC page retirement or row remapping recording event"
+    assert texts[172] == "Uncorrectable SRAM Error"
+    assert 1 not in ROWS
+
+
+def test_a_copy_of_the_table_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "xids.csv"
+    file.write_text(Path(xid_table.FILE).read_text(encoding="utf-8"), encoding="utf-8")
+
+    assert xid_table.read(file) == ROWS
