@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import time
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from nvct.agent.dra import claims, sharing
-from nvct.agent.dra.devices import Version
+from nvct.agent.dra.devices import compute
 from nvct.agent.dra.journal import Prepared, gpus_of, ref_of
 from nvct.agent.dra.specs import cdi_devices
 from nvct.agent.kubelet.dra_service import PreparedDevice
-from nvct.errors import HostError, NvctError, RequestError
+from nvct.errors import HostError, NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,10 +39,7 @@ if TYPE_CHECKING:
     FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
 
 TASK = "dra"
-UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,62}")
-"""It becomes part of a file's name."""
-COMPLAINTS = 1000
-"""Claims whose last failure is kept, so that it is not logged again."""
+COMPLAINTS = 1000  # claims whose last failure is kept, so that it is not logged again
 
 
 class Preparer:
@@ -128,7 +124,7 @@ class Preparer:
         Raises:
             NvctError: a file cannot be written or removed.
         """
-        _check(ref)
+        claims.check(ref)
         async with self._alone(ref.uid):
             await self._let_go(ref.uid)
 
@@ -182,8 +178,7 @@ class Preparer:
     @contextlib.asynccontextmanager
     async def _alone(self, uid: str) -> AsyncIterator[None]:
         """Do one thing at a time with a claim."""
-        lock = self._claims.setdefault(uid, asyncio.Lock())
-        async with lock:
+        async with self._claims.setdefault(uid, asyncio.Lock()):
             yield
 
     async def _write_specs(self, known: Mapping[str, Prepared]) -> None:
@@ -197,7 +192,7 @@ class Preparer:
                 self._log.warning(error.message)
 
     async def _prepare(self, ref: ClaimRef) -> Prepared:
-        _check(ref)
+        claims.check(ref)
         wanted = await self._wanted(ref)
         async with self._alone(ref.uid):
             while True:
@@ -205,7 +200,7 @@ class Preparer:
                     claim = wanted or known.get(ref.uid)
                     if claim is None:
                         raise HostError(f"the API server does not tell what claim {ref.name} has")
-                    is_new = claim != known.get(ref.uid)
+                    made, is_new = claim, claim != known.get(ref.uid)
                     holders = await self._gone_holders(claim, known)
                     is_other = is_new and ref.uid in known
                     if not is_other and not holders:
@@ -227,33 +222,29 @@ class Preparer:
     async def _record(
         self, claim: Prepared, known: dict[str, Prepared], *, is_new: bool
     ) -> Prepared:
-        """Write the journal, and of a claim that waits for nothing the specification."""
-        if is_new:
-            with self._reserved(claim):
-                await self._check_pods(claim)
-                return await self._take(claim, known)
-        if claim.daemon is None:
-            self._specs.write(await self._made(claim))
-        return claim
-
-    async def _take(self, claim: Prepared, known: dict[str, Prepared]) -> Prepared:
-        """Make the devices of a claim, and write its specification and the journal."""
-        if claim.daemon or any(entry.place for entry in claim.entries):
-            # What is made from here on has an owner, also if this process ends.
+        """Write the journal, and make the devices of a claim that waits for nothing."""
+        if not is_new:
+            if claim.daemon is None:
+                self._specs.write(await self._made(claim))
+            return claim
+        with self._reserved(claim):
+            await self._check_pods(claim)
+            if claim.daemon or any(entry.place for entry in claim.entries):
+                # What is made from here on has an owner, also if this process ends.
+                known[claim.uid] = claim
+                self._journal.save(known)
+            if claim.daemon:
+                return claim
+            try:
+                made = await self._made(claim)
+                self._specs.write(made)
+            except NvctError:
+                with contextlib.suppress(NvctError):  # the first error counts
+                    await self._forget(claim.uid, known)
+                raise
             known[claim.uid] = claim
             self._journal.save(known)
-        if claim.daemon:
-            return claim
-        try:
-            made = await self._made(claim)
-            self._specs.write(made)
-        except NvctError:
-            with contextlib.suppress(NvctError):  # the first error counts
-                await self._forget(claim.uid, known)
-            raise
-        known[claim.uid] = claim
-        self._journal.save(known)
-        return made
+            return made
 
     async def _start(self, claim: Prepared, daemon: Daemon, *, is_new: bool) -> Prepared:
         """Start the MPS control daemon of a claim, and write its specification.
@@ -315,12 +306,7 @@ class Preparer:
                 )
                 return None
             raise
-        if found is None:
-            raise RequestError(
-                f"there is no ResourceClaim {ref.namespace}/{ref.name} with uid {ref.uid}"
-            )
-        if not claims.is_allocated(found):
-            raise RequestError(f"ResourceClaim {ref.namespace}/{ref.name} is not allocated")
+        found = claims.checked(found, ref)
         devices = claims.allocated(found, self._node)
         configs = sharing.configs(found, {name for one in devices for name in one.requests})
         for warning in filter(None, (config.warning for config in configs)):
@@ -334,16 +320,8 @@ class Preparer:
         ]
         return Prepared(
             namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries,
-            daemon=sharing.daemon(configs, ref.uid, used, self._compute()),
+            daemon=sharing.daemon(configs, ref.uid, used, compute(self.devices.values())),
         )  # fmt: skip
-
-    def _compute(self) -> dict[str, str]:
-        """Return the CUDA compute capability of each GPU that tells it."""
-        return {
-            device.gpu: value.text
-            for device in self.devices.values()
-            if isinstance(value := device.attributes.get("cudaComputeCapability"), Version)
-        }
 
     async def _gone_holders(self, claim: Prepared, known: dict[str, Prepared]) -> list[str]:
         """Return the uids of claims that are gone and have a device of this one.
@@ -420,8 +398,3 @@ class Preparer:
                 uuid = await get(entry.gpu, entry.place)
                 entries.append(replace(entry, uuid=uuid))
         return replace(claim, entries=tuple(entries))
-
-
-def _check(ref: ClaimRef) -> None:
-    if not UID.fullmatch(ref.uid):
-        raise RequestError(f"{ref.uid!r} is no uid of a ResourceClaim")
