@@ -12,7 +12,8 @@ from nvct.agent.dra.devices import DRIVER
 from nvct.agent.dra.journal import Entry
 from nvct.agent.dra.slices import GROUP
 from nvct.agent.kubernetes.cluster import Kind
-from nvct.errors import HostError
+from nvct.agent.nvml.host_verbs import UID
+from nvct.errors import HostError, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.dra.devices import Device
     from nvct.agent.dra.journal import Prepared
+    from nvct.agent.kubelet.dra_service import ClaimRef
     from nvct.agent.kubernetes.cluster import Object
 
 
@@ -42,6 +44,31 @@ class Allocated(NamedTuple):
 def kind(version: str) -> Kind:
     """Return the kind of claims in a version of the API."""
     return Kind(GROUP, version, "ResourceClaim", "resourceclaims", is_namespaced=True)
+
+
+def check(ref: ClaimRef) -> None:
+    """Refuse a uid that is none: it becomes part of a file's name.
+
+    Raises:
+        RequestError: it is none.
+    """
+    if not UID.fullmatch(ref.uid):
+        raise RequestError(f"{ref.uid!r} is no uid of a ResourceClaim")
+
+
+def checked(claim: Object | None, ref: ClaimRef) -> Object:
+    """Return a claim that has devices.
+
+    Raises:
+        RequestError: there is none, or it is not allocated.
+    """
+    if claim is None:
+        raise RequestError(
+            f"there is no ResourceClaim {ref.namespace}/{ref.name} with uid {ref.uid}"
+        )
+    if not is_allocated(claim):
+        raise RequestError(f"ResourceClaim {ref.namespace}/{ref.name} is not allocated")
+    return claim
 
 
 def is_allocated(claim: Object) -> bool:

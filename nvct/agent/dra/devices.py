@@ -14,7 +14,7 @@ from nvct.agent.labels.gpus import family
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from typing import TypeAlias
 
     from nvct.agent.inventory import Inventory
@@ -232,3 +232,12 @@ def version(text: str) -> Version | None:
         return None
     numbers = [int(part) for part in parts]
     return Version(".".join(map(str, [*numbers, 0, 0][:3])))
+
+
+def compute(devices: Iterable[Device]) -> dict[str, str]:
+    """Return the CUDA compute capability of each GPU that tells it."""
+    return {
+        device.gpu: value.text
+        for device in devices
+        if isinstance(value := device.attributes.get("cudaComputeCapability"), Version)
+    }

@@ -15,11 +15,10 @@ from weakref import WeakValueDictionary
 
 from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.claim_specs import cdi_devices
-from nvct.agent.dra.devices import Version
+from nvct.agent.dra.devices import compute
 from nvct.agent.dra.journal import Prepared, gpus_of, ref_of
 from nvct.agent.kubelet.dra_service import PreparedDevice
-from nvct.agent.nvml.host_verbs import UID
-from nvct.errors import HostError, NvctError, RequestError
+from nvct.errors import HostError, NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ class Preparer:
         Raises:
             NvctError: a file cannot be written or removed.
         """
-        _check(ref)
+        claims.check(ref)
         async with self._alone(ref.uid):
             await self._let_go(ref.uid)
 
@@ -195,7 +194,7 @@ class Preparer:
                 self._log.warning(error.message)
 
     async def _prepare(self, ref: ClaimRef) -> Prepared:
-        _check(ref)
+        claims.check(ref)
         wanted = made = await self._wanted(ref)
         async with self._alone(ref.uid):
             while True:
@@ -314,12 +313,7 @@ class Preparer:
                 )
                 return None
             raise
-        if found is None:
-            raise RequestError(
-                f"there is no ResourceClaim {ref.namespace}/{ref.name} with uid {ref.uid}"
-            )
-        if not claims.is_allocated(found):
-            raise RequestError(f"ResourceClaim {ref.namespace}/{ref.name} is not allocated")
+        found = claims.checked(found, ref)
         devices = claims.allocated(found, self._node)
         configs = sharing.configs(found, {name for one in devices for name in one.requests})
         for warning in filter(None, (config.warning for config in configs)):
@@ -333,16 +327,8 @@ class Preparer:
         ]
         return Prepared(
             namespace=ref.namespace, name=ref.name, uid=ref.uid, entries=entries,
-            daemon=sharing.daemon(configs, ref.uid, used, self._compute()),
+            daemon=sharing.daemon(configs, ref.uid, used, compute(self.devices.values())),
         )  # fmt: skip
-
-    def _compute(self) -> dict[str, str]:
-        """Return the CUDA compute capability of each GPU that tells it."""
-        return {
-            device.gpu: value.text
-            for device in self.devices.values()
-            if isinstance(value := device.attributes.get("cudaComputeCapability"), Version)
-        }
 
     async def _gone_holders(self, claim: Prepared, known: dict[str, Prepared]) -> list[str]:
         """Return the uids of claims that are gone and have a device of this one.
@@ -419,8 +405,3 @@ class Preparer:
                 uuid = await get(entry.gpu, entry.place)
                 entries.append(replace(entry, uuid=uuid))
         return replace(claim, entries=tuple(entries))
-
-
-def _check(ref: ClaimRef) -> None:
-    if not UID.fullmatch(ref.uid):
-        raise RequestError(f"{ref.uid!r} is no uid of a ResourceClaim")
