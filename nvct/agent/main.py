@@ -26,7 +26,7 @@ from nvct.agent.status import Status
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.tasks import Task
 from nvct.agent.variables import GRACE_S, LISTEN_ENV, SOCKET_ENV, grace_s
-from nvct.agent.waiting import unless, within
+from nvct.agent.waiting import together, unless, within
 from nvct.agent.web import http
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.presence import has_gpu
@@ -172,7 +172,7 @@ class Agent:
                 await asyncio.sleep(HARDWARE_S)
             self.status.part = "serving"
         released = mig_release.follow(self.client, self.journal)
-        await asyncio.gather(released, *(task.keep(self.journal) for task in self.tasks))
+        await together(released, *(task.keep(self.journal) for task in self.tasks))
 
     async def _listen(self) -> None:
         host, port = self.listen or ("", 0)

@@ -52,6 +52,26 @@ async def within(limit_s: float, work: Awaitable[T]) -> T:
             await asyncio.wait([task])
 
 
+async def together(*works: Awaitable[None]) -> None:
+    """Wait for all works. If one fails, or this is canceled, all have ended when this ends.
+
+    `asyncio.gather` returns as soon as one has ended by its cancellation; when the loop closes, the
+    others would be canceled again, in the middle of what they do to end.
+
+    Raises:
+        Exception: that of the first work that fails.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in ended:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def unless(event: asyncio.Event, work: Awaitable[None]) -> None:
     """Wait until the work ends or an event is set, and then cancel the other one.
 

@@ -19,6 +19,7 @@ from nvct.agent import variables
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import NvmlSession
+from tests.gpu import nvml_calls
 from tests.gpu.agents import agent
 from tests.gpu.record import save_json
 from tests.support.processes import cpu_s, family, name_of, pss_kib
@@ -149,6 +150,7 @@ async def idle(folder: Path, roots: Roots) -> str:
         env = {**os.environ, "NODE_NAME": "node", "KUBELET_SOCKET": kubelet.socket,
                "DRIVER_ROOT_CTR_PATH": roots.driver_root,
                variables.SOCKET_ENV: f"{name}/agent/agent.sock"}  # fmt: skip
+        env.pop(nvml_calls.LOG_ENV, None)  # the record itself takes memory
         os.mkdir(f"{name}/agent")
         with (folder / "agent.log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(

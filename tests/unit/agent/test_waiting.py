@@ -86,3 +86,42 @@ def test_a_cancellation_as_work_ends_is_not_lost(turns: int) -> None:
         assert not goes_on
 
     asyncio.run(run())
+
+
+def test_what_runs_together_has_ended_when_all_are_canceled() -> None:
+    ended = []
+
+    async def work(seconds: float) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(seconds)
+            ended.append(seconds)
+
+    async def run() -> None:
+        task = asyncio.create_task(waiting.together(work(0), work(0.05)))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    assert ended == [0, 0.05]
+
+
+def test_what_runs_together_ends_when_one_fails() -> None:
+    ended = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            ended.append("waits")
+
+    async def fails() -> None:
+        raise ValueError("x")
+
+    with pytest.raises(ValueError, match="x"):
+        asyncio.run(waiting.together(waits(), fails()))
+    assert ended == ["waits"]
