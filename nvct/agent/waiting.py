@@ -55,8 +55,8 @@ async def within(limit_s: float, work: Awaitable[T]) -> T:
 async def together(*works: Awaitable[None]) -> None:
     """Wait for all works. If one fails, or this is canceled, all have ended when this ends.
 
-    `asyncio.gather` returns as soon as one has ended by its cancellation. When the loop closes, the
-    others are canceled again, in the middle of what they do to end.
+    `asyncio.gather` returns as soon as one has ended by its cancellation. The others are canceled
+    again when the loop closes, in the middle of what they do to end.
 
     Raises:
         Exception: that of the first work that fails.
