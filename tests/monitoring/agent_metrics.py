@@ -19,6 +19,7 @@ from nvct.agent.health.machine import Health
 from nvct.agent.logs import Log
 from nvct.agent.status import Status
 from nvct.agent.tasks import Task
+from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def _dra_driver(folder: Path) -> DraDriver:
         node_name="node-1", cdi_root=f"{folder}/cdi", registry=f"{folder}/registry",
         plugins=f"{folder}/plugins",
     )  # fmt: skip
-    machine: Any = SimpleNamespace(nvml=SimpleNamespace(chooses_library=False))
+    machine: Any = SimpleNamespace(
+        nvml=SimpleNamespace(chooses_library=False), roots=Roots(), stat_node=None
+    )
     no_cluster: Any = None
     return DraDriver(of_driver, machine, no_cluster, _health(), Log(target=io.StringIO()))
 

@@ -21,16 +21,16 @@ replaced by an invented one, the same in every place; hostnames are removed.
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import io
 import json
-import lzma
 import os
 import re
+import sys
 import tarfile
 from dataclasses import dataclass, field, fields
 from functools import partial
+from importlib import import_module
 from typing import TypeAlias, cast
 
 from nvct.errors import DocumentError, HostError
@@ -186,7 +186,7 @@ def load(path: str) -> Snapshot:
         # tarfile's message has the errors of all its readers.
         message = f"{path} is no snapshot: it is no whole tar archive"
         raise DocumentError(message, hint=HINT) from error
-    except (tarfile.TarError, EOFError, gzip.BadGzipFile, lzma.LZMAError) as error:
+    except _damage() as error:
         raise DocumentError(f"{path} is no snapshot: {error}") from error
     except OSError as error:
         raise HostError(f"cannot read snapshot {path}: {error.strerror}") from error
@@ -251,10 +251,21 @@ def _unpacked(file: BinaryIO) -> IO[bytes]:
     """Return what is in a file, by how it begins."""
     start = file.read(6)
     file.seek(0)
-    for mark, reader in ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ\0", lzma.open)):
+    for mark, name in ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\xfd7zXZ\0", "lzma")):
         if start.startswith(mark):
-            return cast("IO[bytes]", reader(file, "rb"))
+            try:
+                module = import_module(name)
+            except ImportError as error:  # the bundle's Python has gzip alone
+                raise tarfile.ReadError(f"this Python has no {name}") from error
+            return cast("IO[bytes]", module.open(file, "rb"))
     return file
+
+
+def _damage() -> tuple[type[Exception], ...]:
+    """Return what a damaged archive raises."""
+    lzma = sys.modules.get("lzma")
+    errors = tarfile.TarError, EOFError, gzip.BadGzipFile
+    return (*errors, lzma.LZMAError) if lzma else errors
 
 
 class _LimitedReader:
