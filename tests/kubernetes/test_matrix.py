@@ -92,22 +92,29 @@ def node(cluster: Cluster) -> Cluster:
     return cluster
 
 
-@pytest.fixture(scope="module")
-def divided(node: Cluster) -> Iterator[Cluster]:
-    """Yield the cluster with MIG devices."""
-    try:
+@pytest.fixture
+def divided(node: Cluster) -> Cluster:
+    """Return the cluster with MIG devices; they stay until `whole` removes them."""
+    if "MIG " not in smi(node, "-L"):
         for gpu, profiles in PROFILES.items():
             smi(node, "-i", str(gpu), "-mig", "1")
             smi(node, "mig", "-i", str(gpu), "-cgi", ",".join(profiles), "-C")
         hook = f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook"  # for the runtime nvidia-cdi
         done = node.box.call("nvidia-ctk", "cdi", "generate", f"--output={SPEC}", hook)
         assert done.returncode == 0, done
-        yield node
-    finally:
+    return node
+
+
+@pytest.fixture
+def whole(node: Cluster) -> Cluster:
+    """Return the cluster without MIG devices, and without the specification that has them."""
+    if "MIG " in smi(node, "-L"):
         for gpu in PROFILES:
             smi(node, "mig", "-i", str(gpu), "-dci")
             smi(node, "mig", "-i", str(gpu), "-dgi")
             smi(node, "-i", str(gpu), "-mig", "0")
+        node.box.call("rm", SPEC)
+    return node
 
 
 @pytest.mark.parametrize(("strategy", "ids", "policy"), CELLS if FULL else SHORT)
@@ -157,29 +164,29 @@ def configured(node: Cluster, rules: str) -> Iterator[None]:
         node.box.write(CONFIG, before)
 
 
-def test_a_crowd_that_is_started_and_deleted_in_random_order(node: Cluster) -> None:
+def test_a_crowd_that_is_started_and_deleted_in_random_order(whole: Cluster) -> None:
     """No GPU is given to a pod before another one that has it is deleted."""
     chance = random.Random(1)
     waiting = [f"crowd-{number}" for number in range(CROWD)]
     alive: dict[str, int] = {}
     spans: dict[str, list[tuple[float, float]]] = {}
-    with plugin(node):
-        assert wait(lambda: kubelet(node) == GPUS, TIMEOUT_S)
+    with plugin(whole):
+        assert wait(lambda: kubelet(whole) == GPUS, TIMEOUT_S)
         while waiting or alive:
             fits = GPUS - sum(alive.values())
             if waiting and fits and (not alive or chance.random() < 2 / 3):
                 pod, count = waiting.pop(), chance.randint(1, min(fits, 4))
-                node.api.create(PODS, asks(count, STAYS).manifest(pod))
+                whole.api.create(PODS, asks(count, STAYS).manifest(pod))
                 alive[pod] = count
                 continue
             pod = chance.choice(sorted(alive))
-            until_listed(node, pod)
-            began = float(log(node, pod).split()[0])
-            uuids, count = listed(node, pod), alive.pop(pod)
+            until_listed(whole, pod)
+            began = float(log(whole, pod).split()[0])
+            uuids, count = listed(whole, pod), alive.pop(pod)
             assert len(uuids) == count, (pod, uuids)
-            assert uuids == set(devices(node, pod))
+            assert uuids == set(devices(whole, pod))
             ended = time.clock_gettime(time.CLOCK_BOOTTIME)
-            delete(node, pod)
+            delete(whole, pod)
             for uuid in uuids:
                 spans.setdefault(uuid, []).append((began, ended))
     assert len(spans) == GPUS
