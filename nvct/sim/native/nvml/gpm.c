@@ -73,7 +73,7 @@ static nvmlReturn_t read_gpm(const struct gpu *gpu, unsigned id, double *out)
 {
     enum { GRAPHICS = 1, SM, OCCUPANCY, TENSOR = 5, HMMA = 7, DRAM = 10, FP64, FP32, FP16,
            TX = 20, RX, LINKS_RX = 60, LINKS_TX };
-    if ((id == LINKS_RX || id == LINKS_TX) && gpu->n_links) {
+    if (id == LINKS_RX || id == LINKS_TX) { /* also without links, as a lone H200 */
         *out = 0;
         return NVML_SUCCESS;
     }
