@@ -238,7 +238,7 @@ class Host:
 
 
 def in_child(work: Callable[[], Json]) -> Json:
-    """Do work in a process of its own, whose memory is free again afterwards.
+    """Do work in a child process, so that its memory is released when it ends.
 
     Raises:
         NvctError: the work's own; or it takes too long, or its process ends.

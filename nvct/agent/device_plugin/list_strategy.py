@@ -101,7 +101,7 @@ def _best(engine: Engine | str) -> Choice:
 
 
 def _needs_class(default_is_nvidia: bool | None) -> str:  # noqa: FBT001  one fact
-    """Return what is to be said of pods that get GPUs from nvct's runtime alone."""
+    """Return a note: which pods need a RuntimeClass to get GPUs; "" if none does."""
     if default_is_nvidia:
         return ""
     unless = " unless nvidia is the default runtime" if default_is_nvidia is None else ""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 TASK = "dra"
 COMPLAINTS = 1000
-"""Claims whose last failure is kept, so that it is not logged again."""
+"""How many claims' last failures are remembered: each is logged once."""
 
 
 class Preparer:

@@ -68,7 +68,7 @@ class History:
                 recent.popleft()
 
     def _add_rates(self, gpu: GpuSample, now: float) -> None:
-        """Compute the rates since the sample before; a total that starts anew has none."""
+        """Compute the rates since the previous sample; there is none if a total has been reset."""
         totals = {name: gpu.values[name] for name in RATED if name in gpu.values}
         then, before = self._totals.get(gpu.uuid, (now, {}))
         self._totals[gpu.uuid] = (now, totals)

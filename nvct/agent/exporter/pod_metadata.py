@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import time
+from abc import ABC, abstractmethod
 
 from nvct.agent.exporter import go_regexp
 from nvct.errors import NvctError
@@ -36,8 +37,8 @@ MOST, MOST_BYTES = 64, 8192
 """Labels of a pod, and bytes of their names and values: each series of its GPUs repeats them."""
 
 
-class NodeObjects:
-    """What the API server told last, at most PERIOD_S ago."""
+class NodeObjects(ABC):
+    """Objects of one node, as the API server has them; they are read again every PERIOD_S."""
 
     lacking = "labels of pods"
 
@@ -75,13 +76,13 @@ class NodeObjects:
         if self._cluster is not None:
             await self._cluster.close()
 
+    @abstractmethod
     async def _ask(self, cluster: Cluster, fields: dict[str, str]) -> None:
-        """Ask anew."""
-        raise NotImplementedError
+        """Read the objects from the API server, and keep what metrics need of them."""
 
+    @abstractmethod
     def _forget(self) -> None:
         """Drop the last answer."""
-        raise NotImplementedError
 
     def _why_cut(self) -> str:
         """Return why a part of the answer is left out, "" if none is."""

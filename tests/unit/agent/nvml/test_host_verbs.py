@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 from typing import Any, cast
 
@@ -31,10 +30,8 @@ from nvct.agent.nvml.host_verbs import ProcessContainers, Published
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.host.roots import Roots
 from nvct.sim import node_changes, tree
-from tests.support.memory import in_memory
-from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines
-from tests.unit.agent.nvml.test_worker import Worker, ask, run
+from tests.unit.agent.nvml.test_worker import Worker, ask, run, started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,15 +67,8 @@ class SpecWorker(Worker):
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
-    with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        node = tree.create("lab", "t4-4", nodes, nodes="plain", native_cache=CACHE)
-        made = SpecWorker(node, folder)
-        try:
-            yield made
-        finally:
-            node_changes.set_fault(node, "hang", 0)
-            made.process.kill()
-            made.process.wait()
+    with started(tmp_path, SpecWorker) as made:
+        yield made
 
 
 class Log:

@@ -98,17 +98,23 @@ class Worker:
         return connection
 
 
-@pytest.fixture
-def worker(tmp_path: Path) -> Iterator[Worker]:
+@contextlib.contextmanager
+def started(tmp_path: Path, kind: type[Worker] = Worker) -> Iterator[Worker]:
     with in_memory(tmp_path) as nodes, tempfile.TemporaryDirectory(dir="/tmp") as folder:
         node = tree.create("lab", "t4-4", nodes, nodes="plain", native_cache=CACHE)
-        made = Worker(node, folder)
+        made = kind(node, folder)
         try:
             yield made
         finally:
             node_changes.set_fault(node, "hang", 0)
             made.process.kill()
             made.process.wait()
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Iterator[Worker]:
+    with started(tmp_path) as made:
+        yield made
 
 
 def run(worker: Worker, test: Callable[[NvmlWorkerClient], Awaitable[object]]) -> None:
