@@ -186,7 +186,10 @@ def unexpected(error: Exception) -> NvctError:
 
     Packages install nvct without the libraries of the extra `agent`.
     """
-    if isinstance(error, ModuleNotFoundError) and not f"{error.name}.".startswith("nvct."):
+    if isinstance(error, ModuleNotFoundError) and f"{error.name}".partition(".")[0] not in (
+        "nvct",
+        "nvct_sim",
+    ):
         return HostError(f"Python has no module {error.name} here", hint=EXTRA)
     unknown = NvctError(
         f"unexpected {type(error).__name__}: {error}",

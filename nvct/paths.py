@@ -32,7 +32,7 @@ COMPAT_FOLDER = "/usr/local/cuda/compat"
 """The folder of forward compatibility libraries in CUDA images."""
 
 SIM_DEV_ENV = "NVCT_SIM_DEV"
-"""The folder of device nodes for the simulated NVML, if no node is attached (nvct.sim)."""
+"""The folder of device nodes for the simulated NVML, if no node is attached (nvct_sim)."""
 
 GPU_KIND = "nvidia.com/gpu"
 """The CDI kind of NVIDIA GPUs."""

@@ -22,15 +22,15 @@ export PYTHONPYCACHEPREFIX
 unset PYTHONDONTWRITEBYTECODE
 
 mkdir -p "$lib" "$dest/usr/bin"
-rm -rf "$lib/nvct"
-(cd "$here" && find nvct -name __pycache__ -prune -o -name '.*' -prune -o -type f -print | tar -c -T -) |
+rm -rf "$lib/nvct" "$lib/nvct_sim"
+(cd "$here" && find nvct nvct_sim -name __pycache__ -prune -o -name '.*' -prune -o -type f -print | tar -c -T -) |
 	tar -x -C "$lib" --no-same-owner
-find "$lib/nvct" -type d -exec chmod 0755 {} + -o -exec chmod 0644 {} +
+find "$lib/nvct" "$lib/nvct_sim" -type d -exec chmod 0755 {} + -o -exec chmod 0644 {} +
 
 # What `nvct sim create` would need a compiler for.
-PYTHONPATH=$here "$BUILD_PYTHON" -c 'import sys; from pathlib import Path; from nvct.sim.native import build; build.ship(Path(sys.argv[1]))' \
-	"$lib/nvct/sim/native/built.zip"
-chmod 0644 "$lib/nvct/sim/native/built.zip"
+PYTHONPATH=$here "$BUILD_PYTHON" -c 'import sys; from pathlib import Path; from nvct_sim.native import build; build.ship(Path(sys.argv[1]))' \
+	"$lib/nvct_sim/native/built.zip"
+chmod 0644 "$lib/nvct_sim/native/built.zip"
 
 [ -z "${VENDOR:-}" ] || install -m 0644 "$VENDOR"/*.py "$lib/"
 

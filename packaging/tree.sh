@@ -6,6 +6,6 @@
 set -eu
 here=$(cd "$(dirname "$0")/.." && pwd)
 mkdir -p "$1/vendor"
-(cd "$here" && tar -c --exclude=__pycache__ --exclude=.mypy_cache --exclude=docs/results nvct docs packaging hooks LICENSE README.md) | tar -x -C "$1"
+(cd "$here" && tar -c --exclude=__pycache__ --exclude=.mypy_cache --exclude=docs/results nvct nvct_sim docs packaging hooks LICENSE README.md) | tar -x -C "$1"
 cp "$("${VENV:-$here/.venv}/bin/python" -c 'import pynvml; print(pynvml.__file__)')" "$1/vendor/pynvml.py"
 [ ! -e "$here/build/static/nvct-hot" ] || sh "$here/packaging/static/build.sh" "$1/hot/nvct-hot" >/dev/null

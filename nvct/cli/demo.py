@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from nvct.sim.demo import main
+from nvct_sim.demo import main
 
 
 @click.command()

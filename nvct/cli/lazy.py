@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import click
 
-SIMULATION = "nvct.sim"
+SIMULATION = "nvct_sim"
 """Absent if distribution packages installed nvct without the package nvct-sim."""
 TOOLS = ("apt", "dnf", "zypper")
 """Package managers that install a package by `TOOL install NAME`."""
@@ -65,8 +65,8 @@ class LazyGroup(GoGroup):
 
 def _has_simulation() -> bool:
     """Report whether the simulation's source files exist; leftover byte code is not enough."""
-    nvct = os.path.dirname(os.path.dirname(__file__))
-    return os.path.exists(os.path.join(nvct, "sim", "__init__.py"))
+    packages = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+    return os.path.exists(os.path.join(packages, SIMULATION, "__init__.py"))
 
 
 def _no_simulation(command: str) -> HostError:

@@ -14,7 +14,7 @@ from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import say
 from nvct.errors import NvctError
 from nvct.host.nvml.kernel_xids import KMSG_ENV
-from nvct.sim import attach, container_support, node_changes, process, profile, run_folder, tree
+from nvct_sim import attach, container_support, node_changes, process, profile, run_folder, tree
 
 EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
 
@@ -110,7 +110,7 @@ def play_script(base: Path, name: str, script: Path, speed: float) -> None:
 
     Example of a step: [[step]] at = 45, gpu = 0, set = {temp = 95}, over = 10
     """
-    from nvct.sim import play
+    from nvct_sim import play
 
     node = tree.find(base, name)
     steps = play.read(script)
@@ -183,7 +183,7 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
     import subprocess
 
     from nvct.cdi import store
-    from nvct.sim import replay
+    from nvct_sim import replay
 
     command = argv[1:] if argv[:1] == ("--",) else argv
     with replay.opened(snapshot) as opened:

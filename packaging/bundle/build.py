@@ -30,7 +30,7 @@ import archive
 import licenses
 
 from nvct.launcher.install import FLAGS, check_hot, is_static
-from nvct.sim.native import build as native
+from nvct_sim.native import build as native
 
 HERE = Path(__file__).resolve().parent
 SOURCES = HERE.parents[1]
@@ -160,12 +160,13 @@ def add_packages(site: Path) -> None:
 
 def add_nvct(root: Path) -> None:
     """Copy nvct and what people read."""
-    for folder, folders, files in os.walk(SOURCES / "nvct"):
+    packages = [walked for name in ("nvct", "nvct_sim") for walked in os.walk(SOURCES / name)]
+    for folder, folders, files in packages:
         folders[:] = sorted(f for f in folders if f != "__pycache__" and not f.startswith("."))
         for name in sorted(f for f in files if not f.startswith(".")):
             source = Path(folder, name)
             put(source, root / SITE / source.relative_to(SOURCES))
-    native.ship(root / SITE / "nvct/sim/native" / native.SHIPPED.name)
+    native.ship(root / SITE / "nvct_sim/native" / native.SHIPPED.name)
     put(SOURCES / "LICENSE", root / "LICENSE")
     put(HERE / "README.md", root / "README.md")
     put(SOURCES / "hooks/oci-nvidia-hook.json", root / "share/nvct/hooks/oci-nvidia-hook.json")

@@ -121,7 +121,7 @@ def build(
     pth = Entry(f"{BUNDLE}/{site}/nvct-agent.pth", content=f"/{AGENT}\n".encode())
 
     def is_nvct(place: str) -> bool:
-        inside = place.startswith((f"{site}/nvct/", "bin/", "libexec/nvct-"))
+        inside = place.startswith((f"{site}/nvct/", f"{site}/nvct_sim/", "bin/", "libexec/nvct-"))
         return inside or not place.startswith(("lib/", "libexec/"))
 
     contents = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nvct.errors import NvctError, line
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct.sim import attach, container_support, tree
+from nvct_sim import attach, container_support, tree
 from tests.bench import dra, fragmentation, generation, scrape
 
 AGENTS = {"h100": "device plugin, 8 GPUs", "a100-16": "device plugin, 16 GPUs"}

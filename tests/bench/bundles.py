@@ -13,7 +13,7 @@ import shutil
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
-from nvct.sim import bundle
+from nvct_sim import bundle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvct.agent.dra.devices import DRIVER
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import FakeApi

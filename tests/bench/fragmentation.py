@@ -24,7 +24,7 @@ from rich.table import Table
 
 from nvct.agent.dra import gather
 from nvct.agent.dra.offer import offer
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import discovery
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nvct.launcher import install
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
-from nvct.sim import attach, bundle, rootfs
+from nvct_sim import attach, bundle, rootfs
 from tests.bench import bundles, measure, report
 from tests.bench.measure import Subject
 from tests.support import cdi_engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from nvct.sim import node_changes
+from nvct_sim import node_changes
 from tests.engines.engines import Want
 
 TYPE_CHECKING = False

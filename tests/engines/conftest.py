@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import container_support, rootfs, tree
+from nvct_sim import container_support, rootfs, tree
 from tests.engines import image, suite
 from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
 from tests.engines.configs import PAUSE

@@ -11,7 +11,7 @@ import stat
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from nvct.sim import attach
+from nvct_sim import attach
 from tests.engines import configs, cri, crio_program, docker_run
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.engines import CONFIG, DOCKER_SOCKET

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import subprocess
     from typing import TypeAlias
 
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
     Done: TypeAlias = subprocess.CompletedProcess[str]
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MS_BIND, MS_REC
-from nvct.sim import attach
-from nvct.sim import tree as nodes
+from nvct_sim import attach
+from nvct_sim import tree as nodes
 
 READY = "ready\n"
 REFUSED = (errno.EPERM, errno.EACCES, errno.ENODEV, errno.ENOSYS)

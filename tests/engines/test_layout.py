@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from nvct.sim import elf_writer, node_changes, rootfs, tree
+from nvct_sim import elf_writer, node_changes, rootfs, tree
 from tests.engines import checks, image
 from tests.engines.conftest import Case, Start, prepare
 from tests.engines.engines import SHIM, Want

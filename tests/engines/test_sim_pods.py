@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct.sim import run_folder
+from nvct_sim import run_folder
 from tests.engines import configured
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd, Docker, Podman

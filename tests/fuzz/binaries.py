@@ -6,7 +6,7 @@ from __future__ import annotations
 import struct
 
 from nvct.linux import elf, ldcache
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.fuzz.outcome import written_by_us
 
 ADD = (("libcuda.so.1", "/n/libcuda.so.1"), ("libnvidia-ml.so.1", "/n/libnvidia-ml.so.1"))

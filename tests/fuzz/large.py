@@ -8,7 +8,7 @@ import os
 import struct
 
 from nvct.linux import elf, ldcache
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.fuzz.requests import FOLDER, PREFIX
 
 TYPE_CHECKING = False

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from nvct.errors import NvctError, line
 from nvct.host.roots import Roots
-from nvct.sim import attach, tree
-from nvct.sim.native import build
+from nvct_sim import attach, tree
+from nvct_sim.native import build
 from tests.gpu import chain, likeness, machine, record
 
 REPOSITORY = Path(__file__).parents[2]

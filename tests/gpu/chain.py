@@ -18,8 +18,8 @@ from nvct.farm.folder import Farm
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.roots import Roots
-from nvct.sim import bundle, rootfs
 from nvct.spec import generate
+from nvct_sim import bundle, rootfs
 from tests.gpu import machine
 
 TYPE_CHECKING = False

@@ -22,8 +22,8 @@ from nvct.cdi import store
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.kernel.calls import KERNEL
-from nvct.sim import attach, bundle, rootfs
 from nvct.spec import generate
+from nvct_sim import attach, bundle, rootfs
 from tests.gpu import machine
 from tests.gpu.chain import CUDA_CALL, LAYOUTS
 from tests.support import cdi_engine

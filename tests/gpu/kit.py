@@ -18,7 +18,7 @@ from pathlib import Path
 import tomlkit
 
 from nvct.errors import HostError
-from nvct.sim.native import build
+from nvct_sim.native import build
 from tests.gpu import machine, nvml_calls
 
 TYPE_CHECKING = False

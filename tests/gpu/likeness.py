@@ -15,7 +15,7 @@ from pathlib import Path
 import tomlkit
 
 from nvct.errors import UsageError
-from nvct.sim import profile as profiles
+from nvct_sim import profile as profiles
 from tests.gpu import record
 
 TYPE_CHECKING = False
@@ -49,7 +49,7 @@ def profile_of(texts: Texts) -> str:
     for node, description in nodes.items():
         if {gpu["model"] for gpu in description["gpus"]} <= of_name:
             return str(node)
-    raise UsageError(f"no simulated node has {name}", hint="add it to nvct/sim/profiles")
+    raise UsageError(f"no simulated node has {name}", hint="add it to nvct_sim/profiles")
 
 
 def verb(texts: Texts, name: str) -> dict[str, Any]:

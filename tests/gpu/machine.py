@@ -19,7 +19,7 @@ from nvct.launcher import install
 from nvct.linux import elf, ldcache, mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.kernel import KERNEL
-from nvct.sim import rootfs
+from nvct_sim import rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

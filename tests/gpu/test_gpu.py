@@ -13,7 +13,7 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from nvct.host.roots import Roots
-from nvct.sim import container_support, rootfs
+from nvct_sim import container_support, rootfs
 from tests.gpu import __main__ as command
 from tests.gpu import chain, machine
 from tests.support.host_tree import HostTree

@@ -18,8 +18,8 @@ import pytest
 
 from nvct.errors import HostError
 from nvct.host.snapshot.redaction import Redactor
-from nvct.sim import container_support, replay
 from nvct.spec import generate
+from nvct_sim import container_support, replay
 from tests.gpu import kit, machine, nvml_calls, questions, record
 
 TYPE_CHECKING = False

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.hostile.attacks import WITH_HOOK
 from tests.hostile.shapes import (
     LDCACHE,

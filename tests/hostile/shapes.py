@@ -11,7 +11,7 @@ import os
 import stat
 from dataclasses import dataclass
 
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

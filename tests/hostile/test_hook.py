@@ -14,7 +14,7 @@ from nvct.container.rootfs.libraries import NAME_LIMIT
 from nvct.linux import elf, ldcache
 from nvct.linux.constants import MS_BIND
 from nvct.linux.kernel import KERNEL
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support import cpu
 from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace, run_forked

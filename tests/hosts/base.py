@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux import ldcache
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import VERSION, HostTree
 
 TYPE_CHECKING = False

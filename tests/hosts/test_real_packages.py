@@ -19,9 +19,9 @@ from nvct.host import discover
 from nvct.host.driver import cuda_version
 from nvct.host.driver import names as driver_names
 from nvct.linux import ldcache
-from nvct.sim import tree
-from nvct.sim.elf_writer import shared_object
 from nvct.spec.generate import generate
+from nvct_sim import tree
+from nvct_sim.elf_writer import shared_object
 from tests.hosts.base import plain
 from tests.support import driver_list
 from tests.support.host_tree import HostTree

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct.sim import attach, container_support, rootfs, tree
+from nvct_sim import attach, container_support, rootfs, tree
 from tests.support import debian_root
 
 TYPE_CHECKING = False

@@ -13,7 +13,7 @@ from pathlib import Path
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWUSER, MNT_DETACH, MS_BIND, MS_RDONLY, MS_REMOUNT
 from nvct.paths import CONFIG_ENV
-from nvct.sim import bundle, elf_writer, node_changes, tree
+from nvct_sim import bundle, elf_writer, node_changes, tree
 from tests.integration.inside import (
     DRIVER_ROOT,
     UUID,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nvct import paths
 from nvct.container.plan.store import Store
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.integration.inside import UUID, configure, generate, make, run
 
 TYPE_CHECKING = False

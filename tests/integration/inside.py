@@ -17,7 +17,7 @@ from nvct.cdi import load
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV
-from nvct.sim import attach, bundle, node_changes, tree
+from nvct_sim import attach, bundle, node_changes, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

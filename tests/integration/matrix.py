@@ -21,7 +21,7 @@ from nvct.kernel.calls import KERNEL
 from nvct.launcher.install import Built, default_built, install
 from nvct.linux import constants as c
 from nvct.paths import CONFIG_ENV
-from nvct.sim import attach, bundle
+from nvct_sim import attach, bundle
 from tests.integration import inside, rootless
 from tests.support import cdi_engine, images
 

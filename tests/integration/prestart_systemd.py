@@ -7,8 +7,8 @@ import json
 import os
 import shutil
 
-from nvct.sim.bundle import config
-from nvct.sim.rootfs import PROGRAM_DIRS, static_busybox
+from nvct_sim.bundle import config
+from nvct_sim.rootfs import PROGRAM_DIRS, static_busybox
 from tests.integration import systemd_box
 
 TYPE_CHECKING = False

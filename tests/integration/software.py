@@ -19,7 +19,7 @@ from nvct.errors import ContainerNotPossibleError
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV
-from nvct.sim import bundle
+from nvct_sim import bundle
 from tests.integration import inside
 from tests.support import cdi_engine, debian_root, software_images
 from tests.support.software_images import LIBDIR, MACHINE, PROBE

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from nvct.kernel.calls import KERNEL
-from nvct.sim import node_changes, tree
-from nvct.sim.attach import farm_dir
+from nvct_sim import node_changes, tree
+from nvct_sim.attach import farm_dir
 from tests.integration.inside import (
     SPEC,
     UUID,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.integration import systemd_box
 
 REPOSITORY = Path(__file__).parents[2]

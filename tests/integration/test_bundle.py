@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nvct import version
-from nvct.sim.native.build import find_compiler
+from nvct_sim.native.build import find_compiler
 from tests.hostile import hook_attack
 from tests.integration import bundles
 

@@ -8,7 +8,7 @@ import os
 import signal
 
 from nvct.oci import bundle as bundles
-from nvct.sim.bundle import config
+from nvct_sim.bundle import config
 from tests.support.forked import run_forked
 from tests.support.recording_kernel import RecordingKernel
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from nvct.launcher import install as launch
-from nvct.sim import container_support
+from nvct_sim import container_support
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

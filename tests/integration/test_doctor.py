@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.host.nvml.kernel_xids import KMSG_ENV
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.integration import doctor
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from nvct.sim import container_support, tree
+from nvct_sim import container_support, tree
 from tests.integration import matrix, rootless
 from tests.integration.conftest import REPOSITORY, SimulatedNode
 from tests.integration.inside import UUID

@@ -82,7 +82,7 @@ rm -r /tmp/sims
 nvct sim create left --profile t4
 ls -d /var/lib/nvct-sim/left
 dpkg -r nvct-sim > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
-ls /usr/lib/nvct/nvct/sim /usr/share/man/man1/nvct-sim.1.gz && exit 1
+ls /usr/lib/nvct/nvct_sim /usr/share/man/man1/nvct-sim.1.gz && exit 1
 ls -d /var/lib/nvct-sim/left
 dpkg -P nvct-sim > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 ls /var/lib/nvct-sim && exit 1
@@ -177,14 +177,14 @@ install "$DEBS"/0.0.9/nvct-base*.deb
 nvct sim list --profiles > /dev/null
 echo "== without the simulation"
 install "$DEBS"/nvct-base*.deb
-ls /usr/lib/nvct/nvct/sim && exit 1
+ls /usr/lib/nvct/nvct_sim && exit 1
 nvct sim list && exit 1
 echo "== with it"
 install "$DEBS"/0.0.9/nvct-base*.deb
 install "$DEBS"/nvct-sim*.deb "$DEBS"/nvct-base*.deb
 dpkg -V nvct-base nvct-sim
 nvct sim list --profiles > /dev/null
-dpkg-query -S /usr/lib/nvct/nvct/sim/tree.py
+dpkg-query -S /usr/lib/nvct/nvct_sim/tree.py
 dpkg -P nvct-sim nvct-base > /tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log; exit 1; }
 """
 
@@ -241,7 +241,7 @@ def test_packages_come_and_go(release: str, debs: Path, simulated: SimulatedNode
 def test_the_simulation_leaves_an_older_nvct_base(debs: Path, simulated: SimulatedNode) -> None:
     said = in_a_root("bookworm", debs, simulated, SPLIT)
 
-    assert "nvct-sim: /usr/lib/nvct/nvct/sim/tree.py\n" in said
+    assert "nvct-sim: /usr/lib/nvct/nvct_sim/tree.py\n" in said
     assert (simulated.work / "left").read_text(encoding="utf-8") == ""
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import tree
-from nvct.sim.replay import CONFIG
+from nvct_sim import tree
+from nvct_sim.replay import CONFIG
 from tests.integration import systemd_box
 from tests.support import bundled
 

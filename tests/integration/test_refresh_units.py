@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import node_changes, tree
-from nvct.sim.replay import CONFIG
+from nvct_sim import node_changes, tree
+from nvct_sim.replay import CONFIG
 from tests.integration import systemd_box
 from tests.support import debian_root
 

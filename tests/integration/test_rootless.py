@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nvct.sim import container_support, tree
+from nvct_sim import container_support, tree
 from tests.integration import rootless, rootless_inside
 from tests.integration.conftest import REPOSITORY, SimulatedNode
 from tests.integration.inside import UUID

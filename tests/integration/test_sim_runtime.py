@@ -13,8 +13,8 @@ import pytest
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
-from nvct.sim import run_folder
-from nvct.sim.bundle import CAPABILITIES, config
+from nvct_sim import run_folder
+from nvct_sim.bundle import CAPABILITIES, config
 from tests.integration.conftest import REPOSITORY
 from tests.integration.rootless import is_open
 

@@ -18,7 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from nvct.sim import node_changes
+from nvct_sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.kubernetes import alone, audit
 from tests.kubernetes.api import wait

@@ -15,7 +15,7 @@ import yaml
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
-from nvct.sim import run_folder, tree
+from nvct_sim import run_folder, tree
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, REPOSITORY
 from tests.engines.engines import CONFIG
 from tests.engines.supervised import SupervisedContainerd

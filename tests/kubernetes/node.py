@@ -11,7 +11,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.engines.box import DRIVER_ROOT, Box
 from tests.kubernetes import programs
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.engines import conftest as engines
 from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
 from tests.engines.releases import of_release
@@ -26,7 +26,7 @@ KILLED = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.engines.box import Box
 programs, node, work = (Path(argument) for argument in sys.argv[2:5])
 box = Box(programs, tree.load(node), work, sys.argv[5])

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from nvct.agent.condition.condition import TYPE
-from nvct.sim import node_changes
+from nvct_sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes import cost

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import container_support
+from nvct_sim import container_support
 from tests.engines.box import GROUP, REPOSITORY
 from tests.engines.checks import UUID
 from tests.kubernetes import programs

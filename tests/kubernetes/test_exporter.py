@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from nvct.agent.device_plugin.resources import GPU
-from nvct.sim import node_changes
+from nvct_sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
 from tests.kubernetes.api import PODS, wait

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from nvct.agent.device_plugin.resources import GPU
-from nvct.sim import node_changes
+from nvct_sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.engines import CONFIG

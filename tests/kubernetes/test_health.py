@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from nvct.agent.device_plugin.resources import GPU
-from nvct.sim import node_changes, play, tree
+from nvct_sim import node_changes, play, tree
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes.api import PODS, wait

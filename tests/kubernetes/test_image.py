@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from nvct.agent.device_plugin.resources import GPU
-from nvct.sim import run_folder
-from nvct.sim.attach import DRIVER_ROOT
+from nvct_sim import run_folder
+from nvct_sim.attach import DRIVER_ROOT
 from tests.engines.checks import UUID
 from tests.engines.engines import CONFIG
 from tests.engines.releases import of_release

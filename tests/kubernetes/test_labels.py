@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes.accounts import kubeconfig_of

@@ -14,8 +14,8 @@ import pytest
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.mig_manager.node_labels import CONFIG, REASON, STATE
-from nvct.sim import node_changes, tree
-from nvct.sim.mig import mig_uuid
+from nvct_sim import node_changes, tree
+from nvct_sim.mig import mig_uuid
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.releases import of_release
 from tests.kubernetes.accounts import kubeconfig_of

@@ -14,7 +14,7 @@ import pytest
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
-from nvct.sim import node_changes
+from nvct_sim import node_changes
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes import device_plugin

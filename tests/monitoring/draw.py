@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from nvct.sim import node_changes
+from nvct_sim import node_changes
 from tests.monitoring.live import Live, live
 from tests.monitoring.test_live import DASHBOARD, expanded
 

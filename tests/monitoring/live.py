@@ -24,7 +24,7 @@ from nvct.agent.exporter import main as exporter
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.agent.logs import Log
 from nvct.agent.web import exposition, http
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.monitoring import agent_metrics
 from tests.monitoring.prometheus import RULES, program
 from tests.support.nvml_node import CACHE

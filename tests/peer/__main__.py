@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from nvct.errors import NvctError
-from nvct.sim import attach, run_folder, tree
+from nvct_sim import attach, run_folder, tree
 from tests.peer import cases, cluster, gfd, mig, plugin
 
 REPOSITORY = Path(__file__).parents[2]

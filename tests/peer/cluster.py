@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from nvct.sim import run_folder, tree
+from nvct_sim import run_folder, tree
 from tests.engines import conftest as engines
 from tests.engines import suite
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, REPOSITORY, Box

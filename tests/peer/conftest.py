@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import mig, node_changes, state, tree
+from nvct_sim import mig, node_changes, state, tree
 from tests.peer import cases
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.peer import cases
 from tests.peer.kubelet import Plugin
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nvct.agent.discovery import Discovery
     from nvct.agent.inventory import Inventory
     from nvct.host.nvml.model import NvmlReport
-    from nvct.sim import tree
+    from nvct_sim import tree
 
     Answers = dict[str, Any]
 

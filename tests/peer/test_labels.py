@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nvct.agent.labels.facts import Facts, Labels, Rules
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
 MODE = "nvidia.com/gpu.mode"
 CHANCE = "# by chance: "

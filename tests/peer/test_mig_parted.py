@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
 COMMAND = "$ nvidia-mig-parted "
 ORDERINGS = re.compile(r'^error: "Error creating GPU instance for .*\n', re.MULTILINE)

@@ -14,7 +14,7 @@ import sys
 import pytest
 
 from nvct.errors import ContainerNotPossibleError, HostError
-from nvct.sim import attach, tree
+from nvct_sim import attach, tree
 from tests.peer import plugin
 from tests.peer.__main__ import RECORDED, REPOSITORY
 from tests.support.memory import in_memory

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nvct.sim import profile, tree
+from nvct_sim import profile, tree
 from tests.peer import cases, mig, shipped
 from tests.peer.__main__ import RECORDED, VERSIONS
 

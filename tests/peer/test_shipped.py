@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nvct.mig.apply import Machine
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
 NOT_HERE = (
     "no MIG profile",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nvct.errors import ElfError
 from nvct.linux import elf
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 
 MACHINES = st.sampled_from(["x86_64", "aarch64", "i386"])
 LIBRARY = st.text(alphabet="lib.so0123456789-_é", min_size=1, max_size=40)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from nvct.errors import UsageError
 from nvct.linux import elf
-from nvct.sim import kernelfs, mig, profile, state, tree
-from nvct.sim.elf_writer import shared_object
+from nvct_sim import kernelfs, mig, profile, state, tree
+from nvct_sim.elf_writer import shared_object
 
 VALUE = st.text(st.characters(codec="utf-8", exclude_characters="\t\n\0"), max_size=20)
 WORD = VALUE.filter(lambda text: text != "" and "=" not in text)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvct.sim.native import build as native
+from nvct_sim.native import build as native
 from tests.support.nvml_node import CACHE, NvmlNode, make_node
 
 FIELDS = (

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from nvct.errors import NvctError
 from nvct.host.snapshot import document
 from nvct.host.snapshot.document import FORMAT, Snapshot
-from nvct.sim import replay
+from nvct_sim import replay
 
 ROOTS = {"driver_root": "/", "proc": "/proc", "sys": "/sys", "etc": "/etc", "run": "/run"}
 COMPONENTS = st.sampled_from(

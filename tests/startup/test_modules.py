@@ -21,8 +21,8 @@ from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.linux import ldcache
 from nvct.paths import CONFIG_ENV, OWN_PLAN, RUN_DIR_ENV
-from nvct.sim import tree
-from nvct.sim.bundle import config
+from nvct_sim import tree
+from nvct_sim.bundle import config
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

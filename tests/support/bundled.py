@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nvct.sim.native.build import find_compiler
+from nvct_sim.native.build import find_compiler
 
 REPOSITORY = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "nvct-tests", "bundle")

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from nvct.container.cdi_hook.main import main
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.hot import HOT_ENV
 
 MOUNTS = "/proc/self/ns/mnt"

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux import constants as c
-from nvct.sim import rootfs
-from nvct.sim.elf_writer import MACHINES, shared_object
+from nvct_sim import rootfs
+from nvct_sim.elf_writer import MACHINES, shared_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import shutil
 from collections import Counter
 
 from nvct.errors import NvctError
-from nvct.sim.native import build
+from nvct_sim.native import build
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

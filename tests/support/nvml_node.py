@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated node of plain files, with only what the NVML library needs: a state and nodes.
 
-Contract: written from the description of the state file, without nvct.sim, so that tests can
+Contract: written from the description of the state file, without nvct_sim, so that tests can
 compare the two.
 """
 
@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.sim.native.build import Built
+    from nvct_sim.native.build import Built
 
 CACHE = Path(__file__).parents[2] / ".cache/native"  # built once, not once a session
 OFFSET, SIZE = 8192, 262144

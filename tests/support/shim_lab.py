@@ -21,8 +21,8 @@ from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
-from nvct.sim import remove
-from nvct.sim.bundle import config as make_config
+from nvct_sim import remove
+from nvct_sim.bundle import config as make_config
 from tests.support import memory
 from tests.support.host_tree import HostTree
 from tests.support.hot import HOT_ENV

@@ -19,8 +19,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from nvct.sim.elf_writer import MACHINES
-from nvct.sim.rootfs import LOADERS
+from nvct_sim.elf_writer import MACHINES
+from nvct_sim.rootfs import LOADERS
 from tests.support import debian_root, images
 
 MACHINE = images.MACHINE

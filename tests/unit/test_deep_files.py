@@ -14,7 +14,7 @@ from nvct.doctor.host import kubelet
 from nvct.errors import DocumentError, NvctError
 from nvct.host import containers
 from nvct.installer import settings
-from nvct.sim import play, tree
+from nvct_sim import play, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

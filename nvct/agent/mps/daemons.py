@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping  # noqa: TC003 - a schema
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -18,7 +18,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping  # noqa: TC003 - a schema
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial

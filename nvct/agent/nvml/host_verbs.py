@@ -9,11 +9,11 @@ these from its own settings and its own look at the machine, see `nvct.agent.hos
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping  # noqa: TC003 - a schema
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from nvct.host.model import Mode  # noqa: TC001 - a schema
+from nvct.host.model import Mode
 
 UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 """Of an object of Kubernetes; it becomes part of a file's name."""

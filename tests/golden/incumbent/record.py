@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from nvct.sim import attach, tree
+from nvct_sim import attach, tree
 from tests.golden.incumbent.reduce import reduce
 
 RECORDED = "nvidia-container-toolkit 1.20.0 on a simulated node, reduced by reduce.py"

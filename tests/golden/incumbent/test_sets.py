@@ -19,8 +19,8 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
-from nvct.sim import attach, kernelfs, tree
 from nvct.spec.generate import generate
+from nvct_sim import attach, kernelfs, tree
 from tests.golden.incumbent.record import CASES, NODE
 from tests.golden.incumbent.reduce import reduce
 from tests.support.host_tree import FakeNvml
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from nvct.host.gpu.nodes import StatNode
-    from nvct.sim.state import State
+    from nvct_sim.state import State
 
     Reduced: TypeAlias = dict[str, Any]
 

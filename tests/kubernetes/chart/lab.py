@@ -10,7 +10,7 @@ import pytest
 
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.device_plugin.resources import GPU
-from nvct.sim import attach
+from nvct_sim import attach
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvct.agent.inventory import Inventory
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
 REPOSITORY = Path(__file__).parents[3]
 SERVE = """

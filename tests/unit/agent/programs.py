@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim.attach import DRIVER_ROOT
+from nvct_sim.attach import DRIVER_ROOT
 from tests.unit.agent.machines import REPOSITORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
 DIE_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL")
 START = """
@@ -28,8 +28,8 @@ import sys, time
 from pathlib import Path
 from nvct.errors import HostError
 from nvct.kernel.calls import KERNEL
-from nvct.sim import attach
-from nvct.sim.tree import load
+from nvct_sim import attach
+from nvct_sim.tree import load
 try:
     if sys.argv[1]:
         attach.enter(load(Path(sys.argv[1])), host_run=False)

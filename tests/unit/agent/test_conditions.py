@@ -14,7 +14,7 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.host.health import faults
 from nvct.host.nvml.condition_model import CONDITION_VALUES
 from nvct.host.nvml.model import XidEvent
-from nvct.sim import node_changes, rehearsal, tree
+from nvct_sim import node_changes, rehearsal, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.programs import Machine, Program, wait_for

@@ -12,8 +12,8 @@ import pytest
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.errors import ContainerNotPossibleError
-from nvct.sim import tree
-from nvct.sim.attach import DRIVER_ROOT
+from nvct_sim import tree
+from nvct_sim.attach import DRIVER_ROOT
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until

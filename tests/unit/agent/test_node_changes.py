@@ -14,7 +14,7 @@ import pytest
 from nvct.agent.device_plugin.resources import GPU
 from nvct.errors import ContainerNotPossibleError
 from nvct.host.presence import has_gpu
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until

@@ -15,7 +15,7 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.host.nvml.calls import Calls
 from nvct.host.nvml.sample_model import VALUES
 from nvct.host.nvml.samples import Reading
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
 

@@ -12,7 +12,7 @@ import pytest
 from nvct.cli.__main__ import find
 from nvct.cli.cdi.generate import DEFAULTS
 from nvct.cli.cdi.generate_command import generate
-from nvct.sim import tree
+from nvct_sim import tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

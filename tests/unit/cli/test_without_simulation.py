@@ -14,7 +14,11 @@ import nvct
 from nvct.cli.lazy import TOOLS
 from nvct.cli.main import NVCT_COMMANDS
 
-RUN = "import sys; sys.path.insert(0, {tree!r}); from nvct.cli.main import nvct; nvct()"
+RUN = (
+    "import sys; sys.path[:] = [{tree!r}, *(p for p in sys.path if p != {checkout!r})]; "
+    "from nvct.cli.main import nvct; nvct()"
+)
+CHECKOUT = str(Path(nvct.__file__).parents[1])
 SIMULATED = ("demo", "sim")
 
 
@@ -24,7 +28,7 @@ def tree(tmp_path: Path) -> Path:
     package = tmp_path / "site/nvct"
     package.mkdir(parents=True)
     for path in Path(nvct.__file__).parent.iterdir():
-        if path.name not in ("sim", "__pycache__"):
+        if path.name != "__pycache__":
             (package / path.name).symlink_to(path)
     return package.parent
 
@@ -32,7 +36,7 @@ def tree(tmp_path: Path) -> Path:
 def run(tree: Path, *args: str, path: str = os.environ["PATH"]) -> tuple[int, str]:
     """Return the exit status of nvct, and what it prints on stderr."""
     completed = subprocess.run(
-        [sys.executable, "-I", "-c", RUN.format(tree=str(tree)), *args],
+        [sys.executable, "-I", "-c", RUN.format(tree=str(tree), checkout=CHECKOUT), *args],
         capture_output=True, text=True, check=False, timeout=60, env={"PATH": path},
     )  # fmt: skip
     return completed.returncode, completed.stderr
@@ -56,7 +60,7 @@ def test_a_command_of_the_simulation_names_the_package(
 
 
 def test_byte_code_that_a_removed_package_left_is_no_simulation(tree: Path) -> None:
-    (tree / "nvct/sim/demo/__pycache__").mkdir(parents=True)
+    (tree / "nvct_sim/demo/__pycache__").mkdir(parents=True)
 
     assert "needs the package nvct-sim" in run(tree, "sim", "list")[1]
     assert "needs the package nvct-sim" in run(tree, "demo")[1]
@@ -68,8 +72,8 @@ def test_every_other_command_is_there(name: str, tree: Path) -> None:
 
 
 def test_a_bug_in_the_simulation_is_no_missing_package(tree: Path) -> None:
-    (tree / "nvct/sim").mkdir()
-    (tree / "nvct/sim/__init__.py").touch()
+    (tree / "nvct_sim").mkdir()
+    (tree / "nvct_sim/__init__.py").touch()
 
     status, output = run(tree, "demo")
 

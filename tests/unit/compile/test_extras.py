@@ -16,7 +16,7 @@ from nvct.container.plan.store import Store
 from nvct.errors import HostError, UsageError
 from nvct.host.model import DeviceNode, Gpu, Inventory, MigDevice, NamedDevice
 from nvct.host.nvml.model import GpuProperties
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB as LIBRARIES
 from tests.support.host_tree import VERSION, HostTree, elf_bytes
 from tests.support.shim_lab import Lab

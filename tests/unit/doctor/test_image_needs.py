@@ -17,7 +17,7 @@ from nvct.cli.main import program
 from nvct.doctor import image_needs
 from nvct.errors import UsageError
 from nvct.host.model import DriverFile, Inventory
-from nvct.sim.elf_writer import MACHINES, shared_object
+from nvct_sim.elf_writer import MACHINES, shared_object
 from tests.unit.doctor.broken_nodes import write
 
 TYPE_CHECKING = False

@@ -13,7 +13,7 @@ from nvct.cdi import yaml_reader
 from nvct.errors import NvctError
 from nvct.host.yaml_aliases import Loader
 from nvct.mig import config, hooks
-from nvct.sim import play
+from nvct_sim import play
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

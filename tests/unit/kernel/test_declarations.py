@@ -13,7 +13,7 @@ import pytest
 
 from nvct.kernel.declared import ffi
 from nvct.kernel.library import lib
-from nvct.sim.native import build as native
+from nvct_sim.native import build as native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from nvct.errors import LdCacheError
 from nvct.linux import ldcache
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

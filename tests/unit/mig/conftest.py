@@ -13,7 +13,7 @@ from nvct.host.nvml.session import NvmlSession
 from nvct.host.roots import Roots
 from nvct.mig.apply import Machine
 from nvct.mig.journal import Journal
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 

@@ -18,7 +18,7 @@ from nvct.mig import checkpoint, config, export, plan
 from nvct.mig.apply import AGENT, Machine, apply, recover
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
-from nvct.sim import node_changes, rehearsal
+from nvct_sim import node_changes, rehearsal
 from tests.unit.mig.conftest import library_of
 
 TYPE_CHECKING = False
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nvct.host.nvml.mig_model import MigState
     from nvct.mig.plan import Plan
-    from nvct.sim import tree
+    from nvct_sim import tree
 
 BALANCED = {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}
 SMALL = {"1g.10gb": 7}

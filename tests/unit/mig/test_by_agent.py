@@ -14,7 +14,7 @@ from tests.unit.agent.machines import discovery
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
-    from nvct.sim import tree
+    from nvct_sim import tree
 
 
 def test_mig_is_changed_and_a_refusal_is_no_problem_of_nvml(node: tree.Node) -> None:

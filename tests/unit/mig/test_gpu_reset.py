@@ -13,7 +13,7 @@ from nvct.cli.reset import reset
 from nvct.errors import HostError, UsageError
 from nvct.linux import files
 from nvct.mig.gpu_reset import reset_gpus
-from nvct.sim import tree
+from nvct_sim import tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

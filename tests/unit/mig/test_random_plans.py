@@ -20,7 +20,7 @@ from nvct.mig import config, plan
 from nvct.mig.apply import Machine, apply
 from nvct.mig.journal import Journal
 from nvct.mig.layout import devices, layout_of
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.mig.conftest import library_of, roots_of

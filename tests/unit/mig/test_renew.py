@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvct.host.nvml.mig_model import GpuInstance
-    from nvct.sim import tree
+    from nvct_sim import tree
 
 CHANGES = 4
 """Two instances are destroyed, and two made."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.sim import tree
+from nvct_sim import tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.attach: a node in a private mount namespace."""
+"""Unit tests for nvct_sim.attach: a node in a private mount namespace."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
-from nvct.sim import attach, container_support, node_changes, rootfs, run_folder, state, tree
-from nvct.sim.process import spawn
+from nvct_sim import attach, container_support, node_changes, rootfs, run_folder, state, tree
+from nvct_sim.process import spawn
 
 REPOSITORY = Path(__file__).parents[3]
 REASON = "needs root and CAP_SYS_ADMIN"

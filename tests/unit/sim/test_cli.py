@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from nvct.cli.sim import sim
 from nvct.errors import UsageError
-from nvct.sim import container_support, tree
+from nvct_sim import container_support, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.elf_writer."""
+"""Unit tests for nvct_sim.elf_writer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from nvct.linux import elf
-from nvct.sim.elf_writer import MACHINES, shared_object
+from nvct_sim.elf_writer import MACHINES, shared_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from nvct.linux import elf
-from nvct.sim import attach, container_support, kernelfs, node_changes, package, profile, tree
+from nvct_sim import attach, container_support, kernelfs, node_changes, package, profile, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.node_changes and mig: changes of a simulated node."""
+"""Unit tests for nvct_sim.node_changes and mig: changes of a simulated node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from nvct.errors import DocumentError, UsageError
 from nvct.kernel.kmsg import Kmsg
-from nvct.sim import gpu_fields, node_changes, package, tree
+from nvct_sim import gpu_fields, node_changes, package, tree
 from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.oci_runtime: the hook that shows the node's files to containers."""
+"""Unit tests for nvct_sim.oci_runtime: the hook that shows the node's files to containers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from nvct.errors import BundleError, HostError
 from nvct.linux.kernel import KERNEL
-from nvct.sim import oci_runtime, run_folder
-from nvct.sim.bundle import config
-from nvct.sim.python_command import python_command
+from nvct_sim import oci_runtime, run_folder
+from nvct_sim.bundle import config
+from nvct_sim.python_command import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

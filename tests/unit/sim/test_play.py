@@ -8,7 +8,7 @@ import re
 import pytest
 
 from nvct.errors import DocumentError
-from nvct.sim import node_changes, play, tree
+from nvct_sim import node_changes, play, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

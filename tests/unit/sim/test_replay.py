@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.replay: a snapshot gives the same results as its host."""
+"""Unit tests for nvct_sim.replay: a snapshot gives the same results as its host."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
 from nvct.host.snapshot import document, record
-from nvct.sim import replay, tree
 from nvct.spec import generate
+from nvct_sim import replay, tree
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
 
 TYPE_CHECKING = False

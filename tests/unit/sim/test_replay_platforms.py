@@ -10,8 +10,8 @@ import pytest
 
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record
-from nvct.sim import replay
 from nvct.spec.generate import generate
+from nvct_sim import replay
 from tests.hosts.jetson_base import Board
 from tests.hosts.test_platforms import PLATFORMS
 from tests.support import jetson

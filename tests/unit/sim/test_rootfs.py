@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.rootfs and container_support."""
+"""Unit tests for nvct_sim.rootfs and container_support."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from nvct.linux import elf, ldcache
-from nvct.sim import container_support, rootfs
-from nvct.sim.elf_writer import shared_object
+from nvct_sim import container_support, rootfs
+from nvct_sim.elf_writer import shared_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

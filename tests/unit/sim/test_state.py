@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.state."""
+"""Unit tests for nvct_sim.state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from nvct.errors import DocumentError
 from nvct.linux import elf
-from nvct.sim import state
+from nvct_sim import state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.sim import pci, profile, sysfs, tree
+from nvct_sim import pci, profile, sysfs, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

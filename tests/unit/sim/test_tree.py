@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.tree, package and kernelfs: the files of a simulated node."""
+"""Unit tests for nvct_sim.tree, package and kernelfs: the files of a simulated node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux import elf, ldcache
-from nvct.sim import kernelfs, package, profile, tree
+from nvct_sim import kernelfs, package, profile, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.agent.device_plugin.spec_files import request_of
 from nvct.agent.host_side import Place
 from nvct.container.rootfs.view_links import OF_SPEC
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines

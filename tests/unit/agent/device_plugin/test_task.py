@@ -21,7 +21,7 @@ from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.logs import Log
 from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines

@@ -22,7 +22,7 @@ from nvct.agent.dra.devices import (
 from nvct.agent.inventory import Inventory
 from nvct.host.model import Gpu
 from nvct.host.nvml.model import GpuAttributes, GpuLink
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import discovery
 

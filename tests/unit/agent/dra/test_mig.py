@@ -20,7 +20,7 @@ from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances
 from nvct.agent.dra.offer import offer
 from nvct.agent.logs import Log
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import FakeApi

@@ -22,7 +22,7 @@ from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.gpu.nodes import named_nodes
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import FakeApi
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.dra.task import DraDriver
     from nvct.agent.kubelet.dra_service import ClaimRef
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
 __all__ = ["folder"]
 GPU = "nvidia.com/gpu"

@@ -30,7 +30,7 @@ from nvct.agent.kubernetes.cluster import NODE
 from nvct.agent.logs import Log
 from nvct.agent.resources_mode import CLASSIC, DRA, LABEL, ResourcesMode
 from nvct.errors import HostError, RequestError
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import NAME, FakeApi

@@ -11,7 +11,7 @@ import pytest
 from nvct.agent.exporter import series
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.settings import Settings
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.exporter.test_series import DEFAULT, NOW
 from tests.unit.agent.test_samples import ask, twice

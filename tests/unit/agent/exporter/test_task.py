@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from nvct.agent.exporter import main, task
 from nvct.agent.logs import Log
 from nvct.errors import HostError
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.test_samples import client_of
 

@@ -9,7 +9,7 @@ import contextlib
 from nvct.agent.mig_manager import renewal
 from nvct.agent.mig_manager.pods import PodDevice
 from nvct.mig.holders import Holder
-from nvct.sim import node_changes
+from nvct_sim import node_changes
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health import engines
 from tests.unit.agent.mig_manager.test_task import lab  # noqa: F401 - a fixture

@@ -28,7 +28,7 @@ from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
-from nvct.sim import node_changes, rehearsal
+from nvct_sim import node_changes, rehearsal
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import Supervisor, roots_of
 from tests.unit.mig.conftest import node  # noqa: F401 - a fixture
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from nvct.agent.health.engine import HealthEngine
     from nvct.agent.kubernetes.cluster import Kind, Object
     from nvct.host.nvml.mig_model import MigState
-    from nvct.sim import tree
+    from nvct_sim import tree
 
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 NAME = "node-1"

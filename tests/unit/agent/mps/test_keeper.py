@@ -18,7 +18,7 @@ from nvct.agent.mps.control import Control
 from nvct.agent.mps.daemons import Daemon, Wanted
 from nvct.agent.mps.place import Place
 from nvct.errors import HostError
-from nvct.sim.native import build
+from nvct_sim.native import build
 from tests.support.nvml_node import CACHE, NvmlNode, gpu_uuid, make_node
 
 TYPE_CHECKING = False

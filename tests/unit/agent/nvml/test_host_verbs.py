@@ -29,7 +29,7 @@ from nvct.agent.nvml import host_verbs
 from nvct.agent.nvml.host_verbs import ProcessContainers, Published
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.host.roots import Roots
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.unit.agent import machines
 from tests.unit.agent.nvml.test_worker import Worker, ask, run, started
 

@@ -22,8 +22,8 @@ from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig import smi
 from nvct.mig.holders import Holder
-from nvct.sim import tree
 from nvct.typed import MalformedError
+from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.nvml.test_worker import Worker, ask, run

@@ -28,7 +28,7 @@ from nvct.errors import DriverNotFoundError, NvmlError
 from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines

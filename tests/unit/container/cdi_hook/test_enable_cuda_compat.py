@@ -8,7 +8,7 @@ import pytest
 from nvct.container.rootfs.compat import Note, is_wanted, parse_note, parse_version
 from nvct.errors import DocumentError
 from nvct.linux import ldcache
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.cuda_note import NOTE_SECTION, note, raw_note
 
 TYPE_CHECKING = False

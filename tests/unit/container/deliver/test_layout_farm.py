@@ -19,7 +19,7 @@ from nvct.kernel.calls import KERNEL
 from nvct.linux import ldcache
 from nvct.linux.constants import MS_BIND, MS_RDONLY, MS_REMOUNT
 from nvct.oci.bundle import Bundle
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
 from tests.unit.container.shim import images

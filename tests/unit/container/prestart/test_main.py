@@ -17,8 +17,8 @@ from nvct.container.prestart.container import Container, is_rootless, rootfs_of
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import BundleError, ConfigError, HostError, RequestError
 from nvct.oci.bundle import Bundle
-from nvct.sim.bundle import config as make_config
 from nvct.version import TOOLKIT_VERSION, __version__
+from nvct_sim.bundle import config as make_config
 from tests.support.launcher import script
 from tests.support.shim_lab import PYTHON, REPOSITORY, Lab, started
 

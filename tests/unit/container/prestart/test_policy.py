@@ -11,7 +11,7 @@ import pytest
 from nvct.container.request.origin import Origin
 from nvct.errors import NotPermittedError, RequestError
 from nvct.oci.bundle import Bundle
-from nvct.sim.bundle import config as make_config
+from nvct_sim.bundle import config as make_config
 from tests.support.policies import ALL, CONTAINERD, CRIO, UUID, policy
 from tests.support.shim_lab import Lab
 from tests.unit.container.prestart.test_main import accepted, hook

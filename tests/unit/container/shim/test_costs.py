@@ -14,7 +14,7 @@ from nvct.container.deliver import layout_classic
 from nvct.errors import BundleError
 from nvct.linux import ldcache
 from nvct.oci.bundle import STEP_BUDGET, Bundle
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.cuda_note import NOTE_SECTION, note
 from tests.unit.container.deliver import test_layout_farm
 from tests.unit.container.shim import images

@@ -10,7 +10,7 @@ import pytest
 
 from nvct.compile import extras
 from nvct.compile import plans as compiler
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree
 from tests.support.launcher import script
 

@@ -16,7 +16,7 @@ from nvct.container.plan.store import Store
 from nvct.doctor.container import decisions, ring
 from nvct.errors import RequestError
 from nvct.linux import files
-from nvct.sim import container_support
+from nvct_sim import container_support
 from tests.support.shim_lab import BOOT, PROGRAM, REPOSITORY, Lab, started
 
 TYPE_CHECKING = False

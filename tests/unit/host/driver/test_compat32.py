@@ -8,7 +8,7 @@ import pytest
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux import ldcache
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
 
 TYPE_CHECKING = False

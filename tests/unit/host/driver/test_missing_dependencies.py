@@ -12,7 +12,7 @@ from nvct.host.driver import libraries, missing_dependencies
 from nvct.host.driver.tree import Tree
 from nvct.host.model import Findings
 from nvct.linux import ldcache
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree
 
 TYPE_CHECKING = False

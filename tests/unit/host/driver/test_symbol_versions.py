@@ -10,7 +10,7 @@ import pytest
 
 from nvct.errors import ElfError
 from nvct.host.driver.symbol_versions import VersionedElf
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 
 FOLDERS = (
     "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib/x86_64-linux-gnu",

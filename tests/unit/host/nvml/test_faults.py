@@ -14,7 +14,7 @@ from nvct.errors import NvmlError
 from nvct.host.nvml import shared
 from nvct.host.nvml.process import KILL_S, NAME
 from nvct.host.nvml.session import NvmlSession
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False

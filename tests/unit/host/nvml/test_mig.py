@@ -12,7 +12,7 @@ from nvct import typed
 from nvct.errors import ContainerNotPossibleError, NvmlError
 from nvct.host.nvml.mig_model import ComputeInstance, MigState, Placement
 from nvct.host.nvml.session import NvmlSession
-from nvct.sim import tree
+from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 

@@ -13,7 +13,7 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml import shared
 from nvct.host.roots import Roots
-from nvct.sim import tree
+from nvct_sim import tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

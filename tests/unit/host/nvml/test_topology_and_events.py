@@ -20,7 +20,7 @@ from nvct.host.nvml.model import (
     XidEvent,
 )
 from nvct.host.nvml.session import NvmlSession
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.host.nvml.library import PythonNvml

@@ -144,7 +144,7 @@ def saved(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> str:
 def test_a_hostile_snapshot_is_refused(
     tmp_path: Path, table: str, path: str | int, value: object, message: str | None
 ) -> None:
-    from nvct.sim import replay
+    from nvct_sim import replay
 
     def change(index: dict[str, object]) -> None:
         entries = index[table]
@@ -161,7 +161,7 @@ def test_a_hostile_snapshot_is_refused(
 
 
 def test_links_in_the_driver_root_may_have_any_text(tmp_path: Path) -> None:
-    from nvct.sim import replay
+    from nvct_sim import replay
 
     def change(index: dict[str, object]) -> None:
         links = index["links"]

@@ -98,7 +98,7 @@ def test_the_path_to_a_file_is_recorded_with_every_link(tmp_path: Path) -> None:
 
 
 def test_existing_dependencies_of_a_library_are_recorded(tmp_path: Path) -> None:
-    from nvct.sim.elf_writer import shared_object
+    from nvct_sim.elf_writer import shared_object
 
     tree = host(tmp_path)
     needy = shared_object(soname="libnvidia-x.so.1", needed=["libthere.so.2", "libgone.so.3"])

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.demo.run: the check of a container's exit status and output."""
+"""Unit tests for nvct_sim.demo.run: the check of a container's exit status and output."""
 
 from __future__ import annotations
 
 import pytest
 
-from nvct.sim.demo.cases import Case
-from nvct.sim.demo.run import judge
+from nvct_sim.demo.cases import Case
+from nvct_sim.demo.run import judge
 
 FIRST = "GPU-00000000-0000-5000-8000-000000000001"
 SECOND = "GPU-00000000-0000-5000-8000-000000000002"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.demo.show: readable on 80 columns, without color, without a terminal."""
+"""Unit tests for nvct_sim.demo.show: readable on 80 columns, without color, without a terminal."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from nvct.host.model import Gpu, Inventory
-from nvct.sim.demo import show
-from nvct.sim.demo.cases import Case
-from nvct.sim.demo.run import Comparison, Outcome
+from nvct_sim.demo import show
+from nvct_sim.demo.cases import Case
+from nvct_sim.demo.run import Comparison, Outcome
 
 UUID = "GPU-0f8377f3-f558-5f03-a51f-8cb761e224a7"
 

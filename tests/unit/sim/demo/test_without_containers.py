@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.demo.without_containers: changes to a config.json, and their check."""
+"""Unit tests for nvct_sim.demo.without_containers: changes to a config.json, and their check."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link, MigDevice
-from nvct.sim import bundle
-from nvct.sim.demo.cases import Case
-from nvct.sim.demo.without_containers import Changes, difference, expected_nodes, judge, parts
+from nvct_sim import bundle
+from nvct_sim.demo.cases import Case
+from nvct_sim.demo.without_containers import Changes, difference, expected_nodes, judge, parts
 
 FILE = DriverFile(
     host_path="/driver/usr/lib/libcuda.so.580", container_path="/usr/lib/libcuda.so.580",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.sim.demo.workspace: configuration, environment, cleanup."""
+"""Unit tests for nvct_sim.demo.workspace: configuration, environment, cleanup."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from nvct import paths
 from nvct.config import load
 from nvct.errors import HostError
-from nvct.sim import tree
-from nvct.sim.demo import cases, without_containers, workspace
+from nvct_sim import tree
+from nvct_sim.demo import cases, without_containers, workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
 
 PART = """
 import os, sys, time
-from nvct.sim.demo import workspace as place
+from nvct_sim.demo import workspace as place
 from nvct.errors import HostError
 def part():
     if sys.argv[1] == "fail":
@@ -155,7 +155,7 @@ def test_both_plans_are_prepared() -> None:
 
 def test_a_part_without_a_reader_prints_nothing() -> None:
     code = (
-        "import sys\nfrom nvct.sim.demo import workspace as place\n"
+        "import sys\nfrom nvct_sim.demo import workspace as place\n"
         "def part():\n    print('x' * 9)\n    raise BrokenPipeError\n"
         "sys.exit(place.inner(part))"
     )

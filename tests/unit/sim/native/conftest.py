@@ -9,7 +9,7 @@ from typing import Any, cast
 import pynvml
 import pytest
 
-from nvct.sim.native import build as native
+from nvct_sim.native import build as native
 from tests.support.nvml_node import CACHE, NvmlNode, make_node
 
 TYPE_CHECKING = False
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from nvct.sim.native.build import Built
+    from nvct_sim.native.build import Built
 
 
 @pytest.fixture(scope="session")

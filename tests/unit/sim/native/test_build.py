@@ -11,13 +11,13 @@ import pynvml
 import pytest
 
 from nvct.errors import ContainerNotPossibleError, HostError
-from nvct.sim.native import build as native
+from nvct_sim.native import build as native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.sim.native.build import Built
+    from nvct_sim.native.build import Built
 
 # C type of nvml_abi.h -> nvidia-ml-py's class; the fields have the same names.
 LAYOUTS: dict[str, Any] = {

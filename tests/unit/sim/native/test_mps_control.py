@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.sim.native import build
+from nvct_sim.native import build
 from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from nvct.sim import gpu_fields
+from nvct_sim import gpu_fields
 from tests.support.nvml_node import NvmlNode, gpu_record, gpu_uuid
 
 TYPE_CHECKING = False

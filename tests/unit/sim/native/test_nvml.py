@@ -17,7 +17,7 @@ from tests.support.nvml_node import NvmlNode, code_of, gpu_record, gpu_uuid, mak
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.sim.native.build import Built
+    from nvct_sim.native.build import Built
 
 
 def handles(nvml: Any) -> list[Any]:

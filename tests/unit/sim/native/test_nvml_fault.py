@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.sim import node_changes, tree
+from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False

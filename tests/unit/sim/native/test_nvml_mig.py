@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from nvct.sim import mig as state_mig
+from nvct_sim import mig as state_mig
 from tests.support.nvml_node import H100_PROFILES, NvmlNode, code_of, gpu_record, gpu_uuid
 
 TYPE_CHECKING = False

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pynvml
 import pytest
 
-from nvct.sim import node_changes, profile, tree
+from nvct_sim import node_changes, profile, tree
 from tests.support.nvml_node import CACHE, code_of
 
 TYPE_CHECKING = False

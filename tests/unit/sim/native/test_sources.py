@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from nvct.sim.native import build as native
+from nvct_sim.native import build as native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

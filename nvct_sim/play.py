@@ -28,7 +28,7 @@ import time
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError, NvctError, UsageError
-from nvct.sim import gpu_fields, node_changes
+from nvct_sim import gpu_fields, node_changes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
 KEYS = ("at", "over", "gpu", "set", "do")
 INTERVAL_S = 0.5

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, ElfError, LdCacheError
 from nvct.linux import elf, ldcache
-from nvct.sim.elf_writer import MACHINES
+from nvct_sim.elf_writer import MACHINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 
 ::
 
-    bin/runc, bin/crun    low-level runtimes whose containers see the node (nvct.sim.oci_runtime)
-    bin/with-proc-modules COMMAND...    runs a command with /proc/modules (nvct.sim.proc_modules)
+    bin/runc, bin/crun    low-level runtimes whose containers see the node (nvct_sim.oci_runtime)
+    bin/with-proc-modules COMMAND...    runs a command with /proc/modules (nvct_sim.proc_modules)
     modules               the content of that file, for a kernel that has no /proc/modules
     proc, sys             file systems without the simulation on top
 
@@ -19,8 +19,8 @@ import os
 import shlex
 
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
-from nvct.sim import oci_runtime
-from nvct.sim.python_command import python_command
+from nvct_sim import oci_runtime
+from nvct_sim.python_command import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demonstration: create a simulated node, run the cases inside it, remove everything.
 
-If containers cannot run, nvct.sim.demo.without_containers shows the same cases up to the edited
+If containers cannot run, nvct_sim.demo.without_containers shows the same cases up to the edited
 config.json.
 """
 
@@ -16,9 +16,9 @@ from nvct.errors import ContainerNotPossibleError
 from nvct.host import discover
 from nvct.host.roots import Roots
 from nvct.launcher import cold
-from nvct.sim import attach, container_support, rootfs, tree
-from nvct.sim.demo import cases, run, show, without_containers, workspace
-from nvct.sim.process import spawn
+from nvct_sim import attach, container_support, rootfs, tree
+from nvct_sim.demo import cases, run, show, without_containers, workspace
+from nvct_sim.process import spawn
 
 PROFILE = "h100-mig"
 PROFILE_WITHOUT_NVML = "h100"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from nvct.cdi.types import Spec
     from nvct.host.model import Inventory
-    from nvct.sim.demo.cases import Case
-    from nvct.sim.demo.run import Comparison, Outcome
+    from nvct_sim.demo.cases import Case
+    from nvct_sim.demo.run import Comparison, Outcome
 
 WIDTH = 100
 UUID_NAME = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{36}")

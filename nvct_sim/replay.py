@@ -22,8 +22,8 @@ from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots, below, join
 from nvct.host.snapshot import document
 from nvct.linux import elf, ldcache
-from nvct.sim.elf_writer import MACHINES, shared_object
 from nvct.spec import generate
+from nvct_sim.elf_writer import MACHINES, shared_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from typing import TypeAlias
 
 from nvct.errors import UsageError
 from nvct.kernel.kmsg import RECORD_LIMIT
-from nvct.sim import state
-from nvct.sim.tree import KMSG
+from nvct_sim import state
+from nvct_sim.tree import KMSG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.sim.tree import Node
+    from nvct_sim.tree import Node
 
     Fields: TypeAlias = "dict[str, str]"
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from nvct import paths
 from nvct.cdi import load
 from nvct.errors import HostError, NvctError, line
-from nvct.sim import remove
-from nvct.sim.demo import show
+from nvct_sim import remove
+from nvct_sim.demo import show
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

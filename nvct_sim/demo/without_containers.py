@@ -19,8 +19,8 @@ from nvct.compile import live_host
 from nvct.config import load
 from nvct.errors import HostError
 from nvct.launcher import cold
-from nvct.sim import bundle, remove, tree
-from nvct.sim.demo import cases, show, workspace
+from nvct_sim import bundle, remove, tree
+from nvct_sim.demo import cases, show, workspace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvct.host.model import Inventory
-    from nvct.sim.demo.cases import Case
+    from nvct_sim.demo.cases import Case
 
 TIMEOUT_S = 60
 NO_HOOK = (

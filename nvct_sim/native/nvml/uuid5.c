@@ -57,7 +57,7 @@ static void sha1(const unsigned char *data, size_t size, unsigned char out[20])
 
 void make_mig_uuid(const char *gpu_uuid, unsigned gi, unsigned ci, char *out, size_t size)
 {
-    /* The namespace of nvct/sim/mig.py: 6f0d4a9e-52a5-5a3c-9d5e-2d0f6a1c7b11. */
+    /* The namespace of nvct_sim/mig.py: 6f0d4a9e-52a5-5a3c-9d5e-2d0f6a1c7b11. */
     static const unsigned char space[16] = {0x6f, 0x0d, 0x4a, 0x9e, 0x52, 0xa5, 0x5a, 0x3c,
                                             0x9d, 0x5e, 0x2d, 0x0f, 0x6a, 0x1c, 0x7b, 0x11};
     unsigned char seed[16 + UUID_LENGTH + 24], h[20];

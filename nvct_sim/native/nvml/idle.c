@@ -71,7 +71,7 @@ API nvmlReturn_t nvmlDeviceGetVirtualizationMode(nvmlDevice_t device, unsigned *
     return read_number(device, read_virtualization, 0, out);
 }
 
-/* The same number as in the node's /proc and /sys (nvct.sim.kernelfs). */
+/* The same number as in the node's /proc and /sys (nvct_sim.kernelfs). */
 static nvmlReturn_t read_irq(const struct gpu *gpu, unsigned first, unsigned *out)
 {
     return read_constant(gpu, first + gpu->minor, out);

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nvct.errors import DocumentError
-from nvct.sim.elf_writer import shared_object
+from nvct_sim.elf_writer import shared_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import uuid
 
 from nvct.errors import UsageError
-from nvct.sim import kernelfs
+from nvct_sim import kernelfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.sim.state import Record, State
+    from nvct_sim.state import Record, State
 
 NAMESPACE = uuid.UUID("6f0d4a9e-52a5-5a3c-9d5e-2d0f6a1c7b11")
 MEMORY_SLICES = 8

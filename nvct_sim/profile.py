@@ -149,7 +149,7 @@ class Profile:
 
 
 def _data(name: str) -> dict[str, Any]:
-    text = (resources.files("nvct.sim") / "profiles" / name).read_text("utf-8")
+    text = (resources.files("nvct_sim") / "profiles" / name).read_text("utf-8")
     # tomli is the same parser for Python 3.10.
     toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     content: dict[str, Any] = toml.loads(text)

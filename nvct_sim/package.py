@@ -3,7 +3,7 @@
 
 Names, SONAMEs, dependencies, links and folders are those of Ubuntu's packages of drivers 580 to
 615 (tests/hosts/real), with additions from NVIDIA's archive. The files are small shared objects
-without code, except those that nvct.sim.native builds, such as the NVML library and nvidia-smi.
+without code, except those that nvct_sim.native builds, such as the NVML library and nvidia-smi.
 The loaders of GLVND and OpenCL are included; the driver's packages depend on theirs.
 """
 
@@ -16,7 +16,7 @@ import stat
 from typing import NamedTuple
 
 from nvct.linux import ldcache
-from nvct.sim.elf_writer import MACHINES, shared_object
+from nvct_sim.elf_writer import MACHINES, shared_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def install(
 
 
 def install_extras(root: Path, version: str, extras: Mapping[str, int], *, machine: str) -> None:
-    """Install the files for devices other than GPUs (nvct.sim.profile.Extras)."""
+    """Install the files for devices other than GPUs (nvct_sim.profile.Extras)."""
     if extras.get("nvswitch"):
         folder = root / library_dir(machine)
         for library in SWITCH_LIBRARIES:

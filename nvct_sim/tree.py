@@ -3,17 +3,17 @@
 
 ::
 
-    <tree>/driver     driver root: the user space of the driver (nvct.sim.package)
+    <tree>/driver     driver root: the user space of the driver (nvct_sim.package)
     <tree>/versions   copies of it by hard links, one for each version that was ever used
-    <tree>/proc, sys, dev    files of the kernel (nvct.sim.kernelfs, nvct.sim.sysfs)
+    <tree>/proc, sys, dev    files of the kernel (nvct_sim.kernelfs, nvct_sim.sysfs)
     <tree>/etc        files that this node adds to the host's /etc
-    <tree>/mnt        empty; mount point of the private file systems of nvct.sim.attach
-    <tree>/kmsg       messages of the kernel about XIDs (nvct.sim.rehearsal)
-    <tree>/state      the state (nvct.sim.state), hard link of a file in the driver root
+    <tree>/mnt        empty; mount point of the private file systems of nvct_sim.attach
+    <tree>/kmsg       messages of the kernel about XIDs (nvct_sim.rehearsal)
+    <tree>/state      the state (nvct_sim.state), hard link of a file in the driver root
     <tree>/node.json  description of the node; a folder with this file is a node
 
 A tree can be used as it is, with its folders as roots, or be mounted over a process's own view of
-this machine (nvct.sim.attach).
+this machine (nvct_sim.attach).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from typing import Literal, TypeAlias
 
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux.files import write_atomic
-from nvct.sim import bundle, kernelfs, mig, package, profile, remove, state, sysfs
-from nvct.sim.elf_writer import MACHINES
+from nvct_sim import bundle, kernelfs, mig, package, profile, remove, state, sysfs
+from nvct_sim.elf_writer import MACHINES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def create(
 
     Args:
         name: name of the node and of its folder.
-        profile_name: name of a profile (nvct.sim.profile).
+        profile_name: name of a profile (nvct_sim.profile).
         base: folder of all nodes; created if missing.
         driver_version: driver version, the profile's by default.
         nodes: "device" makes device nodes, "plain" files, "auto" what this user can make.
@@ -199,7 +199,7 @@ def _check(name: str, version: str, machine: str, *, native: bool) -> None:
 
 
 def _build(cache: Path) -> dict[str, Path]:
-    from nvct.sim.native import build  # a compiler is needed only here
+    from nvct_sim.native import build  # a compiler is needed only here
 
     built = build.build(cache)
     return {

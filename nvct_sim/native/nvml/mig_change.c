@@ -102,7 +102,7 @@ static bool find_placement(const struct snapshot *s, unsigned gpu, const struct 
 
 /* The real driver numbers the nodes of a binary tree over the memory slices; the upper half comes
  * first. 0 is the whole GPU, 1 and 2 the halves, 3 to 6 the quarters, 7 to 14 the eighths. If that
- * number is in use, the first free one. nvct/sim/mig.py has the same rule. */
+ * number is in use, the first free one. nvct_sim/mig.py has the same rule. */
 static unsigned choose_instance_id(struct snapshot *s, unsigned gpu, nvmlPlacement_t placement)
 {
     enum { SLICES = 8 };

@@ -2,7 +2,7 @@
 """Write a simulated node's parts of /proc and /dev, as the kernel and udev show them.
 
 The content comes from the node's state and goes to the folders ``proc`` and ``dev`` of the tree;
-nvct.sim.sysfs writes ``sys``. Device nodes are real if that is possible and requested, else empty
+nvct_sim.sysfs writes ``sys``. Device nodes are real if that is possible and requested, else empty
 files.
 """
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from nvct.sim.state import Record, State
+    from nvct_sim.state import Record, State
 
 # The real driver's limits; a node with more GPUs has a longer table of capabilities.
 MAX_GPUS, MAX_GPU_INSTANCES, MAX_COMPUTE_INSTANCES = 32, 15, 8

@@ -12,7 +12,7 @@ from pathlib import Path
 from nvct.errors import ContainerNotPossibleError, NvctError
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MS_BIND
-from nvct.sim import attach, process, rootfs
+from nvct_sim import attach, process, rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

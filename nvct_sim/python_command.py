@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines of programs that call one function of nvct.sim.
+"""Command lines of programs that call one function of nvct_sim.
 
 They run under -I -S, so the code itself adds this package's folder to the module path.
 """
@@ -11,7 +11,7 @@ import sys
 
 import nvct
 
-CODE = "import sys; sys.path[:0] = {folders!r}; from nvct.sim import {module}; {call}"
+CODE = "import sys; sys.path[:0] = {folders!r}; from nvct_sim import {module}; {call}"
 
 
 def python_command(call: str, *arguments: str, also: str = "") -> list[str]:

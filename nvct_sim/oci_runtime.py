@@ -19,7 +19,7 @@ from nvct.errors import HostError, NvctError, line
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.oci import argv, bundle, jsontext
-from nvct.sim.python_command import python_command
+from nvct_sim.python_command import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
