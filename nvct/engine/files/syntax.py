@@ -55,7 +55,6 @@ class Syntax:
         needed: reports whether the remaining files use an element that we added to a list.
         copies: reports whether an engine of this version uses only the tables of the last file,
             so that a drop-in of ours holds a copy of the others.
-        by_lines: files can be merged by lines, because the parser refuses duplicate keys.
     """
 
     parse: Callable[[bytes, str], Table]
@@ -65,7 +64,6 @@ class Syntax:
     header: str = ""
     needed: Callable[[Path, object, Sequence[str]], bool] = field(default=_keep_nothing)
     copies: Callable[[tuple[int, ...]], bool] = field(default=_never)
-    by_lines: bool = True
 
     def parents(self, document: Table) -> list[tuple[Path, Table]]:
         """Return the tables that may hold `runtimes` and the default, with their paths."""
@@ -148,6 +146,4 @@ def toml(
 
 def json(parent: Path, default: str) -> Syntax:
     """Return the syntax of an engine with a JSON file."""
-    return Syntax(
-        parse=_parse_json, edit=_edit_json, parent=parent, default=default, by_lines=False
-    )
+    return Syntax(parse=_parse_json, edit=_edit_json, parent=parent, default=default)
