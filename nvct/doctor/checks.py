@@ -39,8 +39,8 @@ from nvct.doctor.host import (
 from nvct.doctor.model import Finding
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
-from nvct.engine.control import status as engine_status
-from nvct.engine.docker import host as docker_host
+from nvct.engine import docker_host
+from nvct.engine import status as engine_status
 from nvct.engine.model import Files
 from nvct.errors import DriverNotFoundError
 from nvct.host import procfs
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from nvct.config.model import Config
     from nvct.doctor.host.gpu_health import Log
     from nvct.doctor.model import Part
-    from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
+    from nvct.engine.status import Status
     from nvct.errors import NvctError
     from nvct.host.model import Inventory
     from nvct.host.nvml.mig_model import MigState

@@ -13,7 +13,7 @@ import re
 from nvct.doctor import incumbent
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
-from nvct.engine.control import command
+from nvct.engine import command
 from nvct.paths import CTK_PROGRAM, HOOK_PROGRAM
 from nvct.version import __version__
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nvct.cdi.conflicts import EffectiveSpec
-    from nvct.engine.control.command import Run
+    from nvct.engine.command import Run
 
 PROGRAMS = (HOOK_PROGRAM, CTK_PROGRAM)
 """Names of programs that print a release; others are of other vendors."""

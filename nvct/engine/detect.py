@@ -12,14 +12,11 @@ import posixpath
 import re
 from dataclasses import replace
 
-from nvct.engine import advice, modules, platforms
+from nvct.engine import advice, command, crio, modules, platforms, processes, syntax, units
 from nvct.engine.advice import sentences
-from nvct.engine.control import command, processes, units
-from nvct.engine.control.processes import ROOTLESS, Process, option, options
-from nvct.engine.crio import config as crio
 from nvct.engine.detected_engine import Engine
-from nvct.engine.files import syntax
 from nvct.engine.model import Files
+from nvct.engine.processes import ROOTLESS, Process, option, options
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False

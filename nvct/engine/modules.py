@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Protocol, cast
 
-    from nvct.engine.files.syntax import Syntax
     from nvct.engine.model import Change, EngineOptions, Files, State
+    from nvct.engine.syntax import Syntax
 
     class Module(Protocol):
         """An engine's module; its functions have no side effects."""
@@ -61,7 +61,7 @@ def of(engine: str) -> Module:
     """
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
-    module = importlib.import_module(f"nvct.engine.{engine}.config")
+    module = importlib.import_module(f"nvct.engine.{engine}")
     if TYPE_CHECKING:
         return cast("Module", module)
     return module

@@ -15,11 +15,10 @@ import posixpath
 import re
 from dataclasses import replace
 
-from nvct.engine import advice
+from nvct.engine import advice, toml_file
 from nvct.engine.advice import sentences
-from nvct.engine.control.processes import ROOTLESS
 from nvct.engine.detected_engine import Engine
-from nvct.engine.files import toml_file
+from nvct.engine.processes import ROOTLESS
 from nvct.errors import DocumentError
 
 TYPE_CHECKING = False

@@ -6,14 +6,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from nvct.engine import modules, oci_hook, usage
-from nvct.engine.change.journal import Journal
-from nvct.engine.change.transaction import Transaction
-from nvct.engine.control import command
-from nvct.engine.control.engine_control import EngineControl
-from nvct.engine.control.status import is_nvidia
-from nvct.engine.files import writing
+from nvct.engine import command, modules, oci_hook, usage, writing
+from nvct.engine.engine_control import EngineControl
+from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions, Files
+from nvct.engine.status import is_nvidia
+from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
 from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader

@@ -6,8 +6,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvct.engine.files.toml_file import DELETE, edit, find, parse
-from nvct.engine.files.toml_value import key_text as quoted
+from nvct.engine.toml_file import DELETE, edit, find, parse
+from nvct.engine.toml_value import key_text as quoted
 from nvct.errors import EngineConfigError
 
 TYPE_CHECKING = False

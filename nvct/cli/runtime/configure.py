@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from typing import Any, TypeAlias
 
     from nvct.cli.runtime.options import Invocation
-    from nvct.engine.change.transaction import Outcome
     from nvct.engine.model import Change, EngineOptions, FileEdit
+    from nvct.engine.transaction import Outcome
 
     OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
@@ -83,7 +83,7 @@ def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own typ
 
 def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str) -> None:
     """Configure the engine; an empty reload mode only writes its files."""
-    from nvct.engine.change.journal import Journal
+    from nvct.engine.journal import Journal
 
     runtime_options.warn(invocation)
     if invocation.options is None:
@@ -105,7 +105,7 @@ def _say_what_needs_a_restart() -> None:
     """Tell that a running dockerd does not know `--gpus` yet, if it does not."""
     from nvct.doctor.engines.docker import why_docker_cannot
     from nvct.doctor.reasons import Reason
-    from nvct.engine.docker import host
+    from nvct.engine import docker_host as host
     from nvct.engine.model import Files
     from nvct.host.roots import Roots
 
@@ -167,8 +167,7 @@ def diff(edit: FileEdit) -> Iterator[str]:
 
 def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
     """Write the hook file of the deprecated mode."""
-    from nvct.engine import oci_hook
-    from nvct.engine.files import writing
+    from nvct.engine import oci_hook, writing
     from nvct.kernel.calls import KERNEL
     from nvct.linux.files import write_atomic
 

@@ -16,12 +16,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.change.journal import Journal
-    from nvct.engine.change.transaction import Transaction
-    from nvct.engine.control.engine_control import EngineControl
-    from nvct.engine.control.processes import Process
     from nvct.engine.detected_engine import Engine
+    from nvct.engine.engine_control import EngineControl
+    from nvct.engine.journal import Journal
     from nvct.engine.model import EngineOptions
+    from nvct.engine.processes import Process
+    from nvct.engine.transaction import Transaction
     from nvct.errors import NvctError
 
 PROC = "/proc"
@@ -42,8 +42,8 @@ def transaction(
 ) -> Transaction:
     """Return the transaction that changes an engine's files and reloads it."""
     from nvct.engine import modules
-    from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
+    from nvct.engine.transaction import Transaction
 
     control = _control(options, detected, reload_mode, removing=removing)
     return Transaction(modules.of(options.engine), Files(), journal, control)
@@ -122,7 +122,7 @@ def recorded(
     Raises:
         DocumentError: the journal cannot be read.
     """
-    from nvct.engine.change.journal import DamagedJournalError
+    from nvct.engine.journal import DamagedJournalError
 
     recorded_options = []
     path = None if config is None else os.path.abspath(config)
@@ -200,8 +200,8 @@ def _control(
     options: EngineOptions, detected: Engine | None, reload_mode: str, *, removing: bool
 ) -> EngineControl:
     from nvct.engine import modules
-    from nvct.engine.control.engine_control import EngineControl
-    from nvct.engine.control.reload import HostReloader
+    from nvct.engine.engine_control import EngineControl
+    from nvct.engine.reload import HostReloader
 
     program = options.executable or (detected.binary if detected else "")
     program = program or shutil.which(modules.PROGRAM[options.engine]) or ""
@@ -231,6 +231,6 @@ def _arguments(detected: Engine) -> tuple[str, ...]:
 
 
 def _process(pid: int) -> Process | None:
-    from nvct.engine.control import processes
+    from nvct.engine import processes
 
     return next((process for process in processes.running(PROC) if process.pid == pid), None)

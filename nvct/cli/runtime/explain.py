@@ -38,7 +38,7 @@ def explain(*, form: str) -> None:
     Example: sudo nvct runtime explain
     """
     from nvct.doctor.engines import docker
-    from nvct.engine.docker import host as docker_host
+    from nvct.engine import docker_host
     from nvct.engine.model import Files
     from nvct.host.roots import Roots
 

@@ -156,8 +156,7 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
 def _engine_options(
     values: Mapping[str, Any], warnings: list[str], *, all_variants: bool
 ) -> EngineOptions:
-    from nvct.engine import modules
-    from nvct.engine.control import command
+    from nvct.engine import command, modules
     from nvct.engine.model import EngineOptions
 
     engine = values["engine"]

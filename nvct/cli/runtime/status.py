@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
     from nvct.engine.model import State
+    from nvct.engine.status import Status
 
 FORMAT = format_option("table")
 NO_ENGINE = "no engine found on this host: neither Docker nor containerd, CRI-O or Podman"
@@ -54,7 +54,7 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct runtime status
     """
-    from nvct.engine.control import status as statuses
+    from nvct.engine import status as statuses
     from nvct.engine.model import Files
 
     every = [statuses.of(engine, Files()) for engine in runtime_engine.engines()]
@@ -155,7 +155,7 @@ def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
 
 def _cdi(engine: Engine, state: State) -> bool | None:
     """Return whether CDI is on, by the engine's files, else by its version."""
-    from nvct.engine.docker import config as docker
+    from nvct.engine import docker
 
     if engine.engine == "docker":
         return docker.cdi_is_on(engine.numbers, said=state.cdi)

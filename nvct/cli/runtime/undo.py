@@ -15,7 +15,7 @@ from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.engine.change.journal import Journal
+    from nvct.engine.journal import Journal
     from nvct.engine.model import EngineOptions
 
 
@@ -42,7 +42,7 @@ def undo(
 
     Example: nvct runtime undo docker
     """
-    from nvct.engine.change.journal import Journal
+    from nvct.engine.journal import Journal
 
     journal = Journal(runtime_options.state_dir(state_dir))
     errors: list[NvctError] = []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks one dockerd: whether it finds a program that serves `--gpus`, and what it has in force.
 
-Pure: it judges what `nvct.engine.docker.host` saw.
+Pure: it judges what `nvct.engine.docker_host` saw.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from nvct.doctor.engines import engine_access
 from nvct.doctor.engines.engine_access import Access
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
-from nvct.engine.control import running
-from nvct.engine.control.status import is_nvidia
-from nvct.engine.docker.config import GPUS_BY_CDI, cdi_is_on
-from nvct.engine.docker.host import HOOKS, KIND
+from nvct.engine import running
+from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
+from nvct.engine.docker_host import HOOKS, KIND
 from nvct.engine.model import State
+from nvct.engine.status import is_nvidia
 from nvct.host.process_start import CLOCK_TICK_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.doctor.model import Severity
-    from nvct.engine.docker.host import Daemon, DockerHost, Program
+    from nvct.engine.docker_host import Daemon, DockerHost, Program
 
 RUNTIME_HOOK, CDI_HOOK = HOOKS
 ASKS_AMD = (29, 3)

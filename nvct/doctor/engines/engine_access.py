@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from nvct.cdi import engines
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
-from nvct.engine.control.status import is_nvidia
-from nvct.engine.docker import config as docker
+from nvct.engine import docker
+from nvct.engine.status import is_nvidia
 from nvct.paths import (
     CDI_SPEC_DIRS,
     DEFAULT_PATH_DIRS,
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from nvct.cdi.registry import Registry, SpecFile
     from nvct.doctor.model import Severity
-    from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
+    from nvct.engine.status import Status
 
 CDI_NAMES = {"crio": "cri-o"}
 """Names of `nvct.engine` that `nvct.cdi` spells otherwise."""

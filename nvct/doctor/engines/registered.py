@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from nvct.cdi.registry import Registry
     from nvct.doctor.engines.engine_access import Access
     from nvct.doctor.model import Part, Severity
-    from nvct.engine.control.status import Status
+    from nvct.engine.status import Status
 
 
 WITHOUT_RUNTIME = ("GKE",)

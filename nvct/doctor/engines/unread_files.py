@@ -11,19 +11,17 @@ import os
 
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
-from nvct.engine import modules
-from nvct.engine.control.status import is_nvidia
-from nvct.engine.crio import config as crio
-from nvct.engine.files import toml_file
+from nvct.engine import crio, modules, toml_file
 from nvct.engine.model import EngineOptions, Files
+from nvct.engine.status import is_nvidia
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
+    from nvct.engine.status import Status
 
 FOLDERS = {
     "docker": (),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nvct.cdi.registry import Registry
     from nvct.doctor.model import Part
-    from nvct.engine.control.status import Status
+    from nvct.engine.status import Status
 
 
 def check(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]) -> Part:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
-from nvct.engine.control import command
+from nvct.engine import command
 from nvct.errors import HostError
 from nvct.host.driver.libraries import machine_directories
 from nvct.linux.files import read_bytes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeAlias
 
-    from nvct.engine.control.command import Completed, Run
+    from nvct.engine.command import Completed, Run
 
     Programs: TypeAlias = Callable[[str], Run]
 

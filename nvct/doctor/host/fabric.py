@@ -13,7 +13,7 @@ import re
 from nvct.doctor.model import Finding, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
-from nvct.engine.control import command
+from nvct.engine import command
 from nvct.host import procfs
 from nvct.host.nvml.readiness_model import COMPLETED, IN_PROGRESS, NOT_STARTED
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from nvct.doctor.model import Part, Severity
-    from nvct.engine.control.command import Run
+    from nvct.engine.command import Run
     from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
     from nvct.host.roots import Roots
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nvct.doctor.model import Health, Part, Severity
-    from nvct.engine.control.status import Status
+    from nvct.engine.status import Status
     from nvct.host.model import Inventory
 
 FOLDERS = ("var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet")

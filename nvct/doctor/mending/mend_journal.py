@@ -14,7 +14,7 @@ import json
 from dataclasses import dataclass
 
 from nvct.doctor.mending.path_state import PathState
-from nvct.engine.change import journal as journals
+from nvct.engine import journal as journals
 from nvct.errors import DocumentError, HostError
 from nvct.linux import files
 

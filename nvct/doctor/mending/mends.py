@@ -17,8 +17,8 @@ from nvct.compile import published_spec
 from nvct.doctor.mending.path_state import ABSENT, PathState, state_of
 from nvct.doctor.mending.transaction import Step
 from nvct.doctor.reasons import Reason
-from nvct.engine.change.journal import OTHERS_WRITE
-from nvct.engine.change.staging import LINK_LIMIT
+from nvct.engine.journal import OTHERS_WRITE
+from nvct.engine.staging import LINK_LIMIT
 from nvct.errors import HostError
 from nvct.host.device_nodes import create, dev_char
 from nvct.host.model import Findings

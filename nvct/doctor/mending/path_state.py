@@ -12,7 +12,7 @@ import os
 import stat
 from dataclasses import asdict, dataclass
 
-from nvct.engine.change import journal as journals
+from nvct.engine import journal as journals
 from nvct.errors import HostError
 from nvct.linux import files
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from nvct.doctor.mending import mend_journal
 from nvct.doctor.mending.mend_journal import Entry, Page, Record
 from nvct.doctor.mending.path_state import ABSENT, identity, put, state_of
-from nvct.engine.change.journal import Journal
-from nvct.engine.files import writing
+from nvct.engine import writing
+from nvct.engine.journal import Journal
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.host import procfs
 from nvct.kernel.calls import KERNEL

@@ -14,7 +14,7 @@ from nvct.doctor.engines import docker
 from nvct.doctor.host import driver, hardware
 from nvct.doctor.host.gpu_health import Log
 from nvct.doctor.reasons import Reason
-from nvct.engine.control.command import Completed
+from nvct.engine.command import Completed
 from nvct.host.model import Inventory
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from tests.support import explained as request

@@ -28,10 +28,10 @@ from nvct.doctor.host import (
     user_namespaces,
 )
 from nvct.doctor.host.gpu_health import Log
-from nvct.engine.control.command import Completed
-from nvct.engine.control.status import Status
+from nvct.engine.command import Completed
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import State
+from nvct.engine.status import Status
 from nvct.host.containers import Containers
 from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.nvml.condition_model import GpuCondition, NvmlConditions

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import detect
-from nvct.engine.control import processes
+from nvct.engine import detect, processes
 from tests.unit.engine.fake_host import FakeHost
 
 TYPE_CHECKING = False

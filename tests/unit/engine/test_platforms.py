@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.engine import detect
-from nvct.engine.containerd import config as containerd
-from nvct.engine.control import status
+from nvct.engine import containerd, detect, status
 from nvct.engine.model import Handler
 from tests.unit.engine.fake_host import FakeHost
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from nvct.cdi.registry import Registry
 from nvct.doctor.engines import registered
-from nvct.engine.control.running import Running
-from nvct.engine.control.status import Status
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import State
+from nvct.engine.running import Running
+from nvct.engine.status import Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

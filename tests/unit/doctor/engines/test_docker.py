@@ -8,7 +8,7 @@ import pytest
 from nvct.doctor.engines import docker
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
-from nvct.engine.docker import host as docker_host
+from nvct.engine import docker_host
 from nvct.engine.model import Files
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab, working
 

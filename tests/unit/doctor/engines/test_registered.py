@@ -10,8 +10,8 @@ import pytest
 from nvct.cdi import registry
 from nvct.doctor.engines import engine_access, unread_files
 from nvct.engine import detect
-from nvct.engine.control.status import Status, of
 from nvct.engine.model import Files, State
+from nvct.engine.status import Status, of
 from tests.unit.doctor.broken_nodes import write
 from tests.unit.doctor.engines import unread_files as unread_engine_files
 from tests.unit.doctor.engines.statuses import check, engine, in_force, status

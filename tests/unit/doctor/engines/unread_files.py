@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nvct.doctor.engines import unread_files
-from nvct.engine.control import status
+from nvct.engine import status
 from nvct.engine.model import Files
 from tests.unit.doctor.broken_nodes import write
 from tests.unit.doctor.engines.statuses import engine
