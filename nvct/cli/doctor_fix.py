@@ -9,8 +9,8 @@ import click
 
 from nvct.cli.publish import OUTPUT, OUTPUT_ENV
 from nvct.cli.runtime.options import state_dir
-from nvct.doctor.mending import mends
-from nvct.doctor.mending.transaction import Transaction
+from nvct.doctor import mends
+from nvct.doctor.fix import Transaction
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,18 +6,15 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvct.errors import EngineError
 from nvct.paths import DEFAULT_PATH_DIRS
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeAlias
-
-    Run: TypeAlias = Callable[..., "Completed"]
-    Enter: TypeAlias = Callable[[], None]
+Run: TypeAlias = Callable[..., "Completed"]
+Enter: TypeAlias = Callable[[], None]
 
 TIMEOUT_S = 30.0
 NOT_FOUND = 127

@@ -11,28 +11,22 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from nvct.engine import containerd_drop_in as dropin
 from nvct.engine import containerd_dump, syntax, toml_file
 from nvct.engine import containerd_load as loading
 from nvct.engine import containerd_switches as switches
-from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES
-from nvct.engine.model import Change, FileEdit, Files, State
+from nvct.engine.containerd_drop_in import Target
+from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Path, Setting, Table
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
 from nvct.engine.toml_file import DELETE
 from nvct.engine.toml_value import Noted
 from nvct.errors import EngineConfigError
 from nvct.paths import SHIM_PROGRAM
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import TypeAlias
-
-    from nvct.engine.containerd_drop_in import Target
-    from nvct.engine.containerd_load import Config, Path, Setting, Table
-    from nvct.engine.model import EngineOptions, Handler
-
-    Settings: TypeAlias = dict[str, list[Setting]]  # path of the file → what goes into it
+Settings: TypeAlias = dict[str, list[Setting]]  # path of the file → what goes into it
 
 RUNC_TYPES = ("", "io.containerd.runc.v1", RUNC_TYPE, "io.containerd.runtime.v1.linux")
 SYSTEMD: Table = {"SystemdCgroup": True}

@@ -9,19 +9,14 @@ do not say, it is reduced to our keys.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.engine import containerd_dump, toml_file
 from nvct.engine import containerd_load as loading
-from nvct.engine.model import FileEdit, Files
+from nvct.engine.containerd_load import Config, Path, Table
+from nvct.engine.model import EngineOptions, FileEdit, Files
 from nvct.errors import EngineConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from nvct.engine.containerd_load import Config, Path, Table
-    from nvct.engine.model import EngineOptions
 
 NAME = "99-nvidia.toml"
 FOLDER = "conf.d"

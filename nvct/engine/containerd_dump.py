@@ -7,12 +7,9 @@ import os
 
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
+from nvct.engine.containerd_load import Table
+from nvct.engine.model import EngineOptions
 from nvct.errors import EngineConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.engine.containerd_load import Table
-    from nvct.engine.model import EngineOptions
 
 
 def cri(dump: str) -> Table:

@@ -9,20 +9,15 @@ more. containerd logs that, if at all. Contract: only reads.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nvct.engine import containerd_load as loading
 from nvct.engine import toml_file
-from nvct.engine.containerd_load import CRI
+from nvct.engine.containerd_load import CRI, Config, Loaded, Table
+from nvct.engine.model import EngineOptions, Files
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from nvct.engine.containerd_load import Config, Loaded, Table
-    from nvct.engine.model import EngineOptions, Files
 
 MOVED = ("containerd", "cni", "registry", "sandbox_image", "enable_cdi", "cdi_spec_dirs")
 """Keys of the CRI's table of version 2 that have another place in version 3."""

@@ -17,21 +17,17 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvct.engine import toml_file
+from nvct.engine.model import EngineOptions, Files
 from nvct.errors import EngineConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import TypeAlias
-
-    from nvct.engine.model import EngineOptions, Files
-
-    Path: TypeAlias = tuple[str, ...]
-    Table: TypeAlias = dict[str, object]
-    Setting: TypeAlias = tuple[Path, str, object]  # below the CRI's table
+Path: TypeAlias = tuple[str, ...]
+Table: TypeAlias = dict[str, object]
+Setting: TypeAlias = tuple[Path, str, object]  # below the CRI's table
 
 CONFIG = "/etc/containerd/config.toml"
 CRI = {

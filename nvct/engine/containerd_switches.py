@@ -6,14 +6,10 @@ from __future__ import annotations
 import posixpath
 
 from nvct.engine import containerd_load as loading
-from nvct.engine.containerd_load import RUNTIMES
+from nvct.engine.containerd_load import RUNTIMES, Config, Setting, Table
+from nvct.engine.model import EngineOptions
 from nvct.engine.toml_file import DELETE
 from nvct.errors import EngineConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.engine.containerd_load import Config, Setting, Table
-    from nvct.engine.model import EngineOptions
 
 SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
 KNOWS_CDI = (1, 7)

@@ -11,21 +11,15 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nvct.engine import syntax
-from nvct.engine.model import Change, FileEdit, State
-from nvct.engine.toml_file import DELETE, decode, edit, find, parse
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.toml_file import DELETE, Table, decode, edit, find, parse
+from nvct.engine.toml_file import Change as Setting
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.engine.model import EngineOptions, Files, Handler
-    from nvct.engine.toml_file import Change as Setting
-    from nvct.engine.toml_file import Table
 
 CONFIG = "/etc/crio/crio.conf"
 CONFIG_DIR = "/etc/crio/crio.conf.d"

@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from nvct.engine import advice, command, crio, modules, platforms, processes, syntax, units
 from nvct.engine.advice import sentences
@@ -19,13 +21,8 @@ from nvct.engine.model import Files
 from nvct.engine.processes import ROOTLESS, Process, option, options
 from nvct.errors import DocumentError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeAlias
-
-    # (file to execute, argv) → what it printed; "" if it cannot be run.
-    Ask: TypeAlias = Callable[[str, list[str]], str]
+# (file to execute, argv) → what it printed; "" if it cannot be run.
+Ask: TypeAlias = Callable[[str, list[str]], str]
 
 UNIT = {
     "docker": "docker.service",

@@ -11,14 +11,9 @@ from __future__ import annotations
 
 from nvct import paths
 from nvct.engine import json_file, syntax
-from nvct.engine.json_file import DELETE
-from nvct.engine.model import Change, FileEdit, State
+from nvct.engine.json_file import DELETE, Document, Edit
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
 from nvct.errors import EngineConfigError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.engine.json_file import Document, Edit
-    from nvct.engine.model import EngineOptions, Files, Handler
 
 CONFIG = "/etc/docker/daemon.json"
 RUNTIMES, DEFAULT, SPEC_DIRS = "runtimes", "default-runtime", "cdi-spec-dirs"

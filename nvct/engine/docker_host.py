@@ -11,27 +11,22 @@ import hashlib
 import json
 import os
 import posixpath
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nvct import paths
 from nvct.engine import detect, docker, probe, processes, running
-from nvct.engine.model import EngineOptions, State
+from nvct.engine.detect import Ask
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import EngineOptions, Files, State
+from nvct.engine.probe import Ask as Get
+from nvct.engine.processes import Process
+from nvct.engine.running import Running
 from nvct.errors import NvctError
 from nvct.host import platform, procfs
 from nvct.host.gpu import pci
 from nvct.host.process_start import started
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.engine.detect import Ask
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import Files
-    from nvct.engine.probe import Ask as Get
-    from nvct.engine.processes import Process
-    from nvct.engine.running import Running
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 HOOKS = (paths.RUNTIME_HOOK_PROGRAM, paths.HOOK_PROGRAM)
 KIND = paths.GPU_KIND

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from nvct.engine import command, modules, probe, validate
-from nvct.engine.model import Files
+from nvct.engine.command import Completed, Run
+from nvct.engine.model import EngineOptions, FileEdit, Files
+from nvct.engine.reload import Reloader
 from nvct.errors import EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.command import Completed, Run
-    from nvct.engine.model import EngineOptions, FileEdit
-    from nvct.engine.reload import Reloader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

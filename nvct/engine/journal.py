@@ -1,39 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The journal of changes of engines' files, for undo and for recovery after a crash.
+"""The journal of changes of paths, for undo and for recovery after a crash.
 
-There is one file ("page") per engine and main configuration file, in a folder that only root can
-read. The page is on the disk before the first file of an engine is changed:
+There is one file ("page") per engine and main configuration file, and one of `nvct doctor --fix`,
+in folders that only root can read. A page is on the disk before the first path is changed:
 
-    {"format": 1, "done": RECORD, "pending": RECORD}
+    {"format": 2, "done": RECORD, "pending": RECORD}
 
 `done` is what undo restores, `pending` a change that is being made. If another process finds a
-pending change, the process that made it was killed: each of its files is complete, and either in
-its former or in its planned state.
+pending change, the process that made it was killed: each of its paths is complete, and either in
+its former or in its planned state. Format 1 was that of nvct before this; it is still read.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass, fields, replace
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from nvct.engine.model import EngineOptions, Handler
+from nvct import typed
+from nvct.engine.model import EngineOptions
+from nvct.engine.writing import ABSENT, PathState, remove, text_of
 from nvct.errors import DocumentError, UnsafePathError
 from nvct.kernel.calls import KERNEL
 from nvct.linux import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, TypeVar
-
-    from nvct.engine.model import State
     from nvct.linux.kernel import Kernel
 
-    Kind = TypeVar("Kind")
-
-FORMAT = 1
+FORMAT = 2
 LIMIT = 64 * files.MIB
 LOCK_TIMEOUT_S = 20.0
 SUFFIX = ".json"
@@ -48,45 +48,51 @@ class DamagedJournalError(DocumentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One file of a change.
+    """One path of a change.
 
     Attributes:
         path: as the engine knows it.
-        original: its bytes before the change, None if there was no file; undo restores them.
-        replacement: its bytes after the change, None if the change removes it.
-        mode: of the original, and uid and gid of its owner.
+        before: what was there; undo restores it.
+        after: what the change makes of it.
         folders: that the change creates for it, the outermost first.
+        identity: of the node or link that the change made; "" while it is not made.
     """
 
     path: str
-    original: bytes | None
-    replacement: bytes | None
-    mode: int = 0o644
-    uid: int = 0
-    gid: int = 0
+    before: PathState
+    after: PathState
     folders: tuple[str, ...] = ()
+    identity: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what a damaged journal may hold."""
+        for each in (self.path, *self.folders):
+            if not each.startswith("/"):
+                raise ValueError(f"{each!r:.60} is no path of a file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A change of an engine's files.
+    """A change of some paths.
 
     Attributes:
-        options: what was last configured; the handlers are all that ever were.
+        options: what was last configured; the handlers are all that ever were. NOTHING of --fix.
         entries: in the order of writing.
         restart: the engine has to be restarted to see it.
         reloaded: the engine was, or is being, made to read its files.
+        boot: id of the boot in which --fix made nodes and links.
     """
 
-    options: EngineOptions
+    options: EngineOptions = NOTHING
     entries: tuple[Entry, ...]
     restart: bool = False
     reloaded: bool = False
+    boot: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """The journal of one engine."""
+    """The journal of one engine, or of --fix."""
 
     done: Record | None = None
     pending: Record | None = None
@@ -98,14 +104,21 @@ class Journal:
     Args:
         folder: created when the first page is written.
         timeout_s: how long to wait for another process that holds the lock.
+        damage_hint: what to do about a damaged page.
     """
 
     def __init__(
-        self, folder: str, kernel: Kernel = KERNEL, *, timeout_s: float = LOCK_TIMEOUT_S
+        self,
+        folder: str,
+        kernel: Kernel = KERNEL,
+        *,
+        timeout_s: float = LOCK_TIMEOUT_S,
+        damage_hint: str = "move it away, or use undo --remove",
     ) -> None:
         self.folder = folder
         self.kernel = kernel
         self.timeout_s = timeout_s
+        self.damage_hint = damage_hint
 
     def lock(self) -> files.Lock:
         """Return the lock to hold while an engine's files are changed; create the folder.
@@ -139,7 +152,7 @@ class Journal:
         except (ValueError, RecursionError) as error:  # the latter of json, if nested deeply
             raise DamagedJournalError(
                 f"the journal {path} is damaged: {error}",
-                hint="move it away, or use undo --remove",
+                hint=self.damage_hint,
             ) from error
 
     def save(self, path: str, page: Page) -> None:
@@ -151,7 +164,7 @@ class Journal:
         if page == Page():
             remove(path, self.kernel)
             return
-        text = json.dumps(_document(page), indent=1)
+        text = json.dumps({"format": FORMAT, **typed.dump(page)}, indent=1)
         files.write_atomic(path, text.encode(), mode=0o600, kernel=self.kernel)
 
     def set_aside(self, path: str) -> str:
@@ -208,52 +221,6 @@ class Journal:
             )
 
 
-def remove(path: str, kernel: Kernel) -> None:
-    """Remove a file if it exists, and wait until the disk has the change.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
-    folder, name = files.split(path)
-    dir_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            kernel.unlink(name, dir_fd=dir_fd)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from error
-        kernel.fsync(dir_fd)
-    finally:
-        kernel.close(dir_fd)
-
-
-def options_to_undo(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
-    """Return the options that undo has to revert: what this and earlier changes configure.
-
-    What the files said before is not ours, and stays at undo.
-    """
-    recorded = old.options if old else replace(NOTHING, engine=options.engine)
-    names = {handler.name for handler in recorded.handlers}
-    new = [
-        handler
-        for handler in options.handlers
-        if handler.name not in names and state.handlers.get(handler.name) != handler.path
-    ]
-    current = {handler.name: handler for handler in options.handlers}
-    has_spec_dirs = state.spec_dirs == options.spec_dirs
-    spec_dirs = recorded.spec_dirs if has_spec_dirs else options.spec_dirs
-    updated = (current.get(handler.name, handler) for handler in recorded.handlers)
-    return replace(
-        options,
-        handlers=(*updated, *new),
-        default=options.default if state.default != options.default else recorded.default,
-        cdi=recorded.cdi or (options.cdi and state.cdi is not True),
-        spec_dirs=spec_dirs,
-        hooks_dir=options.hooks_dir or recorded.hooks_dir,
-    )
-
-
 def check_owner(path: str, status: os.stat_result) -> None:
     """Refuse a page that others could have written: undo writes files with its content."""
     if status.st_uid != os.geteuid() or status.st_mode & OTHERS_WRITE:
@@ -263,30 +230,6 @@ def check_owner(path: str, status: os.stat_result) -> None:
         )
 
 
-def _document(page: Page) -> dict[str, Any]:
-    return {"format": FORMAT, "done": _of(page.done), "pending": _of(page.pending)}
-
-
-def _of(record: Record | None) -> dict[str, Any] | None:
-    if record is None:
-        return None
-    document = asdict(record)
-    document["wanted"] = document.pop("options")
-    document["told"] = document.pop("reloaded")
-    document["entries"] = [_entry_document(entry) for entry in document["entries"]]
-    return document
-
-
-def _entry_document(values: Mapping[str, object]) -> dict[str, object]:
-    """Return an entry as format 1 spells it: its member `ours` is the replacement."""
-    return {
-        "ours" if name == "replacement" else name: (
-            _text(value) if isinstance(value, bytes) else value
-        )
-        for name, value in values.items()
-    }
-
-
 def _page(data: bytes) -> Page:
     """Return the page that a file holds.
 
@@ -294,95 +237,68 @@ def _page(data: bytes) -> Page:
         ValueError: it holds none.
     """
     document = json.loads(data)
-    if member(document, "format", int) != FORMAT:
-        raise ValueError(f"format {document['format']!r} is not known here")
-    return Page(done=_record(document, "done"), pending=_record(document, "pending"))
+    if not isinstance(document, dict):
+        raise ValueError("it is no object")  # noqa: TRY004 - as all damage
+    number = document.pop("format", None)
+    if type(number) is not int or number not in (1, FORMAT):
+        raise ValueError(f"format {number!r:.60} is not known here")
+    for name, record in document.items():
+        if isinstance(record, dict):
+            if number == 1:
+                document[name] = record = _of_format_1(record)
+            options = record.get("options")
+            if isinstance(options, dict):
+                record["options"] = _known_options(options)
+    return typed.load(Page, document, "its page")
 
 
-def member(document: object, name: str, kind: type[Kind]) -> Kind:
-    """Return a member of an object.
+def _known_options(options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options of a record: those of a later version go, missing ones get defaults."""
+    defaults: dict[str, object] = typed.dump(NOTHING)
+    known = {name: value for name, value in options.items() if name in defaults}
+    return {**defaults, **known} if {"engine", "handlers"} <= known.keys() else dict(options)
+
+
+def _of_format_1(record: Mapping[str, Any]) -> dict[str, object]:
+    """Return a record of format 1 as one of format 2.
 
     Raises:
-        ValueError: there is none, or it is of another kind.
+        ValueError: a member is missing or of another kind.
     """
-    if not isinstance(document, dict) or name not in document:
-        raise ValueError(f"{name} is missing")
-    value = document[name]
-    if type(value) is not kind:  # a bool is an int, too
-        raise ValueError(f"{name} is {value!r:.60}")
-    return value
+    try:
+        if "boot" in record:  # of --fix
+            entries = [{**entry, **_states_of_fix(entry)} for entry in record["entries"]]
+            rest = {"options": typed.dump(NOTHING), "restart": False, "reloaded": False}
+            return {**rest, "boot": record["boot"], "entries": entries}
+        return {
+            "options": record["wanted"],
+            "entries": [_entry_of_engine(entry) for entry in record["entries"]],
+            "restart": record["restart"],
+            "reloaded": record["told"],
+            "boot": "",
+        }
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"a member is missing or of another kind: {error}") from error
 
 
-def is_null(document: object, name: str) -> bool:
-    """Return whether an object has a member that is null."""
-    return isinstance(document, dict) and document.get(name, ...) is None
+def _states_of_fix(entry: Mapping[str, Any]) -> dict[str, object]:
+    """Return the two states of an entry; format 1 had bytes in base64."""
+    states: dict[str, object] = {}
+    for name in ("before", "after"):
+        state = dict(entry[name])
+        data = base64.b64decode(state.pop("data"), validate=True)
+        states[name] = {**state, "text": text_of(data)}
+    return states
 
 
-def _record(page: object, name: str) -> Record | None:
-    if is_null(page, name):
-        return None
-    document = member(page, name, dict)
-    return Record(
-        options=_options(member(document, "wanted", dict)),
-        entries=tuple(map(_entry, member(document, "entries", list))),
-        restart=member(document, "restart", bool),
-        reloaded=member(document, "told", bool),
-    )
-
-
-def _options(document: Mapping[str, object]) -> EngineOptions:
-    """Return the options of a record; members that a later version added are ignored."""
-    values: dict[str, Any] = {"engine": member(document, "engine", str)}
-    for field in fields(EngineOptions):
-        value = document.get(field.name)
-        if field.name in document and field.type in _FITS:
-            if not _FITS[field.type](value):
-                raise ValueError(f"{field.name} is {value!r:.60}")
-            values[field.name] = tuple(value) if isinstance(value, list) else value
-    values["handlers"] = tuple(
-        Handler(name=member(handler, "name", str), path=member(handler, "path", str))
-        for handler in member(document, "handlers", list)
-    )
-    return EngineOptions(**values)
-
-
-def _entry(document: object) -> Entry:
-    path, folders = member(document, "path", str), member(document, "folders", list)
-    for each in (path, *folders):
-        if not (isinstance(each, str) and each.startswith("/")):
-            raise ValueError(f"{each!r:.60} is no path of a file")
-    numbers = {key: member(document, key, int) for key in ("mode", "uid", "gid")}
-    for key, number in numbers.items():
-        if number < 0:
-            raise ValueError(f"{key} is {number}")
-    original, replacement = (
-        None if is_null(document, key) else _bytes(member(document, key, str))
-        for key in ("original", "ours")
-    )
-    return Entry(
-        path=path, original=original, replacement=replacement, folders=tuple(folders), **numbers
-    )
-
-
-def _is_list_of(kind: type) -> Callable[[object], bool]:
-    """Return a function that reports whether a value is a list with elements of a kind."""
-    return lambda value: isinstance(value, list) and all(type(item) is kind for item in value)
-
-
-# Type of a field → check of its JSON value. The annotations of `EngineOptions` are strings.
-_FITS: Mapping[object, Callable[[object], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "str | None": lambda value: value is None or isinstance(value, str),
-    "bool": lambda value: isinstance(value, bool),
-    "tuple[str, ...]": _is_list_of(str),
-    "tuple[int, ...]": _is_list_of(int),
-}
-
-
-def _text(data: bytes) -> str:
-    """Return bytes as text for JSON; bytes that are not UTF-8 survive."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
+def _entry_of_engine(entry: Mapping[str, Any]) -> dict[str, object]:
+    """Return an entry; format 1 had the content before and after, and one mode and owner."""
+    members = {"path": entry["path"], "folders": entry["folders"], "identity": ""}
+    for name, former_name in (("before", "original"), ("after", "ours")):
+        text, mode = entry[former_name], stat.S_IFREG | entry["mode"]
+        members[name] = (
+            typed.dump(ABSENT)
+            if text is None
+            else {"mode": mode, "uid": entry["uid"], "gid": entry["gid"], "rdev": 0, "text": text}
+        )
+    return members

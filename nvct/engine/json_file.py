@@ -12,18 +12,15 @@ path of an edit. An empty file stands for an empty object.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from nvct.errors import EngineConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import TypeAlias, TypeVar
-
-    Path: TypeAlias = tuple[str, ...]
-    Edit: TypeAlias = tuple[Path, object]
-    Kind = TypeVar("Kind")
+Path: TypeAlias = tuple[str, ...]
+Edit: TypeAlias = tuple[Path, object]
+Kind = TypeVar("Kind")
 
 SPACE = " \t\r\n"
 EMPTY = "{}\n"

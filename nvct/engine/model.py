@@ -13,15 +13,12 @@ An engine module (docker, containerd, crio, podman) has three functions without 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError
 from nvct.linux import files as host_files
 from nvct.linux.files import MIB
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FILE_LIMIT = 4 * MIB  # bytes; an engine's configuration is a few KB
 

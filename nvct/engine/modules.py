@@ -4,32 +4,29 @@
 from __future__ import annotations
 
 import importlib
+from typing import Protocol, cast
 
+from nvct.engine.model import Change, EngineOptions, Files, State
+from nvct.engine.syntax import Syntax
 from nvct.errors import UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Protocol, cast
 
-    from nvct.engine.model import Change, EngineOptions, Files, State
-    from nvct.engine.syntax import Syntax
+class Module(Protocol):
+    """An engine's module; its functions have no side effects."""
 
-    class Module(Protocol):
-        """An engine's module; its functions have no side effects."""
+    SYNTAX: Syntax
 
-        SYNTAX: Syntax
+    @staticmethod
+    def state(options: EngineOptions, files: Files) -> State:
+        """Return what the files say."""
 
-        @staticmethod
-        def state(options: EngineOptions, files: Files) -> State:
-            """Return what the files say."""
+    @staticmethod
+    def plan(options: EngineOptions, files: Files) -> Change:
+        """Return the smallest edit that configures the options."""
 
-        @staticmethod
-        def plan(options: EngineOptions, files: Files) -> Change:
-            """Return the smallest edit that configures the options."""
-
-        @staticmethod
-        def removal(options: EngineOptions, files: Files) -> Change:
-            """Return the smallest edit that removes our handlers."""
+    @staticmethod
+    def removal(options: EngineOptions, files: Files) -> Change:
+        """Return the smallest edit that removes our handlers."""
 
 
 ENGINES = ("docker", "containerd", "crio", "podman")
@@ -62,6 +59,4 @@ def of(engine: str) -> Module:
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
     module = importlib.import_module(f"nvct.engine.{engine}")
-    if TYPE_CHECKING:
-        return cast("Module", module)
-    return module
+    return cast("Module", module)

@@ -13,22 +13,18 @@ import fnmatch
 import os
 import posixpath
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from nvct.engine import advice, toml_file
 from nvct.engine.advice import sentences
 from nvct.engine.detected_engine import Engine
+from nvct.engine.model import Files
 from nvct.engine.processes import ROOTLESS
 from nvct.errors import DocumentError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
-    from nvct.engine.model import Files
-
-    Rule: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], "Engine | None"]
+Rule: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], "Engine | None"]
 
 MERGES_DEEPLY = (
     2,

@@ -14,15 +14,10 @@ import posixpath
 
 from nvct import paths
 from nvct.engine import syntax, toml_file
-from nvct.engine.model import Change, FileEdit, State
-from nvct.engine.toml_file import DELETE
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, State
+from nvct.engine.toml_file import DELETE, Table
+from nvct.engine.toml_file import Change as Edit
 from nvct.errors import EngineConfigError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.engine.model import EngineOptions, Files
-    from nvct.engine.toml_file import Change as Edit
-    from nvct.engine.toml_file import Table
 
 VENDOR_CONFIG = "/usr/share/containers/containers.conf"
 CONFIG = "/etc/containers/containers.conf"

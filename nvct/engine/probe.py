@@ -11,19 +11,15 @@ import json
 import socket
 import time
 import urllib.parse
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeAlias, TypeVar
 
 from nvct.engine import command
+from nvct.engine.command import Run
 from nvct.errors import EngineError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
-    from typing import TypeAlias, TypeVar
-
-    from nvct.engine.command import Run
-
-    Ask: TypeAlias = Callable[[str, str], tuple[int, bytes]]
-    Kind = TypeVar("Kind")
+Ask: TypeAlias = Callable[[str, str], tuple[int, bytes]]
+Kind = TypeVar("Kind")
 
 TIMEOUT_S = 20.0
 ANSWER_TIMEOUT_S = 5.0

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 READ_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
 DELETED = " (deleted)"

@@ -12,17 +12,13 @@ import os
 import re
 import signal
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from nvct.engine.command import Run
+from nvct.engine.detected_engine import Engine
+from nvct.engine.processes import Process
 from nvct.errors import EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvct.engine.command import Run
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.processes import Process
 
 RESTART_TIMEOUT_S = 90.0
 FIELD = re.compile(r'\b(error|msg)="((?:[^"\\]|\\.)*)"')

@@ -10,18 +10,22 @@ and stays completely if others gave it another program.
 from __future__ import annotations
 
 import copy
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nvct.engine import toml_file
-from nvct.engine.syntax import ABSENT, RUNTIMES, Absent, find, program
+from nvct.engine.syntax import (
+    ABSENT,
+    RUNTIMES,
+    Absent,
+    KeyEdit,
+    Path,
+    Syntax,
+    Table,
+    find,
+    program,
+)
 from nvct.errors import EngineConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from nvct.engine.syntax import KeyEdit, Path, Syntax, Table
-
 
 IMPORTS = ("imports",)
 

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nvct.engine import crio, docker, probe
+from nvct.engine.detected_engine import Engine
 from nvct.engine.model import EngineOptions, State
+from nvct.engine.probe import Ask
 from nvct.errors import NvctError
 from nvct.host import process_start
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeAlias
-
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.probe import Ask
-
-    Started: TypeAlias = Callable[[int], float | None]
+Started: TypeAlias = Callable[[int], float | None]
 
 FILES = "its files"
 SPEC_DIRS_TELL_CDI = (25, 0)

@@ -12,17 +12,13 @@ from dataclasses import dataclass
 
 from nvct.engine import containerd_faults as faults
 from nvct.engine import modules, probe, running
-from nvct.engine.model import EngineOptions, Files, State
+from nvct.engine.containerd_faults import Fault
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import EngineOptions, Files, Handler, State
+from nvct.engine.probe import Ask
+from nvct.engine.running import Running
 from nvct.errors import NvctError
 from nvct.paths import SHIM_PROGRAM
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.engine.containerd_faults import Fault
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import Handler
-    from nvct.engine.probe import Ask
-    from nvct.engine.running import Running
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

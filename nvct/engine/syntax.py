@@ -7,18 +7,15 @@ parent.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from nvct.engine import json_file, toml_file
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeAlias
-
-    Path: TypeAlias = tuple[str, ...]
-    Table: TypeAlias = dict[str, object]
-    KeyEdit: TypeAlias = tuple[Path, object]  # ABSENT removes the key
+Path: TypeAlias = tuple[str, ...]
+Table: TypeAlias = dict[str, object]
+KeyEdit: TypeAlias = tuple[Path, object]  # ABSENT removes the key
 
 RUNTIMES = "runtimes"
 ANY = "*"

@@ -13,12 +13,16 @@ compares the meaning of both texts afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tomlkit.items import Array, InlineTable, Item
 
 from nvct.engine import toml_inline
 from nvct.engine.toml_inline import item_of
 from nvct.engine.toml_source import (
     GAPS,
+    Node,
+    Path,
     Source,
     inline_above,
     is_table,
@@ -27,12 +31,6 @@ from nvct.engine.toml_source import (
 )
 from nvct.engine.toml_value import Noted, key_text, same, value_text
 from nvct.errors import EngineConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.toml_source import Node, Path
 
 STEP = "  "
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from importlib import import_module
-from typing import Final
+from typing import Final, TypeAlias
 
 from nvct.engine import toml_value
 from nvct.engine.toml_value import Noted
 from nvct.errors import EngineConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import TypeAlias
-
-    Table: TypeAlias = dict[str, object]
-    Change: TypeAlias = tuple[tuple[str, ...], str, object]
+Table: TypeAlias = dict[str, object]
+Change: TypeAlias = tuple[tuple[str, ...], str, object]
 
 
 class Delete:

@@ -6,12 +6,9 @@ from __future__ import annotations
 import tomlkit
 from tomlkit.items import InlineTable, Item, Table
 
+from nvct.engine.toml_source import Body, Path
 from nvct.engine.toml_value import key_text, value_text
 from nvct.errors import EngineConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.engine.toml_source import Body, Path
 
 
 def put(table: Item, path: Path, value: object, quote: str, where: str) -> Item:

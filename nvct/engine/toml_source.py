@@ -9,23 +9,17 @@ Contract: a parser accepted the text, whose last line ends with a newline.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
-from tomlkit.items import AoT, Comment, InlineTable, Item, Table
+from tomlkit.items import AoT, Comment, InlineTable, Item, Key, Table
 
 from nvct.errors import EngineConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import TypeAlias
-
-    from tomlkit.items import Key
-
-    Path: TypeAlias = tuple[str, ...]
-    Body: TypeAlias = list[tuple[Key | None, Item]]
+Path: TypeAlias = tuple[str, ...]
+Body: TypeAlias = list[tuple[Key | None, Item]]
 
 GAPS = ("blank", "comment")
 

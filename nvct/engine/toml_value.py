@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Mapping
 
 from nvct.errors import EngineConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 

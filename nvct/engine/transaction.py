@@ -11,37 +11,36 @@ journal from which the next run reverts the change.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
-from nvct.engine import journal as journals
-from nvct.engine import staging, writing
 from nvct.engine import undo as undoing
-from nvct.engine.journal import DamagedJournalError, Entry, Page, Record
-from nvct.engine.model import Change, FileEdit
-from nvct.errors import EngineError, NvctError, UnsafePathError
+from nvct.engine import writing
+from nvct.engine.journal import DamagedJournalError, Entry, Journal, Page, Record
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files
+from nvct.engine.modules import Module
+from nvct.engine.path_changes import PathChanges
+from nvct.errors import EngineError, NvctError
+
+
+class Control(Protocol):
+    """Checks and reloads one engine."""
+
+    def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
+        """Let the engine check files that are not in place yet; raise EngineError."""
+
+    def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
+        """Reload a running engine and probe it; `restored` if it has its former files.
+
+        Raises:
+            EngineError: the engine does not read its files, or is not well with them.
+        """
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Protocol
-
-    from nvct.engine.journal import Journal
-    from nvct.engine.model import EngineOptions, Files
-    from nvct.engine.modules import Module
-    from nvct.linux.kernel import Kernel
-
-    class Control(Protocol):
-        """Checks and reloads one engine."""
-
-        def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
-            """Let the engine check files that are not in place yet; raise EngineError."""
-
-        def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
-            """Reload a running engine and probe it; `restored` if it has its former files.
-
-            Raises:
-                EngineError: the engine does not read its files, or is not well with them.
-            """
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +72,7 @@ class Transaction:
         self.files = files
         self.journal = journal
         self.control = control
-
-    @property
-    def kernel(self) -> Kernel:
-        """The interface to system calls that change something."""
-        return self.journal.kernel
+        self.paths = PathChanges(journal, files, follow=True)
 
     def configure(self, options: EngineOptions) -> Outcome:
         """Write the options into the engine's files.
@@ -88,14 +83,14 @@ class Transaction:
                 written, or another program changed one; nothing is changed.
             HostError: another process has the lock.
         """
-        with self._locked():
+        with self.paths.locked():
             path, page, notes = self._settled(options, aside=True)
             change = self.module.plan(options, self.files)
             if not change.edits:
                 return _outcome(change, notes)
             self._check_shared(path, change)
             state = self.module.state(options, self.files)
-            record_options = journals.options_to_undo(options, state, page.done)
+            record_options = undoing.options_to_undo(options, state, page.done)
             pending = self._record(record_options, change)
             done = undoing.merged(page.done, pending, self.module)
             notes += self._commit(path, page.done, pending, done, change)
@@ -111,7 +106,7 @@ class Transaction:
         Raises:
             As `configure`.
         """
-        with self._locked():
+        with self.paths.locked():
             path, page, notes = self._settled(options, aside=aside)
             if page.done is None:
                 return Outcome(notes=(*notes, f"nothing to undo for {options.engine}"))
@@ -124,9 +119,9 @@ class Transaction:
                     path, page.done, pending, None, change, use_engine=not refused
                 )
             else:
-                self._save(path, Page())
+                self.paths.save(path, Page())
             for entry in page.done.entries:
-                writing.remove_folders(self._at(entry.folders), self.kernel)
+                self.paths.remove_folders(entry)
             return _outcome(change, notes)
 
     def remove(self, options: EngineOptions) -> Outcome:
@@ -137,7 +132,7 @@ class Transaction:
         Raises:
             As `configure`.
         """
-        with self._locked():
+        with self.paths.locked():
             path, page, notes = self._settled(options, aside=True)
             change = undoing.without_nvidia(options, self.module, self.files)
             if change.edits:
@@ -145,9 +140,6 @@ class Transaction:
             return _outcome(change, notes)
 
     # Steps.
-
-    def _locked(self) -> _Locked:
-        return _Locked(self.journal)
 
     def _settled(
         self, options: EngineOptions, *, aside: bool = False
@@ -172,7 +164,7 @@ class Transaction:
         if page.pending.reloaded:
             notes += self._activate(restart=page.pending.restart)
         page = Page(done=page.done)
-        self._save(path, page)
+        self.paths.save(path, page)
         return path, page, tuple(notes)
 
     def _set_aside(self, path: str, error: DamagedJournalError) -> str:
@@ -194,9 +186,9 @@ class Transaction:
             self.control.check(change.edits)
         except EngineError as error:
             original_edits = tuple(
-                FileEdit(path=entry.path, before=current, after=entry.original)
+                FileEdit(path=entry.path, before=current, after=entry.before.content)
                 for entry in reversed(record.entries)
-                if (current := self.files.read(entry.path)) != entry.original
+                if (current := self.files.read(entry.path)) != entry.before.content
             )
             if original_edits != change.edits:
                 try:
@@ -227,15 +219,15 @@ class Transaction:
             self._check_unchanged(edit)
         control = self.control if use_engine else None
         notes = tuple(control.check(change.edits)) if control else ()
-        self._save(path, Page(done=old, pending=pending))
+        self.paths.save(path, Page(done=old, pending=pending))
         try:
             for entry in pending.entries:
-                self._write(entry)
+                self.paths.write(entry)
             if control:
                 pending = replace(pending, reloaded=True)
-                self._save(path, Page(done=old, pending=pending))
+                self.paths.save(path, Page(done=old, pending=pending))
                 notes += tuple(control.activate(restart=change.restart))
-            self._save(path, Page(done=done))
+            self.paths.save(path, Page(done=done))
         except BaseException as error:
             self._revert(path, old, pending, error)
             if isinstance(error, EngineError) and not error.hint:
@@ -251,7 +243,7 @@ class Transaction:
             self._restore_files(pending)
             if pending.reloaded:
                 self._activate(restart=pending.restart)
-            self._save(path, Page(done=old))
+            self.paths.save(path, Page(done=old))
         except (NvctError, OSError) as second:
             first = error.message if isinstance(error, NvctError) else str(error)
             raise EngineError(
@@ -263,15 +255,9 @@ class Transaction:
         """Restore the original bytes of every file that holds ours; return notes."""
         notes = []
         for entry in reversed(pending.entries):
-            staging.sweep(self.files.at(entry.path), self.kernel)
-            current = self.files.read(entry.path)
-            if current == entry.original:
-                pass
-            elif current == entry.replacement:
-                self._put(entry, entry.original)
-            else:
+            if not self.paths.put_back(entry):
                 notes.append(f"{entry.path} was changed by someone else and is left as it is")
-            writing.remove_folders(self._at(entry.folders), self.kernel)
+            self.paths.remove_folders(entry)
         return notes
 
     def _activate(self, *, restart: bool) -> tuple[str, ...]:
@@ -283,49 +269,19 @@ class Transaction:
         except EngineError as error:
             return (f"with the former files as well: {error.message}",)
 
-    def _write(self, entry: Entry) -> None:
-        self._check_unchanged(
-            FileEdit(path=entry.path, before=entry.original, after=entry.replacement)
-        )
-        writing.make_folders(self._at(entry.folders), self.kernel)
-        self._put(entry, entry.replacement)
-
-    def _put(self, entry: Entry, data: bytes | None) -> None:
-        writing.put(self.files.at(entry.path), data, entry, self.kernel)
-
-    def _save(self, path: str, page: Page) -> None:
-        try:
-            self.journal.save(path, page)
-        except OSError as error:
-            raise writing.refused(error, path) from error
-
-    def _at(self, folders: Sequence[str]) -> tuple[str, ...]:
-        return tuple(self.files.at(folder) for folder in folders)
-
     # Values.
 
     def _record(self, options: EngineOptions, change: Change) -> Record:
         entries = []
         created: set[str] = set()
         for edit in change.edits:
-            where = self.files.at(edit.path)
-            folders = [] if edit.after is None else writing.missing_folders(where)
-            engine_folders = [self._below_root(folder) for folder in folders]
-            entries.append(
-                Entry(
-                    path=edit.path,
-                    original=edit.before,
-                    replacement=edit.after,
-                    folders=tuple(folder for folder in engine_folders if folder not in created),
-                    **writing.status(where),
-                )
-            )
-            created.update(engine_folders)
+            file = writing.new_file(self.files.at(edit.path))
+            before, after = file.with_content(edit.before), file.with_content(edit.after)
+            folders = self.paths.missing_folders(edit.path, after)
+            new_folders = tuple(folder for folder in folders if folder not in created)
+            created.update(folders)
+            entries.append(Entry(path=edit.path, before=before, after=after, folders=new_folders))
         return Record(options=options, entries=tuple(entries), restart=change.restart)
-
-    def _below_root(self, path: str) -> str:
-        root = self.files.root.rstrip("/")
-        return path[len(root) :]
 
     def _check_unchanged(self, edit: FileEdit) -> None:
         if self.files.read(edit.path) != edit.before:
@@ -353,27 +309,6 @@ class Transaction:
                             f"{shared} was changed for {whose} already: two engines share it",
                             hint="undo that first, or give each engine its own file",
                         )
-
-
-class _Locked:
-    """The journal's lock, whose errors are `EngineError`s."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    def __enter__(self) -> None:
-        try:
-            self._lock = self._journal.lock()
-            self._lock.__enter__()
-        except OSError as error:
-            refused = writing.refused(error, self._journal.folder)
-            refused.hint = "run it as root, or name another folder with --state-dir"
-            raise refused from error
-        except UnsafePathError as error:
-            raise EngineError(error.message, hint=error.hint) from error
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.__exit__(None, None, None)
 
 
 def _outcome(change: Change, notes: tuple[str, ...]) -> Outcome:

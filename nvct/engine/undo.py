@@ -8,23 +8,27 @@ engine does not start, or starts without its CRI.
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from nvct.engine import restore
 from nvct.engine.containerd_drop_in import EditedFiles
-from nvct.engine.model import Change, FileEdit, Handler
+from nvct.engine.journal import NOTHING, Entry, Record
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.modules import Module
 from nvct.engine.restore import Versions
-from nvct.engine.syntax import ABSENT, RUNTIMES, Absent, find, program
+from nvct.engine.syntax import (
+    ABSENT,
+    RUNTIMES,
+    Absent,
+    KeyEdit,
+    Path,
+    Syntax,
+    Table,
+    find,
+    program,
+)
 from nvct.paths import SHIM_PROGRAM
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from nvct.engine.journal import Entry, Record
-    from nvct.engine.model import EngineOptions, Files
-    from nvct.engine.modules import Module
-    from nvct.engine.syntax import KeyEdit, Path, Syntax, Table
 
 VENDORS = "/usr/"  # files of packages
 
@@ -51,7 +55,7 @@ def by_journal(record: Record, module: Module, files: Files) -> Change:
     change = Change(
         engine=options.engine, edits=tuple(edits), restart=record.restart, notes=tuple(notes)
     )
-    originals = {entry.path: entry.original for entry in record.entries}
+    originals = {entry.path: entry.before.content for entry in record.entries}
     return _with_defaults(change, options, module, files, originals)
 
 
@@ -115,29 +119,56 @@ def merged(old: Record | None, new: Record, module: Module) -> Record | None:
         first = entries.get(entry.path)
         if first is None:
             entries[entry.path] = entry
-        elif first.replacement == entry.original:
+        elif first.after.is_like(entry.before):
             folders = first.folders or entry.folders
-            entries[entry.path] = replace(first, replacement=entry.replacement, folders=folders)
+            entries[entry.path] = replace(first, after=entry.after, folders=folders)
         else:
             # Others changed it since: undo is to restore their file without our part.
             versions = Versions(
                 path=entry.path,
-                original=first.original,
-                configured=first.replacement,
-                current=entry.original,
+                original=first.before.content,
+                configured=first.after.content,
+                current=entry.before.content,
             )
             restored = restore.restored(versions, module.SYNTAX, names, (entry.path,))
-            entries[entry.path] = replace(entry, original=restored.data)
-    changed = tuple(entry for entry in entries.values() if entry.original != entry.replacement)
+            before = entry.before.with_content(restored.data)
+            entries[entry.path] = replace(entry, before=before)
+    changed = tuple(e for e in entries.values() if not e.before.is_like(e.after))
     restart = new.restart or (old is not None and old.restart)
     return replace(new, entries=changed, restart=restart, reloaded=False) if changed else None
+
+
+def options_to_undo(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
+    """Return the options that undo has to revert: what this and earlier changes configure.
+
+    What the files said before is not ours, and stays at undo.
+    """
+    recorded = old.options if old else replace(NOTHING, engine=options.engine)
+    names = {handler.name for handler in recorded.handlers}
+    new = [
+        handler
+        for handler in options.handlers
+        if handler.name not in names and state.handlers.get(handler.name) != handler.path
+    ]
+    current = {handler.name: handler for handler in options.handlers}
+    has_spec_dirs = state.spec_dirs == options.spec_dirs
+    spec_dirs = recorded.spec_dirs if has_spec_dirs else options.spec_dirs
+    updated = (current.get(handler.name, handler) for handler in recorded.handlers)
+    return replace(
+        options,
+        handlers=(*updated, *new),
+        default=options.default if state.default != options.default else recorded.default,
+        cdi=recorded.cdi or (options.cdi and state.cdi is not True),
+        spec_dirs=spec_dirs,
+        hooks_dir=options.hooks_dir or recorded.hooks_dir,
+    )
 
 
 def _versions(entry: Entry, files: Files) -> Versions:
     return Versions(
         path=entry.path,
-        original=entry.original,
-        configured=entry.replacement,
+        original=entry.before.content,
+        configured=entry.after.content,
         current=files.read(entry.path),
     )
 
@@ -153,7 +184,9 @@ def _with_copied_tables(
     syntax = module.SYNTAX
     if versions.configured is None or not syntax.copies(options.engine_version):
         return versions
-    main = next((entry.original for entry in record.entries if entry.path == options.config), None)
+    main = next(
+        (entry.before.content for entry in record.entries if entry.path == options.config), None
+    )
     root = {} if main is None else syntax.parse(main, options.config)
     configured = syntax.parse(versions.configured, versions.path)
     table = {"plugins": root.get("plugins", {})}

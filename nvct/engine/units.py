@@ -11,15 +11,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from nvct.engine.model import Files
 from nvct.errors import DocumentError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from nvct.engine.model import Files
 
 # systemd.unit(5), "Unit File Load Path": a file in an earlier folder hides those in later ones.
 FOLDERS = (

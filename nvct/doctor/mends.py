@@ -2,7 +2,7 @@
 """What `nvct doctor --fix` changes: what commands of nvct change to remove a finding's reason.
 
 Contract: nothing here changes the host. A mend is a list of paths and what they are to be;
-`transaction` changes them.
+`fix` changes them.
 """
 
 from __future__ import annotations
@@ -11,30 +11,25 @@ import os
 import stat
 import subprocess
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from nvct.compile import published_spec
-from nvct.doctor.mending.path_state import ABSENT, PathState, state_of
-from nvct.doctor.mending.transaction import Step
+from nvct.config.model import Config
+from nvct.doctor.fix import Say, Step
+from nvct.doctor.model import Part
 from nvct.doctor.reasons import Reason
 from nvct.engine.journal import OTHERS_WRITE
 from nvct.engine.staging import LINK_LIMIT
+from nvct.engine.writing import ABSENT, PathState, state_of, text_of
 from nvct.errors import HostError
 from nvct.host.device_nodes import create, dev_char
 from nvct.host.model import Findings
+from nvct.host.roots import Roots
 from nvct.launcher import cold
 from nvct.linux.files import read_bytes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nvct.config.model import Config
-    from nvct.doctor.mending.transaction import Say
-    from nvct.doctor.model import Part
-    from nvct.host.roots import Roots
-
-    States = dict[str, PathState]
+States = dict[str, PathState]
 
 NODES = ("system", "create-device-nodes", "--all")
 LINKS = ("system", "create-dev-char-symlinks")
@@ -162,7 +157,7 @@ def _links(host: Host) -> States:
     planned = dev_char.plan_links(host.roots, _link_folder(host), Findings(), create_all=False)
     link = PathState(mode=stat.S_IFLNK | 0o777, uid=os.geteuid(), gid=os.getegid())
     return {
-        step.path: replace(link, data=os.fsencode(step.target)) if step.target else ABSENT
+        step.path: replace(link, text=step.target) if step.target else ABSENT
         for step in planned.steps
         if step.action not in ("keep", "blocked")
     }
@@ -222,4 +217,4 @@ def _file(path: str, data: bytes) -> PathState:
     """Return a specification's state; a file that is there keeps its owner."""
     before = state_of(path)
     uid, gid = (before.uid, before.gid) if before.is_file else (os.geteuid(), os.getegid())
-    return PathState(mode=stat.S_IFREG | SPEC_MODE, uid=uid, gid=gid, data=data)
+    return PathState(mode=stat.S_IFREG | SPEC_MODE, uid=uid, gid=gid, text=text_of(data))

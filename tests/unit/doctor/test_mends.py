@@ -13,12 +13,11 @@ from click.testing import CliRunner
 
 from nvct.cli.main import program
 from nvct.config import load
-from nvct.doctor import checks
-from nvct.doctor.mending import mend_journal, mends
-from nvct.doctor.mending.path_state import ABSENT
+from nvct.doctor import checks, fix, mends
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
-from nvct.kernel.calls import KERNEL
+from nvct.engine.journal import Journal, Page
+from nvct.engine.writing import ABSENT
 from tests.support.shim_lab import Lab
 from tests.unit.doctor import broken_hosts
 
@@ -60,7 +59,7 @@ def reasons(lab: Lab, only: str = CHECKED) -> set[str]:
 
 
 def journal(lab: Lab) -> Path:
-    return lab.home / "state" / mend_journal.NAME
+    return lab.home / "state" / fix.NAME
 
 
 def faulty(*found: Reason) -> list[Part]:
@@ -158,9 +157,9 @@ def test_what_a_killed_fix_left_is_taken_back_before_the_checks_look(lab: Lab) -
     path = lab.home / "dev/nvidia0"
     path.unlink()
     doctor(lab, "--fix")
-    folder = str(journal(lab).parent)
-    page = mend_journal.load(folder)
-    mend_journal.save(folder, mend_journal.Page(pending=page.done), KERNEL)
+    page_path = str(journal(lab))
+    pages = Journal(os.path.dirname(page_path))
+    pages.save(page_path, Page(pending=pages.load(page_path).done))
 
     status, said = doctor(lab, "--fix")
 

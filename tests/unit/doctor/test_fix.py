@@ -11,9 +11,10 @@ import stat
 
 import pytest
 
-from nvct.doctor.mending import mend_journal
-from nvct.doctor.mending.path_state import ABSENT, PathState, put, state_of
-from nvct.doctor.mending.transaction import Step, Transaction
+from nvct.doctor import fix
+from nvct.doctor.fix import Step, Transaction
+from nvct.engine.journal import Journal, Page
+from nvct.engine.writing import ABSENT, PathState, put, state_of, text_of
 from nvct.errors import DocumentError, HostError
 from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL
@@ -39,11 +40,11 @@ def node(device: int, mode: int = 0o666) -> PathState:
 
 
 def file(text: bytes, mode: int = 0o644) -> PathState:
-    return PathState(mode=stat.S_IFREG | mode, data=text)
+    return PathState(mode=stat.S_IFREG | mode, text=text_of(text))
 
 
 def link(target: str) -> PathState:
-    return PathState(mode=stat.S_IFLNK | 0o777, data=target.encode())
+    return PathState(mode=stat.S_IFLNK | 0o777, text=target)
 
 
 BEFORE = {
@@ -109,8 +110,8 @@ class Host:
         return {name: state_of(f"{self.root}/{name}") for name in AFTER}
 
     @property
-    def journal(self) -> mend_journal.Page:
-        return mend_journal.load(f"{self.root}/state")
+    def journal(self) -> Page:
+        return Journal(f"{self.root}/state").load(f"{self.root}/state/{fix.NAME}")
 
     def is_as_before(self) -> bool:
         made = [self.root / "dev/char", self.root / "cdi/new", *self.root.rglob(".nvct-*")]
@@ -130,7 +131,7 @@ def test_all_is_changed_and_undo_puts_all_back(host: Host) -> None:
     assert host.transaction().undo()
 
     assert host.is_as_before()
-    assert host.journal == mend_journal.Page()
+    assert host.journal == Page()
     assert host.transaction().undo()
     assert host.said[-1].startswith("nothing to take back")
 
@@ -152,7 +153,7 @@ def test_a_step_that_fails_takes_back_those_before(host: Host) -> None:
     assert host.is_as_before()
     assert "step 3 failed: it ended with exit status 1; look at it" in host.said
     assert "what this --fix changed is taken back" in host.said
-    assert host.journal == mend_journal.Page()
+    assert host.journal == Page()
 
 
 class Refusing(Kernel):
@@ -255,7 +256,7 @@ def test_a_dry_run_of_undo_changes_nothing(host: Host) -> None:
 
 def test_a_damaged_journal_is_refused_before_anything_changes(host: Host) -> None:
     host.fix()
-    path = host.root / "state" / mend_journal.NAME
+    path = host.root / "state" / fix.NAME
     for text in ("{", "{}", path.read_text().replace('"mode"', '"mood"'), "[" * 100_000):
         path.write_text(text)
         with pytest.raises(DocumentError, match="is damaged"):
@@ -312,5 +313,5 @@ def test_after_a_kill_the_next_run_goes_on(host: Host, act: str) -> None:
             assert host.states() == AFTER, place
         host.transaction().undo()
         assert host.is_as_before(), place
-        assert host.journal == mend_journal.Page(), place
+        assert host.journal == Page(), place
     assert len(seen) >= len(AFTER)

@@ -10,29 +10,25 @@ What others changed since is left as it is.
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nvct.doctor.mending import mend_journal
-from nvct.doctor.mending.mend_journal import Entry, Page, Record
-from nvct.doctor.mending.path_state import ABSENT, identity, put, state_of
-from nvct.engine import writing
-from nvct.engine.journal import Journal
-from nvct.errors import EngineError, HostError, NvctError
+from nvct.engine.journal import Entry, Journal, Page, Record
+from nvct.engine.model import Files
+from nvct.engine.path_changes import PathChanges
+from nvct.engine.writing import ABSENT, PathState, identity, state_of
+from nvct.errors import HostError, NvctError
 from nvct.host import procfs
+from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL
 from nvct.mig import holders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from nvct.doctor.mending.path_state import PathState
-    from nvct.host.roots import Roots
     from nvct.linux.kernel import Kernel
 
-    Say = Callable[[str], None]
-
+Say = Callable[[str], None]
+NAME = "doctor.journal"
 CHANGED = "somebody else changed it since"
 
 
@@ -54,16 +50,15 @@ class Transaction:
 
     Args:
         folder: of the journal.
-        roots: of the host.
         say: prints a sentence.
-        kernel: makes the system calls.
     """
 
     def __init__(self, folder: str, roots: Roots, say: Say, kernel: Kernel = KERNEL) -> None:
-        self.folder = folder
+        self.page_path = f"{folder}/{NAME}"
         self.roots = roots
         self.say = say
-        self.kernel = kernel
+        self.journal = Journal(folder, kernel, damage_hint="move it away: nothing can be undone")
+        self.paths = PathChanges(self.journal, Files(), follow=False, refused=_refused)
 
     def settle(self) -> None:
         """Take back what a killed run left; without such a run, write nothing.
@@ -73,10 +68,10 @@ class Transaction:
         Raises:
             NvctError: the journal cannot be used.
         """
-        if mend_journal.load(self.folder).pending is None:
+        if self._page().pending is None:
             return
-        with self._locked():
-            page = mend_journal.load(self.folder)
+        with self.paths.locked():
+            page = self._page()
             left = self._take_back_pending(page)
             record = page.pending and self._rest(page.pending, left)
             self._save(Page(done=page.done, pending=record))
@@ -87,8 +82,8 @@ class Transaction:
         Raises:
             NvctError: the journal cannot be used.
         """
-        with self._locked():
-            page = mend_journal.load(self.folder)
+        with self.paths.locked():
+            page = self._page()
             entries = self._take_back_pending(page)
             done = page.done
             for step in steps:
@@ -111,11 +106,12 @@ class Transaction:
         Raises:
             NvctError: the journal cannot be used.
         """
-        with self._locked():
-            page = mend_journal.load(self.folder)
+        with self.paths.locked():
+            page = self._page()
             record = page.pending or page.done
             if record is None:
-                self.say(f"nothing to take back: {self.folder} has no record of a --fix")
+                folder = self.journal.folder
+                self.say(f"nothing to take back: {folder} has no record of a --fix")
                 return True
             if dry_run:
                 return not self._take_back(record, dry_run=True)
@@ -127,23 +123,6 @@ class Transaction:
 
     # Steps.
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Hold the lock of the journal's folder, which is made.
-
-        Raises:
-            HostError: the folder cannot be made or locked.
-        """
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(Journal(self.folder, self.kernel).lock())
-            except OSError as error:
-                raise HostError(
-                    f"{self.folder} cannot be used: {error.strerror}",
-                    hint="run it as root, or name another folder with --state-dir",
-                ) from error
-            yield
-
     def _carry_out(self, step: Step, done: Record | None, entries: list[Entry]) -> None:
         """Carry out a step, and add its paths to `entries`."""
         self.say(f"running: {step.name}")
@@ -151,31 +130,15 @@ class Transaction:
         for path, after in step.plan().items():
             before = state_of(path)
             if before != after:
-                folders = tuple(writing.missing_folders(path)) if after != ABSENT else ()
+                folders = tuple(self.paths.missing_folders(path, after))
                 entries.append(Entry(path=path, before=before, after=after, folders=folders))
         if first == len(entries):
             return
         self._save(Page(done=done, pending=self._record(entries)))
         for index, entry in enumerate(entries[first:], first):
-            self._write(entry)
+            self.paths.write(entry)
             entries[index] = replace(entry, identity=identity(entry.path))
         self._save(Page(done=done, pending=self._record(entries)))
-
-    def _write(self, entry: Entry) -> None:
-        """Change one path.
-
-        Raises:
-            HostError: it cannot be changed, or somebody else changed it just now.
-        """
-        if state_of(entry.path) != entry.before:
-            raise HostError(f"{entry.path} was changed by somebody else just now")
-        try:
-            writing.make_folders(entry.folders, self.kernel)
-            put(entry.path, entry.after, self.kernel)
-        except EngineError as error:  # its hint is about engines' files
-            raise HostError(error.message) from error
-        except OSError as error:
-            raise HostError(f"{entry.path} cannot be written: {error.strerror}") from error
 
     def _undo_failed(
         self, step: Step, done: Record | None, entries: list[Entry], error: BaseException
@@ -200,14 +163,14 @@ class Transaction:
         """Put back what was there before; return the entries for which that may work later."""
         left = []
         for entry in reversed(record.entries):
-            current = state_of(entry.path)
+            current = self.paths.state_of(entry)
             if current != entry.before:
                 why = self._why_left(entry, current, record)
                 if not why and not dry_run:
                     try:
-                        put(entry.path, entry.before, self.kernel)
-                    except OSError as error:
-                        why = error.strerror or str(error)
+                        self.paths.put_back(entry)
+                    except HostError as error:
+                        why = error.message.removeprefix(f"{entry.path} cannot be written: ")
                 verb = "removed" if entry.before == ABSENT else "restored"
                 would = "would be " if dry_run else ""
                 self.say(f"  {entry.path}: {f'left as it is: {why}' if why else would + verb}")
@@ -215,12 +178,12 @@ class Transaction:
                     left.append(entry)
                     continue
             if not dry_run:
-                writing.remove_folders(entry.folders, self.kernel)
+                self.paths.remove_folders(entry)
         return left[::-1]
 
     def _why_left(self, entry: Entry, current: PathState, record: Record) -> str:
         """Return why a path cannot be put back now; "" if it can."""
-        if current != entry.after:
+        if not current.is_like(entry.after):
             return CHANGED
         if current != ABSENT and not current.is_file:
             is_own = not entry.identity or entry.identity == identity(entry.path)
@@ -246,5 +209,12 @@ class Transaction:
     def _boot(self) -> str:
         return procfs.read_text(f"{self.roots.proc}/sys/kernel/random/boot_id") or ""
 
+    def _page(self) -> Page:
+        return self.journal.load(self.page_path)
+
     def _save(self, page: Page) -> None:
-        mend_journal.save(self.folder, page, self.kernel)
+        self.paths.save(self.page_path, page)
+
+
+def _refused(error: OSError, path: str) -> HostError:
+    return HostError(f"{path} cannot be written: {error.strerror}")
