@@ -8,11 +8,15 @@ and raises nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from nvct.cdi import conflicts, registry
+from nvct.cdi.registry import Registry
 from nvct.compile import live_host
+from nvct.config.model import Config
 from nvct.container.plan.store import run_dir
 from nvct.doctor import (
     agent_status,
@@ -36,37 +40,27 @@ from nvct.doctor.host import (
     reload,
     user_namespaces,
 )
-from nvct.doctor.model import Finding
+from nvct.doctor.host.gpu_health import Log
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
 from nvct.engine import status as engine_status
+from nvct.engine.detected_engine import Engine
 from nvct.engine.model import Files
-from nvct.errors import DriverNotFoundError
+from nvct.engine.status import Status
+from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
 from nvct.host.containers import Containers
+from nvct.host.model import Inventory
 from nvct.host.nvml import shared
 from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.readiness_model import NvmlReadiness
+from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
 from nvct.paths import AGENT_DIR
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-    from nvct.cdi.registry import Registry
-    from nvct.config.model import Config
-    from nvct.doctor.host.gpu_health import Log
-    from nvct.doctor.model import Part
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.status import Status
-    from nvct.errors import NvctError
-    from nvct.host.model import Inventory
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.readiness_model import NvmlReadiness
-    from nvct.host.nvml.session import NvmlSession
-    from nvct.host.roots import Roots
-    from nvct.spec.drift import Report
+from nvct.spec.drift import Report
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 AGENT_TASKS = ("device-plugin",)

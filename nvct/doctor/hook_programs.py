@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 
+from nvct.cdi.conflicts import EffectiveSpec
 from nvct.doctor import incumbent
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
+from nvct.engine.command import Run
 from nvct.paths import CTK_PROGRAM, HOOK_PROGRAM
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.cdi.conflicts import EffectiveSpec
-    from nvct.engine.command import Run
 
 PROGRAMS = (HOOK_PROGRAM, CTK_PROGRAM)
 """Names of programs that print a release; others are of other vendors."""

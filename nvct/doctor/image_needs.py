@@ -9,23 +9,18 @@ defines the symbols, and the files that name an ICD must name one that a contain
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 
 from nvct.doctor.image_tree import ImageTree
-from nvct.doctor.model import Finding
+from nvct.doctor.model import Finding, Part, Severity
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import ElfError, HostError
 from nvct.host.driver import config_files
 from nvct.host.driver.names import is_of_driver
 from nvct.host.driver.symbol_versions import VersionedElf
+from nvct.host.model import DriverFile, Inventory
 from nvct.linux.root import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.doctor.model import Part, Severity
-    from nvct.host.model import DriverFile, Inventory
 
 LIBC = "libc.so.6"
 ESSENTIAL = ("libcuda.so", "libnvidia-ml.so")

@@ -7,6 +7,7 @@ The image may be hostile: no path leads out of its folder, and every file has a 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from fnmatch import fnmatch
 
 from nvct.errors import ElfError, NvctError
@@ -15,8 +16,6 @@ from nvct.host.driver.symbol_versions import VersionedElf
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nvct.linux.root import Root
 
 CONFIG = "/etc/ld.so.conf"

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import base64
 import glob
+from collections.abc import Iterator
+from typing import Any
 
-from nvct.doctor.model import Finding, count
+from nvct.config.model import Config
+from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.parts import part_of, unseen
 from nvct.doctor.reasons import Reason
 from nvct.host.engine_files import read_list, read_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from nvct.config.model import Config
-    from nvct.doctor.model import Part, Severity
 
 DOCKER = "var/lib/docker/image/*"
 STORAGE = "var/lib/containers/storage/*-images"

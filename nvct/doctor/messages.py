@@ -10,16 +10,13 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module, resources
 from typing import NamedTuple
 
 from nvct.doctor.reasons import Reason
 from nvct.host.health import xid_table
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LIMIT = 256 << 10
 """Characters of a text that are read, the last ones."""

@@ -7,18 +7,20 @@ import errno
 import os
 import re
 import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from nvct import paths
 from nvct.compile import live_host
 from nvct.config import load, unread
-from nvct.config.model import check
+from nvct.config.model import Config, check
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
 from nvct.container.shim import lowlevel
 from nvct.doctor import causes, refusals, specifications
-from nvct.doctor.model import Finding, Part, count
+from nvct.doctor.model import Finding, Health, Part, Severity, count
 from nvct.doctor.reasons import Reason
 from nvct.errors import (
     ConfigError,
@@ -27,18 +29,12 @@ from nvct.errors import (
     RuntimeNotFoundError,
 )
 from nvct.host import procfs
-from nvct.host.model import warning_kind
+from nvct.host.model import Inventory, warning_kind
+from nvct.spec.drift import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from nvct.config.model import Config
     from nvct.container.plan.model import Farm
-    from nvct.doctor.model import Health, Severity
-    from nvct.host.model import Inventory
-    from nvct.spec.drift import Report
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")

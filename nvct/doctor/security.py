@@ -7,21 +7,16 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterator, Sequence
 
-from nvct.doctor.model import Finding
+from nvct.cdi.registry import SpecFile
+from nvct.doctor.host.gpu_health import Log
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.cdi.registry import SpecFile
-    from nvct.doctor.host.gpu_health import Log
-    from nvct.doctor.model import Part
-    from nvct.host.roots import Roots
-    from nvct.kernel.kmsg import Message
+from nvct.host.roots import Roots
+from nvct.kernel.kmsg import Message
 
 BOOLEAN = "fs/selinux/booleans/container_use_devices"
 DENIED = re.compile(

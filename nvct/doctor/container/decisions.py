@@ -6,17 +6,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.container.plan.store import run_dir
 from nvct.doctor.container import ring
+from nvct.doctor.container.ring import Ring
 from nvct.paths import AGENT_DIR, RUN_DIR, RUN_DIR_ENV
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from nvct.doctor.container.ring import Ring
 
 PAUSE_S = 0.5
 ID = re.compile(r"[0-9a-f]{64}")

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
+from typing import Any
 
 from nvct import paths
 from nvct.config import load
@@ -29,9 +31,6 @@ from nvct.oci.bundle import Bundle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from nvct.container.plan import model
     from nvct.container.request.model import Request
     from nvct.container.request.origin import Origin

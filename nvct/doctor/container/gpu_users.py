@@ -11,22 +11,18 @@ from __future__ import annotations
 import operator
 import os
 import stat
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from nvct.host import procfs
 from nvct.host.containers import Containers
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.sample_model import NvmlSamples
+from nvct.host.roots import Roots
 from nvct.mig import holders
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.sample_model import NvmlSamples
-    from nvct.host.roots import Roots
-
-    Names = dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]]
+Names = dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]]
 
 FOLDERS = ("dev", "dev/nvidia-caps")
 

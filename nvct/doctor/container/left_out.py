@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+from nvct.config.model import Config
 from nvct.container.plan.model import is_wanted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.config.model import Config
     from nvct.container.plan.model import Edits, Plan
     from nvct.container.request.model import Request
 

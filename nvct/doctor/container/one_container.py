@@ -9,26 +9,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from nvct.config.model import Config
 from nvct.doctor.container import reconstruction
-from nvct.doctor.container.decisions import container_of, subject
+from nvct.doctor.container.decisions import Log, container_of, subject
+from nvct.doctor.container.gpu_users import Use
 from nvct.errors import NvctError, UsageError
 from nvct.host import engine_files, procfs
 from nvct.host.containers import SHORT, Containers
 from nvct.host.process_start import started
+from nvct.host.roots import Roots
 from nvct.oci import bundle as bundles
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
-    from nvct.config.model import Config
-    from nvct.doctor.container.decisions import Log
-    from nvct.doctor.container.gpu_users import Use
-    from nvct.host.roots import Roots
-
 
 ID_LENGTH = 64
 GPU_NODE = re.compile(r"nvidia\d+")

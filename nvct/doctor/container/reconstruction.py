@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nvct.config.model import Config
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.recorder import CUT
 from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
 from nvct.doctor.container import explanation, left_out
+from nvct.doctor.container.decisions import Log
 from nvct.doctor.model import count
 from nvct.errors import NvctError
+from nvct.host.engine_files import Creation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nvct.config.model import Config
     from nvct.container.plan.model import Plan
-    from nvct.doctor.container.decisions import Log
-    from nvct.host.engine_files import Creation
     from nvct.oci.bundle import Bundle
 
 PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")

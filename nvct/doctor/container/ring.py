@@ -11,20 +11,17 @@ import errno
 import json
 import os
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from nvct.container.recorder import ASKED, NAME, OLD, RECORD
 from nvct.doctor.model import count
 from nvct.linux.files import read_all
 from nvct.paths import AGENT_DIR
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import TypeAlias
-
-    Record: TypeAlias = dict[str, str]
-    Signature: TypeAlias = tuple[tuple[int, ...], ...]
+Record: TypeAlias = dict[str, str]
+Signature: TypeAlias = tuple[tuple[int, ...], ...]
 
 READ_LIMIT = 4 << 20
 LAST_S = 1e11

@@ -10,14 +10,9 @@ PATH. There are seven causes that users report, and three related ones. No side 
 from __future__ import annotations
 
 from nvct.doctor.engines import docker_daemon
-from nvct.doctor.model import Finding, count
+from nvct.doctor.model import Finding, Severity, count
 from nvct.doctor.reasons import Reason
-from nvct.engine.docker_host import WSL_DESKTOP
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.doctor.model import Severity
-    from nvct.engine.docker_host import Client, Daemon, DockerHost
+from nvct.engine.docker_host import WSL_DESKTOP, Client, Daemon, DockerHost
 
 MESSAGE = 'could not select device driver "" with capabilities: [[gpu]]'
 

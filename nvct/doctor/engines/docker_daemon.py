@@ -10,19 +10,14 @@ import time
 
 from nvct.doctor.engines import engine_access
 from nvct.doctor.engines.engine_access import Access
-from nvct.doctor.model import Finding
+from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.engine import running
 from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
-from nvct.engine.docker_host import HOOKS, KIND
+from nvct.engine.docker_host import HOOKS, KIND, Daemon, DockerHost, Program
 from nvct.engine.model import State
 from nvct.engine.status import is_nvidia
 from nvct.host.process_start import CLOCK_TICK_S
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.doctor.model import Severity
-    from nvct.engine.docker_host import Daemon, DockerHost, Program
 
 RUNTIME_HOOK, CDI_HOOK = HOOKS
 ASKS_AMD = (29, 3)

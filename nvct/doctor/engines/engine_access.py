@@ -8,28 +8,22 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from nvct.cdi import engines
-from nvct.doctor.model import Finding
+from nvct.cdi.registry import Registry, SpecFile
+from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker
-from nvct.engine.status import is_nvidia
+from nvct.engine.detected_engine import Engine
+from nvct.engine.status import Status, is_nvidia
 from nvct.paths import (
     CDI_SPEC_DIRS,
     DEFAULT_PATH_DIRS,
     GPU_KIND,
     RUNTIME_HOOK_PROGRAM,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.cdi.registry import Registry, SpecFile
-    from nvct.doctor.model import Severity
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.status import Status
 
 CDI_NAMES = {"crio": "cri-o"}
 """Names of `nvct.engine` that `nvct.cdi` spells otherwise."""

@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
+from nvct.cdi.registry import Registry
 from nvct.doctor.engines import engine_access, unread_files
-from nvct.doctor.model import Finding, count
+from nvct.doctor.engines.engine_access import Access
+from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
+from nvct.engine.status import Status
 from nvct.paths import RUNTIME_HOOK_PROGRAM
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nvct.cdi.registry import Registry
-    from nvct.doctor.engines.engine_access import Access
-    from nvct.doctor.model import Part, Severity
-    from nvct.engine.status import Status
-
 
 WITHOUT_RUNTIME = ("GKE",)
 """Platforms whose own device plugin gives nodes and libraries, without a runtime or CDI."""

@@ -8,20 +8,15 @@ the usual ones only if these name none. Cold; only reads.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping, Sequence
 
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import crio, modules, toml_file
+from nvct.engine.detected_engine import Engine
 from nvct.engine.model import EngineOptions, Files
-from nvct.engine.status import is_nvidia
+from nvct.engine.status import Status, is_nvidia
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.status import Status
 
 FOLDERS = {
     "docker": (),

@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 
 from nvct.cdi import engines
+from nvct.cdi.registry import Registry
 from nvct.doctor.engines.engine_access import CDI_NAMES, older_remedy, spec_folders
-from nvct.doctor.model import Finding, count
+from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
+from nvct.engine.status import Status
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.cdi.registry import Registry
-    from nvct.doctor.model import Part
-    from nvct.engine.status import Status
 
 
 def check(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]) -> Part:

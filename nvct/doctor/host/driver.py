@@ -10,23 +10,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
+from nvct.engine.command import Completed, Run
 from nvct.errors import HostError
 from nvct.host.driver.libraries import machine_directories
 from nvct.linux.files import read_bytes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
-    from nvct.engine.command import Completed, Run
-
-    Programs: TypeAlias = Callable[[str], Run]
+Programs: TypeAlias = Callable[[str], Run]
 
 SMI = "nvidia-smi"
 TIMEOUT_S = 60.0

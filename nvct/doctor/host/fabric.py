@@ -9,22 +9,22 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 
-from nvct.doctor.model import Finding, count
+from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine import command
+from nvct.engine.command import Run
 from nvct.host import procfs
-from nvct.host.nvml.readiness_model import COMPLETED, IN_PROGRESS, NOT_STARTED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.doctor.model import Part, Severity
-    from nvct.engine.command import Run
-    from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
-    from nvct.host.roots import Roots
+from nvct.host.nvml.readiness_model import (
+    COMPLETED,
+    IN_PROGRESS,
+    NOT_STARTED,
+    GpuReadiness,
+    NvmlReadiness,
+)
+from nvct.host.roots import Roots
 
 PROGRAM = "nv-fabricmanager"
 NAME = PROGRAM[:15]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nvct.doctor.model import Finding, Part, count
+from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import NvmlError
@@ -22,17 +23,10 @@ from nvct.host.health.faults import SEVERE
 from nvct.host.health.xid_table import XidTable
 from nvct.host.nvml.condition_model import NvmlConditions
 from nvct.host.nvml.kernel_xids import KMSG_ENV, XID
-from nvct.kernel.kmsg import FILE, Kmsg
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nvct.doctor.model import Severity
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.session import NvmlSession
-    from nvct.host.roots import Roots
-    from nvct.kernel.kmsg import Message
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
+from nvct.kernel.kmsg import FILE, Kmsg, Message
 
 RECENT_S = 3600.0
 NO_START = ("RmInitAdapter failed", "rm_init_adapter failed")

@@ -8,7 +8,7 @@ import os
 import re
 import stat
 
-from nvct.doctor.model import Part, count
+from nvct.doctor.model import Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of, refused
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvmlError
@@ -16,14 +16,10 @@ from nvct.host import procfs
 from nvct.host.device_nodes import dev_char
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
+from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.readiness_model import NvmlReadiness
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.doctor.model import Severity
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.session import NvmlSession
-    from nvct.host.roots import Roots
+from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
 
 SHARED_NODE = re.compile(r"nvidia(?:ctl|-uvm|\d+)")
 EVERYBODY = stat.S_IROTH | stat.S_IWOTH

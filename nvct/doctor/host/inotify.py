@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LIMITS = "sys/fs/inotify"
 INSTANCE = "anon_inode:inotify"

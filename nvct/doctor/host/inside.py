@@ -6,19 +6,14 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from nvct.container.request.model import VISIBLE_DEVICES
-from nvct.doctor.model import count
+from nvct.doctor.model import Part, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.doctor.model import Part
 
 MARKS = (".dockerenv", "run/.containerenv")
 """Files that Docker and Podman make in a container. A virtual machine that was made of an image of

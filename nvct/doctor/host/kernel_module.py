@@ -6,19 +6,15 @@ from __future__ import annotations
 import os
 import re
 
-from nvct.doctor.model import Finding
+from nvct.doctor.host.gpu_health import Log
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import DocumentError
 from nvct.host import platform, procfs
 from nvct.host.gpu import pci
+from nvct.host.roots import Roots
 from nvct.linux.files import read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.doctor.host.gpu_health import Log
-    from nvct.doctor.model import Part
-    from nvct.host.roots import Roots
 
 MODULE = re.compile(rb"^(?:[^:\n]*/)?nvidia(?:-current)?\.ko(?:\.\w+)?:", re.MULTILINE)
 """The module's line in modules.dep, with a suffix of compression or none. Debian renames it."""

@@ -12,24 +12,19 @@ import os
 import re
 import socket
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvct.container.request.kubelet_record import pod_uid
-from nvct.doctor.model import Finding, count
+from nvct.doctor.model import Finding, Health, Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of, unseen
 from nvct.doctor.reasons import Reason
+from nvct.engine.status import Status
 from nvct.errors import DocumentError
 from nvct.host import procfs
 from nvct.host.containers import Containers
+from nvct.host.model import Inventory
 from nvct.linux.files import read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.doctor.model import Health, Part, Severity
-    from nvct.engine.status import Status
-    from nvct.host.model import Inventory
 
 FOLDERS = ("var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet")
 """Of the kubelet, unless --root-dir says something else: the usual one, k0s, MicroK8s."""

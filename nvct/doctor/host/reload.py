@@ -12,19 +12,14 @@ from __future__ import annotations
 import glob
 import os
 import re
+from collections.abc import Iterator
 
-from nvct.doctor.model import Finding, count
+from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.parts import part_of, unseen
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.doctor.model import Part
-    from nvct.host.containers import Containers
-    from nvct.host.roots import Roots
+from nvct.host.containers import Containers
+from nvct.host.roots import Roots
 
 SCOPE = re.compile(r"[^/]*?([0-9a-f]{64})\.scope")
 STRICT = re.compile(r"^DevicePolicy=(?:strict|closed)$", re.MULTILINE)

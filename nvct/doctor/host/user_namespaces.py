@@ -12,6 +12,7 @@ import os
 import pwd
 import re
 import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.doctor.host.hardware import SHARED_NODE
@@ -19,12 +20,7 @@ from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 GPU_NODE = re.compile(r"nvidia\d+")
 READ_WRITE = 0o6
