@@ -72,9 +72,7 @@ class Node:
     """This host, as the checks look at it; each part of it is read once.
 
     Attributes:
-        settings: config.toml's.
         env: of the user who asks.
-        engines: the engines of this host.
         agent: /status of the agent that serves this node, None if none does.
         image: a folder with an unpacked image to look at, "" for none.
         trouble: why config.toml cannot be used; the settings are then the defaults.

@@ -50,7 +50,6 @@ class Transaction:
 
     Args:
         folder: of the journal.
-        say: prints a sentence.
     """
 
     def __init__(self, folder: str, roots: Roots, say: Say, kernel: Kernel = KERNEL) -> None:

@@ -36,7 +36,6 @@ def findings(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Iterator
 
     Args:
         specs: the specifications in force.
-        run: runs a program.
     """
     for program, path in list(_programs(specs).items())[:LIMIT]:
         if not os.access(program, os.X_OK) or not os.path.isfile(program):

@@ -32,7 +32,6 @@ class ImageTree:
     """The libraries of an image.
 
     Args:
-        root: of the image.
         machine: of this host, as uname names it.
     """
 

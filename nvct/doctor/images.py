@@ -30,7 +30,6 @@ def check(settings: Config, *, is_default: bool, host: str = "/") -> Part:
     """Check whether an image alone could give a container all GPUs.
 
     Args:
-        settings: of config.toml.
         is_default: whether an engine starts every container by NVIDIA's runtime.
         host: the folder with var.
     """

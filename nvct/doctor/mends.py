@@ -65,11 +65,8 @@ class Host:
     """What mends look at.
 
     Attributes:
-        roots: of the host.
-        settings: config.toml's.
         output: path of the specification that `nvct publish` writes.
         options: of the program nvct, before a command's words.
-        say: prints a line of a command.
     """
 
     roots: Roots

@@ -68,7 +68,6 @@ class Found(NamedTuple):
     """A message that is in a text.
 
     Attributes:
-        message: its entry.
         line: the first line of the text that has it, from 1.
         times: how often it is there.
     """

@@ -76,7 +76,6 @@ def low_level_runtime(settings: Config, path: str) -> list[Finding]:
     """Return a finding if none of the configured low-level runtimes is installed.
 
     Args:
-        settings: of config.toml.
         path: the variable PATH.
     """
     try:
@@ -143,7 +142,6 @@ def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
     """Check the hooks of the CDI specs in force: their programs and their environment.
 
     Args:
-        report: of the specs.
         programs: what was found out about the releases of the programs.
     """
     if not report.specs:
@@ -265,7 +263,6 @@ def unseen(name: str, reason: Reason, path: str) -> Part | None:
     """Return the part that this user may not look at; None if a path may be read, or is not there.
 
     Args:
-        name: of the part.
         reason: what could not be found out.
         path: of a file or folder.
     """

@@ -42,7 +42,6 @@ def spec_folders(folders: Sequence[str], *, owner: int = 0) -> Part:
     """Check that only root can write CDI specifications: an engine carries out what they say.
 
     Args:
-        folders: of the specifications.
         owner: the uid that root's files have, other than 0 in tests only.
     """
     there = [folder for folder in folders if os.path.isdir(folder)]
@@ -71,7 +70,6 @@ def selinux(roots: Roots, log: Log) -> Part:
     """Check SELinux's boolean that lets containers use devices, and what the kernel denied.
 
     Args:
-        roots: of this host.
         log: the kernel's messages; auditd takes the denials from it if it runs.
     """
     enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
@@ -102,7 +100,6 @@ def apparmor(roots: Roots, log: Log) -> Part:
     Older messages may be of a profile that was corrected since.
 
     Args:
-        roots: of this host.
         log: the kernel's messages; auditd takes the denials from it if it runs.
     """
     enabled = (procfs.read_text(f"{roots.sys}/module/apparmor/parameters/enabled") or "").strip()

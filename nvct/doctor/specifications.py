@@ -47,7 +47,6 @@ def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     If the driver on disk was replaced, a view of the loaded driver takes its place.
 
     Args:
-        settings: config.toml's.
         required: whether somebody named a driver root, which then must have a driver.
 
     Raises:

@@ -30,13 +30,11 @@ class Target:
     """Where new keys go.
 
     Attributes:
-        path: of the file.
         cri: path of the CRI's table in it.
         start: the text to edit.
         base: what it needs, too: the CRI's whole table if a drop-in replaces that.
         pattern: to add to the root's `imports`; "" if it is the root, or imported already.
         replaces: whether `start` differs from the present file.
-        notes: sentences for the user.
         written: notes that apply only if something is written.
     """
 

@@ -45,10 +45,7 @@ def engines(
     """Return the host's engines by kind: Docker, containerd, CRI-O, Podman; running ones first.
 
     Args:
-        files: the host's files.
         ask: runs a program and returns what it prints.
-        proc: where procfs is.
-        uid: the calling user.
         environ: of that user, for Podman, which has no daemon.
     """
     running = [

@@ -123,11 +123,9 @@ def look(
     """Look at a host.
 
     Args:
-        files: the host's files.
         roots: the folders in which the host's GPUs are found.
         environ: of the user who runs docker.
         ask: runs a program and returns what it prints; `detect.run` if it is None.
-        proc: where procfs is.
         get: does an HTTP GET on a daemon's socket.
     """
     dockerds = [p for p in processes.running(proc, files.root) if p.engine == "docker"]

@@ -30,7 +30,6 @@ class EngineControl:
         socket: the engine's API as a path of this process; "" if it cannot be probed.
         run: runs a program where the engine runs.
         root: the engine's root directory as a path of this process.
-        files: the engine's files.
         removing: the runtimes are removed, not registered.
         must_be_healthy: an engine that was not well before the reload has to be well after it.
         timeout_s: for the engine to be well again.

@@ -37,7 +37,6 @@ class EngineOptions:
 
     Attributes:
         engine: docker, containerd, crio or podman.
-        handlers: to register.
         default: name of the handler to make the default; "" leaves the default as it is.
         cdi: switch the engine's own CDI on, if it has such a switch.
         spec_dirs: CDI folders that the engine is to read; () leaves them as they are.

@@ -44,8 +44,6 @@ def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
 
     Args:
         engine: as its process or its unit shows it.
-        files: of its own file system.
-        env: of its process.
     """
     for rule in RULES:
         adapted = rule(engine, files, env)

@@ -62,10 +62,7 @@ def wait(
 
     Args:
         engine: docker, containerd or crio.
-        path: its socket.
         names: of the runtimes that it has to list, if it lists runtimes at all.
-        run: runs a program.
-        timeout_s: the whole time.
 
     Raises:
         EngineError: the time is over.

@@ -32,7 +32,6 @@ class Process:
         engine: docker, containerd, crio or podman.
         exe: its program, as its own file system names it.
         replaced: whether that program was replaced or removed since it started.
-        args: its command line.
         cwd: its working directory, for relative paths; "" where it cannot be seen.
         unit: the systemd unit it runs in, "" where it runs in none.
         user_unit: whether the unit is one of a user's own manager.
@@ -87,7 +86,6 @@ def running(proc: str, host: str = "/") -> Iterator[Process]:
     """Yield the engines that run, by process number.
 
     Args:
-        proc: where procfs is.
         host: our own root directory, to recognize a process that has another.
     """
     engines = (inspect(pid, proc, host) for pid in _pids(proc))

@@ -78,7 +78,6 @@ class HostReloader(Reloader):
     """Reloads an engine of this host, whose process and unit are known.
 
     Attributes:
-        engine: its name.
         detected: the engine on this host, None where there is none.
         mode: "auto", "restart" or "none".
         find_process: finds a running engine by its process number.
@@ -128,7 +127,6 @@ def choose(
 
     Args:
         detected: the engine on this host, None where there is none.
-        engine: its name.
         mode: "auto", "restart" or "none".
         restart: the change takes effect only at a restart.
         removing: runtimes are removed; until a restart, dockerd refuses a file without its
@@ -165,7 +163,6 @@ def carry_out(
     Args:
         decision: what to do.
         detected: the engine.
-        run: runs a program.
         find_process: finds an engine by its process number, which may have been reused.
 
     Raises:

@@ -77,7 +77,6 @@ def restored(
     """Return a file without our changes.
 
     Args:
-        versions: of the file.
         syntax: of the engine's files.
         handlers: names of the runtimes that configure registered.
         remaining: the other files that remain: a list may name them.

@@ -72,7 +72,6 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
 
     Args:
         engine: as `detect` found it.
-        files: the host's files.
         ask: does an HTTP GET on a socket.
     """
     if not engine.config or engine.root != files.root or _is_other_users(engine):

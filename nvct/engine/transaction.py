@@ -50,7 +50,6 @@ class Outcome:
     Attributes:
         edits: that were made; () if the files were already as they should be.
         restart: the engine reads the edits only at a restart.
-        notes: sentences for the user.
     """
 
     edits: tuple[FileEdit, ...] = ()

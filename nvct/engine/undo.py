@@ -231,8 +231,6 @@ def _with_defaults(
     Args:
         change: the edits so far.
         options: of the engine, with the runtimes to remove.
-        module: of the engine.
-        files: of the host.
         originals: path → bytes before configure.
     """
     syntax, after = module.SYNTAX, EditedFiles(files, change.edits)

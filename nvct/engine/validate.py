@@ -64,7 +64,6 @@ def check(
         options: what its files are to configure.
         program: the engine's.
         edits: of its files.
-        run: runs a program.
         root: the engine's root directory as a path of this process.
         opt_out: the option that prevents a reload of the engine; "" if there will be none. An
             engine that refuses its files must not be restarted, whoever wrote them.

@@ -20,7 +20,6 @@ def by_capability(
     """Return the driver capabilities of the plans that a request does not get.
 
     Args:
-        request: of the container.
         names: full CDI names of its devices.
         plans: that define the devices.
         config: in force.

@@ -57,7 +57,6 @@ class Surroundings:
 
     Attributes:
         roots: the machine.
-        settings: of config.toml.
         env: of this process, which names the run directory and the user's own engines.
         log: all records of the flight recorder.
         host: the folder that has the engines' state and /proc.

@@ -63,7 +63,6 @@ def reconstructed(
     """Return how a container was created, as JSON data.
 
     Args:
-        evidence: of the container.
         settings: of config.toml, as it is now.
         env: that names the run directory.
     """

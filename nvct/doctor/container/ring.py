@@ -39,7 +39,6 @@ class Ring:
     """The records of one folder.
 
     Attributes:
-        folder: its path.
         records: in the order of the files.
         problems: sentences about what cannot be read or written.
         is_readable: whether the folder could be read.

@@ -67,7 +67,6 @@ def of(status: Status, registry: Registry) -> Access:
     """Return how containers of an engine of this host can get GPUs.
 
     Args:
-        status: of the engine.
         registry: the CDI specifications of this host.
     """
     return replace(
@@ -214,7 +213,6 @@ def older_remedy(file: SpecFile, engine: str, release: str) -> str:
     Args:
         file: of the specification.
         engine: as `nvct.cdi.engines` names it.
-        release: of the engine.
     """
     highest = engines.highest(engine, release)
     if not highest:

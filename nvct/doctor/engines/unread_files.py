@@ -33,7 +33,6 @@ def findings(statuses: Sequence[Status], files: Files | None = None) -> Iterator
 
     Args:
         statuses: of the engines of this host.
-        files: of this host.
     """
     tree = files or Files()
     read = {os.path.realpath(tree.at(path)) for status in statuses for path in _read(status)}

@@ -20,7 +20,6 @@ def check(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]
     """Check each local engine's release against each specification that it reads.
 
     Args:
-        statuses: of the engines.
         registry: the specifications.
         folders: where they are.
     """

@@ -86,7 +86,6 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
     Args:
         places: where to look.
         ready: a file that a driver container must have written; "" for none.
-        programs: returns what runs programs in a root.
     """
     wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
     host_problem = "" if wsl else _smi_problem(places.host_here, places, programs)

@@ -46,9 +46,7 @@ def check(
     """Check that the fabric manager runs, is of the driver's release, and is done with each GPU.
 
     Args:
-        roots: of this host.
         readiness: what NVML reports of the GPUs, None if it does not answer.
-        run: runs a program.
         folders: where the fabric manager's program may be.
     """
     switches = procfs.list_directory(f"{roots.proc}/driver/nvidia-nvswitch/devices")

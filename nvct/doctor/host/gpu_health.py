@@ -66,10 +66,8 @@ def check(roots: Roots, state: MigState | None, reported: NvmlConditions | None,
     """Check that no GPU is lost, waits for a reset, or reported an error that asks for one.
 
     Args:
-        roots: of this host.
         state: NVML's list of GPUs, None if it does not answer.
         reported: NVML's values of them, None if it does not answer.
-        log: the kernel's messages.
     """
     number = len(reported.gpus) if reported else 0
     if not number and not pci.count(roots):

@@ -89,7 +89,6 @@ def persistence(
     """Check that something keeps the GPUs initialized: else each first user of a GPU waits for it.
 
     Args:
-        roots: of this host.
         readiness: the GPUs' persistence mode, None if NVML does not answer.
         first_answer_s: how long NVML's first answer took to this process, in seconds. It starts
             the GPUs that nothing else uses; so it is short if something uses them.
@@ -139,7 +138,6 @@ def character_links(roots: Roots, *, booted: bool) -> Part:
     """Check /dev/char, which systemd reads when it is reloaded.
 
     Args:
-        roots: of this host.
         booted: whether systemd runs here.
     """
     if not booted:

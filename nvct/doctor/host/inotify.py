@@ -62,7 +62,6 @@ def check(proc: str, *, uid: int = 0, budget_s: float = BUDGET_S) -> Part:
     """Check that root has instances and watches of inotify left.
 
     Args:
-        proc: the mount point of procfs.
         uid: of root, another one in tests only.
         budget_s: for the count.
     """

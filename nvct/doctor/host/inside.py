@@ -52,12 +52,7 @@ def hint(env: Mapping[str, str], root: str = "/") -> str:
 
 
 def check(env: Mapping[str, str], root: str = "/") -> Part:
-    """Check the container that this process is in: its request, nodes and libraries.
-
-    Args:
-        env: of this process.
-        root: of the container.
-    """
+    """Check the container that this process is in: its request, nodes and libraries."""
     base = root.rstrip("/")
     if not is_container(env, root):
         return part_of("container", ["this is no container"], health="absent")

@@ -31,10 +31,7 @@ def check(roots: Roots, log: Log, host: str = "/", release: str = "") -> Part:
     """Check that the module is loaded; if not, find out why.
 
     Args:
-        roots: of this host.
-        log: the kernel's messages.
         host: the folder with lib/modules and var.
-        release: of the running kernel.
     """
     version = procfs.driver_version(roots)
     if version:

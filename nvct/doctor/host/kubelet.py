@@ -55,9 +55,7 @@ def check(
     """Check that the kubelet runs here, has a plugin for GPUs, can give all, and pods have theirs.
 
     Args:
-        proc: the mount point of procfs.
         gpus: the number of GPUs that NVML reports; 0 if it does not answer.
-        statuses: of the engines.
         host: the folder with var and run.
         inventory: the GPUs, None if they cannot be found.
     """

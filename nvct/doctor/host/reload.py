@@ -36,7 +36,6 @@ def check(roots: Roots, containers: Containers) -> Part:
     """Check that systemd knows the GPUs of each running container.
 
     Args:
-        roots: of this host.
         containers: of this host, for their names.
     """
     scopes = _scopes(roots)

@@ -37,7 +37,6 @@ class User:
     """The user who asks.
 
     Attributes:
-        uid: of the user.
         name: "" if it is unknown.
         groups: the ids of the user's groups.
         runs_containers: whether Podman has containers or images of that user.
@@ -63,7 +62,6 @@ def check(
     """Check the user who asks, this process's own user namespace, and those of containers.
 
     Args:
-        roots: of this host.
         user: who asks; None for root.
         uses_podman: whether Podman is installed, which users run without root.
         name_of: returns a container's name by the id of one of its processes, "" for a process
