@@ -48,7 +48,6 @@ class Bundle:
     """What goes into an archive.
 
     Attributes:
-        node: the host.
         documents: name of a JSON file -> its content.
         hangs: whether NVML hangs, and is not asked.
     """

@@ -72,7 +72,6 @@ class Node:
     """This host, as the checks look at it; each part of it is read once.
 
     Attributes:
-        env: of the user who asks.
         agent: /status of the agent that serves this node, None if none does.
         image: a folder with an unpacked image to look at, "" for none.
         trouble: why config.toml cannot be used; the settings are then the defaults.
@@ -159,7 +158,6 @@ class Check:
     Attributes:
         name: one word, for `--only`; it never changes.
         question: a sentence; "no" means that something is wrong.
-        look: returns what was seen.
         is_security: whether it is about what protects the host.
     """
 

@@ -37,7 +37,6 @@ class Step:
     """One step of --fix.
 
     Attributes:
-        name: for messages.
         plan: returns the state that each path is to get.
     """
 
@@ -46,11 +45,7 @@ class Step:
 
 
 class Transaction:
-    """The changes of --fix on one host.
-
-    Args:
-        folder: of the journal.
-    """
+    """The changes of --fix on one host."""
 
     def __init__(self, folder: str, roots: Roots, say: Say, kernel: Kernel = KERNEL) -> None:
         self.page_path = f"{folder}/{NAME}"

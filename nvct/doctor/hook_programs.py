@@ -32,11 +32,7 @@ STICKY = 0o1000
 
 
 def findings(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Iterator[Finding]:
-    """Yield a finding for each hook program that is not of the installed release.
-
-    Args:
-        specs: the specifications in force.
-    """
+    """Yield a finding for each hook program that is not of the installed release."""
     for program, path in list(_programs(specs).items())[:LIMIT]:
         if not os.access(program, os.X_OK) or not os.path.isfile(program):
             continue  # as another finding says

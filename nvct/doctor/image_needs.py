@@ -161,7 +161,6 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
 
     Args:
         files: the driver's libraries that need it.
-        lack: a sentence.
         unread: a path of the image that could not be read, so that it may be there.
     """
     names = [os.path.basename(file.host_path) for file in files]

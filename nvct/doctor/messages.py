@@ -42,9 +42,7 @@ class Message(NamedTuple):
 
     Attributes:
         name: of the entry; it never changes.
-        source: the program that prints it.
         pattern: a regular expression that is found in it.
-        cause: one sentence.
         step: what to do next; "" for the remedy of the reason.
         reason: of the catalogue, None if there is none.
         is_general: it has many causes.
@@ -69,7 +67,6 @@ class Found(NamedTuple):
 
     Attributes:
         line: the first line of the text that has it, from 1.
-        times: how often it is there.
     """
 
     message: Message

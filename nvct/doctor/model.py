@@ -17,7 +17,6 @@ class Finding:
     """What a check found out about one reason.
 
     Attributes:
-        reason: of the catalogue.
         severity: "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it
             holds and is no fault, "warning" if containers get GPUs nevertheless, else "error".
         evidence: what was seen, one sentence with the value and the path.

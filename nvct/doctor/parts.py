@@ -73,11 +73,7 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
 
 
 def low_level_runtime(settings: Config, path: str) -> list[Finding]:
-    """Return a finding if none of the configured low-level runtimes is installed.
-
-    Args:
-        path: the variable PATH.
-    """
+    """Return a finding if none of the configured low-level runtimes is installed."""
     try:
         lowlevel.find(settings.runtimes, path)
     except RuntimeNotFoundError as error:
@@ -260,12 +256,7 @@ def _evidence(findings: Sequence[Finding]) -> list[str]:
 
 
 def unseen(name: str, reason: Reason, path: str) -> Part | None:
-    """Return the part that this user may not look at; None if a path may be read, or is not there.
-
-    Args:
-        reason: what could not be found out.
-        path: of a file or folder.
-    """
+    """Return the part that this user may not look at; None if a path may be read, or is not there."""
     try:
         os.stat(path)
         if os.access(path, os.R_OK, effective_ids=True):

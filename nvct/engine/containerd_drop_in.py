@@ -31,7 +31,6 @@ class Target:
 
     Attributes:
         cri: path of the CRI's table in it.
-        start: the text to edit.
         base: what it needs, too: the CRI's whole table if a drop-in replaces that.
         pattern: to add to the root's `imports`; "" if it is the root, or imported already.
         replaces: whether `start` differs from the present file.
@@ -281,13 +280,7 @@ def is_import_needed(key: Path, item: object, remaining: Sequence[str]) -> bool:
 def without_import(
     config: Config, edits: Sequence[FileEdit], removed: Collection[str]
 ) -> list[FileEdit]:
-    """Return the root's edit without the imports that match only removed files.
-
-    Args:
-        config: as it is.
-        edits: that are made.
-        removed: files that are removed.
-    """
+    """Return the root's edit without the imports that match only removed files."""
     root = config.root
     old = next((edit for edit in edits if edit.path == root.path), None)
     spelled = loading.strings(root.document, "imports")

@@ -69,7 +69,6 @@ class Config:
     """All files, root first, in containerd's order.
 
     Attributes:
-        files: that were read.
         version: of the format, for all files.
         modern: whether this is containerd 2, which merges tables and reads no CRI of version 1.
         relative: whether a relative pattern surely starts at the folder of its file.

@@ -17,7 +17,6 @@ class Engine:
         version: such as "1.7.24", "" if the program is not run.
         unit: the systemd unit that runs it, or would start it; "" for none.
         user_unit: whether that is a unit of a user's own service manager.
-        uid: the user it runs as.
         path: the variable PATH of its process; None if that is unknown.
         socket: path of its API, "" if it has none.
         config: the main file that it reads, whether it exists or not.

@@ -50,8 +50,6 @@ class Client:
 
     Attributes:
         program: the file of `docker`, "" if there is none.
-        podman: whether that is Podman.
-        endpoint: the address of its daemon.
         source: of the address: DOCKER_HOST, a context, or the default.
     """
 
@@ -94,7 +92,6 @@ class DockerHost:
 
     Attributes:
         programs: of HOOKS, those that the host has in the usual places, or on the user's PATH.
-        gpus: how many GPUs of NVIDIA there are.
         driver: version of the loaded driver, "" without one.
         elsewhere: what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or "".
         system_runtimes: the runtimes of /etc/docker/daemon.json.
@@ -124,7 +121,6 @@ def look(
 
     Args:
         roots: the folders in which the host's GPUs are found.
-        environ: of the user who runs docker.
         ask: runs a program and returns what it prints; `detect.run` if it is None.
         get: does an HTTP GET on a daemon's socket.
     """

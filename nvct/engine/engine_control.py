@@ -26,7 +26,6 @@ class EngineControl:
     Attributes:
         options: what the engine's files are to say.
         program: the engine's, which checks its files; "" skips that.
-        reloader: makes the engine read its files.
         socket: the engine's API as a path of this process; "" if it cannot be probed.
         run: runs a program where the engine runs.
         root: the engine's root directory as a path of this process.

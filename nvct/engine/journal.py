@@ -77,7 +77,6 @@ class Record:
 
     Attributes:
         options: what was last configured; the handlers are all that ever were. NOTHING of --fix.
-        entries: in the order of writing.
         restart: the engine has to be restarted to see it.
         reloaded: the engine was, or is being, made to read its files.
         boot: id of the boot in which --fix made nodes and links.

@@ -40,7 +40,6 @@ class EngineOptions:
         default: name of the handler to make the default; "" leaves the default as it is.
         cdi: switch the engine's own CDI on, if it has such a switch.
         spec_dirs: CDI folders that the engine is to read; () leaves them as they are.
-        config: the engine's main file.
         drop_in: the file to write instead; "" edits the main file; None is the choice of the
             engine's module.
         source: "file", or "command": the configuration in force is that which the engine prints.

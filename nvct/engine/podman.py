@@ -39,7 +39,6 @@ class Merged:
     """The settings of several files, read one after the other.
 
     Attributes:
-        files: that exist.
         sources: key → the last file that has it.
         append: whether later hook folders are added to the earlier ones.
     """

@@ -36,7 +36,6 @@ class Process:
         unit: the systemd unit it runs in, "" where it runs in none.
         user_unit: whether the unit is one of a user's own manager.
         container: whether its control group is a container's.
-        uid: its user, in our user namespace.
         root: its root directory as a path of this process: "/" if it is ours, or /proc/PID/root.
     """
 

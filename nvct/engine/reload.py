@@ -30,7 +30,6 @@ class Reload:
 
     Attributes:
         action: "signal", "restart" or "" for nothing.
-        argv: the command of a restart.
         note: what is left for the user to do.
     """
 
@@ -51,7 +50,6 @@ class Reloader(ABC):
         """Return what to do.
 
         Args:
-            restart: the change needs a restart.
             removing: runtimes are removed, not registered.
         """
 
@@ -79,7 +77,6 @@ class HostReloader(Reloader):
 
     Attributes:
         detected: the engine on this host, None where there is none.
-        mode: "auto", "restart" or "none".
         find_process: finds a running engine by its process number.
         find_engine: looks for the engine after a restart.
     """
@@ -127,8 +124,6 @@ def choose(
 
     Args:
         detected: the engine on this host, None where there is none.
-        mode: "auto", "restart" or "none".
-        restart: the change takes effect only at a restart.
         removing: runtimes are removed; until a restart, dockerd refuses a file without its
             default.
     """
@@ -161,8 +156,6 @@ def carry_out(
     """Reload a running engine.
 
     Args:
-        decision: what to do.
-        detected: the engine.
         find_process: finds an engine by its process number, which may have been reused.
 
     Raises:

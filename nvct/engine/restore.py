@@ -46,8 +46,6 @@ class Restored:
 
     Attributes:
         data: its bytes, None for no file.
-        notes: sentences about what stays and why.
-        has_settings: whether it holds a setting.
     """
 
     data: bytes | None
@@ -77,7 +75,6 @@ def restored(
     """Return a file without our changes.
 
     Args:
-        syntax: of the engine's files.
         handlers: names of the runtimes that configure registered.
         remaining: the other files that remain: a list may name them.
 

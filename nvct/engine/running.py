@@ -35,7 +35,6 @@ class Running:
 
     Attributes:
         by: the source: "GET /info", "GET /config", or "its files".
-        state: what is in force; None if that is unknown.
         devices: names of the CDI devices that it has found; () if it lists none.
         problem: why it could not be asked, "" if it could.
         younger: files that changed after it started, and that it has not read.
@@ -152,9 +151,6 @@ def differences(
     """Return sentences about settings of the files that are not in force.
 
     Args:
-        engine: as it was detected.
-        files: what its files say.
-        running: what it has in force.
         registered: names of the runtimes in the files whose program is NVIDIA's.
     """
     name, state = engine.engine, running.state

@@ -26,7 +26,6 @@ class Status:
     """One engine and what its files say.
 
     Attributes:
-        engine: as it was detected.
         state: what its files say; None if they are not read or cannot be read.
         problem: why they cannot be used, "" if they can.
         is_closed: whether that is because this user may not read them.
@@ -71,7 +70,6 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
     trusted.
 
     Args:
-        engine: as `detect` found it.
         ask: does an HTTP GET on a socket.
     """
     if not engine.config or engine.root != files.root or _is_other_users(engine):

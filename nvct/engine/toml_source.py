@@ -32,11 +32,9 @@ class Node(NamedTuple):
         path: of the key or table, from the root.
         spelled: the same path with the quotes of the text.
         table: path of the header above it, or of the header that it is.
-        item: its value.
         text: its value and the rest of the line.
         start: number of its first line.
         end: number of the line after it.
-        indent: the white space before it.
     """
 
     kind: str

@@ -229,7 +229,6 @@ def _with_defaults(
     """Return a change after which no file names a default that is no longer registered.
 
     Args:
-        change: the edits so far.
         options: of the engine, with the runtimes to remove.
         originals: path → bytes before configure.
     """

@@ -36,7 +36,6 @@ class Unit:
         name: such as docker.service.
         files: the unit's file and its drop-ins, in the order of reading.
         args: the command line of the last ExecStart, with variables replaced.
-        env: its environment.
     """
 
     name: str

@@ -61,9 +61,6 @@ def check(
     """Let the engine read the files as they will be; return notes.
 
     Args:
-        options: what its files are to configure.
-        program: the engine's.
-        edits: of its files.
         root: the engine's root directory as a path of this process.
         opt_out: the option that prevents a reload of the engine; "" if there will be none. An
             engine that refuses its files must not be restarted, whoever wrote them.

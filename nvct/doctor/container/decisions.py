@@ -53,12 +53,7 @@ def folders(env: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Log:
-    """What some folders have.
-
-    Attributes:
-        records: the oldest first.
-        rings: the folders.
-    """
+    """What some folders have."""
 
     records: list[dict[str, str]]
     rings: list[Ring]
@@ -94,8 +89,6 @@ def follow(
     """Yield the records in some folders, and then each new one.
 
     Args:
-        places: the folders.
-        wanted: what to yield.
         wait: waits some seconds; returns whether nobody reads any more, which ends it.
     """
     shown: set[str] = set()

@@ -45,7 +45,6 @@ class Reader(Host):
 
     Attributes:
         clock: measures how long plans take.
-        config: the configuration in force.
         notes: differences from a create.
         used: the plans that were requested, in order.
         scratch: the store of newly compiled plans.

@@ -40,7 +40,6 @@ class Use:
     """A process that has a device open, or a container that has its node and no such process.
 
     Attributes:
-        device: the device.
         pid: of the process; 0 if a container only has the node.
         command: its name, as the kernel has it; "" without a process.
         memory: bytes of the GPU's memory; None if NVML does not report it.
@@ -74,8 +73,6 @@ def users(
     """Return who uses the GPUs, by device and process.
 
     Args:
-        roots: the machine.
-        state: its GPUs.
         samples: what NVML reports of the processes' memory, if it does.
         host: the folder that has the engines' state and /proc.
     """

@@ -22,7 +22,6 @@ def by_capability(
     Args:
         names: full CDI names of its devices.
         plans: that define the devices.
-        config: in force.
 
     Returns:
         Capability, number of paths that only it would bring, and the reason, as JSON has them.

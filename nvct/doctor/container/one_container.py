@@ -35,7 +35,6 @@ class Found:
     Attributes:
         id: of the engine, "" for a process in no container.
         pid: of its first process.
-        labels: container, namespace, pod.
         has_group: whether its control group names it, by which its processes are found.
     """
 
@@ -56,7 +55,6 @@ class Surroundings:
     """What the containers are explained by.
 
     Attributes:
-        roots: the machine.
         env: of this process, which names the run directory and the user's own engines.
         log: all records of the flight recorder.
         host: the folder that has the engines' state and /proc.
@@ -75,7 +73,6 @@ def find(
     """Return the running containers with a name, a pod's name, an id, or a process id.
 
     Args:
-        roots: the machine.
         word: what the user knows; of an id at least the first SHORT digits.
         host: the folder that has the engines' state and /proc.
         env: of this process, for containers of the user's own engines.
@@ -128,8 +125,6 @@ def ids(roots: Roots, word: str, env: Mapping[str, str], host: str = "/") -> tup
     """Return the ids of the containers that a word means; of those that do not run, by name.
 
     Args:
-        roots: the machine.
-        word: as in `find`.
         env: of this process, for containers of the user's own engines.
         host: the folder that has the engines' state and /proc.
     """
@@ -153,7 +148,6 @@ def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, A
     """Return what is known about a container, as JSON data.
 
     Args:
-        found: the container.
         uses: who uses the GPUs of this host.
         around: the host, with the records.
     """

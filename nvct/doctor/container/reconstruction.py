@@ -43,7 +43,6 @@ class Evidence:
     """What is known of a container's creation.
 
     Attributes:
-        creation: by the engine's files.
         bundle: its config.json as it is now; None if there is none.
         records: of runtime, hooks and agent about the container, the oldest first.
         log: all records, whose folders may not be whole.

@@ -39,9 +39,7 @@ class Ring:
     """The records of one folder.
 
     Attributes:
-        records: in the order of the files.
         problems: sentences about what cannot be read or written.
-        is_readable: whether the folder could be read.
         is_whole: whether no record has been overwritten since the folder was made.
     """
 

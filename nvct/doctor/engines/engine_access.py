@@ -64,11 +64,7 @@ class Access:
 
 
 def of(status: Status, registry: Registry) -> Access:
-    """Return how containers of an engine of this host can get GPUs.
-
-    Args:
-        registry: the CDI specifications of this host.
-    """
+    """Return how containers of an engine of this host can get GPUs."""
     return replace(
         _by_cdi(status, registry),
         runtimes=status.registered or _in_force(status),
@@ -93,7 +89,6 @@ def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | Non
     """Return what is to be said of an engine without a runtime of NVIDIA's; None of another.
 
     Args:
-        engine: as it was detected.
         access: how its containers can get GPUs.
         is_needed: whether it is a fault if they cannot.
     """
@@ -211,7 +206,6 @@ def older_remedy(file: SpecFile, engine: str, release: str) -> str:
     """Return what lets an engine read a specification that is too new for it.
 
     Args:
-        file: of the specification.
         engine: as `nvct.cdi.engines` names it.
     """
     highest = engines.highest(engine, release)

@@ -30,7 +30,6 @@ def check(
     """Report each engine of this host; an engine that cannot give GPUs is a fault.
 
     Args:
-        registry: the CDI specifications of this host.
         has_gpu: whether this host has a driver with GPUs: without it nobody misses a runtime.
         serves_pods: returns whether a kubelet runs here.
         no_cgroups: config.toml's `no-cgroups`.

@@ -29,11 +29,7 @@ LIMIT = 16
 
 
 def findings(statuses: Sequence[Status], files: Files | None = None) -> Iterator[Finding]:
-    """Yield a finding for each file that an engine was to read, and does not.
-
-    Args:
-        statuses: of the engines of this host.
-    """
+    """Yield a finding for each file that an engine was to read, and does not."""
     tree = files or Files()
     read = {os.path.realpath(tree.at(path)) for status in statuses for path in _read(status)}
     for status in statuses:

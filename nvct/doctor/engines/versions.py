@@ -17,12 +17,7 @@ from nvct.host import procfs
 
 
 def check(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]) -> Part:
-    """Check each local engine's release against each specification that it reads.
-
-    Args:
-        registry: the specifications.
-        folders: where they are.
-    """
+    """Check each local engine's release against each specification that it reads."""
     local = [status for status in statuses if not status.engine.foreign and status.engine.version]
     found = [*_refused(local, registry), *_ignored(folders)]
     if not found and not (local and registry.specs):

@@ -84,7 +84,6 @@ def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
     """Return the driver of this host, or the reason why none works.
 
     Args:
-        places: where to look.
         ready: a file that a driver container must have written; "" for none.
     """
     wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0

@@ -135,11 +135,7 @@ def node_modes(roots: Roots) -> Part:
 
 
 def character_links(roots: Roots, *, booted: bool) -> Part:
-    """Check /dev/char, which systemd reads when it is reloaded.
-
-    Args:
-        booted: whether systemd runs here.
-    """
+    """Check /dev/char, which systemd reads when it is reloaded."""
     if not booted:
         return part_of("links", ["systemd does not run here"], health="absent")
     folder = f"{roots.dev}/char"

@@ -36,7 +36,6 @@ class Used:
     """What processes of one user have open.
 
     Attributes:
-        instances, watches: their numbers.
         counted, unseen: processes that were counted, and those that could not be.
         in_time: whether all processes were reached.
     """

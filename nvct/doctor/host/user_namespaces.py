@@ -38,7 +38,6 @@ class User:
 
     Attributes:
         name: "" if it is unknown.
-        groups: the ids of the user's groups.
         runs_containers: whether Podman has containers or images of that user.
     """
 
