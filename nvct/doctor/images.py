@@ -16,7 +16,7 @@ from nvct.config.model import Config
 from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.parts import part_of, unseen
 from nvct.doctor.reasons import Reason
-from nvct.host.engine_files import read_list, read_object
+from nvct.engine.engine_files import read_list, read_object
 
 DOCKER = "var/lib/docker/image/*"
 STORAGE = "var/lib/containers/storage/*-images"

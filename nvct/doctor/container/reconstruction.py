@@ -20,8 +20,8 @@ from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
 from nvct.doctor.container import explanation, left_out
 from nvct.doctor.container.decisions import Log
 from nvct.doctor.model import count
+from nvct.engine.engine_files import Creation
 from nvct.errors import NvctError
-from nvct.host.engine_files import Creation
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from nvct.config import load
 from nvct.config.model import Config
 from nvct.doctor.container import decisions, reconstruction
 from nvct.doctor.container.reconstruction import Evidence
-from nvct.host.engine_files import Creation
+from nvct.engine.engine_files import Creation
 from nvct.oci.bundle import Bundle
 from nvct.oci.bundle import load as load_bundle
 from tests.support.shim_lab import Lab

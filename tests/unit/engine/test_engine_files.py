@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from nvct.host import engine_files
+from nvct.engine import engine_files
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False
