@@ -74,8 +74,8 @@ def log(
 
 def _names() -> Callable[[str], str]:
     """Return what finds the name of a container's id."""
+    from nvct.doctor.containers import Containers
     from nvct.engine.engine_files import own_names
-    from nvct.host.containers import Containers
 
     containers, own = Containers(), own_names(os.environ)
     containers.refresh()

@@ -28,6 +28,7 @@ from nvct.doctor import (
     security,
     specifications,
 )
+from nvct.doctor.containers import Containers
 from nvct.doctor.engines import docker, registered, versions
 from nvct.doctor.host import (
     fabric,
@@ -51,7 +52,6 @@ from nvct.engine.model import Files
 from nvct.engine.status import Status
 from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
-from nvct.host.containers import Containers
 from nvct.host.model import Inventory
 from nvct.host.nvml import shared
 from nvct.host.nvml.library import nvml_library

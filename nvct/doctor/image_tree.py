@@ -36,7 +36,6 @@ class ImageTree:
     """
 
     def __init__(self, root: Root, machine: str) -> None:
-        """Look into each folder once."""
         self._root = root
         self._machine = machine
         self._elves: dict[tuple[str, int], VersionedElf | None] = {}

@@ -256,7 +256,7 @@ def _evidence(findings: Sequence[Finding]) -> list[str]:
 
 
 def unseen(name: str, reason: Reason, path: str) -> Part | None:
-    """Return the part that this user may not look at; None if a path may be read, or is not there."""
+    """Return the part that this user may not look at; None if the path can be looked at."""
     try:
         os.stat(path)
         if os.access(path, os.R_OK, effective_ids=True):

@@ -51,7 +51,6 @@ class EditedFiles(Files):
     """The files with some edits applied."""
 
     def __init__(self, files: Files, edits: Iterable[FileEdit]) -> None:
-        """Keep the files, and their content after the edits."""
         super().__init__(files.root)
         self._files = files
         self._edits = {edit.path: edit.after for edit in edits}

@@ -129,7 +129,6 @@ class Files:
     """
 
     def __init__(self, root: str = "/") -> None:
-        """Keep the root."""
         self.root = root
 
     def at(self, path: str) -> str:

@@ -46,7 +46,6 @@ class Merged:
     __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "sources", "spec_dirs")
 
     def __init__(self) -> None:
-        """Start with Podman's defaults."""
         self.files: list[str] = []
         self.handlers: dict[str, str] = {}
         self.default = ""

@@ -55,7 +55,6 @@ class Reader(Host):
     def __init__(
         self, config: Config, stored: Store, scratch: Store, env: dict[str, str], clock: Clock
     ) -> None:
-        """Read plans from `stored`; store newly compiled plans in `scratch`."""
         super().__init__(stored, env, cold.interpreter())
         self.clock = clock
         self.scratch = scratch

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from nvct.doctor.containers import Containers
 from nvct.host import procfs
-from nvct.host.containers import Containers
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.roots import Roots

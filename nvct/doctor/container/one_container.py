@@ -17,10 +17,10 @@ from nvct.config.model import Config
 from nvct.doctor.container import reconstruction
 from nvct.doctor.container.decisions import Log, container_of, subject
 from nvct.doctor.container.gpu_users import Use
+from nvct.doctor.containers import SHORT, Containers
 from nvct.engine import engine_files
 from nvct.errors import NvctError, UsageError
 from nvct.host import procfs
-from nvct.host.containers import SHORT, Containers
 from nvct.host.process_start import started
 from nvct.host.roots import Roots
 from nvct.oci import bundle as bundles

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvct.container.request.kubelet_record import pod_uid
+from nvct.doctor.containers import Containers
 from nvct.doctor.model import Finding, Health, Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of, unseen
 from nvct.doctor.reasons import Reason
 from nvct.engine.status import Status
 from nvct.errors import DocumentError
 from nvct.host import procfs
-from nvct.host.containers import Containers
 from nvct.host.model import Inventory
 from nvct.linux.files import read_bytes
 

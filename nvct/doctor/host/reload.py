@@ -14,11 +14,11 @@ import os
 import re
 from collections.abc import Iterator
 
+from nvct.doctor.containers import Containers
 from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.parts import part_of, unseen
 from nvct.doctor.reasons import Reason
 from nvct.host import procfs
-from nvct.host.containers import Containers
 from nvct.host.roots import Roots
 
 SCOPE = re.compile(r"[^/]*?([0-9a-f]{64})\.scope")

@@ -15,6 +15,7 @@ import time
 from nvct.cdi import registry
 from nvct.config.model import Config
 from nvct.doctor import images, incumbent, security
+from nvct.doctor.containers import Containers
 from nvct.doctor.engines import versions
 from nvct.doctor.host import (
     fabric,
@@ -32,7 +33,6 @@ from nvct.engine.command import Completed
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import State
 from nvct.engine.status import Status
-from nvct.host.containers import Containers
 from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.nvml.condition_model import GpuCondition, NvmlConditions
 from nvct.host.nvml.mig_model import MigGpu, MigState

@@ -11,17 +11,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any, TypeAlias
+from nvct.host.procfs import CONTAINER_ID
 
-    Labels: TypeAlias = Mapping[str, str]
+Labels: TypeAlias = Mapping[str, str]
 
-ID = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?=[./]|$)", re.MULTILINE)
-"""Of a container, in lines of /proc/PID/cgroup: docker-ID.scope, cri-containerd-ID.scope,
-crio-ID.scope, libpod-ID.scope, /docker/ID, kubepods/.../ID, kubelet-...:cri-containerd:ID."""
 USERS = re.compile(r"/user\.slice/user-[1-9]\d*\.slice/")
 """The groups of a user's own systemd; rootless Podman has its containers there."""
 LOG = re.compile(r"([^_]+)_([^_]+)_(.+)-([0-9a-f]{64})\.log")
@@ -105,8 +101,8 @@ class Containers:
                 lines = list(file)
         except (OSError, UnicodeDecodeError):
             return "", {}
-        every = list(dict.fromkeys(ID.findall("".join(lines))))
-        users = {id_ for line in lines if USERS.search(line) for id_ in ID.findall(line)}
+        every = list(dict.fromkeys(CONTAINER_ID.findall("".join(lines))))
+        users = {id_ for line in lines if USERS.search(line) for id_ in CONTAINER_ID.findall(line)}
         kubelet = [id_ for id_ in every if id_ in self._kubelet]
         for id_ in (*kubelet, *reversed(every)):
             if id_ not in users and (labels := self._known(id_)):
