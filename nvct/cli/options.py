@@ -51,7 +51,7 @@ class Words(ParamType):
 
 def say_if_inside() -> None:
     """Tell on stderr who finds nothing that this is a container, if it is one."""
-    from nvct.doctor.host import inside
+    from nvct.doctor import inside
 
     note = inside.hint(os.environ)
     if note:

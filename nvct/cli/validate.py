@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from nvct.cli.options import Command
-    from nvct.doctor.host.driver import Driver
+    from nvct.doctor.driver import Driver
     from nvct.doctor.model import Finding
 
     Found = TypeVar("Found")
@@ -85,8 +85,8 @@ def driver(
 
     Example: nvct validate driver --with-wait
     """
+    from nvct.doctor import driver as drivers
     from nvct.doctor import refusals
-    from nvct.doctor.host import driver as drivers
     from nvct.installer import ready
     from nvct.installer.host import HostPrograms
 
@@ -136,8 +136,8 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
 def _ask_smi() -> None:
     """Raise a HostError unless this container can use a GPU."""
+    from nvct.doctor import driver as drivers
     from nvct.doctor import refusals
-    from nvct.doctor.host import driver as drivers
 
     if finding := drivers.in_this_container(os.environ):
         raise refusals.to_error(finding)

@@ -25,9 +25,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nvct.compile import live_host
+from nvct.doctor import decisions
 from nvct.doctor.checks import Node
-from nvct.doctor.container import decisions
-from nvct.doctor.container.decisions import Filter
+from nvct.doctor.decisions import Filter
 from nvct.errors import DocumentError, HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions

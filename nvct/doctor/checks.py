@@ -20,28 +20,28 @@ from nvct.config.model import Config
 from nvct.container.plan.store import run_dir
 from nvct.doctor import (
     agent_status,
+    docker,
+    fabric,
+    gpu_health,
+    hardware,
     hook_programs,
     image_needs,
     images,
     incumbent,
-    parts,
-    security,
-    specifications,
-)
-from nvct.doctor.containers import Containers
-from nvct.doctor.engines import docker, registered, versions
-from nvct.doctor.host import (
-    fabric,
-    gpu_health,
-    hardware,
     inotify,
     inside,
     kernel_module,
     kubelet,
+    parts,
+    registered,
     reload,
+    security,
+    specifications,
     user_namespaces,
+    versions,
 )
-from nvct.doctor.host.gpu_health import Log
+from nvct.doctor.containers import Containers
+from nvct.doctor.gpu_health import Log
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason

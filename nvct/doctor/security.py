@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from nvct.cdi.registry import SpecFile
-from nvct.doctor.host.gpu_health import Log
+from nvct.doctor.gpu_health import Log
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason

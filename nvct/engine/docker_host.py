@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects what decides whether `docker run --gpus` works: client, daemons, programs, GPUs.
 
-`look` reads; `nvct.doctor.engines.docker` judges. Contract: only reads, never raises: a value that
+`look` reads; `nvct.doctor.docker` judges. Contract: only reads, never raises: a value that
 does not exist or is not accessible is None.
 """
 
@@ -88,7 +88,7 @@ class Daemon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerHost:
-    """The input of `nvct.doctor.engines.docker.why_docker_cannot`.
+    """The input of `nvct.doctor.docker.why_docker_cannot`.
 
     Attributes:
         programs: of HOOKS, those that the host has in the usual places, or on the user's PATH.

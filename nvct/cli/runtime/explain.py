@@ -37,7 +37,7 @@ def explain(*, form: str) -> None:
 
     Example: sudo nvct runtime explain
     """
-    from nvct.doctor.engines import docker
+    from nvct.doctor import docker
     from nvct.engine import docker_host
     from nvct.engine.model import Files
     from nvct.host.roots import Roots
@@ -69,7 +69,7 @@ def environ_of_user(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def text(findings: list[Finding], cause: Finding | None) -> str:
     """Render the findings: the cause, what to do, and what was checked."""
-    from nvct.doctor.engines.docker import CAUSES, command_of
+    from nvct.doctor.docker import CAUSES, command_of
 
     lines = []
     if cause:
@@ -89,7 +89,7 @@ def text(findings: list[Finding], cause: Finding | None) -> str:
 
 
 def _to_dict(finding: Finding) -> dict[str, str | bool | None]:
-    from nvct.doctor.engines.docker import CAUSES, command_of
+    from nvct.doctor.docker import CAUSES, command_of
 
     return {
         "cause": CAUSES[finding.reason],

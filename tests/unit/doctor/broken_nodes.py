@@ -14,21 +14,23 @@ import time
 
 from nvct.cdi import registry
 from nvct.config.model import Config
-from nvct.doctor import images, incumbent, security
-from nvct.doctor.containers import Containers
-from nvct.doctor.engines import versions
-from nvct.doctor.host import (
+from nvct.doctor import (
     fabric,
     gpu_health,
     hardware,
+    images,
+    incumbent,
     inotify,
     inside,
     kernel_module,
     kubelet,
     reload,
+    security,
     user_namespaces,
+    versions,
 )
-from nvct.doctor.host.gpu_health import Log
+from nvct.doctor.containers import Containers
+from nvct.doctor.gpu_health import Log
 from nvct.engine.command import Completed
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import State

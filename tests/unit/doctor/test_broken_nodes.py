@@ -10,10 +10,8 @@ import pytest
 
 from nvct.cdi import registry
 from nvct.config.model import Config
-from nvct.doctor import images, incumbent
-from nvct.doctor.engines import versions
-from nvct.doctor.host import gpu_health, hardware, kubelet
-from nvct.doctor.host.gpu_health import Log
+from nvct.doctor import gpu_health, hardware, images, incumbent, kubelet, versions
+from nvct.doctor.gpu_health import Log
 from nvct.doctor.reasons import Reason
 from nvct.kernel.kmsg import RECORD_LIMIT
 from tests.unit.doctor import broken_nodes as hosts

@@ -17,8 +17,7 @@ from nvct.cli import doctor as command
 from nvct.cli.doctor import text
 from nvct.cli.main import program
 from nvct.config import load
-from nvct.doctor import checks, mends, parts
-from nvct.doctor.host import hardware, inside
+from nvct.doctor import checks, hardware, inside, mends, parts
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
 from nvct.engine.detected_engine import Engine

@@ -9,7 +9,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from nvct.doctor.engines import docker as doctor
+from nvct.doctor import docker as doctor
 from nvct.engine import docker, docker_host
 from nvct.engine.model import Files
 from tests.support.host_tree import HostTree

@@ -9,7 +9,7 @@ import pytest
 
 from nvct.cdi.registry import Registry
 from nvct.cli.runtime import status as runtime_status
-from nvct.doctor.engines import registered
+from nvct.doctor import registered
 from nvct.engine import containerd, status
 from nvct.engine import containerd_faults as faults
 from nvct.engine.detected_engine import Engine

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.doctor.engines.docker import command_of
+from nvct.doctor.docker import command_of
 from nvct.engine import running, status
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import Files, State

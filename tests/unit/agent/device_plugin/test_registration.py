@@ -26,7 +26,7 @@ from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.logs import Log
 from nvct.agent.recorder import Recorder
-from nvct.doctor.container import decisions
+from nvct.doctor import decisions
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 
 TYPE_CHECKING = False

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from nvct.cdi import engines
 from nvct.cdi.registry import Registry
-from nvct.doctor.engines.engine_access import CDI_NAMES, older_remedy, spec_folders
+from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
 from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from nvct.cdi.registry import Registry
-from nvct.doctor.engines import registered
+from nvct.doctor import registered
 from nvct.engine.detected_engine import Engine
 from nvct.engine.model import State
 from nvct.engine.running import Running

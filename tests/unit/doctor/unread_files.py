@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from nvct.doctor.engines import unread_files
+from nvct.doctor import unread_files
 from nvct.engine import status
 from nvct.engine.model import Files
 from tests.unit.doctor.broken_nodes import write
-from tests.unit.doctor.engines.statuses import engine
+from tests.unit.doctor.statuses import engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from nvct.container.plan.store import Store, run_dir
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES
 from nvct.container.request.requirements import holds
 from nvct.container.request.resolve import parse_env
-from nvct.doctor.container import decisions, left_out
-from nvct.doctor.container.step_clock import Clock
+from nvct.doctor import decisions, left_out
 from nvct.doctor.reasons import Reason
+from nvct.doctor.step_clock import Clock
 from nvct.errors import HostError, NvctError, line
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle

@@ -17,8 +17,8 @@ from nvct.config.model import Config
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.recorder import CUT
 from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
-from nvct.doctor.container import explanation, left_out
-from nvct.doctor.container.decisions import Log
+from nvct.doctor import explanation, left_out
+from nvct.doctor.decisions import Log
 from nvct.doctor.model import count
 from nvct.engine.engine_files import Creation
 from nvct.errors import NvctError

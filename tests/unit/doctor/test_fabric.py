@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from nvct.doctor.host import fabric, hardware
+from nvct.doctor import fabric, hardware
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
 from tests.unit.doctor import broken_nodes as hosts

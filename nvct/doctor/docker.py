@@ -9,7 +9,7 @@ PATH. There are seven causes that users report, and three related ones. No side 
 
 from __future__ import annotations
 
-from nvct.doctor.engines import docker_daemon
+from nvct.doctor import docker_daemon
 from nvct.doctor.model import Finding, Severity, count
 from nvct.doctor.reasons import Reason
 from nvct.engine.docker_host import WSL_DESKTOP, Client, Daemon, DockerHost

@@ -7,8 +7,8 @@ import os
 from dataclasses import replace
 
 from nvct.cli.ps import text
-from nvct.doctor.container import gpu_users
-from nvct.doctor.container.gpu_users import Device, Use
+from nvct.doctor import gpu_users
+from nvct.doctor.gpu_users import Device, Use
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples, ProcessSample
 from tests.support.host_tree import HostTree

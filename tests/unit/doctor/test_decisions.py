@@ -21,7 +21,7 @@ from nvct.container.decide import Decision
 from nvct.container.plan.model import no_edits
 from nvct.container.plan.store import Store
 from nvct.container.request.model import Request
-from nvct.doctor.container import decisions, one_container, ring
+from nvct.doctor import decisions, one_container, ring
 from nvct.errors import RequestError
 from tests.support.shim_lab import Lab
 

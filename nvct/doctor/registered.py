@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from nvct.cdi.registry import Registry
-from nvct.doctor.engines import engine_access, unread_files
-from nvct.doctor.engines.engine_access import Access
+from nvct.doctor import engine_access, unread_files
+from nvct.doctor.engine_access import Access
 from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason

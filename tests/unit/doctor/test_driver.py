@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from nvct.cli.main import program
-from nvct.doctor import refusals
-from nvct.doctor.host import driver
-from nvct.doctor.host.driver import Driver, Places
+from nvct.doctor import driver, refusals
+from nvct.doctor.driver import Driver, Places
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.installer import ready

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 
-from nvct.doctor.host.gpu_health import Log
+from nvct.doctor.gpu_health import Log
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.container.plan.store import run_dir
-from nvct.doctor.container import ring
-from nvct.doctor.container.ring import Ring
+from nvct.doctor import ring
+from nvct.doctor.ring import Ring
 from nvct.paths import AGENT_DIR, RUN_DIR, RUN_DIR_ENV
 
 PAUSE_S = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.doctor.engines import docker
+from nvct.doctor import docker
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host

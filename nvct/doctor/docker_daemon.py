@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 
-from nvct.doctor.engines import engine_access
-from nvct.doctor.engines.engine_access import Access
+from nvct.doctor import engine_access
+from nvct.doctor.engine_access import Access
 from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.engine import running

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from nvct.cli.main import program
 from nvct.container import recorder
 from nvct.container.plan.store import Store
-from nvct.doctor.container import decisions, ring
+from nvct.doctor import decisions, ring
 from nvct.errors import RequestError
 from nvct.linux import files
 from nvct_sim import container_support

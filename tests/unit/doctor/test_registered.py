@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from nvct.cdi import registry
-from nvct.doctor.engines import engine_access, unread_files
+from nvct.doctor import engine_access, unread_files
 from nvct.engine import detect
 from nvct.engine.model import Files, State
 from nvct.engine.status import Status, of
+from tests.unit.doctor import unread_files as unread_engine_files
 from tests.unit.doctor.broken_nodes import write
-from tests.unit.doctor.engines import unread_files as unread_engine_files
-from tests.unit.doctor.engines.statuses import check, engine, in_force, status
-from tests.unit.doctor.engines.unread_files import CRIO, UNREAD
+from tests.unit.doctor.statuses import check, engine, in_force, status
+from tests.unit.doctor.unread_files import CRIO, UNREAD
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

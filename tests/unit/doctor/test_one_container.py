@@ -8,8 +8,8 @@ import pytest
 from nvct.config.model import Config
 from nvct.container import recorder
 from nvct.container.plan.store import Store
-from nvct.doctor.container import decisions, one_container
-from nvct.doctor.container.gpu_users import Device, Use
+from nvct.doctor import decisions, one_container
+from nvct.doctor.gpu_users import Device, Use
 from nvct.errors import RequestError, UsageError
 from nvct.paths import RUN_DIR_ENV
 from tests.support.host_tree import HostTree

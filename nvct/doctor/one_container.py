@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nvct.config.model import Config
-from nvct.doctor.container import reconstruction
-from nvct.doctor.container.decisions import Log, container_of, subject
-from nvct.doctor.container.gpu_users import Use
+from nvct.doctor import reconstruction
 from nvct.doctor.containers import SHORT, Containers
+from nvct.doctor.decisions import Log, container_of, subject
+from nvct.doctor.gpu_users import Use
 from nvct.engine import engine_files
 from nvct.errors import NvctError, UsageError
 from nvct.host import procfs

@@ -10,13 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from nvct.doctor import security
-from nvct.doctor.host import inotify, kubelet, user_namespaces
-from nvct.doctor.host.gpu_health import Log
-from nvct.doctor.host.user_namespaces import User
+from nvct.doctor import inotify, kubelet, security, user_namespaces
+from nvct.doctor.gpu_health import Log
+from nvct.doctor.user_namespaces import User
 from nvct.host import procfs
 from tests.unit.doctor import broken_nodes as hosts
-from tests.unit.doctor.host.test_fabric import in_a_container
+from tests.unit.doctor.test_fabric import in_a_container
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from nvct.cli import explain_container
 from nvct.config import load
 from nvct.config.model import Config
-from nvct.doctor.container import decisions, reconstruction
-from nvct.doctor.container.reconstruction import Evidence
+from nvct.doctor import decisions, reconstruction
+from nvct.doctor.reconstruction import Evidence
 from nvct.engine.engine_files import Creation
 from nvct.oci.bundle import Bundle
 from nvct.oci.bundle import load as load_bundle
