@@ -7,7 +7,7 @@ import click
 
 from nvct import version
 from nvct.cli.options import Words, drop_in_option, words
-from nvct.engine.usage import SUITS_ENGINE
+from nvct.engine.modules import SUITS_ENGINE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

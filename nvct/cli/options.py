@@ -67,7 +67,7 @@ def words(
 
 def drop_in_option(env: str | None = None) -> Callable[[Command], Command]:
     """Return the option that names the file beside an engine's main file."""
-    from nvct.engine.usage import SUITS_ENGINE
+    from nvct.engine.modules import SUITS_ENGINE
 
     return click.option(
         "--drop-in-config", "drop_in", envvar=env, default=SUITS_ENGINE,

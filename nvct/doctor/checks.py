@@ -26,7 +26,6 @@ from nvct.doctor import (
     hardware,
     hook_programs,
     image_needs,
-    images,
     incumbent,
     inotify,
     inside,
@@ -47,8 +46,7 @@ from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker_host
 from nvct.engine import status as engine_status
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import Files
+from nvct.engine.model import Engine, Files
 from nvct.engine.status import Status
 from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
@@ -219,7 +217,7 @@ def _kubelet(node: Node) -> Part:
 
 def _images(node: Node) -> Part:
     is_default = any(status.is_default for status in node.statuses)
-    return images.check(node.settings, is_default=is_default)
+    return security.images_ask_for_all(node.settings, is_default=is_default)
 
 
 def _engines(node: Node) -> Part:

@@ -16,7 +16,7 @@ from nvct.cdi.registry import Registry, SpecFile
 from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker
-from nvct.engine.detected_engine import Engine
+from nvct.engine.model import Engine
 from nvct.engine.status import Status, is_nvidia
 from nvct.paths import (
     CDI_SPEC_DIRS,

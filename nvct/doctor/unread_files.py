@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine import crio, modules, toml_file
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import EngineOptions, Files
+from nvct.engine.model import Engine, EngineOptions, Files
 from nvct.engine.status import Status, is_nvidia
 from nvct.errors import NvctError
 

@@ -16,8 +16,7 @@ from typing import TypeAlias
 
 from nvct.engine import advice, command, crio, modules, platforms, processes, syntax, units
 from nvct.engine.advice import sentences
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import Files
+from nvct.engine.model import Engine, Files
 from nvct.engine.processes import ROOTLESS, Process, option, options
 from nvct.errors import DocumentError
 

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from nvct import paths
 from nvct.engine import detect, docker, probe, processes, running
 from nvct.engine.detect import Ask
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import EngineOptions, Files, State
+from nvct.engine.model import Engine, EngineOptions, Files, State
 from nvct.engine.probe import Ask as Get
 from nvct.engine.processes import Process
 from nvct.engine.running import Running

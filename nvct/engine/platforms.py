@@ -19,8 +19,7 @@ from typing import TypeAlias
 
 from nvct.engine import advice, toml_file
 from nvct.engine.advice import sentences
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import Files
+from nvct.engine.model import Engine, Files
 from nvct.engine.processes import ROOTLESS
 from nvct.errors import DocumentError
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nvct.engine.command import Run
-from nvct.engine.detected_engine import Engine
+from nvct.engine.model import Engine
 from nvct.engine.processes import Process
 from nvct.errors import EngineError
 

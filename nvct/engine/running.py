@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from nvct.engine import crio, docker, probe
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import EngineOptions, State
+from nvct.engine.model import Engine, EngineOptions, State
 from nvct.engine.probe import Ask
 from nvct.errors import NvctError
 from nvct.host import process_start

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from nvct.engine import containerd_faults as faults
 from nvct.engine import modules, probe, running
 from nvct.engine.containerd_faults import Fault
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import EngineOptions, Files, Handler, State
+from nvct.engine.model import Engine, EngineOptions, Files, Handler, State
 from nvct.engine.probe import Ask
 from nvct.engine.running import Running
 from nvct.errors import NvctError

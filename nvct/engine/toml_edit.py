@@ -17,8 +17,6 @@ from collections.abc import Sequence
 
 from tomlkit.items import Array, InlineTable, Item
 
-from nvct.engine import toml_inline
-from nvct.engine.toml_inline import item_of
 from nvct.engine.toml_source import (
     GAPS,
     Node,
@@ -26,8 +24,12 @@ from nvct.engine.toml_source import (
     Source,
     inline_above,
     is_table,
+    item_of,
     pair,
+    put_member,
     refuse_in_the_way,
+    remove_member,
+    with_trivia_of,
 )
 from nvct.engine.toml_value import Noted, key_text, same, value_text
 from nvct.errors import EngineConfigError
@@ -62,9 +64,7 @@ def put(text: str, table: Path, key: str, value: object, path: str) -> str:
     elif holder:
         member_path = target[len(holder.path) :]
         where = f"{path}: {'.'.join(target)}"
-        source.replace_value(
-            holder, toml_inline.put(holder.item, member_path, value, quote, where)
-        )
+        source.replace_value(holder, put_member(holder.item, member_path, value, quote, where))
     elif value == {}:
         _add(source, target, "", quote)
     else:
@@ -89,7 +89,7 @@ def _replaced(old: Item, value: object, quote: str) -> Item:
             old.pop(index)
         if removed:
             return old
-    return toml_inline.with_trivia_of(old, item_of(value_text(value, quote)))
+    return with_trivia_of(old, item_of(value_text(value, quote)))
 
 
 def _removed_positions(old: Sequence[object], new: Sequence[object]) -> list[int]:
@@ -285,7 +285,7 @@ def delete(text: str, path: Path, name: str) -> str:
         source = Source(text, name)
         holder = inline_above(source.nodes, path)
         if holder:
-            toml_inline.remove(holder.item, path[len(holder.path) :])
+            remove_member(holder.item, path[len(holder.path) :])
             source.replace_value(holder, holder.item)
             return source.text
         last = _last_inside(source.nodes, path)

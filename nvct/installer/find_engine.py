@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvct.engine.detect import Ask
-    from nvct.engine.detected_engine import Engine
+    from nvct.engine.model import Engine
 
 SHIM, MONITOR = "containerd-shim", "conmon"
 DOCKERS_NAMESPACE = "moby"

@@ -12,10 +12,9 @@ from nvct.engine import containerd as containerd_files
 from nvct.engine import docker as docker_files
 from nvct.engine import modules
 from nvct.engine.command import Completed
-from nvct.engine.detected_engine import Engine
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.journal import Journal
-from nvct.engine.model import EngineOptions, Files, Handler
+from nvct.engine.model import Engine, EngineOptions, Files, Handler
 from nvct.engine.processes import Process
 from nvct.engine.reload import HostReloader
 from nvct.engine.transaction import Transaction

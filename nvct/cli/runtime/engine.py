@@ -16,10 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.detected_engine import Engine
     from nvct.engine.engine_control import EngineControl
     from nvct.engine.journal import Journal
-    from nvct.engine.model import EngineOptions
+    from nvct.engine.model import Engine, EngineOptions
     from nvct.engine.processes import Process
     from nvct.engine.transaction import Transaction
     from nvct.errors import NvctError
@@ -168,13 +167,13 @@ def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | 
 
 def bare(engine: str, config: str | None) -> EngineOptions:
     """Return the default options of an engine, to remove them."""
-    from nvct.engine import modules, usage
+    from nvct.engine import modules
     from nvct.engine.model import EngineOptions
 
     modules.of(engine)
-    handlers = usage.handlers(usage.SHIM_PATH)
+    handlers = modules.handlers(modules.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
-    return EngineOptions(engine=engine, handlers=handlers, default=usage.NAME, config=path)
+    return EngineOptions(engine=engine, handlers=handlers, default=modules.NAME, config=path)
 
 
 def _has_host_paths(detected: Engine) -> bool:

@@ -13,7 +13,7 @@ import click
 from nvct import paths
 from nvct.cli.options import Words, drop_in_option, flat, say, settings_in_force
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.engine.usage import (
+from nvct.engine.modules import (
     NAME,
     SHIM_PATH,
     SUITS_ENGINE,
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from nvct.cli.options import Command
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import EngineOptions, Handler
+    from nvct.engine.model import Engine, EngineOptions, Handler
 
 SHIM = paths.SHIM_PROGRAM
 HOOK_PATH = f"/usr/bin/{paths.RUNTIME_HOOK_PROGRAM}"

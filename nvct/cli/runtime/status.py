@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import State
+    from nvct.engine.model import Engine, State
     from nvct.engine.status import Status
 
 FORMAT = format_option("table")

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from nvct.cdi.registry import Registry
 from nvct.doctor import registered
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import State
+from nvct.engine.model import Engine, State
 from nvct.engine.running import Running
 from nvct.engine.status import Status
 

@@ -10,7 +10,7 @@ import pytest
 
 from nvct.cdi import registry
 from nvct.config.model import Config
-from nvct.doctor import gpu_health, hardware, images, incumbent, kubelet, versions
+from nvct.doctor import gpu_health, hardware, incumbent, kubelet, security, versions
 from nvct.doctor.gpu_health import Log
 from nvct.doctor.reasons import Reason
 from nvct.kernel.kmsg import RECORD_LIMIT
@@ -161,7 +161,7 @@ def test_an_image_whose_configuration_is_damaged_asks_for_nothing(
     hosts.write(tmp_path, f"{folder}/repositories.json", text)
     hosts.write(tmp_path, "var/lib/containers/storage/overlay-images/images.json", text)
 
-    part = images.check(Config(), is_default=True, host=str(tmp_path))
+    part = security.images_ask_for_all(Config(), is_default=True, host=str(tmp_path))
 
     assert part.health == "absent"
 

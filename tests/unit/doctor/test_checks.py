@@ -20,7 +20,7 @@ from nvct.config import load
 from nvct.doctor import checks, hardware, inside, mends, parts
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
-from nvct.engine.detected_engine import Engine
+from nvct.engine.model import Engine
 from nvct.errors import NvmlError
 from nvct.host.roots import Roots
 from tests.support.shim_lab import Lab

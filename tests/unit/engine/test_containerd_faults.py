@@ -12,8 +12,7 @@ from nvct.cli.runtime import status as runtime_status
 from nvct.doctor import registered
 from nvct.engine import containerd, status
 from nvct.engine import containerd_faults as faults
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import EngineOptions, Handler
+from nvct.engine.model import Engine, EngineOptions, Handler
 from nvct.errors import NvctError
 from tests.unit.engine.tree import Tree
 

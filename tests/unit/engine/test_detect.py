@@ -13,7 +13,7 @@ from tests.unit.engine.fake_host import FakeHost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.engine.detected_engine import Engine
+    from nvct.engine.model import Engine
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 from nvct.engine.command import Completed
-from nvct.engine.detected_engine import Engine
 from nvct.engine.engine_control import EngineControl
-from nvct.engine.model import EngineOptions, Handler
+from nvct.engine.model import Engine, EngineOptions, Handler
 from nvct.engine.processes import Process
 from nvct.engine.reload import HostReloader
 from nvct.errors import EngineError

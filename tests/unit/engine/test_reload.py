@@ -13,7 +13,7 @@ import pytest
 
 from nvct.engine import reload
 from nvct.engine.command import Completed
-from nvct.engine.detected_engine import Engine
+from nvct.engine.model import Engine
 from nvct.engine.processes import Process
 from nvct.engine.reload import Reload
 from nvct.errors import EngineError

@@ -11,8 +11,7 @@ import pytest
 
 from nvct.doctor.docker import command_of
 from nvct.engine import running, status
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import Files, State
+from nvct.engine.model import Engine, Files, State
 from tests.unit.engine.docker_lab import working
 
 TYPE_CHECKING = False

@@ -9,8 +9,7 @@ from click.testing import CliRunner
 
 from nvct.cli.main import program
 from nvct.cli.runtime import status as runtime_status
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import State
+from nvct.engine.model import Engine, State
 from nvct.engine.status import Status
 
 DOCKER = Engine(
