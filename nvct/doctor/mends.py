@@ -20,8 +20,9 @@ from nvct.doctor.fix import Say, Step
 from nvct.doctor.model import Part
 from nvct.doctor.reasons import Reason
 from nvct.engine.journal import OTHERS_WRITE
+from nvct.engine.model import text_of
 from nvct.engine.staging import LINK_LIMIT
-from nvct.engine.writing import ABSENT, PathState, state_of, text_of
+from nvct.engine.writing import ABSENT, PathState, state_of
 from nvct.errors import HostError
 from nvct.host.device_nodes import create, dev_char
 from nvct.host.model import Findings

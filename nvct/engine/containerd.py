@@ -20,8 +20,17 @@ from nvct.engine import containerd_load as loading
 from nvct.engine import containerd_switches as switches
 from nvct.engine.containerd_drop_in import Target
 from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Path, Setting, Table
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
-from nvct.engine.toml_file import DELETE
+from nvct.engine.model import (
+    ABSENT,
+    Change,
+    EngineOptions,
+    FileEdit,
+    Files,
+    Handler,
+    State,
+    data_of,
+    text_of,
+)
 from nvct.engine.toml_value import Noted
 from nvct.errors import EngineConfigError
 from nvct.paths import SHIM_PROGRAM
@@ -267,7 +276,7 @@ def _edits(
         loaded = config.get(path)
         is_target = path == target.path
         cri = target.cri if is_target or loaded is None else config.cri_path(loaded)
-        text = target.start if is_target else toml_file.text_of((loaded and loaded.data) or b"")
+        text = target.start if is_target else text_of((loaded and loaded.data) or b"")
         changes = [((*cri, *table), key, value) for table, key, value in changed]
         if is_target:
             changes = [*target.base, *changes]
@@ -278,12 +287,11 @@ def _edits(
         changes = [((), "imports", [*imports, target.pattern])]
         if not root.document:
             changes.insert(0, ((), "version", config.version))
-        text = texts.get(root.path, toml_file.text_of(root.data or b""))
+        text = texts.get(root.path, text_of(root.data or b""))
         texts[root.path] = toml_file.edit(text, changes, root.path)
     order = sorted(texts, key=lambda path: path == root.path)
     edits = [
-        FileEdit(path=path, before=files.read(path), after=toml_file.data_of(texts[path]))
-        for path in order
+        FileEdit(path=path, before=files.read(path), after=data_of(texts[path])) for path in order
     ]
     return tuple(edit for edit in edits if edit.before != edit.after)
 
@@ -331,15 +339,13 @@ def removal(options: EngineOptions, files: Files) -> Change:
     for loaded in config.files:
         if loaded.data is None:
             continue
-        text = toml_file.text_of(loaded.data)
+        text = text_of(loaded.data)
         changes = _removals(options, config, loaded, text, notes)
         edited = toml_file.edit(text, changes, loaded.path) if changes else text
         if changes and dropin.is_left_over(options, config, loaded.path, edited):
             edits.append(FileEdit(path=loaded.path, before=loaded.data, after=None))
         elif edited != text:
-            edits.append(
-                FileEdit(path=loaded.path, before=loaded.data, after=toml_file.data_of(edited))
-            )
+            edits.append(FileEdit(path=loaded.path, before=loaded.data, after=data_of(edited)))
     removed = {edit.path for edit in edits if edit.after is None}
     changed = [edit for edit in edits if edit.path not in removed | {config.root.path}]
     root = dropin.without_import(config, edits, removed)
@@ -362,15 +368,15 @@ def _removals(
         if program != handler.path and not posixpath.basename(program).startswith(SHIM_PROGRAM):
             notes.append(f"{loaded.path}: {handler.name} leads to {program or 'runc'} and stays")
             continue
-        changes.append(((*path, *RUNTIMES), handler.name, DELETE))
+        changes.append(((*path, *RUNTIMES), handler.name, ABSENT))
         del remaining[handler.name]
     default = loading.default(cri, modern=config.modern)
     if default in loading.runtimes(cri).keys() - remaining.keys():
         value = _next_default(remaining, modern=config.modern)
-        changes.append(((*path, *RUNTIMES[:1]), "default_runtime_name", value or DELETE))
+        changes.append(((*path, *RUNTIMES[:1]), "default_runtime_name", value or ABSENT))
         notes.append(f"{loaded.path}: the default runtime is {value or OWN_DEFAULT} again")
     if changes and NAMED in text and remaining == {"runc": {"runtime_type": RUNC_TYPE}}:
-        changes.append(((*path, *RUNTIMES), "runc", DELETE))
+        changes.append(((*path, *RUNTIMES), "runc", ABSENT))
     return changes
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from nvct.engine import containerd_dump, toml_file
 from nvct.engine import containerd_load as loading
 from nvct.engine.containerd_load import Config, Path, Table
-from nvct.engine.model import EngineOptions, FileEdit, Files
+from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, data_of, text_of
 from nvct.errors import EngineConfigError
 
 NAME = "99-nvidia.toml"
@@ -116,7 +116,7 @@ def _default_path(root: str) -> str:
 def _present_file(config: Config) -> Target:
     """Return the root if tables merge; else the file whose CRI table replaces the others."""
     loaded = config.root if config.modern else config.winner()
-    text = toml_file.text_of(loaded.data or b"")
+    text = text_of(loaded.data or b"")
     cri = config.cri_path(loaded)
     base: list[toml_file.Change] = []
     if loaded is config.root and not loaded.document:
@@ -142,7 +142,7 @@ def _reduced_drop_in(config: Config, path: str, files: Files) -> Target:
     if data is None:
         start = _first_lines(config)
         return Target(path=path, cri=cri, start=start, pattern=pattern, written=notes)
-    text = toml_file.text_of(data)
+    text = text_of(data)
     loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
     table = config.cri(loaded) or {}
     additions = difference(table, config.effective(without=path))
@@ -176,7 +176,7 @@ def _full_drop_in(options: EngineOptions, config: Config, path: str, files: File
     data = files.read(path)
     start = _first_lines(config)
     if data is not None:
-        text = toml_file.text_of(data)
+        text = text_of(data)
         loaded = loading.Loaded(path=path, data=data, document=toml_file.parse(text, path))
         if config.get(path) is not None:
             start, cri = text, config.cri_path(loaded)
@@ -292,7 +292,7 @@ def without_import(
     ]
     if len(imports) == len(spelled):
         return [old] if old else []
-    text = toml_file.text_of((old.after if old else root.data) or b"")
-    value: object = imports or toml_file.DELETE
+    text = text_of((old.after if old else root.data) or b"")
+    value: object = imports or ABSENT
     edited = toml_file.edit(text, [((), "imports", value)], root.path)
-    return [FileEdit(path=root.path, before=root.data, after=toml_file.data_of(edited))]
+    return [FileEdit(path=root.path, before=root.data, after=data_of(edited))]

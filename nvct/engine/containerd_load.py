@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from nvct.engine import toml_file
-from nvct.engine.model import EngineOptions, Files
+from nvct.engine.model import EngineOptions, Files, text_of
 from nvct.errors import EngineConfigError
 
 Path: TypeAlias = tuple[str, ...]
@@ -198,7 +198,7 @@ def read_file(path: str, files: Files) -> Loaded:
         DocumentError: it cannot be read, or is no TOML.
     """
     data = files.read(path)
-    text = toml_file.text_of(data or b"")
+    text = text_of(data or b"")
     return Loaded(path=path, data=data, document=toml_file.parse(text, path))
 
 

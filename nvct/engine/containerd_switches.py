@@ -7,8 +7,7 @@ import posixpath
 
 from nvct.engine import containerd_load as loading
 from nvct.engine.containerd_load import RUNTIMES, Config, Setting, Table
-from nvct.engine.model import EngineOptions
-from nvct.engine.toml_file import DELETE
+from nvct.engine.model import ABSENT, EngineOptions
 from nvct.errors import EngineConfigError
 
 SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")  # containerd's own
@@ -74,7 +73,7 @@ def _without_default(options: EngineOptions, cri: Table, notes: list[str]) -> li
     if [handler.name for handler in options.handlers] != [name]:
         return []
     notes.append(f"{name} is no longer the default runtime: --set-as-default keeps it")
-    changes: list[Setting] = [(RUNTIMES[:1], "default_runtime_name", DELETE)]
+    changes: list[Setting] = [(RUNTIMES[:1], "default_runtime_name", ABSENT)]
     tables = loading.runtimes(cri)
     if "runc" not in tables:
         runc: Table = {"runtime_type": loading.RUNC_TYPE}
@@ -96,7 +95,7 @@ def _without_legacy(cri: Table, notes: list[str]) -> list[Setting]:
     # An empty table must stay: without options, the old shim takes the CRI's cgroup driver.
     empty_options: Table = {"options": {}} if legacy.get("options") == {} else {}
     renamed: Setting = (RUNTIMES, LEGACY_NAME, {**empty_options, **loading.set_only(legacy)})
-    return [renamed, (RUNTIMES[:1], loading.LEGACY_TABLE, DELETE)]
+    return [renamed, (RUNTIMES[:1], loading.LEGACY_TABLE, ABSENT)]
 
 
 def _real(folder: str) -> str:

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nvct.engine import syntax
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
-from nvct.engine.toml_file import DELETE, Table, decode, edit, find, parse
+from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, Handler, State
 from nvct.engine.toml_file import Change as Setting
+from nvct.engine.toml_file import Table, decode, edit, find, parse
 from nvct.errors import EngineConfigError
 from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
 
@@ -137,9 +137,9 @@ def removal(options: EngineOptions, files: Files) -> Change:
         for name, table in registered.items()
         if isinstance(table, dict) and _text(table, "runtime_path") == programs.get(name)
     ]
-    settings: list[Setting] = [(RUNTIMES, name, DELETE) for name in names]
+    settings: list[Setting] = [(RUNTIMES, name, ABSENT) for name in names]
     if runtime_table.get("default_runtime") in names:
-        settings.append((RUNTIME, "default_runtime", DELETE))
+        settings.append((RUNTIME, "default_runtime", ABSENT))
     edits = _edits(target, before, settings)
     return Change(engine="crio", edits=edits, restart=bool(edits))
 
@@ -251,7 +251,7 @@ def _handler(handler: Handler, template: Table, merged: _Merged, document: Table
     misleading = [key for key in MISLEADING if isinstance(own_table, dict) and key in own_table]
     return [
         (RUNTIMES, handler.name, table),
-        *((((*RUNTIMES, handler.name), key, DELETE)) for key in misleading),
+        *((((*RUNTIMES, handler.name), key, ABSENT)) for key in misleading),
     ]
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from nvct import paths
 from nvct.engine import json_file, syntax
-from nvct.engine.json_file import DELETE, Document, Edit
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.json_file import Document, Edit
+from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, Handler, State
 from nvct.errors import EngineConfigError, UsageError
 
 CONFIG = "/etc/docker/daemon.json"
@@ -90,17 +90,17 @@ def removal(options: EngineOptions, files: Files) -> Change:
     data = files.read(path)
     document = json_file.parse(data, path)
     names = {handler.name for handler in options.handlers}
-    edits: list[Edit] = [((RUNTIMES, handler.name), DELETE) for handler in options.handlers]
+    edits: list[Edit] = [((RUNTIMES, handler.name), ABSENT) for handler in options.handlers]
     # If the file names no default any more, dockerd keeps its old one at a SIGHUP. From 25.0 on it
     # then refuses a file that no longer registers that runtime (daemon/reload_unix.go).
     keeps_default = document.get((DEFAULT,), str) in names
     if keeps_default:
-        edits.append(((DEFAULT,), DELETE))
+        edits.append(((DEFAULT,), ABSENT))
     by_cdi: list[Edit] = []
     if options.cdi and document.get(CDI, bool):
-        by_cdi.append((CDI, DELETE))
+        by_cdi.append((CDI, ABSENT))
     if options.spec_dirs and _spec_dirs(document) == options.spec_dirs:
-        by_cdi.append(((SPEC_DIRS,), DELETE))
+        by_cdi.append(((SPEC_DIRS,), ABSENT))
     return _change(options, data, edits + by_cdi, restart=bool(by_cdi) or keeps_default)
 
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvct import typed
-from nvct.engine.model import EngineOptions
-from nvct.engine.writing import ABSENT, PathState, remove, text_of
+from nvct.engine.model import EngineOptions, text_of
+from nvct.engine.writing import ABSENT, PathState, remove
 from nvct.errors import DocumentError, UnsafePathError
 from nvct.kernel.calls import KERNEL
 from nvct.linux import files

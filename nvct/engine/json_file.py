@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from nvct.engine.model import Absent
 from nvct.errors import EngineConfigError
 
 Path: TypeAlias = tuple[str, ...]
@@ -32,13 +33,6 @@ KINDS = {
     dict: "an object", list: "an array", str: "a string", bool: "true or false",
     int: "a number", float: "a number", type(None): "null",
 }  # fmt: skip
-
-
-class Delete:
-    """The value of an edit that removes a member, and every object that becomes empty by that."""
-
-
-DELETE = Delete()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,7 +185,7 @@ def parse(data: bytes | None, path: str) -> Document:
 
 
 def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
-    """Return a file with members added, replaced or, for DELETE, removed; None stays no file.
+    """Return a file with members added, replaced or, for ABSENT, removed; None stays no file.
 
     A member that already has its value is not changed. Missing objects on the path are created. A
     new member is the last one of its object, in the style of the others.
@@ -201,7 +195,7 @@ def edit(data: bytes | None, edits: Iterable[Edit], path: str) -> bytes | None:
     """
     document = start = parse(data, path)
     for where, value in edits:
-        if isinstance(value, Delete):
+        if isinstance(value, Absent):
             document = Document(_without(document, where), path)
         else:
             document = Document(_with(document, where, value), path)

@@ -20,6 +20,12 @@ from nvct.errors import DocumentError
 from nvct.linux import files as host_files
 from nvct.linux.files import MIB
 
+
+class Absent:
+    """The value of a key that is missing, or is to be removed."""
+
+
+ABSENT = Absent()
 FILE_LIMIT = 4 * MIB  # bytes; an engine's configuration is a few KB
 
 
@@ -120,6 +126,16 @@ class Change:
     edits: tuple[FileEdit, ...] = ()
     restart: bool = False
     notes: tuple[str, ...] = ()
+
+
+def text_of(data: bytes) -> str:
+    """Return a file's text; bytes that are not UTF-8 survive."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def data_of(text: str) -> bytes:
+    """Return the bytes of a text; see `text_of`."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 class Files:

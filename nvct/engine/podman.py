@@ -14,9 +14,9 @@ import posixpath
 
 from nvct import paths
 from nvct.engine import syntax, toml_file
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files, State
-from nvct.engine.toml_file import DELETE, Table
+from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, State
 from nvct.engine.toml_file import Change as Edit
+from nvct.engine.toml_file import Table
 from nvct.errors import EngineConfigError, UsageError
 
 VENDOR_CONFIG = "/usr/share/containers/containers.conf"
@@ -149,12 +149,12 @@ def removal(options: EngineOptions, files: Files) -> Change:
     own_settings = Merged()
     own_settings.add(document, target)
     edits: list[Edit] = [
-        (RUNTIMES, handler.name, DELETE)
+        (RUNTIMES, handler.name, ABSENT)
         for handler in options.handlers
         if own_settings.handlers.get(handler.name) == handler.path
     ]
     if own_settings.default in {name for _, name, _ in edits}:
-        edits.append((ENGINE, DEFAULT, DELETE))
+        edits.append((ENGINE, DEFAULT, ABSENT))
     is_drop_in = target != _config(options)
     other_files = _merged(_order(options, files, target), files) if is_drop_in else None
     edits += _without_folders(options, document, other_files)
@@ -232,10 +232,10 @@ def _without_folders(
         remaining = [item for item in folders if item != options.hooks_dir]
         is_default = other_files is not None and remaining == other_files.hooks_dirs
         needless = not remaining or is_default
-        edits.append((ENGINE, HOOKS, DELETE if needless else remaining))
+        edits.append((ENGINE, HOOKS, ABSENT if needless else remaining))
     spec_dirs = toml_file.find(document, (*ENGINE, SPEC_DIRS))
     if options.spec_dirs and spec_dirs == list(options.spec_dirs):
-        edits.append((ENGINE, SPEC_DIRS, DELETE))
+        edits.append((ENGINE, SPEC_DIRS, ABSENT))
     return edits
 
 

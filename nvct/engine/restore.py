@@ -14,17 +14,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nvct.engine import toml_file
-from nvct.engine.syntax import (
-    ABSENT,
-    RUNTIMES,
-    Absent,
-    KeyEdit,
-    Path,
-    Syntax,
-    Table,
-    find,
-    program,
-)
+from nvct.engine.model import ABSENT, Absent
+from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, program
 from nvct.errors import EngineConfigError
 
 IMPORTS = ("imports",)

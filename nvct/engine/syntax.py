@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nvct.engine import json_file, toml_file
+from nvct.engine.model import ABSENT, data_of, text_of
 
 Path: TypeAlias = tuple[str, ...]
 Table: TypeAlias = dict[str, object]
@@ -20,13 +21,6 @@ KeyEdit: TypeAlias = tuple[Path, object]  # ABSENT removes the key
 RUNTIMES = "runtimes"
 ANY = "*"
 PROGRAM_KEYS = ("runtime_path", "path")  # CRI-O's, Docker's: in Go their case does not matter
-
-
-class Absent:
-    """The value of a missing key."""
-
-
-ABSENT = Absent()
 
 
 def _never(version: tuple[int, ...]) -> bool:
@@ -104,15 +98,12 @@ def find(document: object, path: Path) -> object:
 
 def _parse_toml(data: bytes, path: str) -> Table:
     # Some engines accept bytes that are not UTF-8; others have refused them before.
-    return toml_file.parse(toml_file.text_of(data), path)
+    return toml_file.parse(text_of(data), path)
 
 
 def _edit_toml(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
-    changes = [
-        (where[:-1], where[-1], toml_file.DELETE if isinstance(value, Absent) else value)
-        for where, value in edits
-    ]
-    return toml_file.data_of(toml_file.edit(toml_file.text_of(data), changes, path))
+    changes = [(where[:-1], where[-1], value) for where, value in edits]
+    return data_of(toml_file.edit(text_of(data), changes, path))
 
 
 def _parse_json(data: bytes, path: str) -> Table:
@@ -121,10 +112,7 @@ def _parse_json(data: bytes, path: str) -> Table:
 
 
 def _edit_json(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
-    changes = [
-        (where, json_file.DELETE if isinstance(value, Absent) else value) for where, value in edits
-    ]
-    return json_file.edit(data, changes, path) or b""
+    return json_file.edit(data, edits, path) or b""
 
 
 def toml(

@@ -11,21 +11,16 @@ import re
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from nvct.engine import toml_value
+from nvct.engine.model import Absent
 from nvct.engine.toml_value import Noted
 from nvct.errors import EngineConfigError
 
 Table: TypeAlias = dict[str, object]
 Change: TypeAlias = tuple[tuple[str, ...], str, object]
 
-
-class Delete:
-    """The value of a key that is to be removed."""
-
-
-DELETE: Final = Delete()
 
 same = toml_value.same
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
@@ -44,16 +39,6 @@ def decode(data: bytes, path: str) -> str:
         raise EngineConfigError(
             f"{path} is no TOML: line {line} is no UTF-8", hint="save the file as UTF-8"
         ) from error
-
-
-def text_of(data: bytes) -> str:
-    """Return a file's text; bytes that are not UTF-8 survive."""
-    return data.decode("utf-8", "surrogateescape")
-
-
-def data_of(text: str) -> bytes:
-    """Return the bytes of a text; see `text_of`."""
-    return text.encode("utf-8", "surrogateescape")
 
 
 def parse(data: bytes | str, path: str) -> Table:
@@ -90,7 +75,7 @@ def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
     """Return a text with keys changed and every other byte as it was.
 
     A change is (table, key, value). A dict sets the keys that it has and leaves the others of that
-    table; DELETE removes a key, or a table and its content. A key that already has its value keeps
+    table; ABSENT removes a key, or a table and its content. A key that already has its value keeps
     its spelling.
 
     Raises:
@@ -121,7 +106,7 @@ def _edited(text: str, changes: Iterable[Change], path: str) -> str:
     open_end = plain != "" and not plain.endswith("\n")
     plain += "\n" if open_end else ""
     for table, key, value in changes:
-        if isinstance(value, Delete):
+        if isinstance(value, Absent):
             plain = delete(plain, (*table, key), path)
         else:
             plain = put(plain, table, key, value, path)
@@ -146,7 +131,7 @@ def _apply(document: Table, table: tuple[str, ...], key: str, value: object) -> 
         if not isinstance(inner, dict):  # put has refused this before
             return
         parent = inner
-    if isinstance(value, Delete):
+    if isinstance(value, Absent):
         parent.pop(key, None)
     elif isinstance(value, dict):
         parent.setdefault(key, {})

@@ -14,20 +14,19 @@ from dataclasses import replace
 from nvct.engine import restore
 from nvct.engine.containerd_drop_in import EditedFiles
 from nvct.engine.journal import NOTHING, Entry, Record
-from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.model import (
+    ABSENT,
+    Absent,
+    Change,
+    EngineOptions,
+    FileEdit,
+    Files,
+    Handler,
+    State,
+)
 from nvct.engine.modules import Module
 from nvct.engine.restore import Versions
-from nvct.engine.syntax import (
-    ABSENT,
-    RUNTIMES,
-    Absent,
-    KeyEdit,
-    Path,
-    Syntax,
-    Table,
-    find,
-    program,
-)
+from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, program
 from nvct.paths import SHIM_PROGRAM
 
 VENDORS = "/usr/"  # files of packages

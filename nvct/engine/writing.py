@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from nvct.engine import staging
+from nvct.engine.model import data_of, text_of
 from nvct.errors import EngineError, HostError
 from nvct.linux import files
 
@@ -54,12 +55,12 @@ class PathState:
         for number in (self.mode, self.uid, self.gid, self.rdev):
             if number < 0:
                 raise ValueError(f"{number} is negative")
-        self.text.encode("utf-8", "surrogateescape")  # UnicodeEncodeError is a ValueError
+        data_of(self.text)  # UnicodeEncodeError is a ValueError
 
     @property
     def data(self) -> bytes:
         """The text as bytes."""
-        return self.text.encode("utf-8", "surrogateescape")
+        return data_of(self.text)
 
     @property
     def content(self) -> bytes | None:
@@ -88,11 +89,6 @@ class PathState:
 
 
 ABSENT = PathState()
-
-
-def text_of(data: bytes) -> str:
-    """Return bytes as text; bytes that are not UTF-8 survive."""
-    return data.decode("utf-8", "surrogateescape")
 
 
 def state_of(path: str) -> PathState:

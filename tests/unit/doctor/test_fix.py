@@ -14,7 +14,8 @@ import pytest
 from nvct.doctor import fix
 from nvct.doctor.fix import Step, Transaction
 from nvct.engine.journal import Journal, Page
-from nvct.engine.writing import ABSENT, PathState, put, state_of, text_of
+from nvct.engine.model import text_of
+from nvct.engine.writing import ABSENT, PathState, put, state_of
 from nvct.errors import DocumentError, HostError
 from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL

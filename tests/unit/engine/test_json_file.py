@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.engine import json_file
-from nvct.engine.json_file import DELETE
+from nvct.engine.model import ABSENT
 from nvct.errors import EngineConfigError
 
 ENTRY = {"path": "nvidia-container-runtime", "args": []}
 REGISTER = [(("runtimes", "nvidia"), ENTRY)]
-REMOVE = [(("runtimes", "nvidia"), DELETE)]
+REMOVE = [(("runtimes", "nvidia"), ABSENT)]
 
 
 def edited(text: str, path: tuple[str, ...], value: object) -> str:

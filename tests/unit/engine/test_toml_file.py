@@ -9,7 +9,8 @@ import math
 import pytest
 
 from nvct.engine import toml_file
-from nvct.engine.toml_file import DELETE, edit, parse
+from nvct.engine.model import ABSENT
+from nvct.engine.toml_file import edit, parse
 from nvct.engine.toml_value import Noted
 from nvct.errors import EngineConfigError
 
@@ -344,24 +345,24 @@ def test_an_added_key_can_be_removed_again(text: str) -> None:
     after = edit(text, [(("p",), "new", table), ((), "root_key", 1)])
 
     assert after != text
-    assert edit(after, [(("p",), "new", DELETE), ((), "root_key", DELETE)]) == text
+    assert edit(after, [(("p",), "new", ABSENT), ((), "root_key", ABSENT)]) == text
 
 
 def test_a_header_is_removed_with_its_last_key() -> None:
-    assert edit("[a]\nx = 1\n\n[b]\ny = 1\n", [(("b",), "y", DELETE)]) == "[a]\nx = 1\n"
-    assert edit("[a]\nx = 1\n# kept\n", [(("a",), "x", DELETE)]) == "[a]\n# kept\n"
+    assert edit("[a]\nx = 1\n\n[b]\ny = 1\n", [(("b",), "y", ABSENT)]) == "[a]\nx = 1\n"
+    assert edit("[a]\nx = 1\n# kept\n", [(("a",), "x", ABSENT)]) == "[a]\n# kept\n"
 
 
 def test_a_table_is_removed_with_all_its_parts() -> None:
     text = "[a.x]\nk = 1\n[b]\nk = 1\n[a.x.y]\nk = 1\n[[a.x.z]]\nk = 1\n[a.w]\nk = 1\n"
 
-    assert edit(text, [(("a",), "x", DELETE)]) == "[b]\nk = 1\n[a.w]\nk = 1\n"
+    assert edit(text, [(("a",), "x", ABSENT)]) == "[b]\nk = 1\n[a.w]\nk = 1\n"
 
 
 def test_removing_a_missing_key_changes_nothing() -> None:
     text = "a = { b = 1 } # c\n"
 
-    assert edit(text, [((), "z", DELETE), (("a",), "z", DELETE), (("y",), "z", DELETE)]) == text
+    assert edit(text, [((), "z", ABSENT), (("a",), "z", ABSENT), (("y",), "z", ABSENT)]) == text
 
 
 def test_values_are_the_same_only_with_their_type() -> None:
