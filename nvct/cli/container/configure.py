@@ -23,8 +23,8 @@ from nvct.container.host import Host
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.prestart import rules
 from nvct.container.prestart.container import Container, is_rootless
+from nvct.container.prestart.container import Process as Opened
 from nvct.container.prestart.deliver import Delivery
-from nvct.container.prestart.process import Process as Opened
 from nvct.container.request import visible_devices
 from nvct.container.request.model import Request
 from nvct.errors import HostError, RequestError, UsageError

@@ -16,7 +16,7 @@ from __future__ import annotations
 from nvct.container.deliver.bundle_root import Layout, UnfitError, gpu_minors, open_root, reason
 from nvct.container.deliver.farm_table import FarmEntries, extended
 from nvct.container.plan.model import merge, no_edits, no_work
-from nvct.container.rootfs import linker, linker_conf, mount_points, view_cache, view_links
+from nvct.container.rootfs import linker, linker_conf, mount_points, view_links
 from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, MOUNT_POINT
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux.kernel import KERNEL
@@ -238,7 +238,7 @@ class _FarmLayout(Layout):
         """
         libraries = self._entries.at("cache", self.mount_point)
         libraries_32 = self._entries.of_32_bits(self.mount_point)
-        self._is_again = view_cache.add(
+        self._is_again = view_links.add_cache(
             self._changes, self.mount_point, libraries, libraries_32, self.compat, self._note
         )
 
