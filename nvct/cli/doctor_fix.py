@@ -7,7 +7,7 @@ import os
 
 import click
 
-from nvct.cli.publish import OUTPUT, OUTPUT_ENV
+from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
 from nvct.cli.runtime.options import state_dir
 from nvct.doctor.mending import mends
 from nvct.doctor.mending.transaction import Transaction

@@ -13,7 +13,7 @@ from nvct import paths
 from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.context import tell
-from nvct.cli.formats import format_option
+from nvct.cli.options import format_option
 from nvct.errors import UsageError, printable
 
 TYPE_CHECKING = False
@@ -92,7 +92,7 @@ def explain(
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
-    from nvct.cli import explain_text
+    from nvct.cli import explain_container
     from nvct.doctor.container import explanation
 
     standard_input = _standard_input() if config_json == "-" else ""
@@ -110,9 +110,7 @@ def explain(
         explain_pod(namespace or owner, name, kubeconfig, form)
         return
     if config_json and kind == "container":
-        from nvct.cli.explain_container import explain_container
-
-        explain_container(config_json, form)
+        explain_container.explain_existing(config_json, form)
         return
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
@@ -133,7 +131,7 @@ def explain(
     click.echo(
         json.dumps(told, indent=2)
         if form == "json"
-        else explain_text.text(told, everything=everything, width=screen.columns())
+        else explain_container.text(told, everything=everything, width=screen.columns())
     )
     if told["error"]:
         sys.exit(1)

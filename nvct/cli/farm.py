@@ -10,9 +10,8 @@ from dataclasses import asdict
 
 import click
 
-from nvct.cli.formats import format_option
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import say, settings_in_force, tell
+from nvct.cli.options import format_option, say, settings_in_force, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

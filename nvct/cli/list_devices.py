@@ -8,8 +8,7 @@ import sys
 
 import click
 
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
+from nvct.cli.options import GoStyle, flat, format_option, say, settings_in_force, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

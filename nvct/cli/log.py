@@ -11,8 +11,7 @@ import time
 import click
 
 from nvct.cli import screen
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, say, say_if_inside, settings_in_force
+from nvct.cli.options import GoStyle, format_option, say, say_if_inside, settings_in_force
 from nvct.errors import NvctError, printable
 
 TYPE_CHECKING = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by commands: lists of words as options, and the names of `nvct.cli.context`."""
+"""Options that commands share: lists of words, --format; and the names of `nvct.cli.context`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ __all__ = [
     "Words",
     "drop_in_option",
     "flat",
+    "format_option",
     "say",
     "say_if_inside",
     "settings_in_force",
     "tell",
     "words",
 ]
+
+
+JSON = "nvct.json"
 
 
 class Words(ParamType):
@@ -74,3 +78,34 @@ def drop_in_option(env: str | None = None) -> Callable[[Command], Command]:
         help='The file beside it to write; "" edits the main file.  '
         "[default: what suits the engine]",
     )  # fmt: skip
+
+
+def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+    """Return a decorator that adds --format, with the first name as default, and --json.
+
+    The command receives the name of the format as its parameter `form`; aliases are other names
+    of --format, which a command had before.
+    """
+    choices = (*names, "json")
+
+    def add(function: Command) -> Command:
+        function = click.option(
+            "--json", is_flag=True, is_eager=True, expose_value=False, callback=_keep,
+            help="Short for --format=json.",
+        )(function)  # fmt: skip
+        return click.option(
+            "--format", *aliases, "form", type=click.Choice(choices), default=choices[0],
+            show_default=True, callback=_choose, help="Format of the output.",
+        )(function)  # fmt: skip
+
+    return add
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    ctx.meta[JSON] = value
+
+
+def _choose(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    del param
+    return "json" if ctx.meta.get(JSON) else value

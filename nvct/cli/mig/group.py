@@ -9,11 +9,10 @@ from dataclasses import asdict, replace
 import click
 
 from nvct.cli import screen
-from nvct.cli.formats import format_option
-from nvct.cli.lazy import LazyGroup
+from nvct.cli.gostyle import LazyGroup
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
 from nvct.cli.mig.machine import machine_of, read
-from nvct.cli.options import GoStyle, tell
+from nvct.cli.options import GoStyle, format_option, tell
 from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import layers, tables

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nvct.cli.lazy import LazyGroup
+from nvct.cli.gostyle import LazyGroup
 
 CONFIGURE = "nvct.cli.runtime.configure"
 
@@ -17,12 +17,12 @@ runtime = LazyGroup(
     {
         "configure": (CONFIGURE, "configure", "Register the runtimes, reload the engine."),
         "explain": (
-            "nvct.cli.runtime.explain", "explain", "Explain why docker run --gpus fails here."
+            "nvct.cli.runtime.status", "explain", "Explain why docker run --gpus fails here."
         ),
         "list": ("nvct.cli.runtime.status", "list_", "List the engines of this host."),
         "plan": (CONFIGURE, "plan", "Print what configure would change, as a diff."),
         "status": ("nvct.cli.runtime.status", "status", "Show the status of the engines."),
-        "undo": ("nvct.cli.runtime.undo", "undo", "Restore the engines' files."),
+        "undo": ("nvct.cli.runtime.configure", "undo", "Restore the engines' files."),
     },
     "Container engines: show and change their configuration, and undo it.",
 )  # fmt: skip

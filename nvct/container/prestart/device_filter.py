@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.container.prestart.rules import Rule
+    from nvct.container.prestart.rule import Rule
 
 NAME = "nvct_device"
 KINDS = {"b": 1, "c": 2}  # BPF_DEVCG_DEV_*

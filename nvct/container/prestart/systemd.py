@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.container.prestart.rules import Rule
+    from nvct.container.prestart.rule import Rule
 
 RUNNING = "/run/systemd/system"  # sd_booted(3)
 PROGRAM = "systemctl"

@@ -10,7 +10,7 @@ import pytest
 
 from nvct.container.prestart import rules, systemd
 from nvct.container.prestart.container import Process
-from nvct.container.prestart.rules import ANY, Rule
+from nvct.container.prestart.rule import ANY, Rule
 from nvct.errors import HostError
 from tests.support.launcher import script
 
