@@ -8,20 +8,16 @@ import os
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from nvct import paths
 from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.context import tell
 from nvct.cli.options import format_option
+from nvct.doctor.messages import Found
 from nvct.errors import UsageError, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    from nvct.doctor.messages import Found
-    from nvct.oci.bundle import Bundle
+from nvct.oci.bundle import Bundle
 
 LIMIT = 64 << 20
 
@@ -161,7 +157,6 @@ def _explain_message(text: str, form: str) -> None:
 
 
 def _explain_reason(name: str, form: str) -> None:
-    """Print the question of a reason, what answers it, and what to do."""
     from nvct.doctor.reasons import Reason
 
     reason = Reason[name]

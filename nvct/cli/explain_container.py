@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -13,12 +15,6 @@ from nvct.cli.options import say, say_if_inside, settings_in_force, tell
 from nvct.cli.screen import wrapped
 from nvct.doctor.model import count
 from nvct.errors import NvctError, UsageError, printable, shortened
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
 
 HEAD = 11
 """Columns in which a line says what it is about."""
@@ -126,7 +122,6 @@ def _creation(creation: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _decision(record: Mapping[str, str]) -> str:
-    """Return when a program decided, and why it refused."""
     from nvct.cli.log import text, when
 
     if record["outcome"] == "refused" or "about" in record:
@@ -138,7 +133,6 @@ def text(told: dict[str, Any], *, everything: bool, width: int = 0) -> str:
     """Return the lines about a request.
 
     Args:
-        told: what `explanation.explain` found.
         everything: whether all is listed that would be injected.
         width: of a terminal, 0 for no limit.
     """

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import click
 
 from nvct.cli.ending import INCUMBENT
 from nvct.errors import HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, TypeAlias
-
-    Command: TypeAlias = Callable[..., Any]
+Command: TypeAlias = Callable[..., Any]
 
 HELP = ("help", "h")
 OFF = "nvct.off"
@@ -80,7 +77,6 @@ class GoStyle(click.Command):
         return False
 
     def _positional(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Return the words that are neither options nor their values."""
         return list(self.make_parser(ctx).parse_args(args=list(args))[1])
 
     def _show_help(self, ctx: click.Context) -> None:
@@ -234,7 +230,6 @@ class LazyGroup(GoGroup):
     """A group whose commands are imported when they are used."""
 
     def __init__(self, name: str, commands: Mapping[str, tuple[str, str, str]], text: str) -> None:
-        """Store the table of commands."""
         super().__init__(name, help=text, context_settings={"help_option_names": ["-h", "--help"]})
         self.table = commands
 
@@ -279,7 +274,6 @@ def _has_simulation() -> bool:
 
 
 def _no_simulation(command: str) -> HostError:
-    """Return the error of a command that needs the package nvct-sim."""
     import shutil
 
     tool = next(filter(shutil.which, TOOLS), "")

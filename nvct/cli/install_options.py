@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import click
 
 from nvct import version
-from nvct.cli.options import Words, drop_in_option, words
+from nvct.cli.options import Command, Words, drop_in_option, words
 from nvct.engine.usage import SUITS_ENGINE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from nvct.cli.options import Command
-
-    Adds: TypeAlias = Callable[[Command], Command]
+Adds: TypeAlias = Callable[[Command], Command]
 
 DRIVER_ROOT = "/run/nvidia/driver"
 RUNTIME_TYPE = "io.containerd.runc.v2"

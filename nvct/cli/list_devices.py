@@ -9,10 +9,7 @@ import sys
 import click
 
 from nvct.cli.options import GoStyle, flat, format_option, say, settings_in_force, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Inventory
+from nvct.host.model import Inventory
 
 
 @click.command("list", cls=GoStyle)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import sys
+from typing import NoReturn
 
 import click
 
@@ -13,10 +14,6 @@ from nvct.cli import ending
 from nvct.cli.ending import INCUMBENT
 from nvct.cli.gostyle import LazyGroup, global_options
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 OWN = "nvct.cli.main"
 CTK_COMMANDS = {
@@ -117,7 +114,6 @@ def _invoke(name: str, group: click.Group) -> int:
 
 
 def _refused(name: str, error: click.ClickException) -> UsageError:
-    """Return a click error as a UsageError: one sentence, and a hint."""
     context = getattr(error, "ctx", None)
     suggestions = list(getattr(error, "possibilities", None) or _similar(error.message, context))
     text = error.message if suggestions else error.format_message()

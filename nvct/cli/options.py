@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import click
 
@@ -12,14 +14,11 @@ from nvct.cli.gostyle import GoStyle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeAlias
-
-    Command: TypeAlias = Callable[..., Any]
     ParamType: TypeAlias = click.ParamType[tuple[str, ...]]
 else:
     ParamType = click.ParamType  # not generic before click 8.4
 
+Command: TypeAlias = Callable[..., Any]
 __all__ = [
     "GoStyle",
     "Words",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sized
 
 import click
 
@@ -15,8 +16,6 @@ from nvct.container.plan.store import run_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from nvct.container.plan.model import Plan
 
 OUTPUT = "/var/run/cdi/nvidia.yaml"

@@ -145,7 +145,6 @@ def _become(argv: list[str], env: dict[str, str], stdout: int) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a program and its process group."""
     from _signal import SIGKILL
 
     try:

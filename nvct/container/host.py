@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """Run directory, environment, interpreter of the cold side, and procfs.
-
-    Attributes:
-        config_path: of the config.toml in force.
-    """
+    """Run directory, environment, interpreter of the cold side, and procfs."""
 
     __slots__ = ("cold", "config_path", "env", "proc_root", "store")
 

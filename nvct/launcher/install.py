@@ -83,9 +83,7 @@ class Built:
 
     Attributes:
         python: interpreter of the hot side, which needs only the standard library.
-        packages: the folder that contains the package nvct.
         cold: interpreter of the cold side, with the dependencies of nvct.
-        archive: the archive of the hot side, or "".
         hot: nvct-hot, or "". The C launcher starts it if it exists, else the interpreter. With
             form "static" it is installed with the names of the programs.
     """
@@ -138,12 +136,10 @@ def install(
     """Install the launchers into a folder, and the archive of the hot side.
 
     Args:
-        bin_dir: existing folder for the programs.
         form: "c", "sh" (runtimes only), "static", or "auto": C with a compiler, else nvct-hot if
             `built` has it, else sh.
         built: the built-in paths; default this installation. Without an archive path, the archive
             is written into the __pycache__ of nvct if possible.
-        cc: the C compiler.
         archive: make the archive now; a package makes it at installation.
 
     Returns:

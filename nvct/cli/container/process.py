@@ -11,14 +11,11 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from types import TracebackType
+
+from typing_extensions import Self
 
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
 
 HINT = "mount -t proc proc /proc in this PID namespace"
 

@@ -6,30 +6,26 @@ And `nvct reset`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeAlias
 
 import click
 
 from nvct.cli.mig.machine import Hooks, failing, machine_of, read, require, write
 from nvct.cli.options import GoStyle
 from nvct.errors import HostError, NvctError
+from nvct.host.nvml.mig_model import MigState
 from nvct.mig import apply as carry_out
 from nvct.mig import checkpoint as checkpoints
 from nvct.mig import config, export, layers, plan
+from nvct.mig.config import Spec
 from nvct.mig.gpu_reset import reset_gpus
 from nvct.mig.layout import Layout, layout_of
+from nvct.mig.plan import Plan
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TypeAlias
-
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.mig.config import Spec
-    from nvct.mig.plan import Plan
-
-    Command: TypeAlias = Callable[..., Any]
+Command: TypeAlias = Callable[..., Any]
 
 
 PARTED = "nvidia-mig-parted"
@@ -241,7 +237,6 @@ def selected(
     Args:
         find_state: returns the GPUs that are the hardware.
         config_file: "" is none, which NVIDIA's program does not allow.
-        selected_config: its name.
 
     Raises:
         UsageError, HostError: there is no such file or configuration, or the file is malformed.

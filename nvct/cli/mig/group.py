@@ -186,7 +186,6 @@ def _fits(state: MigState, specs: Sequence[Spec]) -> bool:
 
 
 def _tabled(gpu_model: str, count: int) -> MigState:
-    """Return GPUs of a built-in table."""
     gpu = tables.gpu_of(tables.of_name(gpu_model))
     return MigState(
         gpus=tuple(replace(gpu, index=n, uuid=f"GPU-{n}") for n in range(max(count, 1)))

@@ -6,26 +6,22 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import click
 
 from nvct.cli.options import GoStyle, say, tell
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
+from nvct.cli.runtime.options import Invocation
+from nvct.engine.change.journal import Journal
+from nvct.engine.change.transaction import Outcome
+from nvct.engine.model import Change, EngineOptions, FileEdit
 from nvct.errors import NvctError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any, TypeAlias
-
-    from nvct.cli.runtime.options import Invocation
-    from nvct.engine.change.transaction import Outcome
-    from nvct.engine.model import Change, EngineOptions, FileEdit
-
-    OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
-    from nvct.engine.change.journal import Journal
+OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 
 DRY_RUN = click.option(
@@ -143,7 +139,6 @@ def _planned(options: EngineOptions) -> Change:
 
 
 def _print_files(options: EngineOptions) -> None:
-    """Print the new content of the files, without a write."""
     from nvct.engine.model import Files
 
     change = _planned(options)
@@ -170,7 +165,6 @@ def diff(edit: FileEdit) -> Iterator[str]:
 
 
 def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
-    """Write the hook file of the deprecated mode."""
     from nvct.engine import oci_hook
     from nvct.engine.files import writing
     from nvct.kernel.calls import KERNEL

@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
 
 from nvct.cli.context import say
-from nvct.errors import DocumentError, EngineError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.change.journal import Journal
-    from nvct.engine.change.transaction import Transaction
-    from nvct.engine.control.engine_control import EngineControl
-    from nvct.engine.control.processes import Process
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import EngineOptions
-    from nvct.errors import NvctError
+from nvct.engine.change.journal import Journal
+from nvct.engine.change.transaction import Transaction
+from nvct.engine.control.engine_control import EngineControl
+from nvct.engine.control.processes import Process
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import EngineOptions
+from nvct.errors import DocumentError, EngineError, NvctError, UsageError
 
 PROC = "/proc"
 RELOAD = click.option(
@@ -89,8 +84,6 @@ def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> Engine
     """Return the options with the files that a detected engine really reads.
 
     Args:
-        options: with the engine's usual files.
-        detected: the engine of this host.
         drop_in: the user named the drop-in.
     """
     return replace(

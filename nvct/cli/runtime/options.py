@@ -6,13 +6,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import click
 
 from nvct import paths
-from nvct.cli.options import Words, drop_in_option, flat, say, settings_in_force
+from nvct.cli.options import Command, Words, drop_in_option, flat, say, settings_in_force
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import EngineOptions, Handler
 from nvct.engine.usage import (
     NAME,
     SHIM_PATH,
@@ -23,15 +27,6 @@ from nvct.engine.usage import (
     handlers,
 )
 from nvct.errors import ConfigError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from nvct.cli.options import Command
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import EngineOptions, Handler
 
 SHIM = paths.SHIM_PROGRAM
 HOOK_PATH = f"/usr/bin/{paths.RUNTIME_HOOK_PROGRAM}"
@@ -52,10 +47,8 @@ class Invocation:
     Attributes:
         options: to configure in the engine; None if only a hook file is written.
         engine: the selected engine of this host, None if there is none.
-        hook: path of the hook program, in the deprecated mode.
         hook_file: where its hook file goes; "" is stdout.
         warnings: about options without effect, and about expected failures.
-        notes: about runtimes that are left out.
     """
 
     options: EngineOptions | None = None

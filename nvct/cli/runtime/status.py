@@ -6,24 +6,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 import click
 
 from nvct.cli.options import GoStyle, format_option, say
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.doctor.model import Finding
+from nvct.engine.control.status import Status
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import State
 from nvct.errors import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
-    from nvct.doctor.model import Finding
-    from nvct.engine.control.status import Status
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import State
-
 
 FORMAT = format_option("table")
 NO_ENGINE = "no engine found on this host: neither Docker nor containerd, CRI-O or Podman"
@@ -103,7 +98,6 @@ def _head(engine: Engine) -> str:
 
 
 def _facts(engine_status: Status) -> Iterator[tuple[str, str]]:
-    """Yield the status of an engine as (name, value) pairs."""
     engine, state = engine_status.engine, engine_status.state
     yield from (
         (name, value)

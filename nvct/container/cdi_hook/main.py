@@ -64,9 +64,6 @@ def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir:
     """Run the hook that the arguments name; they do not include the name of the program.
 
     Args:
-        argv: the arguments.
-        stdin_fd: where the container's state is read from.
-        program: its name in messages.
         run_dir: where a failure is recorded for `nvct log`: crun does not show what a hook says.
             No variable names it, because an engine may start hooks with an image's. A hook of a
             user's own engine has `recorder.folder_of_hook` instead. "": nowhere.
@@ -133,7 +130,6 @@ def _dispatch(argv: list[str], stdin_fd: int, program: str, contexts: list[Conte
 
 
 def _hook_name(argv: list[str]) -> str:
-    """Return the first word that is not a flag."""
     return next((word for word in argv if not word.startswith("-")), "")
 
 

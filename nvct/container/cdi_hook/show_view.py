@@ -84,8 +84,6 @@ def run(context: Context, view: View, compat: str) -> None:
     """Add the linker's entries and the links.
 
     Args:
-        context: of the hook.
-        view: what the spec mounts.
         compat: folder of the image's CUDA compatibility libraries, which come first, or "".
 
     Raises:

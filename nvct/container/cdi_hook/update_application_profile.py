@@ -24,7 +24,6 @@ def run(context: Context, *, leave_volumes: bool = False) -> None:
     """Write the profile; a container without GPU nodes stays unchanged.
 
     Args:
-        context: of the hook.
         leave_volumes: write nothing if its folder is in a mount.
     """
     root = context.root()

@@ -230,7 +230,6 @@ def collect(
     Names of the same device count once.
 
     Args:
-        plan: a current plan.
         names: full CDI names.
         capabilities: requested driver capabilities; None for all but compat32.
         compat: whether CUDA compatibility libraries of the image may replace the driver's. It

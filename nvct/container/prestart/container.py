@@ -128,7 +128,6 @@ class Container:
     """A container that has not started yet.
 
     Attributes:
-        pid: of the container's first process.
         process: the first process; None after `close`.
         rootfs: absolute path of its root in its mount namespace, before the pivot.
         userns: whether its user namespace is not that of this process.
@@ -142,9 +141,6 @@ class Container:
         """Open the namespaces; do not enter them.
 
         Args:
-            pid: of the container's first process.
-            rootfs: absolute path of its root.
-            proc: the host's /proc.
             process: the first process, if it is already open; `close` closes it.
 
         Raises:
@@ -297,7 +293,6 @@ def _resolved(path: str, proc: str) -> str:
 
 
 def _targets(process: Process) -> set[str]:
-    """Return the mount points in the mount namespace of a process."""
     from nvct.linux import mountinfo
 
     text = process.read("mountinfo").decode("utf-8", "surrogateescape")

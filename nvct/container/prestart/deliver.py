@@ -118,7 +118,6 @@ class Node:
 
         Args:
             dev_root: the folder that contains the host's /dev.
-            kernel: system calls that clone the mount.
 
         Raises:
             HostError: the host does not have the node, or it has another device number.
@@ -159,16 +158,7 @@ class _Inside(Context):
 
 
 class Delivery:
-    """Delivers edits into one container.
-
-    Attributes:
-        container: the live container.
-        bundle: its config.json.
-        config: the configuration in force.
-        env: environment of this process.
-        warn: receives one sentence for the log of the runtime.
-        kernel: system calls that change the container.
-    """
+    """Delivers edits into one container."""
 
     __slots__ = ("bundle", "config", "container", "env", "kernel", "warn")
 

@@ -57,13 +57,6 @@ def main(
 ) -> int:
     """Run the hook.
 
-    Args:
-        argv: the arguments, without the program's name.
-        env: the environment.
-        cold: the interpreter of the cold side.
-        stdin_fd: file descriptor of the container's state.
-        program: name of the program in messages.
-
     Returns:
         The exit status.
     """
@@ -182,7 +175,6 @@ def _deliver(
     trouble: NvctError | None,
     program: str,
 ) -> None:
-    """Decide, call `decided`, and give the container what it gets."""
     from nvct.container.decide import decide
 
     processes: list[Process] = []
@@ -227,7 +219,6 @@ class State:
 
     Attributes:
         pid: of the container's first process, in the PID namespace of this process.
-        bundle: the bundle's folder.
     """
 
     __slots__ = ("bundle", "pid")

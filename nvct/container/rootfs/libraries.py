@@ -108,10 +108,7 @@ def scan(
     """Return (name, path) of the libraries in a folder, by machine.
 
     Args:
-        root: of the container.
         folder: a resolved path in it.
-        mounts: mount points in the container.
-        warn: receives warnings about ignored libraries.
         shown: the name of the folder in the result.
 
     Raises:
@@ -203,13 +200,7 @@ def order(name: str) -> tuple[int, ...]:
 
 
 def leave_mounts(changes: Changes, mounts: MountTargets, warn: Callable[[str], None]) -> None:
-    """Drop the changes at or below a mount, with a warning for each folder.
-
-    Args:
-        changes: of the container's root.
-        mounts: of the container.
-        warn: receives the warnings.
-    """
+    """Drop the changes at or below a mount, with a warning for each folder."""
     root = changes.root
     left: dict[str, None] = {}
     real: dict[str, str] = {}

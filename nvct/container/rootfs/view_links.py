@@ -54,7 +54,6 @@ def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str
     Links for a library folder that the image does not have are skipped.
 
     Args:
-        root: of the container.
         links: (path, path in the view) each; a path may begin with LIBRARIES or LIBRARIES_32.
         folder: the folder for libraries of this machine, if it is not the image's own.
     """
@@ -84,7 +83,6 @@ def left_behind(root: Root, folders: Iterable[str], current: Iterable[str] = ())
     capabilities of the earlier start. The number of inspected names is limited.
 
     Args:
-        root: of the container.
         folders: folders to search besides those of libraries and programs.
         current: paths of links that stay.
     """
@@ -112,8 +110,6 @@ def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> in
     """Append the links of a folder that lead into views, to files of the same name.
 
     Args:
-        root: of the container.
-        folder: a path in it.
         links: receives the paths, at most LINK_LIMIT.
         limit: maximum number of inspected names.
 
@@ -151,12 +147,9 @@ def add_cache(  # noqa: PLR0917
     """Add the entries and the drop-in to changes; return whether an earlier start made a drop-in.
 
     Args:
-        changes: of the root.
-        mount_point: of the view.
         libraries: (name, path in the container) of 64-bit libraries.
         libraries_32: of 32-bit libraries, None if the container does not get them.
         compat: folder of the image's CUDA compatibility libraries, which come first, or "".
-        warn: receives warnings about unusable compatibility libraries.
 
     Raises:
         LdCacheError: the image's cache has an unknown format.
