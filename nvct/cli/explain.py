@@ -24,8 +24,6 @@ LIMIT = 64 << 20
 
 def _reasons(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the reasons and the files that a word may become, for a shell's completion."""
-    from click.shell_completion import CompletionItem
-
     from nvct.doctor.reasons import Reason
 
     del ctx, param

@@ -71,7 +71,6 @@ def requested(values: OptionValues) -> Request:
     """
     from nvct import cli
     from nvct.installer import programs
-    from nvct.installer.request import Request
 
     _warn(values)
     values = _with_driver(_with_empty(values))

@@ -13,6 +13,7 @@ import fnmatch
 import os
 import posix
 from collections.abc import Callable, Mapping
+from contextlib import closing
 
 from nvct.cli.container.arguments import Option, Parsed
 from nvct.cli.container.list_files import FABRICMANAGER, PERSISTENCED
@@ -148,7 +149,7 @@ def run(
     for note in request.notes:
         warn(note)
     standalone = not options.has("pid")
-    with Process(pid) as process:
+    with closing(Process(pid)) as process:
         container = container_of(process.number, rootfs, standalone=standalone)
         try:
             process.check()

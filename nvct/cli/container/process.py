@@ -11,9 +11,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-from types import TracebackType
-
-from typing_extensions import Self
 
 from nvct.errors import HostError
 
@@ -92,17 +89,6 @@ class Process:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _number(fd: int) -> int:

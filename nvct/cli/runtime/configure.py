@@ -83,8 +83,6 @@ def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own typ
 
 def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str) -> None:
     """Configure the engine; an empty reload mode only writes its files."""
-    from nvct.engine.change.journal import Journal
-
     runtime_options.warn(invocation)
     if invocation.options is None:
         _write_hook(invocation, dry_run=values["dry_run"])
@@ -205,8 +203,6 @@ def undo(
 
     Example: nvct runtime undo docker
     """
-    from nvct.engine.change.journal import Journal
-
     journal = Journal(runtime_options.state_dir(state_dir))
     errors: list[NvctError] = []
     for name in (*engines, *([engine] if engine else [])) or (None,):

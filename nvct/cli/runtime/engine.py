@@ -37,7 +37,6 @@ def transaction(
 ) -> Transaction:
     """Return the transaction that changes an engine's files and reloads it."""
     from nvct.engine import modules
-    from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
     control = _control(options, detected, reload_mode, removing=removing)
@@ -162,7 +161,6 @@ def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | 
 def bare(engine: str, config: str | None) -> EngineOptions:
     """Return the default options of an engine, to remove them."""
     from nvct.engine import modules, usage
-    from nvct.engine.model import EngineOptions
 
     modules.of(engine)
     handlers = usage.handlers(usage.SHIM_PATH)
@@ -193,7 +191,6 @@ def _control(
     options: EngineOptions, detected: Engine | None, reload_mode: str, *, removing: bool
 ) -> EngineControl:
     from nvct.engine import modules
-    from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.reload import HostReloader
 
     program = options.executable or (detected.binary if detected else "")

@@ -151,7 +151,6 @@ def _engine_options(
 ) -> EngineOptions:
     from nvct.engine import modules
     from nvct.engine.control import command
-    from nvct.engine.model import EngineOptions
 
     engine = values["engine"]
     modules.of(engine)  # refuses an unknown engine
@@ -222,7 +221,6 @@ def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> Eng
 def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
     """Return the runtimes to register: if `every`, all three unless the user names one."""
     from nvct.engine import modules
-    from nvct.engine.model import Handler
 
     path = values["path"]
     if absolute and path == SHIM:
