@@ -16,11 +16,12 @@ from nvct.cli.gostyle import LazyGroup, global_options
 from nvct.errors import UsageError
 
 OWN = "nvct.cli.main"
+CONFIGURE, STATUS = "nvct.cli.runtime.configure", "nvct.cli.runtime.status"
 CTK_COMMANDS = {
     "cdi": ("nvct.cli.cdi.group", "cdi", "Make, list and check CDI specifications."),
     "config": ("nvct.cli.config", "config", "Print config.toml, or change keys of it."),
     "hook": (OWN, "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
-    "runtime": ("nvct.cli.runtime.group", "runtime_ctk", "Register the runtime with an engine."),
+    "runtime": (OWN, "runtime_ctk", "Register the runtime with an engine."),
     "system": ("nvct.cli.system", "system", "Make the driver's device nodes and their links."),
 }
 NVCT_COMMANDS = {
@@ -35,7 +36,7 @@ NVCT_COMMANDS = {
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
     "install": ("nvct.cli.install", "install", "Install nvct on this container's host."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
-    "runtime": ("nvct.cli.runtime.group", "runtime", "Configure container engines, and undo it."),
+    "runtime": (OWN, "runtime", "Configure container engines, and undo it."),
     "mig": ("nvct.cli.mig.group", "mig", "Divide GPUs into MIG devices."),
     "log": ("nvct.cli.log", "log", "Show what was decided about containers."),
     "ps": ("nvct.cli.ps", "ps", "Show who uses which GPU."),
@@ -58,7 +59,23 @@ PROGRAMS = {
     ),
 }  # fmt: skip
 
-
+runtime_ctk = LazyGroup(
+    "runtime",
+    {"configure": (CONFIGURE, "configure_ctk", "Register the runtime nvidia with an engine.")},
+    "Container engines: register the runtime.",
+)
+runtime = LazyGroup(
+    "runtime",
+    {
+        "configure": (CONFIGURE, "configure", "Register the runtimes, reload the engine."),
+        "explain": (STATUS, "explain", "Explain why docker run --gpus fails here."),
+        "list": (STATUS, "list_", "List the engines of this host."),
+        "plan": (CONFIGURE, "plan", "Print what configure would change, as a diff."),
+        "status": (STATUS, "status", "Show the status of the engines."),
+        "undo": (CONFIGURE, "undo", "Restore the engines' files."),
+    },
+    "Container engines: show and change their configuration, and undo it.",
+)  # fmt: skip
 info = LazyGroup(
     "info", {}, "Nothing yet, as the incumbent's; nvct status says how a node stands."
 )

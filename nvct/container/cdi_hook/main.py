@@ -61,15 +61,12 @@ HOOKS: dict[str, Kinds] = {
 
 
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir: str = "") -> int:
-    """Run the hook that the arguments name; they do not include the name of the program.
+    """Run the hook that `argv`, without the program's name, names; return the exit status.
 
     Args:
         run_dir: where a failure is recorded for `nvct log`: crun does not show what a hook says.
             No variable names it, because an engine may start hooks with an image's. A hook of a
             user's own engine has `recorder.folder_of_hook` instead. "": nowhere.
-
-    Returns:
-        The exit status: 0 for success, 1 for failure.
     """
     contexts: list[Context] = []
     began = time.monotonic()

@@ -55,11 +55,7 @@ HINT = "the OCI runtime hands the container's state to a hook on stdin"
 def main(
     argv: list[str], env: dict[str, str], cold: str, stdin_fd: int = 0, *, program: str = PROGRAM
 ) -> int:
-    """Run the hook.
-
-    Returns:
-        The exit status.
-    """
+    """Run the hook and return the exit status."""
     try:
         return _dispatch(argv, env, cold, stdin_fd, program)
     except NvctError as error:

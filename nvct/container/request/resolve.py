@@ -314,7 +314,9 @@ def _add_conditions(request: Request, variables: Env, config: Config) -> None:
     """
     legacy_image = is_legacy_image(variables)
     if legacy_image or "NVIDIA_REQUIRE_" in " ".join(variables):
-        from nvct.container.request import requirements  # few but CUDA images have any
+        from nvct.container.request import (
+            requirements,
+        )  # images of CUDA have some, others hardly any
 
         request.requirements = requirements.gather(
             variables, legacy_image=legacy_image, disabled=config.disable_require

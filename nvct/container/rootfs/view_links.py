@@ -107,14 +107,11 @@ def _has_files(root: Root, path: str, *own_names: str) -> bool:
 
 
 def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> int:
-    """Append the links of a folder that lead into views, to files of the same name.
+    """Append a folder's links into views, to files of the same name; return how many were seen.
 
     Args:
         links: receives the paths, at most LINK_LIMIT.
         limit: maximum number of inspected names.
-
-    Returns:
-        The number of inspected names.
     """
     fd = root.path_fd(folder)
     if fd is None:

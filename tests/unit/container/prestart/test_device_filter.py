@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.container.prestart import device_filter
-from nvct.container.prestart.rules import ANY, DEFAULTS, Rule
+from nvct.container.prestart.rule import ANY, Rule
+from nvct.container.prestart.rules import DEFAULTS
 from nvct.errors import HostError
 from nvct.kernel import bpf as cold_bpf
 from nvct.linux import bpf
