@@ -19,9 +19,11 @@ else:
     ParamType = click.ParamType  # not generic before click 8.4
 
 Command: TypeAlias = Callable[..., Any]
+Adds: TypeAlias = Callable[[Command], Command]
 __all__ = [
     "GoStyle",
     "Words",
+    "all_of",
     "drop_in_option",
     "flat",
     "format_option",
@@ -61,14 +63,23 @@ def say_if_inside() -> None:
         say(note)
 
 
-def words(
-    *names: str, env: str | list[str] | None = None, text: str
-) -> Callable[[Command], Command]:
+def all_of(*options: Adds) -> Adds:
+    """Return a decorator that adds options, which --help lists in this order."""
+
+    def add_all(function: Command) -> Command:
+        for add in reversed(options):
+            function = add(function)
+        return function
+
+    return add_all
+
+
+def words(*names: str, env: str | list[str] | None = None, text: str) -> Adds:
     """Return an option that may be repeated and takes comma-separated words."""
     return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
 
 
-def drop_in_option(env: str | None = None) -> Callable[[Command], Command]:
+def drop_in_option(env: str | None = None) -> Adds:
     """Return the option that names the file beside an engine's main file."""
     from nvct.engine.usage import SUITS_ENGINE
 
@@ -79,7 +90,7 @@ def drop_in_option(env: str | None = None) -> Callable[[Command], Command]:
     )  # fmt: skip
 
 
-def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Callable[[Command], Command]:
+def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Adds:
     """Return a decorator that adds --format, with the first name as default, and --json.
 
     The command receives the name of the format as its parameter `form`; aliases are other names
