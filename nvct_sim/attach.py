@@ -20,6 +20,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvct import paths
@@ -36,15 +37,10 @@ from nvct.linux.constants import (
     MS_REC,
     MS_REMOUNT,
 )
+from nvct.linux.kernel import Kernel
 from nvct_sim import copies, kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nvct.linux.kernel import Kernel
-    from nvct_sim.tree import Node
+from nvct_sim.tree import Node
 
 DRIVER_ROOT = "/run/nvidia/driver"
 DEV_ENTRIES = (

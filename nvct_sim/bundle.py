@@ -10,12 +10,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-    from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 CAPABILITIES = (
     "CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FSETID", "CAP_FOWNER", "CAP_MKNOD", "CAP_NET_RAW",

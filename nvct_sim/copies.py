@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from pathlib import Path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.linux.kernel import Kernel
+from nvct.linux.kernel import Kernel
 
 
 def mirror(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:

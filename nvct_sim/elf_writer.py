@@ -9,11 +9,8 @@ that. Exported symbols are data: a test finds out by ``dlsym`` which of two file
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DT_NULL, DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_SONAME = (
     (0, 1, 4, 5, 6, 10, 11, 14)  # System V gABI, "Dynamic Section"

@@ -7,10 +7,7 @@ import uuid
 
 from nvct.errors import UsageError
 from nvct_sim import kernelfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct_sim.state import Record, State
+from nvct_sim.state import Record, State
 
 NAMESPACE = uuid.UUID("6f0d4a9e-52a5-5a3c-9d5e-2d0f6a1c7b11")
 MEMORY_SLICES = 8

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable, Sequence
 
 from nvct.errors import UsageError
 from nvct_sim import gpu_fields, kernelfs, mig, package, rehearsal, state, tree
 from nvct_sim.rehearsal import XID_EVENT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvct_sim.tree import Node
+from nvct_sim.tree import Node
 
 SANDBOX_UTILS = "libnvidia-sandboxutils.so"
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus

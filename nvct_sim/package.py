@@ -13,15 +13,12 @@ import contextlib
 import json
 import os
 import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import MACHINES, shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 STATE_LIBRARY = "libnvidia-simstate"
 

@@ -10,11 +10,8 @@ length and data. Record 0 holds version and branch of the host's driver, 10 byte
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 NVIDIA = 0x10DE
 MiB = 1 << 20

@@ -25,18 +25,14 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from nvct.errors import DocumentError, NvctError, UsageError
 from nvct_sim import gpu_fields, node_changes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-    from typing import Any
-
-    from nvct_sim.tree import Node
+from nvct_sim.tree import Node
 
 KEYS = ("at", "over", "gpu", "set", "do")
 INTERVAL_S = 0.5

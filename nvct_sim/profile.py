@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module, resources
 from typing import Any
 
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 GPUS_PER_BOARD = 8
 FIRST_SWITCH_BUS = 0xC0

@@ -15,13 +15,9 @@ from typing import TypeAlias
 from nvct.errors import UsageError
 from nvct.kernel.kmsg import RECORD_LIMIT
 from nvct_sim import state
-from nvct_sim.tree import KMSG
+from nvct_sim.tree import KMSG, Node
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct_sim.tree import Node
-
-    Fields: TypeAlias = "dict[str, str]"
+Fields: TypeAlias = "dict[str, str]"
 
 XID_EVENT = 8
 """nvml.h: nvmlEventTypeXidCriticalError."""

@@ -6,10 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 
 def remove(folder: Path) -> None:

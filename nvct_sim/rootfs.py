@@ -12,15 +12,12 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, ElfError, LdCacheError
 from nvct.linux import elf, ldcache
 from nvct_sim.elf_writer import MACHINES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 PROGRAM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 LOADERS = {

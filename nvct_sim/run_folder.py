@@ -17,16 +17,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+from pathlib import Path
 
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
+from nvct.linux.kernel import Kernel
 from nvct_sim import oci_runtime
 from nvct_sim.python_command import python_command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.linux.kernel import Kernel
 
 NAME = "nvct-sim"
 PROGRAMS = oci_runtime.PROGRAMS

@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from nvct_sim import kernelfs, pci
 from nvct_sim.kernelfs import put
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct_sim.state import Record, State
+from nvct_sim.state import Record, State
 
 SWITCH_SUBSYSTEM_DEVICE = 0x1796
 FIRST_IOMMU_GROUP = 512  # above the groups of a host

@@ -28,6 +28,7 @@ import re
 import stat
 import tempfile
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -36,10 +37,6 @@ from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux.files import write_atomic
 from nvct_sim import bundle, kernelfs, mig, package, profile, remove, state, sysfs
 from nvct_sim.elf_writer import MACHINES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}")

@@ -9,7 +9,11 @@ nvidia-container-toolkit v1.20, without its bug in lists with commas. A key that
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tomlkit import TOMLDocument
 
 from nvct.config import default
 from nvct.config.load import COMMA_LISTS, KEYS, from_toml, leaves
@@ -17,14 +21,7 @@ from nvct.config.model import Config, check
 from nvct.errors import ConfigError, UsageError
 from nvct.paths import FALSE, TRUE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
-    from typing import Any, TypeAlias
-
-    from tomlkit import TOMLDocument
-
-    Table: TypeAlias = MutableMapping[str, Any]
+Table: TypeAlias = MutableMapping[str, Any]
 
 
 NIL = "nil"

@@ -20,14 +20,11 @@ stays flat; `nvct.container.request.policy` parses them.
 from __future__ import annotations
 
 import json
+from typing import TypeAlias
 
 from nvct.errors import ConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Table: TypeAlias = dict[str, object]
+Table: TypeAlias = dict[str, object]
 
 OUTCOMES = ("allow", "ignore", "deny")
 BY = ("env", "image-env", "annotation", "mount", "cdi-name")

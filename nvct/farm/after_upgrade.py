@@ -9,25 +9,20 @@ boot no file on the disk fits the module, but the view of the loaded version doe
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from nvct.errors import DriverNotFoundError, HostError
 from nvct.farm import build, folder
-from nvct.farm.model import SAVING
+from nvct.farm.folder import Farm
+from nvct.farm.model import SAVING, Entry, Manifest
 from nvct.host import procfs
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import cuda_version, libraries
 from nvct.host.driver import names as driver_names
 from nvct.host.gpu import gpus, ipc, nodes
 from nvct.host.model import Findings, Inventory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvct.farm.folder import Farm
-    from nvct.farm.model import Entry, Manifest
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 
 def discover_or_view(

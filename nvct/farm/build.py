@@ -14,23 +14,18 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.errors import HostError
 from nvct.farm import folder, layout, methods
+from nvct.farm.folder import Farm
+from nvct.farm.layout import ViewFile
 from nvct.farm.methods import RefusedError, ViewContent
-from nvct.farm.model import FORMAT, LIVE, METHODS, Entry, Identity, Manifest
+from nvct.farm.model import FORMAT, LIVE, METHODS, Entry, Identity, Manifest, Method
+from nvct.host.model import DriverFile, Inventory
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.files import temporary_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nvct.farm.folder import Farm
-    from nvct.farm.layout import ViewFile
-    from nvct.farm.model import Method
-    from nvct.host.model import DriverFile, Inventory
 
 
 class _Job(NamedTuple):

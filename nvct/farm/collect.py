@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -21,16 +22,11 @@ from typing import Literal, TypeAlias
 
 from nvct.errors import DocumentError, HostError
 from nvct.farm import build, folder
+from nvct.farm.folder import Farm
+from nvct.farm.model import Entry, Manifest
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.files import TEMPORARY_PREFIX, read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from nvct.farm.folder import Farm
-    from nvct.farm.model import Entry, Manifest
 
 State: TypeAlias = Literal["good", "damaged", "absent"]
 CHUNK = 1 << 20

@@ -11,21 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError, HostError
 from nvct.farm import model
-from nvct.farm.model import Identity
+from nvct.farm.model import Entry, Identity, Manifest
 from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.files import LINK_LIMIT, Lock, read_bytes, write_atomic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.farm.model import Entry, Manifest
-    from nvct.linux.kernel import Kernel
+from nvct.linux.kernel import Kernel
 
 BUILDING = ".build-"
 GONE = ".gone-"

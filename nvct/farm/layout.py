@@ -11,16 +11,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from nvct.container.rootfs.view_links import MOUNT_POINT
-from nvct.host.model import DriverFile, Link
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.host.model import Capability
+from nvct.host.model import Capability, DriverFile, Link
 
 COMPAT32: Capability = "compat32"
 COVERED = f"{MOUNT_POINT}/"

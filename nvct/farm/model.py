@@ -10,16 +10,12 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Literal, TypeAlias
+from os import stat_result
+from typing import Any, Literal, TypeAlias
 
 from nvct.errors import DocumentError
 from nvct.host.driver.libraries import COMPAT_MACHINES
 from nvct.host.model import DriverFile, Link
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from os import stat_result
-    from typing import Any
 
 FORMAT = 1
 Method: TypeAlias = Literal["own", "links", "reflinks", "binds", "copies"]

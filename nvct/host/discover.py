@@ -8,6 +8,7 @@ a warning. A directory, the linker's cache and the headers of a library are read
 from __future__ import annotations
 
 import posix
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 from nvct.errors import DriverNotFoundError
@@ -23,18 +24,11 @@ from nvct.host.driver import (
     missing_dependencies,
 )
 from nvct.host.driver.cuda_version import of_driver
+from nvct.host.driver.libraries import Search
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import gpus, ipc, nodes, pci
-from nvct.host.model import Findings, Inventory
-from nvct.host.roots import below
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from nvct.host.driver.libraries import Search
-    from nvct.host.model import DriverFile, LeftOut
-    from nvct.host.roots import Roots
+from nvct.host.model import DriverFile, Findings, Inventory, LeftOut
+from nvct.host.roots import Roots, below
 
 CUDA_VERSION = "which CUDA version the driver supports"
 

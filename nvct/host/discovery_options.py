@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from nvct.errors import UsageError
+from nvct.host.gpu.nodes import StatNode
+from nvct.host.nvml.model import Nvml
 from nvct.linux import device_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.nvml.model import Nvml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
-from nvct.host.model import DriverFile, Findings, Inventory, NamedDevice
-from nvct.host.roots import join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.host.model import DeviceNode, FileKind, Mode
-    from nvct.host.roots import Roots
+from nvct.host.model import (
+    DeviceNode,
+    DriverFile,
+    FileKind,
+    Findings,
+    Inventory,
+    Mode,
+    NamedDevice,
+)
+from nvct.host.roots import Roots, join
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,7 @@ here.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
 EXPLICIT_LIBRARIES = "enable-explicit-driver-libraries"
 COHERENT = "enable-coherent-annotations"

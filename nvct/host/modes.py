@@ -6,22 +6,18 @@ Contract: only the modules of the requested mode are imported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from nvct.errors import UsageError
 from nvct.host import platform
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory, Mode
+from nvct.host.roots import Roots
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from nvct.host.model import Inventory, Mode
-    from nvct.host.roots import Roots
-
-    Finder: TypeAlias = Callable[[Roots, DiscoveryOptions], Inventory]
+Finder: TypeAlias = Callable[[Roots, DiscoveryOptions], Inventory]
 
 
 def _nvml(roots: Roots, options: DiscoveryOptions) -> Inventory:

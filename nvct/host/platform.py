@@ -11,12 +11,8 @@ import os
 import posix
 
 from nvct.host import procfs
-from nvct.host.roots import join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Mode
-    from nvct.host.roots import Roots
+from nvct.host.model import Mode
+from nvct.host.roots import Roots, join
 
 # WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
 WSL_LIBRARIES = "/usr/lib/wsl/lib"

@@ -11,11 +11,8 @@ import os
 import re
 from dataclasses import dataclass
 
+from nvct.host.roots import Roots
 from nvct.linux import device_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.roots import Roots
 
 BUS_ID = re.compile(
     r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])",

@@ -7,17 +7,14 @@ The messages are those of NVIDIA's program, so that scripts which look for them 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from nvct.errors import DocumentError, UsageError
 from nvct.mig import names
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any, TypeAlias
-
-    Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
+Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
 
 ALL = "all"
 MERGE = "tag:yaml.org,2002:merge"

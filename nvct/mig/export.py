@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from nvct.errors import HostError
+from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.mig import names
 from nvct.mig.layout import devices, layout_of
 from nvct.mig.names import natural
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any, TypeAlias
-
-    from nvct.host.nvml.mig_model import MigGpu, MigState
-
-    Entry: TypeAlias = dict[str, Any]
-    Document: TypeAlias = Mapping[str, Sequence[Entry]]
+Entry: TypeAlias = dict[str, Any]
+Document: TypeAlias = Mapping[str, Sequence[Entry]]
 
 VERSION = "v1"
 BALANCED = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}

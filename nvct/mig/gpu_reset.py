@@ -8,16 +8,12 @@ would be in the way.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from nvct.errors import HostError, UsageError
+from nvct.host.nvml.mig_model import MigGpu
+from nvct.mig.apply import Machine
 from nvct.mig.holders import holders, own_processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.host.nvml.mig_model import MigGpu
-    from nvct.mig.apply import Machine
 
 CLOSES_S = 15.0
 """How long the agent may take to close its handles: a call of NVML may be in progress."""

@@ -11,17 +11,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from nvct.host import containers, procfs
 from nvct.host.gpu import mig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from nvct.host.nvml.mig_model import MigGpu
-    from nvct.host.roots import Roots
+from nvct.host.nvml.mig_model import MigGpu
+from nvct.host.roots import Roots
 
 UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")

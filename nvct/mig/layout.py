@@ -6,11 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 from nvct.mig import names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 
 COMPUTE_SLICES = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 5: 8, 6: 6, 7: 1, 8: 7}
 """By NVML_COMPUTE_INSTANCE_PROFILE_*; nvml.h. 7 is 1_SLICE_REV1, 8 is 7_SLICE_NVL."""

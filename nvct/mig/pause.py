@@ -13,17 +13,14 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypeAlias
 
 from nvct.errors import HostError, UnsafePathError
 from nvct.kernel.shared_folder import SharedFolder
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from typing import TypeAlias
-
-    Instance: TypeAlias = tuple[int, int]
-    Paused: TypeAlias = Mapping[str, Collection[Instance]]
+Instance: TypeAlias = tuple[int, int]
+Paused: TypeAlias = Mapping[str, Collection[Instance]]
 
 FILE = "mig-change.json"
 LIMIT = 1 << 20

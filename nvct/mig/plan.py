@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.errors import UsageError
+from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.mig.config import Spec
 from nvct.mig.layout import Layout, devices, is_same, layout_of
 from nvct.mig.search import layout_for
 from nvct.mig.tables import with_placements
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from nvct.host.nvml.mig_model import MigGpu, MigState
-    from nvct.mig.config import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,26 +13,22 @@ their GPU instance, each in neighbouring slices, in the first free ones.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 
 from nvct.errors import UsageError
+from nvct.host.nvml.mig_model import (
+    ComputeInstance,
+    GpuInstance,
+    MigGpu,
+    MigProfile,
+    Placement,
+)
 from nvct.mig import names
 from nvct.mig.layout import COMPUTE_KINDS, ComputePart, Layout, Part, devices
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from nvct.host.nvml.mig_model import (
-        ComputeInstance,
-        GpuInstance,
-        MigGpu,
-        MigProfile,
-        Placement,
-    )
-
-    Kept = tuple[tuple[GpuInstance, ComputeInstance], ...]
+Kept = tuple[tuple[GpuInstance, ComputeInstance], ...]
 
 
 @dataclass(slots=True)

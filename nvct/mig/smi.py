@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.kernel import trusted_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"

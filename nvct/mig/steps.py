@@ -4,17 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-from nvct.mig.layout import ComputePart, Layout
+from nvct.host.nvml.mig_model import ComputeInstance, GpuInstance, MigGpu
+from nvct.mig.layout import ComputePart, Layout, Part
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from nvct.host.nvml.mig_model import ComputeInstance, GpuInstance, MigGpu
-    from nvct.mig.layout import Part
-
-    Step: TypeAlias = "DestroyCompute | Destroy | SetMode | Create | CreateCompute"
+Step: TypeAlias = "DestroyCompute | Destroy | SetMode | Create | CreateCompute"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from nvct.host.model import Gpu
+from nvct.host.model import Gpu
 
 DEVICE_LIST = "/var/run/nvidia-container-devices"
 

@@ -12,16 +12,12 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nvct_sim import bundle, remove
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from nvct_sim.demo.cases import Case
+from nvct_sim.demo.cases import Case
 
 UUID = re.compile(r"UUID: ((?:GPU|MIG)-[0-9a-f-]+)\)")
 SCRIPT = "command -v nvidia-smi >/dev/null && exec nvidia-smi -L; echo no GPU, no driver in here"

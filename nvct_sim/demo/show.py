@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 
 from rich import box
 from rich.console import Console
@@ -17,14 +18,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
-    from nvct_sim.demo.cases import Case
-    from nvct_sim.demo.run import Comparison, Outcome
+from nvct.cdi.types import Spec
+from nvct.host.model import Inventory
+from nvct_sim.demo.cases import Case
+from nvct_sim.demo.run import Comparison, Outcome
 
 WIDTH = 100
 UUID_NAME = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{36}")

@@ -11,24 +11,20 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from nvct import paths
 from nvct.compile import live_host
 from nvct.config import load
 from nvct.errors import HostError
+from nvct.host.model import Inventory
 from nvct.launcher import cold
 from nvct_sim import bundle, remove, tree
 from nvct_sim.demo import cases, show, workspace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
-    from nvct.host.model import Inventory
-    from nvct_sim.demo.cases import Case
+from nvct_sim.demo.cases import Case
 
 TIMEOUT_S = 60
 NO_HOOK = (

@@ -14,26 +14,22 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
+from typing import TypeAlias
+
+from rich.console import Console
 
 from nvct import paths
 from nvct.cdi import load
+from nvct.cdi.types import Spec
 from nvct.errors import HostError, NvctError, line
 from nvct_sim import remove
 from nvct_sim.demo import show
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import FrameType
-    from typing import TypeAlias
-
-    from rich.console import Console
-
-    from nvct.cdi.types import Spec
-
-    Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int | None"
+Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int | None"
 
 KEPT = (
     "HOME", "TERM", "COLORTERM", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "LANG", "LC_ALL", "TMPDIR",

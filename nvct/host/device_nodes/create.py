@@ -11,20 +11,16 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from nvct.errors import HostError
 from nvct.host import procfs
+from nvct.host.model import Findings
+from nvct.host.roots import Roots
 from nvct.linux.files import temporary_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.host.model import Findings
-    from nvct.host.roots import Roots
-    from nvct.linux.kernel import Kernel
+from nvct.linux.kernel import Kernel
 
 Kind: TypeAlias = Literal["control", "gpu", "cap"]
 KINDS: tuple[Kind, ...] = ("control", "gpu", "cap")

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from nvct.errors import HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import TypeAlias
-
-    # Runs a program; returns its exit status and last line; raises OSError if it does not start.
-    Run: TypeAlias = Callable[[Sequence[str]], tuple[int, str]]
+# Runs a program; returns its exit status and last line; raises OSError if it does not start.
+Run: TypeAlias = Callable[[Sequence[str]], tuple[int, str]]
 
 MODULES = ("nvidia", "nvidia-uvm", "nvidia-modeset")
 OPTIONAL = ("nvidia-modeset",)

@@ -9,15 +9,10 @@ from __future__ import annotations
 
 from nvct.errors import NvctError
 from nvct.host.driver import names as driver_names
-from nvct.host.model import DriverFile
-from nvct.host.roots import join
+from nvct.host.driver.tree import Tree, TreeFile
+from nvct.host.model import Capability, DriverFile, Findings
+from nvct.host.roots import Roots, join
 from nvct.paths import DEFAULT_PATH_DIRS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.driver.tree import Tree, TreeFile
-    from nvct.host.model import Capability, Findings
-    from nvct.host.roots import Roots
 
 PROGRAMS: tuple[tuple[str, Capability], ...] = (
     ("nvidia-smi", "utility"),

@@ -9,14 +9,9 @@ import re
 from nvct.errors import printable
 from nvct.host import procfs
 from nvct.host.driver import names as driver_names
-from nvct.host.model import DriverFile
-from nvct.host.roots import below, join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.driver.tree import Tree
-    from nvct.host.model import Findings
-    from nvct.host.roots import Roots
+from nvct.host.driver.tree import Tree
+from nvct.host.model import DriverFile, Findings
+from nvct.host.roots import Roots, below, join
 
 VERSION = re.compile(r"\d{3,}\.\d+(?:\.\d+)*")
 # ucodes_*.bin: since 615, the firmware of the GPU's other processors, formerly in gsp_*.bin.

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import re
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Capability
+from nvct.host.model import Capability
 
 # As libnvidia-container v1.20; libraries that it does not list are classed by their use.
 CLASSES: dict[Capability, tuple[str, ...]] = {

@@ -9,20 +9,18 @@ directory, the headers of an ELF file and the linker's cache once.
 from __future__ import annotations
 
 import posix
+from types import TracebackType
 from typing import NamedTuple
 
 from nvct.errors import DocumentError, HostError, LdCacheError, NvctError, UnsafePathError
 from nvct.host.roots import join
 from nvct.linux import elf, ldcache
+from nvct.linux.ldcache import Cache
 from nvct.linux.root import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
-
-    from nvct.linux.ldcache import Cache
 
 S_IFMT, S_IFREG, S_IFLNK = 0o170000, 0o100000, 0o120000
 NAME_LIMIT = 1 << 17

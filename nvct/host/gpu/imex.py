@@ -12,13 +12,9 @@ from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
-from nvct.host.model import Findings, Inventory, NamedDevice
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.model import DeviceNode
-    from nvct.host.roots import Roots
+from nvct.host.gpu.nodes import StatNode
+from nvct.host.model import DeviceNode, Findings, Inventory, NamedDevice
+from nvct.host.roots import Roots
 
 FOLDER = "nvidia-caps-imex-channels"
 CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")

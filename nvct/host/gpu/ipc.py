@@ -10,13 +10,8 @@ from __future__ import annotations
 import os
 import stat
 
-from nvct.host.model import DriverFile
-from nvct.host.roots import join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Capability, Findings
-    from nvct.host.roots import Roots
+from nvct.host.model import Capability, DriverFile, Findings
+from nvct.host.roots import Roots, join
 
 SOCKETS: tuple[tuple[str, Capability], ...] = (
     ("nvidia-persistenced/socket", "utility"),

@@ -16,13 +16,9 @@ from nvct.host.discover import find_files, left_out
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.cuda_version import of_driver
 from nvct.host.gpu import imex, nodes
-from nvct.host.model import Findings, Inventory, NamedDevice
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.model import DeviceNode, DriverFile
-    from nvct.host.roots import Roots
+from nvct.host.gpu.nodes import StatNode
+from nvct.host.model import DeviceNode, DriverFile, Findings, Inventory, NamedDevice
+from nvct.host.roots import Roots
 
 # As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go, which excludes the same prefixes.
 OTHERS = {

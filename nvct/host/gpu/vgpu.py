@@ -13,10 +13,7 @@ from typing import NamedTuple
 
 from nvct.errors import HostError
 from nvct.host.gpu import pci
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 SIZE = 256
 """Bytes of the space that has capabilities; without CAP_SYS_ADMIN only 64 are readable."""

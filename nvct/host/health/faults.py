@@ -6,14 +6,11 @@ Source of the numbers: nvml.h.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from nvct.host.nvml.condition_model import GpuCondition
+from nvct.host.nvml.condition_model import GpuCondition
 
 Action = Literal["ignore", "application", "watch", "reset", "reboot", "replace"]
 ACTIONS: tuple[Action, ...] = ("ignore", "application", "watch", "reset", "reboot", "replace")

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, cast
+from typing import Literal, TypeAlias, cast
 
 from nvct.errors import DocumentError
 from nvct.host.health.faults import Fault
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import TypeAlias
-
-    XidAction: TypeAlias = Literal["ignore", "application", "reset", "reboot", "replace"]
-    Rows: TypeAlias = Mapping[int, "Row"]
+XidAction: TypeAlias = Literal["ignore", "application", "reset", "reboot", "replace"]
+Rows: TypeAlias = Mapping[int, "Row"]
 
 FILE = os.path.join(os.path.dirname(__file__), "xids.csv")
 COLUMNS = ["xid", "action", "name", "source", "date"]

@@ -12,12 +12,8 @@ import uuid
 from functools import partial
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, string
+from nvct.host.nvml.calls import Calls, Handle, optional, string
 from nvct.host.nvml.model import GpuAttributes, MigAttributes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
 
 MIB = 2**20
 

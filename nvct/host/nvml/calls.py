@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, TypeAlias
 
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.kernel import trusted_file
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any, TypeAlias
-
-    Handle: TypeAlias = Any
-    Load: TypeAlias = Callable[[str], ModuleType]
+Handle: TypeAlias = Any
+Load: TypeAlias = Callable[[str], ModuleType]
 
 HINTS = {
     "NVMLError_LibRmVersionMismatch": "reboot, or reload the nvidia modules",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, reason, string
+from nvct.host.nvml.calls import Calls, Handle, optional, reason, string
 from nvct.host.nvml.condition_model import (
     CONDITION_VALUES,
     GpuCondition,
@@ -18,10 +18,6 @@ from nvct.host.nvml.condition_model import (
     NvmlConditions,
 )
 from nvct.host.nvml.samples import FIELDS, Reading, read_fields
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
 
 HEALTH_FIELDS = {name: FIELDS[name] for name in CONDITION_VALUES if name in FIELDS}
 _uuids: dict[int, str] = {}

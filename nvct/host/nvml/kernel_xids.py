@@ -16,18 +16,13 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from nvct.host.nvml.model import XidEvent
-from nvct.kernel.kmsg import FILE, Kmsg
+from nvct.kernel.kmsg import FILE, Kmsg, Message
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
-    from nvct.kernel.kmsg import Message
-
-    Bus: TypeAlias = tuple[int, int, int]
+Bus: TypeAlias = tuple[int, int, int]
 
 KMSG_ENV = "NVCT_KMSG"
 """Names another file than /dev/kmsg: that of a simulated node."""

@@ -7,11 +7,12 @@ a GPU that hangs, is an error, because a change must not be planned on half of t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ctypes import byref, c_uint
 from functools import partial
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, string, supported
+from nvct.host.nvml.calls import Calls, Handle, optional, string, supported
 from nvct.host.nvml.mig_model import (
     ComputeInstance,
     GpuInstance,
@@ -21,12 +22,6 @@ from nvct.host.nvml.mig_model import (
     Placement,
 )
 from nvct.host.procfs import bus_key, canonical_bus_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.host.nvml.calls import Calls, Handle
 
 MOST = 16
 """No GPU has more instances, and none more placements of a profile."""

@@ -9,11 +9,8 @@ from __future__ import annotations
 from ctypes import byref
 
 from nvct.errors import NvmlError
+from nvct.host.nvml.calls import Calls, Handle
 from nvct.host.nvml.mig import compute_profile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
 
 
 def mig_set_mode(nvml: Calls, uuid: str, enabled: bool) -> bool:  # noqa: FBT001 - by name

@@ -6,12 +6,8 @@ from __future__ import annotations
 from functools import partial
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, string
+from nvct.host.nvml.calls import Calls, optional, string
 from nvct.host.nvml.model import GpuProperties
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls
 
 # By NVML's number, in the spelling of libnvidia-container, which ignores case when it compares:
 # CUDA images have conditions on "tesla", "geforcertx", "nvidiartx".

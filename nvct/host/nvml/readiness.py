@@ -9,12 +9,8 @@ from __future__ import annotations
 import ctypes
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, string
+from nvct.host.nvml.calls import Calls, Handle, optional, string
 from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
 
 
 def readiness(nvml: Calls) -> NvmlReadiness:

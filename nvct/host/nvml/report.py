@@ -6,13 +6,9 @@ from __future__ import annotations
 from functools import partial
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, reason, string, supported
+from nvct.host.nvml.calls import Calls, Handle, optional, reason, string, supported
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.procfs import canonical_bus_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
 
 # nvml.h: the profiles whose GPU instances may use the parent's DRM nodes.
 GRAPHICAL_PROFILES = tuple(

@@ -7,11 +7,13 @@ value alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from nvct.errors import NvmlError
 from nvct.host.nvml import each_gpu, events, gpm
-from nvct.host.nvml.calls import optional, reason, string
+from nvct.host.nvml.calls import Calls, Handle, optional, reason, string
 from nvct.host.nvml.report import mig_profile
 from nvct.host.nvml.sample_model import (
     GpuSample,
@@ -20,13 +22,6 @@ from nvct.host.nvml.sample_model import (
     ProcessSample,
     XidCount,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from nvct.host.nvml.calls import Calls, Handle
 
 LIMIT_S = 2.0
 """A GPU is left out that has not answered this long after another one has."""

@@ -12,13 +12,9 @@ from functools import partial
 from itertools import combinations
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, string
+from nvct.host.nvml.calls import Calls, Handle, optional, string
 from nvct.host.nvml.model import GpuLink, NvmlTopology
 from nvct.host.procfs import canonical_bus_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
 
 UNKNOWN = -1
 LIMIT_S = 3.0

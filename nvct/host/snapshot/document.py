@@ -28,19 +28,15 @@ import os
 import re
 import sys
 import tarfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib import import_module
-from typing import TypeAlias, cast
+from typing import IO, Any, BinaryIO, TypeAlias, cast
 
 from nvct.errors import DocumentError, HostError
 from nvct.host.snapshot.redaction import Uuids, cleaned
 from nvct.linux.files import write_atomic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import IO, Any, BinaryIO
 
 FORMAT = 1
 INDEX = "snapshot.json"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -19,19 +20,12 @@ from nvct.host.discovery_options import DiscoveryOptions, check_absolute
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import nodes
-from nvct.host.model import Findings, Inventory, NamedDevice
-from nvct.host.roots import join
+from nvct.host.model import DeviceNode, DriverFile, Findings, Inventory, Link, NamedDevice
+from nvct.host.nvml.model import NvmlGpu, NvmlReport
+from nvct.host.roots import Roots, join
 from nvct.host.tegra import csv
+from nvct.host.tegra.csv import Entry
 from nvct.host.tegra.files import RELEASE, Mounts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from nvct.host.model import DeviceNode, DriverFile, Link
-    from nvct.host.nvml.model import NvmlGpu, NvmlReport
-    from nvct.host.roots import Roots
-    from nvct.host.tegra.csv import Entry
 
 ORIN_COMPAT_ROOT = "/usr/local/cuda/compat_orin"
 REGULAR_NODE = re.compile(r"/dev/nvidia[0-9]+")

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Findings
 from nvct.host.procfs import list_directory, read_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import Findings
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 Kind: TypeAlias = Literal["dev", "dir", "lib", "sym"]
 

@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 
 from nvct.errors import ElfError, NvctError, UnsafePathError
-from nvct.host.model import DriverFile, Link
-from nvct.host.roots import join
+from nvct.host.driver.tree import Tree, TreeFile
+from nvct.host.model import DriverFile, FileKind, Findings, Link
+from nvct.host.roots import Roots, join
 from nvct.host.tegra import csv
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.host.driver.tree import Tree, TreeFile
-    from nvct.host.model import FileKind, Findings
-    from nvct.host.roots import Roots
-    from nvct.host.tegra.csv import Entry
+from nvct.host.tegra.csv import Entry
 
 LIBRARY = re.compile(r"(lib.+?\.so)(?:\..*)?", re.DOTALL)
 LINK_LIMIT = 40  # the kernel's limit
