@@ -18,9 +18,9 @@ from nvct.farm.folder import Farm
 from nvct.farm.model import SAVING, Entry, Manifest
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.driver import cuda_version, libraries
+from nvct.host.driver import cuda_version, libraries, programs
 from nvct.host.driver import names as driver_names
-from nvct.host.gpu import gpus, ipc, nodes
+from nvct.host.gpu import gpus, nodes
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
 
@@ -141,7 +141,7 @@ def _from_view(
     for entry in changed:
         findings.warn(f"{manifest.host_path(entry.path)} was changed in place: left out")
     files = [file for file in manifest.held_files if file.host_path not in damaged]
-    files += ipc.find_sockets(roots, findings)
+    files += programs.find_sockets(roots, findings)
     nvml = options.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
     found_gpus, report = gpus.find_gpus(gpus.GpuSearch(roots, options.stat_node, findings), nvml)
     findings.warn(

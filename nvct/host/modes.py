@@ -38,21 +38,13 @@ def _wsl(roots: Roots, options: DiscoveryOptions) -> Inventory:
     return wsl.discover(roots, options)
 
 
-def _management(roots: Roots, options: DiscoveryOptions) -> Inventory:
-    from nvct.host.gpu import management
-
-    return management.discover(roots, options)
-
-
-def _imex(roots: Roots, options: DiscoveryOptions) -> Inventory:
-    from nvct.host.gpu import imex
-
-    return imex.discover(roots, options)
-
-
 def _feature(mode: Mode, roots: Roots, options: DiscoveryOptions) -> Inventory:
     from nvct.host import feature_modes
 
+    if mode == "management":
+        return feature_modes.discover_management(roots, options)
+    if mode == "imex":
+        return feature_modes.discover_imex(roots, options)
     return feature_modes.discover(mode, roots, options)
 
 
@@ -60,8 +52,8 @@ FINDERS: dict[Mode, Finder] = {
     "nvml": _nvml,
     "csv": _csv,
     "wsl": _wsl,
-    "management": _management,
-    "imex": _imex,
+    "management": partial(_feature, "management"),
+    "imex": partial(_feature, "imex"),
     "gdrcopy": partial(_feature, "gdrcopy"),
     "gds": partial(_feature, "gds"),
     "mofed": partial(_feature, "mofed"),

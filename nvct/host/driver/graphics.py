@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, product
 
-from nvct.host import flags
+from nvct.host import discovery_options
 from nvct.host.driver import libraries
 from nvct.host.driver import names as driver_names
 from nvct.host.driver.libraries import Search
@@ -74,7 +74,9 @@ def find_loaders(
             continue
         known_paths.add(search.tree.host_path(library.real))
         file = _library(
-            search, library, f"asked for by the feature flag {flags.EXPLICIT_LIBRARIES}"
+            search,
+            library,
+            f"asked for by the feature flag {discovery_options.EXPLICIT_LIBRARIES}",
         )
         if file is None:
             continue

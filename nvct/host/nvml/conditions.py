@@ -11,12 +11,7 @@ from functools import partial
 
 from nvct.host.nvml import each_gpu
 from nvct.host.nvml.calls import Calls, Handle, optional, reason, string
-from nvct.host.nvml.condition_model import (
-    CONDITION_VALUES,
-    GpuCondition,
-    MigInstance,
-    NvmlConditions,
-)
+from nvct.host.nvml.sample_model import CONDITION_VALUES, GpuCondition, MigInstance, NvmlConditions
 from nvct.host.nvml.samples import FIELDS, Reading, read_fields
 
 HEALTH_FIELDS = {name: FIELDS[name] for name in CONDITION_VALUES if name in FIELDS}

@@ -113,7 +113,7 @@ class NvmlSession:
         """Make one change to MIG, and return its answer.
 
         Args:
-            verb: a function of `mig_change`.
+            verb: a function of `mig`.
             answer: its type.
             arguments: the function's.
 
