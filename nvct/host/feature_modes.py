@@ -47,8 +47,6 @@ class FeatureMode:
         names: pattern of the nodes' names.
         example: a node's path relative to /dev, for messages.
         modules: the kernel modules that make the nodes, as /sys/module names them.
-        hint: advice if there is no node.
-        reason: the use of a node.
         expected: nodes relative to /dev that are usual, and the effect of a missing one.
         files: kind, absolute path and reason of files that containers get if they exist.
     """

@@ -38,8 +38,6 @@ def as_table(inventory: Inventory, *, left_out: bool = False, width: int = 0) ->
     """Return an inventory as a table; "HOST -> CONTAINER" shows a path that differs.
 
     Args:
-        inventory: of the host.
-        left_out: add the files and nodes that containers do not get.
         width: columns of the terminal, 0 for no limit. A wider row is folded.
     """
     rows = [HEAD, *_rows(inventory)]

@@ -73,11 +73,7 @@ INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def hidden_processes(proc: str) -> str:
-    """Return why processes of this host may not be seen, "" if all can be seen.
-
-    Args:
-        proc: the mount point of procfs.
-    """
+    """Return why processes of this host may not be seen, "" if all can be seen."""
     if "self" not in list_directory(proc):
         return "" if list_directory(proc) else f"{proc} lists no process"
     try:

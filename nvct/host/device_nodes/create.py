@@ -45,11 +45,7 @@ PERMISSIONS = 0o777
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Mode and owner of the driver's nodes.
-
-    Attributes:
-        modify: whether existing nodes are to get these permissions.
-    """
+    """Mode and owner of the driver's nodes."""
 
     mode: int = 0o666
     uid: int = 0

@@ -54,8 +54,6 @@ def plan_links(roots: Roots, folder: str, findings: Findings, *, create_all: boo
     """Compare the links that the nodes need with those in a folder.
 
     Args:
-        roots: the directories of the nodes and of the kernel's tables.
-        folder: usually /dev/char.
         findings: gets a warning for each GPU that has no minor yet.
         create_all: also for nodes that may be made later: every GPU and MIG instance.
 

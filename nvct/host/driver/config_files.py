@@ -89,7 +89,6 @@ def find_config_files(
     """Return the configuration files, sorted by container path.
 
     Args:
-        search: of the driver root.
         search_paths: absolute host directories that replace /etc and the data directories.
         data_dirs: directories of the driver root, as XDG_DATA_DIRS names them.
 
@@ -183,7 +182,6 @@ def libraries_in(text: str, *, is_icd: bool) -> set[str]:
     """Return the libraries that a configuration file names.
 
     Args:
-        text: of the file.
         is_icd: whether it is one of OpenCL, with a name in its first line, and not JSON.
 
     Raises:

@@ -66,7 +66,6 @@ class Tree:
         self._has_read_cache = False
 
     def __enter__(self) -> Self:
-        """Return the tree, open."""
         return self
 
     def __exit__(
@@ -75,7 +74,6 @@ class Tree:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close the tree and its descriptors."""
         for fd in self._folders.values():
             if fd >= 0:
                 posix.close(fd)

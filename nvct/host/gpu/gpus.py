@@ -50,8 +50,6 @@ def find_gpus(
     """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 
     Args:
-        search: directories, device numbers and findings.
-        nvml: called only if necessary.
         coherent: ask NVML which GPUs are coherent; if False, their `coherent` is None.
         unknown: further facts that a call of NVML brings, but that do not cause one, as phrases
             that follow "it is not known".

@@ -101,8 +101,6 @@ class Row:
     """A line of the table.
 
     Attributes:
-        name: a few words about the error.
-        source: who decided on the action.
         date: of the last comparison with the source, YYYY-MM-DD.
     """
 
@@ -142,8 +140,6 @@ class XidTable:
     """The table in force.
 
     Attributes:
-        rows: by XID.
-        checks: of the variables.
         is_incumbent: whether every XID counts that NVIDIA's device plugin does not ignore.
     """
 

@@ -138,7 +138,6 @@ def _ancestor(nvml: Calls, first: Handle, second: Handle) -> int:
 
 
 def _remote_bus_ids(nvml: Calls, handle: Handle) -> list[str]:
-    """Return the bus id at the other end of each active NVLink."""
     bus_ids = []
     for link in range(nvml.NVML_NVLINK_MAX_LINKS):
         if optional(nvml, partial(nvml.nvmlDeviceGetNvLinkState, handle, link)) != 1:

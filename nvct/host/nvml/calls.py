@@ -72,13 +72,11 @@ class Calls:
     """The module pynvml, and the last function of NVML that was called. For one thread.
 
     Attributes:
-        module: pynvml.
         last: the function's name, for an error: NVML's own text does not contain it.
         until: the deadline of the request, by `time.monotonic`.
     """
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
-        """Keep the module."""
         self.module = module
         self.last = ""
         self.until = math.inf
@@ -113,8 +111,6 @@ class Driver:
         """Keep the arguments.
 
         Args:
-            path: of the library.
-            load: loads it.
             is_hanging: tells whether a thread is in a call of NVML: handles then stay open.
         """
         self._path = path
@@ -132,8 +128,6 @@ class Driver:
         """Return the result of a function that is called with `Calls` and the arguments.
 
         Args:
-            question: the function.
-            arguments: its own.
             until: the deadline, by `time.monotonic`; the session ends this process then.
 
         Raises:

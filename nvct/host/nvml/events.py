@@ -39,7 +39,6 @@ class Watch:
     """A started watch of all GPUs.
 
     Attributes:
-        number: of this watch.
         unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
         failure: why the watch has ended, "" while it runs.
         started: in seconds since 1970.
@@ -209,5 +208,4 @@ def instance_id(number: int) -> int:
 
 
 def _address(handle: Handle) -> int | None:
-    """Return what identifies a GPU in a session with NVML."""
     return cast(handle, c_void_p).value

@@ -50,12 +50,6 @@ is asked by one thread at a time."""
 def read(reading: Reading, uuid: str, handle: Handle, gi: int = WHOLE_GPU) -> bool:
     """Add the metrics of a GPU, or of a GPU instance, since the last question.
 
-    Args:
-        reading: gets the values, or the reason why there are none.
-        uuid: of the GPU.
-        handle: of the GPU.
-        gi: id of the instance.
-
     Returns:
         Whether the GPU has such metrics.
     """

@@ -24,7 +24,6 @@ def report(nvml: Calls, *, complete: bool = False) -> NvmlReport:
     """Return what NVML reports about this machine; a GPU that NVML refuses is a warning.
 
     Args:
-        nvml: the library.
         complete: refuse a report in which a GPU is missing because it hangs.
     """
     answers = each_gpu.ask(nvml, _gpu, complete=complete)
@@ -162,7 +161,6 @@ def properties(nvml: Calls, *, complete: bool = False) -> dict[str, GpuPropertie
     """Return the properties of each GPU by its UUID; a GPU without a UUID is left out.
 
     Args:
-        nvml: the library.
         complete: refuse an answer in which a GPU is missing because it hangs.
     """
     return dict(each_gpu.ask(nvml, _properties_of, complete=complete).values.values())

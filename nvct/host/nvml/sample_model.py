@@ -125,8 +125,6 @@ class MigSample:
 
     Attributes:
         profile: as 1g.10gb; "" where NVML does not report it.
-        values: by the names in VALUES.
-        errors: why NVML does not report a value, by its name.
     """
 
     uuid: str
@@ -260,7 +258,6 @@ class GpuCondition:
         error: why NVML refuses the GPU; "" if it does not.
         code: the number of that error, nvml.h NVML_ERROR_*; 0 if there is none.
         values: by the names in CONDITION_VALUES; those that NVML does not report are missing.
-        mig: its MIG devices; empty unless it is in MIG mode.
     """
 
     uuid: str

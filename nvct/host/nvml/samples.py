@@ -74,7 +74,6 @@ class Reading:
     """The values of one device, and the errors of those that NVML refuses."""
 
     def __init__(self, nvml: Calls) -> None:
-        """Start without a value."""
         self.nvml = nvml
         self.values: dict[str, float] = {}
         self.errors: dict[str, str] = {}
@@ -234,7 +233,6 @@ def read_fields(reading: Reading, handle: Handle, wanted: Mapping[str, str]) -> 
 
 
 def _read_memory(reading: Reading, handle: Handle) -> None:
-    """Add the memory of a GPU or MIG device."""
     names = ("memory_total", "memory_free", "memory_used", "memory_reserved")
 
     def ask() -> tuple[int, ...]:

@@ -65,8 +65,6 @@ def serve(connection: socket, path: str, load: Load = calls.load, root: str | No
     for events, up to a second.
 
     Args:
-        connection: a stream socket.
-        path: of the driver's libnvidia-ml.so.
         load: loads the library; tests have one in Python.
         root: see `session.NvmlSession`.
 

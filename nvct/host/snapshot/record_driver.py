@@ -147,8 +147,6 @@ def record(
 
     Args:
         snapshot: gets the entries; its field about is already set.
-        roots: roots of the host.
-        inventory: result of discovery, None if it failed.
         library_dirs: further directories of libraries, inside the driver root.
         shares: further directories of configuration files.
     """

@@ -69,7 +69,6 @@ class Uuids:
     """Replaces each UUID by an invented one."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._known: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
@@ -87,12 +86,6 @@ class Redactor:
     """Replaces UUIDs, names of host and users, addresses and secrets."""
 
     def __init__(self, names: Sequence[str] = (), uuids: Uuids | None = None) -> None:
-        """Keep what is known of this host.
-
-        Args:
-            names: of the host and of its user.
-            uuids: those that were replaced elsewhere.
-        """
         # "localhost" and "root" say nothing, and are parts of paths.
         private = {name for name in names if len(name) > 1 and name not in ("localhost", "root")}
         longest_first = sorted(private, key=len, reverse=True)

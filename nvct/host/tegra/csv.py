@@ -41,13 +41,7 @@ TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of a CSV file.
-
-    Attributes:
-        kind: a device node, a directory, a file or a symbolic link.
-        path: as written; may be a pattern.
-        source: the path of the CSV file.
-    """
+    """One line of a CSV file."""
 
     kind: Kind
     path: str
@@ -116,7 +110,6 @@ def expand(pattern: str, names: Callable[[str], Sequence[str]]) -> Iterator[str]
     """Yield the paths that match a pattern, sorted; a path without magic yields itself.
 
     Args:
-        pattern: an absolute path.
         names: returns the sorted names in a directory, [] if there is none.
     """
     if not MAGIC.search(pattern):
@@ -177,7 +170,6 @@ class Mounts:
     """Collects the files and links that lists name, sorted by container path."""
 
     def __init__(self, tree: Tree, roots: Roots, findings: Findings) -> None:
-        """Start empty."""
         self._tree = tree
         self._roots = roots
         self._findings = findings
