@@ -245,10 +245,8 @@ def attach(
     """Make a node look real in the current mount namespace, which must be a private one.
 
     Args:
-        node: a complete node.
         driver_root: path for the driver's user space; "/" overlays it on the host's own files.
         host_run: whether the entries of the host's /run stay visible.
-        kernel: makes the mounts.
 
     Raises:
         HostError: the mount namespace is not private, or the kernel refuses a mount.

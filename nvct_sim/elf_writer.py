@@ -105,10 +105,8 @@ def shared_object(
     """Return the bytes of a shared object.
 
     Args:
-        machine: "x86_64", "aarch64" or "i386".
         soname: DT_SONAME, None for a library without one.
         needed: DT_NEEDED, in this order.
-        symbols: exported data, name -> content.
         sections: further sections that are not loaded, such as ``.note.cuda.fwd_compatibility``.
         size: pad the file with NUL to at least this many bytes.
     """

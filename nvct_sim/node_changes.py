@@ -144,7 +144,6 @@ def set_fault(node: Node, kind: str, seconds: int) -> None:
     """Make every NVML call fail in one way, also in processes that already use NVML.
 
     Args:
-        node: the node with the failing driver.
         kind: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
         seconds: duration; 0 ends a fault at once.
     """

@@ -233,9 +233,6 @@ def install(
     """Install the user space of one driver version into a driver root.
 
     Args:
-        root: made by skeleton().
-        version: driver version.
-        machine: architecture of the libraries.
         state: the node's state file, hard-linked beside the NVML library.
         native: built files "nvml", programs and libraries by name; None for stand-ins.
     """

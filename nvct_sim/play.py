@@ -111,11 +111,9 @@ def play(
     """Carry out all steps at their times; return after the last one.
 
     Args:
-        node: the node.
         steps: in the order of their times.
         tell: called with a line about each step.
         speed: how much faster than written.
-        sleep: waits for seconds.
         clock: seconds that do not go back.
 
     Raises:

@@ -30,9 +30,6 @@ def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
     """Report an XID error by NVML, and in the kernel's messages.
 
     Args:
-        node: the node.
-        index: of the GPU.
-        xid: its number.
         fields: gi and ci, the ids of the instances concerned, by default the whole GPU.
 
     Raises:
@@ -61,9 +58,7 @@ def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
     """Append a message of the driver, as `NVRM: Xid (PCI:0000:18:00): 79`, to the node's kmsg.
 
     Args:
-        node: the node.
         bus: the GPU's PCI address as NVML writes it, 00000000:18:00.0.
-        xid: its number.
         instance: gi and ci, of the instances concerned; {} for the whole GPU.
     """
     address = bus.lower()[4:].partition(".")[0]

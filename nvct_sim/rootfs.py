@@ -54,10 +54,6 @@ def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
 def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> None:
     """Build the root file system in a folder, which must be empty or missing.
 
-    Args:
-        folder: becomes the root.
-        programs: folders to search for busybox and ldconfig.
-
     Raises:
         ContainerNotPossibleError: this host lacks a required file.
     """

@@ -22,7 +22,7 @@ from pathlib import Path
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
 from nvct.linux.kernel import Kernel
 from nvct_sim import oci_runtime
-from nvct_sim.python_command import python_command
+from nvct_sim.oci_runtime import python_command
 
 NAME = "nvct-sim"
 PROGRAMS = oci_runtime.PROGRAMS

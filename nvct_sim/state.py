@@ -57,7 +57,6 @@ class State:
         driver: version of the loaded module.
         cuda: CUDA version in NVML's form, 13000 for 13.0.
         tree: absolute path of the node's tree.
-        records: all other records, in order.
     """
 
     generation: int

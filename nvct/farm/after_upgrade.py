@@ -30,12 +30,6 @@ def discover_or_view(
 ) -> Inventory:
     """Return the inventory of a machine, with files of a view if the disk has another driver.
 
-    Args:
-        farm: the folder of views.
-        roots: of the host.
-        options: of the discovery.
-        discover: the discovery.
-
     Raises:
         DriverNotFoundError: no driver fits the loaded module, on the disk or in a view.
         HostError: discovery fails.

@@ -42,7 +42,6 @@ class Status:
         problems: sentences, one for each changed or missing file or link.
         keep: the reason to keep it, "" if it may be removed.
         users: the number of processes that have it mounted.
-        size: of its files, in bytes; they are the driver's own, not copies.
     """
 
     manifest: Manifest
@@ -94,8 +93,6 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     """Return the status of all views, the newest first.
 
     Args:
-        farm: the folder of views.
-        need: the users of views.
         strict: fail if the mounts of other processes are unreadable; else keep every view.
 
     Raises:
@@ -224,7 +221,6 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     no differences: it is made again when it is needed.
 
     Args:
-        farm: the folder of views.
         names: of views; all of them if empty.
 
     Raises:

@@ -35,7 +35,6 @@ class Farm:
     """The folder of views, and the kernel's interface.
 
     Attributes:
-        path: of the folder.
         processes: a procfs with this machine's processes.
     """
 

@@ -24,8 +24,7 @@ from typing import NamedTuple
 
 from nvct.errors import HostError
 from nvct.farm.folder import Farm, mount_of, own_mounts
-from nvct.farm.layout import ViewFile
-from nvct.farm.model import Method
+from nvct.farm.model import Method, ViewFile
 from nvct.host.model import Link
 from nvct.linux import mountinfo
 from nvct.linux.constants import (

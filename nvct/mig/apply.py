@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias, TypeVar
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.roots import Roots
-from nvct.mig import steps as changes
+from nvct.mig import plan as changes
 from nvct.mig.holders import Holder, holders, own_processes
 from nvct.mig.journal import Journal
 from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, layout_of, part_of
@@ -81,9 +81,6 @@ class Machine:
     """What a change works on.
 
     Attributes:
-        session: with NVML.
-        roots: of the machine, for its processes.
-        journal: of this machine.
         reset: resets GPUs by their PCI addresses; raises HostError.
         hook: runs the hooks of a name; raises HostError.
         pause: keeps devices from being given to containers while a change lasts.

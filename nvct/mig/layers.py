@@ -26,12 +26,7 @@ LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A configuration.
-
-    Attributes:
-        layer: that it is from.
-        specs: its entries.
-    """
+    """A configuration."""
 
     layer: Layer
     specs: Sequence[Spec]
@@ -41,7 +36,6 @@ def configs(state: MigState, text: str = "") -> dict[str, Named]:
     """Return all configurations by their names, sorted.
 
     Args:
-        state: the machine.
         text: of the user's file; "" is none.
 
     Raises:

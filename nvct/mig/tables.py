@@ -17,11 +17,7 @@ NVIDIA = 0x10DE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The profiles of one GPU model.
-
-    Attributes:
-        ids: its PCI device ids.
-    """
+    """The profiles of one GPU model."""
 
     name: str
     ids: tuple[int, ...]

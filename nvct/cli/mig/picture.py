@@ -9,7 +9,7 @@ import re
 from rich.console import Console
 from rich.text import Text
 
-from nvct.mig import steps as changes
+from nvct.mig import plan as changes
 from nvct.mig.layout import COMPUTE_SLICES, device_name, layout_of
 
 TYPE_CHECKING = False
