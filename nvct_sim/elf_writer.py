@@ -47,8 +47,6 @@ MACHINES = {
 
 @dataclass(slots=True)
 class _Strings:
-    """A string table under construction."""
-
     data: bytearray = field(default_factory=lambda: bytearray(b"\0"))
 
     def add(self, text: str) -> int:

@@ -19,7 +19,6 @@ def _placements(record: Record) -> list[tuple[int, int]]:
 
 
 def _free_placement(now: State, index: int, profile: Record) -> tuple[int, int]:
-    """Return start and size of the first free placement of this profile."""
     used_slices: set[int] = set()
     for gi in now.find("gi", gpu=index):
         start, size = int(gi.fields["start"]), int(gi.fields["size"])

@@ -136,7 +136,6 @@ def _copy_ldconfig(folder: Path, programs: Sequence[str]) -> None:
 
 
 def _needs_libraries(path: Path) -> bool:
-    """Report whether a program is not statically linked."""
     try:
         return bool(elf.read(path.read_bytes()).needed)
     except ElfError:

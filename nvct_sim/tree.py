@@ -251,7 +251,6 @@ def first_state(name: str, node_profile: profile.Profile, version: str, tree: Pa
 
 
 def _optional_fields(model: profile.Model) -> dict[str, str | int]:
-    """Return the fields that only some models have."""
     fields: dict[str, str | int] = {
         "cores": model.cores, "buswidth": model.buswidth, "fan": model.fan,
         "vgpuhost": model.vgpuhost, "vgpubranch": model.vgpubranch,

@@ -101,9 +101,7 @@ def change(text: str, settings: list[Setting], path: str) -> str:
     """Return the text with new settings.
 
     Args:
-        text: of a config.toml.
         settings: in order; the last one of a key wins.
-        path: of the file, for errors.
 
     Raises:
         ConfigError: the text is not TOML, or no container can be created with the result.
@@ -141,7 +139,6 @@ def complete(text: str, path: str) -> str:
 
 
 def _merge(into: Table, table: Table) -> None:
-    """Copy the values of a table into another one."""
     for name, value in table.items():
         existing = into.get(name)
         if isinstance(value, dict) and isinstance(existing, dict):

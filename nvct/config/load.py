@@ -86,10 +86,6 @@ _ABSENT = object()
 def load(path: str, *, required: bool = False) -> Config:
     """Return the configuration in a config.toml; the default one if the file does not exist.
 
-    Args:
-        path: of the file.
-        required: a missing file is an error.
-
     Raises:
         ConfigError: the file cannot be read, is not TOML, or has a value of the wrong type.
     """

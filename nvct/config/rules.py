@@ -48,10 +48,6 @@ CORRECT = "correct the file; docs/policy.md says what a rule can contain"
 def parse(table: object, path: str) -> list[str]:
     """Return the rules of [nvct.policy] in order, each as JSON object.
 
-    Args:
-        table: the parsed table.
-        path: of config.toml, for the error.
-
     Raises:
         ConfigError: a key is unknown, or a value has the wrong type or never holds.
     """

@@ -210,7 +210,6 @@ def _runtime() -> Path | None:
 
 
 def _hint(reason: ContainerNotPossibleError) -> str:
-    """Return what to do so that containers can run."""
     if reason.hint != "run as root":
         return reason.hint
     if os.geteuid() == 0:

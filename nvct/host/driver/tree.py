@@ -9,7 +9,6 @@ directory, the headers of an ELF file and the linker's cache once.
 from __future__ import annotations
 
 import posix
-from types import TracebackType
 from typing import NamedTuple
 
 from nvct.errors import DocumentError, HostError, LdCacheError, NvctError, UnsafePathError
@@ -68,12 +67,7 @@ class Tree:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for fd in self._folders.values():
             if fd >= 0:
                 posix.close(fd)
