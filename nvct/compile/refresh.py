@@ -19,7 +19,7 @@ from nvct.container.plan.fingerprints import take
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
 from nvct.host import discovery_options
-from nvct.host.driver import cuda_version
+from nvct.host.driver import names
 from nvct.spec import capabilities, generate
 from nvct.spec import fingerprints as spec_fingerprints
 
@@ -63,7 +63,7 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
         registry.scan(settings.spec_dirs), config_path, settings.proc_root
     )
     plan["facts"] = [*facts, version_fact]
-    plan["host"] = {"driver": loaded, "cuda": cuda_version.of_driver(loaded)}
+    plan["host"] = {"driver": loaded, "cuda": names.cuda_version_of(loaded)}
     store_plan(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
 

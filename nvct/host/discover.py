@@ -22,8 +22,8 @@ from nvct.host.driver import (
     missing_dependencies,
     programs,
 )
-from nvct.host.driver.cuda_version import of_driver
 from nvct.host.driver.libraries import Search
+from nvct.host.driver.names import cuda_version_of
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import gpus, nodes, pci
 from nvct.host.model import DriverFile, Findings, Inventory, LeftOut
@@ -46,7 +46,7 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
     version, files = find_files(roots, options, machine, findings)
     nvml = options.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
     coherent = discovery_options.COHERENT in options.flags
-    unknown = [] if of_driver(version) else [CUDA_VERSION]
+    unknown = [] if cuda_version_of(version) else [CUDA_VERSION]
     gpu_findings = Findings()
     search = gpus.GpuSearch(roots, options.stat_node, gpu_findings)
     found_gpus, report = gpus.find_gpus(search, nvml, coherent=coherent, unknown=unknown)
@@ -54,7 +54,7 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
     # Without the module, all of these warnings have one cause, which find_files has reported.
     is_loaded = bool(procfs.driver_version(roots) or found_gpus or report)
     findings.add(gpu_findings if is_loaded else Findings(left_out=gpu_findings.left_out))
-    cuda_version = (report.cuda_version if report else "") or of_driver(version)
+    cuda_version = (report.cuda_version if report else "") or cuda_version_of(version)
     if not cuda_version:
         findings.note(f"the CUDA version of driver {version} is not known")
     return Inventory(

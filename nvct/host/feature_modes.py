@@ -23,7 +23,7 @@ from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.discover import find_files, left_out
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.driver.cuda_version import of_driver
+from nvct.host.driver.names import cuda_version_of
 from nvct.host.gpu import nodes
 from nvct.host.gpu.nodes import StatNode
 from nvct.host.model import (
@@ -261,7 +261,7 @@ def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -
     return Inventory(
         driver_version=version,
         mode="management",
-        cuda_version=of_driver(version),
+        cuda_version=cuda_version_of(version),
         devices=(NamedDevice(name="all", nodes=tuple(driver_nodes)),),
         files=tuple(files),
         left_out=left_out(findings, files),

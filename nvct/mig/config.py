@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from nvct.errors import DocumentError, UsageError
-from nvct.mig import names
+from nvct.mig import layout
 
 Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
 
@@ -223,7 +223,7 @@ def _wish(value: object) -> dict[str, int]:
     wish = _mapping(value, "the value of 'mig-devices'")
     for name, count in wish.items():
         try:
-            names.parse(name)
+            layout.parse_profile(name)
         except DocumentError as error:
             reason = f"{where}: invalid format for '{name}': {error.message}"
             raise DocumentError(reason) from error

@@ -10,9 +10,8 @@ from typing import Any, TypeAlias
 
 from nvct.errors import HostError
 from nvct.host.nvml.mig_model import MigGpu, MigState
-from nvct.mig import names
-from nvct.mig.layout import devices, layout_of
-from nvct.mig.names import natural
+from nvct.mig import layout
+from nvct.mig.layout import devices, layout_of, natural
 
 Entry: TypeAlias = dict[str, Any]
 Document: TypeAlias = Mapping[str, Sequence[Entry]]
@@ -135,7 +134,7 @@ def _entry(models: Mapping[str, MigGpu], which: list[str], wish: dict[str, int])
 
 def _balanced(gpu: MigGpu) -> dict[str, int]:
     """Return the wish of a balanced GPU, empty if its profiles allow none."""
-    plain = [(names.parse(p.name), p.limit) for p in gpu.profiles]
+    plain = [(layout.parse_profile(p.name), p.limit) for p in gpu.profiles]
     plain = [(name, limit) for name, limit in plain if not name.attributes]
     slices = max((name.slices for name, _ in plain), default=0)
     wish = {}

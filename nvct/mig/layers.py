@@ -15,7 +15,7 @@ from nvct.errors import HostError, UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.mig import config, export, tables
 from nvct.mig.config import Configs, Spec
-from nvct.mig.names import natural
+from nvct.mig.layout import natural
 
 Layer: TypeAlias = Literal["table", "hardware", "file"]
 
