@@ -18,7 +18,7 @@ from itertools import combinations
 from typing import Any
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import Calls, Handle, optional, string
+from nvct.host.nvml.calls import Calls, Handle, mig_devices, optional, string
 from nvct.host.nvml.model import GpuAttributes, GpuLink, MigAttributes, NvmlTopology
 from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
 from nvct.host.procfs import canonical_bus_id
@@ -46,7 +46,7 @@ def _gpu(nvml: Calls, handle: Handle) -> GpuAttributes:
         ecc=_ecc(nvml, handle),
         mig_capable=mode is not None,
         clique=_clique(nvml, handle),
-        mig=_mig_devices(nvml, handle) if mode == nvml.NVML_DEVICE_MIG_ENABLE else {},
+        mig=dict(mig_devices(nvml, handle, partial(_mig_device, nvml))),
     )
 
 
@@ -70,25 +70,19 @@ def _clique(nvml: Calls, handle: Handle) -> str:
     return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}" if any(cluster) else ""
 
 
-def _mig_devices(nvml: Calls, parent: Handle) -> dict[str, MigAttributes]:
-    devices = {}
-    for index in range(optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(parent)) or 0):
-        handle = optional(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, index))
-        mig_uuid = handle and optional(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
-        sizes = mig_uuid and optional(nvml, partial(nvml.nvmlDeviceGetAttributes, handle))
-        if sizes:
-            devices[string(mig_uuid)] = MigAttributes(
-                memory_mib=int(sizes.memorySizeMB),
-                multiprocessors=int(sizes.multiprocessorCount),
-                gi_slices=int(sizes.gpuInstanceSliceCount),
-                ci_slices=int(sizes.computeInstanceSliceCount),
-                copy=int(sizes.sharedCopyEngineCount),
-                decoder=int(sizes.sharedDecoderCount),
-                encoder=int(sizes.sharedEncoderCount),
-                jpeg=int(sizes.sharedJpegCount),
-                ofa=int(sizes.sharedOfaCount),
-            )
-    return devices
+def _mig_device(nvml: Calls, handle: Handle) -> tuple[str, MigAttributes]:
+    sizes = nvml.nvmlDeviceGetAttributes(handle)
+    return string(nvml.nvmlDeviceGetUUID(handle)), MigAttributes(
+        memory_mib=int(sizes.memorySizeMB),
+        multiprocessors=int(sizes.multiprocessorCount),
+        gi_slices=int(sizes.gpuInstanceSliceCount),
+        ci_slices=int(sizes.computeInstanceSliceCount),
+        copy=int(sizes.sharedCopyEngineCount),
+        decoder=int(sizes.sharedDecoderCount),
+        encoder=int(sizes.sharedEncoderCount),
+        jpeg=int(sizes.sharedJpegCount),
+        ofa=int(sizes.sharedOfaCount),
+    )
 
 
 UNKNOWN = -1

@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.kernel import trusted_file
 
+T = TypeVar("T")
 Handle: TypeAlias = Any
 Load: TypeAlias = Callable[[str], ModuleType]
 
@@ -167,6 +169,20 @@ def optional(nvml: Calls, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVM
         return call()
     except (nvml.NVMLError, AttributeError):
         return None
+
+
+def mig_devices(nvml: Calls, gpu: Handle, ask: Callable[[Handle], T]) -> list[T]:
+    """Return what `ask` returns for each MIG device of a GPU, without those that NVML refuses."""
+    mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(gpu)[0])
+    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
+        return []
+
+    def ask_one(index: int) -> T:
+        return ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index))
+
+    count = optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)) or 0
+    answers = (optional(nvml, partial(ask_one, index)) for index in range(count))
+    return [answer for answer in answers if answer is not None]
 
 
 def supported(nvml: Calls, call: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ANN401 - NVML's own types

@@ -13,7 +13,7 @@ from typing import Any
 
 from nvct.errors import NvmlError
 from nvct.host.nvml import each_gpu, events, gpm
-from nvct.host.nvml.calls import Calls, Handle, optional, reason, string
+from nvct.host.nvml.calls import Calls, Handle, mig_devices, optional, reason, string
 from nvct.host.nvml.report import mig_profile
 from nvct.host.nvml.sample_model import (
     GpuSample,
@@ -161,7 +161,7 @@ def _gpu(nvml: Calls, index: int) -> GpuSample:
         brand=str(optional(nvml, lambda: nvml.nvmlDeviceGetBrand(handle)) or ""),
         values=reading.values,
         errors=reading.errors,
-        mig=_mig_devices(nvml, handle, uuid),
+        mig=tuple(mig_devices(nvml, handle, partial(_mig_device, nvml, handle, uuid))),
         processes=_processes(nvml, handle),
         xids=_xids(uuid),
     )
@@ -252,17 +252,7 @@ def _memory_v1(nvml: Calls, handle: Handle) -> tuple[int, ...]:
     return int(info.total), int(info.free), int(info.used)
 
 
-def _mig_devices(nvml: Calls, parent: Handle, uuid: str) -> tuple[MigSample, ...]:
-    mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(parent)[0])
-    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
-        return ()
-    count = optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(parent)) or 0
-    devices = (optional(nvml, partial(_mig_device, nvml, parent, uuid, i)) for i in range(count))
-    return tuple(device for device in devices if device is not None)
-
-
-def _mig_device(nvml: Calls, parent: Handle, uuid: str, index: int) -> MigSample:
-    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
+def _mig_device(nvml: Calls, parent: Handle, uuid: str, handle: Handle) -> MigSample:
     gi = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
     reading = Reading(nvml)
     _read_memory(reading, handle)
