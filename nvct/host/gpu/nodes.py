@@ -22,7 +22,6 @@ from nvct.linux import device_nodes
 NodeStat: TypeAlias = tuple[int, int, int, int, int]
 StatNode: TypeAlias = Callable[[str], NodeStat | None]
 
-"""In the warnings about nodes that are missing."""
 CONTROL_NODES: tuple[tuple[str, str, Capability], ...] = (
     ("nvidiactl", "every use of the driver opens it", ""),
     ("nvidia-uvm", "CUDA needs unified memory", "compute"),
