@@ -37,10 +37,13 @@ from nvct.linux.constants import (
     MS_REC,
     MS_REMOUNT,
 )
-from nvct.linux.kernel import Kernel
 from nvct_sim import copies, kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
 from nvct_sim.tree import Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
 
 DRIVER_ROOT = "/run/nvidia/driver"
 DEV_ENTRIES = (

@@ -8,7 +8,9 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-from nvct.linux.kernel import Kernel
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
 
 
 def mirror(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:

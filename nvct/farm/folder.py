@@ -20,7 +20,10 @@ from nvct.farm.model import Entry, Identity, Manifest
 from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.files import LINK_LIMIT, Lock, read_bytes, write_atomic
-from nvct.linux.kernel import Kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
 
 BUILDING = ".build-"
 GONE = ".gone-"
