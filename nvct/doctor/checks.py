@@ -54,7 +54,7 @@ from nvct.host.model import Inventory
 from nvct.host.nvml import shared
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.readiness_model import NvmlReadiness
+from nvct.host.nvml.sample_model import NvmlReadiness
 from nvct.host.nvml.session import NvmlSession
 from nvct.host.roots import Roots
 from nvct.paths import AGENT_DIR

@@ -17,7 +17,7 @@ from nvct.engine.docker import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker_host import HOOKS, KIND, Daemon, DockerHost, Program
 from nvct.engine.model import State
 from nvct.engine.status import is_nvidia
-from nvct.host.process_start import CLOCK_TICK_S
+from nvct.host.procfs import CLOCK_TICK_S
 
 RUNTIME_HOOK, CDI_HOOK = HOOKS
 ASKS_AMD = (29, 3)

@@ -17,7 +17,7 @@ from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Run
 from nvct.host import procfs
-from nvct.host.nvml.readiness_model import (
+from nvct.host.nvml.sample_model import (
     COMPLETED,
     IN_PROGRESS,
     NOT_STARTED,

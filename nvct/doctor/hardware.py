@@ -17,7 +17,7 @@ from nvct.host.device_nodes import dev_char
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.readiness_model import NvmlReadiness
+from nvct.host.nvml.sample_model import NvmlReadiness
 from nvct.host.nvml.session import NvmlSession
 from nvct.host.roots import Roots
 

@@ -21,7 +21,7 @@ from nvct.doctor.gpu_users import Use
 from nvct.engine import engine_files
 from nvct.errors import NvctError, UsageError
 from nvct.host import procfs
-from nvct.host.process_start import started
+from nvct.host.procfs import started
 from nvct.host.roots import Roots
 from nvct.oci import bundle as bundles
 

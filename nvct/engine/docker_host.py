@@ -24,7 +24,7 @@ from nvct.engine.running import Running
 from nvct.errors import NvctError
 from nvct.host import platform, procfs
 from nvct.host.gpu import pci
-from nvct.host.process_start import started
+from nvct.host.procfs import started
 from nvct.host.roots import Roots
 
 HOOKS = (paths.RUNTIME_HOOK_PROGRAM, paths.HOOK_PROGRAM)

@@ -18,7 +18,7 @@ from nvct.engine import crio, docker, probe
 from nvct.engine.model import Engine, EngineOptions, State
 from nvct.engine.probe import Ask
 from nvct.errors import NvctError
-from nvct.host import process_start
+from nvct.host import procfs
 
 Started: TypeAlias = Callable[[int], float | None]
 
@@ -65,7 +65,7 @@ def of(
     reader = {"docker": _docker, "crio": _crio}.get(engine.engine)
     if reader is None:
         return (
-            _by_files(engine, files, started or process_start.started)
+            _by_files(engine, files, started or procfs.started)
             if engine.engine == "containerd"
             else None
         )
@@ -129,7 +129,7 @@ def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
         dict.fromkeys(
             path.removeprefix(engine.root.rstrip("/"))
             for path in paths
-            if (_changed(path) or 0.0) > start + process_start.CLOCK_TICK_S
+            if (_changed(path) or 0.0) > start + procfs.CLOCK_TICK_S
         )
     )
     return Running(state=None if younger else files, younger=younger)
