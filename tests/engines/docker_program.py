@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Docker 29.8 for the tests: newer than in any release of Debian or Ubuntu, so it is built.
 
-`python -m tests.engines.docker_program` builds dockerd and the command line from their Go modules,
-and prints their folders (`make docker`): four minutes of CPU once. runc and containerd are Debian's.
+`python -m tests.engines.docker_program` builds dockerd, the command line and Compose from their Go
+modules, and prints their folders (`make docker`): five minutes of CPU once, none if they are built.
+runc and containerd are Debian's.
 """
 
 from __future__ import annotations
@@ -35,21 +36,30 @@ DOCKER = Program(
     prefix="docker-",
 )
 
+COMPOSE = Program(
+    name="docker-compose",
+    source=Path(__file__).parent / "compose",
+    module="github.com/docker/compose/v5",
+    package="github.com/docker/compose/v5/cmd",
+    prefix="compose-",
+)
+PROGRAMS = (DOCKERD, DOCKER, COMPOSE)
 
-def folders() -> tuple[Path, Path]:
-    """Return the folders with dockerd and with the command line.
+
+def built() -> tuple[Path, ...]:
+    """Return the paths of PROGRAMS.
 
     Raises:
         ContainerNotPossibleError: they are not built.
     """
-    for program in (DOCKERD, DOCKER):
+    for program in PROGRAMS:
         if not program.folder().is_dir():
             raise ContainerNotPossibleError(f"{program.name} is not built", hint="make docker")
-    return DOCKERD.folder(), DOCKER.folder()
+    return tuple(program.folder() / program.name for program in PROGRAMS)
 
 
 if __name__ == "__main__":
     try:
-        print(build(DOCKERD), build(DOCKER), sep="\n")
+        print(*map(build, PROGRAMS), sep="\n")
     except ContainerNotPossibleError as error:
         sys.exit(error.message)

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 ANY = -1
 EVERYTHING = "management.nvidia.com/gpu=all"
 """What a rule for every device of the host gives."""
+RULES = ("linux", "resources", "devices")
 GPU_MINORS = range(device_numbers.FIRST_CONTROL_MINOR)
 FILE_NODE = {"c": "c", "u": "c"}
 """Types of character devices: runtime-spec, config-linux.md."""
@@ -70,7 +71,7 @@ class Access:
         if not origin.cgroup or origin.is_rootless():
             self._add_mounts(bundle)
         self._exact = set(self.nodes)
-        self._rules = [_rule(rule) for rule in bundle.objects(("linux", "resources", "devices"))]
+        self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
         candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS]
         candidates += [(a, b) for _, a, b, _ in self._rules if a != NVIDIA_MAJOR]
@@ -257,35 +258,42 @@ class Removal:
         self._kept = kept
 
     def apply(self, bundle: Bundle) -> None:
-        """Remove nodes and mounts of nodes, and refuse the devices to the control group.
+        """Remove nodes, mounts of nodes and rules, and refuse what a rule for everything gives.
 
         Raises:
-            NotPermittedError: the container sees a folder with the nodes, without a control group
-                that could refuse them.
+            NotPermittedError: the devices cannot be told from others that the container gets.
         """
         if self._access.shared:
-            raise NotPermittedError(
-                f"the mount of {self._access.shared[0]} cannot be ignored: it contains GPUs",
-                hint="mount another folder",
-            )
-        document = bundle.document
-        rules = [
-            f'{{"allow":false,"type":"c","major":{major},"access":"rwm"}}'
-            for major in sorted(self._access.majors)
-        ]
-        for path, goes in ((("linux", "devices"), self._goes), (("mounts",), self._is_node)):
-            elements = document.elements(path)
+            raise _inseparable(f"the mount of {self._access.shared[0]}")
+        for path, goes in (
+            (("linux", "devices"), self._goes),
+            (("mounts",), self._is_node),
+            (RULES, self._is_rule),
+        ):
+            elements = bundle.document.elements(path)
             left = [e for e in elements if not (isinstance(e.value, dict) and goes(e.value))]
             if len(left) < len(elements):
-                document.rewrite(path, [document.fragment(e) for e in left])
-            if path[0] == "linux":
-                numbers = [number_of(e.value) for e in left if isinstance(e.value, dict)]
-                rules += [
-                    f'{{"allow":true,"type":"c","major":{n[1]},"minor":{n[2]},"access":"rwm"}}'
-                    for n in numbers
-                    if n is not None and n[1] in self._access.majors
-                ]
-        document.append(("linux", "resources", "devices"), rules)
+                bundle.document.rewrite(path, [bundle.document.fragment(e) for e in left])
+        template = '{"allow":%s,"type":"c","major":%d%s,"access":"rwm"}'
+        majors = sorted(self._access.majors) if self._access.is_wide else ()
+        refused = [template % ("false", major, "") for major in majors]
+        kept = [template % ("true", n[1], f',"minor":{n[2]}') for n in sorted(self._kept)]
+        bundle.document.append(RULES, refused + kept)
+
+    def _is_rule(self, rule: dict[str, object]) -> bool:
+        """Report whether a rule gives devices that go.
+
+        A control group cannot except a driver from a rule for all character devices.
+
+        Raises:
+            NotPermittedError: it is such a rule.
+        """
+        allow, major, minor, access = _rule(rule)
+        if not allow or rule.get("type") not in FILE_NODE:
+            return False
+        if major == ANY and ("r" in access or "w" in access):
+            raise _inseparable("a device rule for every major")
+        return self._goes({"type": "c", "major": major, "minor": minor})
 
     def _goes(self, node: dict[str, object]) -> bool:
         number = number_of(node)
@@ -301,6 +309,13 @@ class Removal:
         is_device = status.st_mode & device_numbers.S_IFMT == device_numbers.S_IFCHR
         major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
         return is_device and self._goes({"type": "c", "major": major, "minor": minor})
+
+
+def _inseparable(source: str) -> NotPermittedError:
+    return NotPermittedError(
+        f"the GPUs of {source} cannot be ignored alone",
+        hint="name the devices that the container needs",
+    )
 
 
 def number_of(node: dict[str, object]) -> Number | None:

@@ -215,6 +215,13 @@ def test_a_decision_is_noted_and_explained(lab: Lab) -> None:
     assert [(r.rule, r.holds) for r in made.origin.results] == [("x (engine devices)", True)]
 
 
+def test_gpus_of_a_rule_for_every_major_cannot_be_ignored(lab: Lab) -> None:
+    engine(lab, rules=[rule()])
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
+        checked(lab, default="ignore").into(bundle, HOST_CONFIG, None)
+
+
 @pytest.mark.parametrize(
     ("given", "env", "left"),
     [
@@ -304,7 +311,7 @@ def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
     assert json.loads(bundle.document.render())["mounts"] == []
     engine(lab, mounts=bind(rootless))
     bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
-    with pytest.raises(NotPermittedError, match="cannot be ignored"):
+    with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
         checked(lab, default="ignore").into(bundle, HOST_CONFIG, None)
 
 
