@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.container.deliver.bundle_root import Layout
+    from nvct.container.engine_devices import Removal
     from nvct.container.host import Host
     from nvct.container.plan.model import Edits
-    from nvct.container.request.engine_devices import Removal
     from nvct.container.request.model import Request
     from nvct.container.request.origin import Origin
     from nvct.linux.kernel import Kernel
@@ -128,9 +128,12 @@ def _ask(
         origin=decision.origin, defined=host.defines,
     )  # fmt: skip
     if config.engine_devices == CHECKED and (config.policy or trouble is not None):
-        from nvct.container.request import engine_devices  # only where config.toml says so
+        from nvct.container import engine_devices  # only where config.toml says so
 
-        decision.removal = engine_devices.check(bundle, config, host, decision, trouble)
+        decision.removal = engine_devices.check(
+            bundle, config, host, decision.origin, decision.request,
+            notes=decision.notes, trouble=trouble,
+        )  # fmt: skip
 
 
 def _answer(

@@ -6,7 +6,7 @@ Hot; loaded only if the policy has rules.
 
 from __future__ import annotations
 
-from nvct.container.edits import collect, plan_of, plans_of, stored_or_fresh
+from nvct.container.edits import collect, name_in, plan_of, plans_of, stored_or_fresh
 from nvct.container.plan import model
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, Request
 from nvct.container.request.origin import Origin, count_all, names_of
@@ -69,7 +69,7 @@ class PlanDevices:
             plan, kind = plan_of(request, self._host, requested_kind)
         except NvctError:
             return None
-        return names_of(plan, f"{kind}={device}")
+        return names_of(plan, name_in(plan, kind, device))
 
     def injected(self, request: Request) -> Nodes:
         """Return the device nodes that a container would get.

@@ -2,8 +2,9 @@
 """Selects the devices of `nvidia-container-cli --device`, by libnvidia-container's rules.
 
 Each word of the comma list is matched in this order: all, GPU-<uuid>, PCI bus id, index,
-MIG-<uuid>, G:M. UUIDs are complete and ignore case. Empty words are skipped; words after "all"
-are not read. (libnvidia-container reads 0:1xyz as 0:1; here that names no device.)
+MIG-<uuid> or MIG-GPU-<uuid>/gi/ci, G:M. UUIDs are complete and ignore case. Empty words are
+skipped; words after "all" are not read. (libnvidia-container reads 0:1xyz as 0:1; here that names
+no device.)
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 from nvct.errors import RequestError, UnknownDeviceError
+from nvct.spec.naming import old_uuid
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def _add(word: str, inventory: Inventory, selected: Selected) -> None:
     for gpu in inventory.gpus:
         for mig in gpu.mig:
             pair = indexes and (int(indexes[1]), int(indexes[2])) == (gpu.index, mig.index)
-            if mig.uuid.lower() == word.lower() or pair:
+            if word.lower() in (mig.uuid.lower(), old_uuid(gpu, mig).lower()) or pair:
                 selected.add(gpu, mig)
                 return
     raise UnknownDeviceError(f"device error: {word}: unknown device", hint=HINT)

@@ -24,7 +24,6 @@ from nvct.errors import NotPermittedError, NvctError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.config.model import Config
-    from nvct.container.decide import Decision
     from nvct.container.host import Host
     from nvct.container.request.device_numbers import Nodes, Number
     from nvct.container.request.kubelet_record import Answer
@@ -145,7 +144,14 @@ class EngineCase(Case):
 
 
 def check(
-    bundle: Bundle, config: Config, host: Host, decision: Decision, trouble: NvctError | None
+    bundle: Bundle,
+    config: Config,
+    host: Host,
+    origin: Origin | None,
+    request: Request | None,
+    *,
+    notes: list[str],
+    trouble: NvctError | None,
 ) -> Removal | None:
     """Apply the policy to the devices that an engine put into config.json.
 
@@ -153,7 +159,9 @@ def check(
         bundle: of the container.
         config: the configuration.
         host: the machine.
-        decision: about the container's other request, which the policy allows; gets the notes.
+        origin: of the container, None if nothing was asked of it yet.
+        request: the container's other request, which the policy allows.
+        notes: get the decision.
         trouble: why config.toml cannot be read.
 
     Returns:
@@ -164,11 +172,11 @@ def check(
         NvctError: `trouble`, if there are any.
     """
     plans = PlanDevices(config, host)
-    origin = decision.origin or origin_of(bundle, config, host)
+    origin = origin or origin_of(bundle, config, host)
     access = Access(bundle, origin, plans.drivers())
     if not access.nodes and not access.is_wide:
         return None
-    nodes = _remaining(access, plans, decision.request)
+    nodes = _remaining(access, plans, request)
     asked = _request(access, nodes, plans)
     if not (asked.extras or any(map(is_gpu, nodes))):
         return None
@@ -179,7 +187,7 @@ def check(
     case.parse = lambda answer: _given(case, answer, plans, variables)
     before, origin.results = origin.results, []
     try:
-        is_allowed = admits(case, decision.notes)
+        is_allowed = admits(case, notes)
     finally:
         origin.results = before + [
             RuleResult(f"{r.rule} ({BY_ENGINE})", r.then, r.why, holds=r.holds)
