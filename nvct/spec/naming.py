@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from nvct.container.request.visible_devices import is_bus_id, plain_bus_id
 from nvct.errors import HostError, UnknownDeviceError, UsageError
 
 TYPE_CHECKING = False
@@ -115,6 +114,8 @@ def _available(inventory: Inventory) -> Iterator[Selected]:
 
 
 def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -> Selected:
+    from nvct.container.request.visible_devices import is_bus_id, plain_bus_id
+
     word = plain_bus_id(word)
     if not INDEX.fullmatch(word) and not UUID_WORD.fullmatch(word) and not is_bus_id(word):
         raise UnknownDeviceError(

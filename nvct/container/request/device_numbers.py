@@ -98,15 +98,12 @@ class Device:
 
     Attributes:
         names: its full CDI names.
-        kind: of the names.
-        plan: the plan that contains it.
         is_all: it is named "all", and its kind has no other device.
     """
 
     __slots__ = ("_edits", "_nodes", "_spec", "is_all", "kind", "names", "plan")
 
     def __init__(self, plan: Plan, name: str) -> None:
-        """Look the name up; nothing is parsed yet."""
         self.names = [name]
         self.kind, _, device = name.partition("=")
         self.is_all = device == "all"
@@ -191,7 +188,6 @@ def select(
     """Return the device numbers of all devices whose names match.
 
     Args:
-        plans: the plans to search.
         own_kind: the kind of NVIDIA GPUs.
         fits: reports whether a device with these names is selected.
     """
@@ -251,7 +247,6 @@ def extras_of(nodes: Nodes, devices: str, minors: str) -> set[str]:
     """Return the CDI names of extras that own one of the nodes.
 
     Args:
-        nodes: device nodes.
         devices: the text of /proc/devices.
         minors: the text of /proc/driver/nvidia-caps/mig-minors.
     """
