@@ -23,6 +23,8 @@ from nvct.errors import NotPermittedError, NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nvct.config.model import Config
     from nvct.container.host import Host
     from nvct.container.request.device_numbers import Nodes, Number
@@ -288,7 +290,7 @@ class Removal:
         kept = [template % ("true", n[1], f',"minor":{n[2]}') for n in sorted(self._kept)]
         bundle.document.append(RULES, refused + kept)
 
-    def _is_rule(self, rule: dict[str, object]) -> bool:
+    def _is_rule(self, rule: Mapping[str, object]) -> bool:
         """Report whether a rule gives devices that go.
 
         A control group cannot except a driver from a rule for all character devices.
@@ -303,13 +305,13 @@ class Removal:
             raise _inseparable("a device rule for every major")
         return self._goes({"type": "c", "major": major, "minor": minor})
 
-    def _goes(self, node: dict[str, object]) -> bool:
+    def _goes(self, node: Mapping[str, object]) -> bool:
         number = number_of(node)
         if number is None or number[1] not in self._access.majors or number in self._kept:
             return False
         return not self._kept or number in device_numbers.without_control({number: ""})
 
-    def _is_node(self, mount: dict[str, object]) -> bool:
+    def _is_node(self, mount: Mapping[str, object]) -> bool:
         try:
             status = posix.stat(str(mount.get("source")))
         except (OSError, ValueError):
@@ -326,7 +328,7 @@ def _inseparable(source: str) -> NotPermittedError:
     )
 
 
-def number_of(node: dict[str, object]) -> Number | None:
+def number_of(node: Mapping[str, object]) -> Number | None:
     """Return the device number of a member of linux.devices; None if it is no character device."""
     major, minor = node.get("major"), node.get("minor")
     if FILE_NODE.get(str(node.get("type"))) != "c" or not isinstance(major, int):
@@ -334,7 +336,7 @@ def number_of(node: dict[str, object]) -> Number | None:
     return "c", major, minor if isinstance(minor, int) else 0
 
 
-def _rule(rule: dict[str, object]) -> tuple[bool, int, int, str]:
+def _rule(rule: Mapping[str, object]) -> tuple[bool, int, int, str]:
     """Return whether a device rule allows, its major and minor, and what it is about.
 
     runc ignores the numbers and the access of a rule for all types (libcontainer/cgroups/devices).

@@ -161,7 +161,7 @@ def test_a_mig_device_has_its_name(lab: Lab) -> None:
 
 def test_rules_name_engine_devices(lab: Lab) -> None:
     engine(lab, (195, 1))
-    for condition, holds in (
+    cases: list[tuple[dict[str, object], bool]] = [
         ({"by": ["engine"]}, True),
         ({"by": ["env", "annotation", "mount", "cdi-name"]}, False),
         ({"devices": ["nvidia.com/gpu=1"]}, True),
@@ -174,7 +174,8 @@ def test_rules_name_engine_devices(lab: Lab) -> None:
         ({"privileged": False}, True),
         ({"kubernetes": True}, False),
         ({"cgroups": ["/docker/*"]}, True),
-    ):
+    ]
+    for condition, holds in cases:
         refused = isinstance(checked(lab, {**condition, "then": "deny"}).error, NotPermittedError)
         assert refused == holds, condition
         made = checked(lab, {**condition, "then": "allow"}, default="deny")
@@ -191,7 +192,7 @@ def test_a_rule_that_refuses_a_gpu_refuses_a_rule_for_every_device(lab: Lab) -> 
 
 
 def test_what_the_policy_allows_by_another_way_is_not_asked_for_again(lab: Lab) -> None:
-    ways = {"by": ["env"], "then": "allow"}
+    ways: dict[str, object] = {"by": ["env"], "then": "allow"}
     engine(lab, (195, 1), CONTROL, env=("NVIDIA_VISIBLE_DEVICES=1",))
     assert checked(lab, ways, default="deny").error is None
     engine(lab, (195, 1), (195, 2), CONTROL, env=("NVIDIA_VISIBLE_DEVICES=1",))
@@ -255,9 +256,9 @@ def test_ignored_devices_are_taken_away(
 def test_a_pods_own_devices_are_given_by_the_kubelet(lab: Lab, tmp_path: Path) -> None:
     for index in range(3):
         lab.host.write(f"dev/nvidia{index}")
-    rules = {"given-by-kubelet": str(tmp_path), "then": "allow"}
+    rules: dict[str, object] = {"given-by-kubelet": str(tmp_path), "then": "allow"}
     lab.spec("k8s.json", kind="k8s.device-plugin.nvidia.com/gpu", devices={"a": nodes((195, 1))})
-    pod = {
+    pod: dict[str, Any] = {
         "cgroup": f"/kubepods/burstable/pod{UID}/1",
         "annotations": {
             "io.kubernetes.cri.container-type": "container",
