@@ -281,6 +281,36 @@ def test_a_pods_own_devices_are_given_by_the_kubelet(lab: Lab, tmp_path: Path) -
     assert checked(lab, rules, default="deny").error is not None
 
 
+def test_the_example_of_the_documents(lab: Lab, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[4] / "docs/policy.md").read_text(encoding="utf-8")
+    example = text.partition("## What the engine gives")[2].partition("```toml\n")[2]
+    rules = example.partition("```")[0].replace("/var/lib/kubelet", str(tmp_path))
+    config = from_toml(rules.encode(), "/c")
+    policy = [json.loads(text) for text in config.policy]
+    assert policy.pop()["then"] == "deny"
+    assert config.engine_devices == "checked"
+    names = {
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.container-name": "main",
+        "io.kubernetes.cri.sandbox-namespace": "team-a",
+    }
+    pod: dict[str, Any] = {"cgroup": f"/kubepods/pod{UID}/1", "annotations": names}
+    asks = ("NVIDIA_VISIBLE_DEVICES=1",)
+    write(tmp_path, Given(env={"NVIDIA_VISIBLE_DEVICES": "1"}))
+    rules_of = [{k: v for k, v in rule.items() if k != "name"} for rule in policy]
+
+    engine(lab, env=asks, **pod)  # allocated by a variable
+    assert checked(lab, *rules_of, default="deny").request is not None
+    engine(lab, (195, 1), CONTROL, **pod)  # allocated by nodes
+    assert checked(lab, *rules_of, default="deny").error is None
+    write(tmp_path)
+    engine(lab, (195, 2), CONTROL, **pod)  # a claim
+    assert checked(lab, *rules_of, default="deny").removal is None
+    for env in (asks, ()):
+        engine(lab, (195, 2), env=env)  # Docker
+        assert checked(lab, *rules_of, default="deny").error is not None
+
+
 @pytest.fixture
 def rootless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A runtime in a user namespace, and a folder with a GPU's node if this user may make one."""
