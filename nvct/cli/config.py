@@ -94,6 +94,8 @@ def show(ctx: click.Context, *, origin: bool) -> None:
     for key, name in load.KEYS.items():
         row = f"{key} = {_toml(name, getattr(settings, name))}"
         click.echo(f"{row:{WIDTH}}  # {_origin(text, path, key, settings)}" if origin else row)
+    if settings.policy:
+        click.echo(f"# nvct.policy.engine-devices: {settings.engine_devices}")
     for number, rule in enumerate(settings.policy, 1):
         click.echo(f"# nvct.policy, rule {number}: {rule}")
     warnings = [*settings.warnings, *unread.warnings(settings), *unread.unknown_keys(text)]

@@ -20,7 +20,7 @@ from nvct.container.plan.store import Store
 from nvct.errors import HostError
 from nvct.host import discovery_options
 from nvct.host.driver import names
-from nvct.spec import capabilities, generate
+from nvct.spec import capabilities, generate, naming
 from nvct.spec import fingerprints as spec_fingerprints
 
 TYPE_CHECKING = False
@@ -105,7 +105,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     if inventory.mode == "csv" and not any(device.nodes for device in inventory.devices):
         plan["problems"] = list(inventory.warnings)
     name_the_only_gpu(plan, inventory)
-    name_by_bus_id(plan, inventory)
+    name_otherwise(plan, inventory)
     plan["parents"] = {
         name: [gpu.node.major, gpu.node.minor]
         for gpu in inventory.gpus
@@ -156,17 +156,24 @@ def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
             plan["devices"][f"{kind}=0"] = device
 
 
-def name_by_bus_id(plan: Plan, inventory: Inventory) -> None:
-    """Give each GPU that is not in MIG mode its bus id as a name, as libnvidia-container does.
+def name_otherwise(plan: Plan, inventory: Inventory) -> None:
+    """Add the names that no spec has: bus ids of GPUs, and UUIDs of MIG devices before R470.
 
-    The spec itself has no such names, like those of nvidia-container-toolkit.
+    libnvidia-container knows bus ids; Incus writes the old UUIDs. A GPU in MIG mode has no name.
     """
     bus_ids = [gpu.bus_id for gpu in inventory.gpus]
+    others = {
+        str(gpu.index): gpu.bus_id
+        for gpu in inventory.gpus
+        if gpu.bus_id and bus_ids.count(gpu.bus_id) == 1
+    }
+    for gpu in inventory.gpus:
+        others |= {f"{gpu.index}:{mig.index}": naming.old_uuid(gpu, mig) for mig in gpu.mig}
     for kind in plan["kinds"]:
-        for gpu in inventory.gpus:
-            device = plan["devices"].get(f"{kind}={gpu.index}")
-            if device is not None and gpu.bus_id and bus_ids.count(gpu.bus_id) == 1:
-                plan["devices"][f"{kind}={gpu.bus_id}"] = device
+        for name, other in others.items():
+            device = plan["devices"].get(f"{kind}={name}")
+            if device is not None:
+                plan["devices"][f"{kind}={other}"] = device
 
 
 def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[[], Inventory]:

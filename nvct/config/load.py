@@ -163,6 +163,7 @@ def from_toml(data: bytes, path: str) -> Config:
     policy = _find(document, POLICY, path)
     if policy is not _ABSENT:
         values["policy"] = rules.parse(policy, path)
+        values["engine_devices"] = rules.engine_devices(policy, path)
     config = Config(**values)
     return config.replaced(**_normalized(config))
 

@@ -27,6 +27,7 @@ LAYOUTS = ("auto", "classic", "farm")
 SWITCHES = ("auto", "true", "false")
 COMPAT_OTHERS = ("disabled", "ldconfig", "mount")
 """Values of cuda-compat-mode besides hook."""
+UNCHECKED, CHECKED = "unchecked", "checked"
 LOG_LEVELS = ("panic", "fatal", "error", "warn", "warning", "info", "debug", "trace")
 DRIVER_CAPABILITIES = (
     "compat32", "compute", "display", "graphics", "ngx", "utility", "video",
@@ -57,6 +58,7 @@ class Config:
             driver's params if a hook runs anyway.
         dev_root, proc_root, sys_root, plain_nodes: of nvct; the parts of a simulated node.
         policy: of nvct; the rules, each a JSON object for `nvct.container.request.policy`.
+        engine_devices: of nvct.policy; whether the rules apply to devices that the engine gives.
     """
 
     path = ""
@@ -111,6 +113,7 @@ class Config:
     sys_root = "/sys"
     plain_nodes = False
     policy: Texts = ()
+    engine_devices = UNCHECKED
 
     def __init__(self, **values: object) -> None:
         """Take values by attribute; the others keep their default.

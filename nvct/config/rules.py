@@ -5,6 +5,7 @@ Cold. ::
 
     [nvct.policy]
     default = "allow"                    # if no rule holds; allow is the default
+    engine-devices = "unchecked"         # or checked: what the engine gives is a request as well
 
     [[nvct.policy.rules]]                # the first rule whose conditions all hold decides
     name = "pods ask through the device plugin"
@@ -22,12 +23,14 @@ from __future__ import annotations
 import json
 from typing import TypeAlias
 
+from nvct.config.model import CHECKED, UNCHECKED
 from nvct.errors import ConfigError
 
 Table: TypeAlias = dict[str, object]
 
 OUTCOMES = ("allow", "ignore", "deny")
-BY = ("env", "image-env", "annotation", "mount", "cdi-name")
+BY = ("env", "image-env", "annotation", "mount", "cdi-name", "engine")
+ENGINE = "engine-devices"
 ASKS_FOR = (
     "all", "none", "devices", "management", "mig-config", "mig-monitor", "imex", "gds", "mofed",
     "gdrcopy", "nvswitch",
@@ -55,8 +58,10 @@ def parse(table: object, path: str) -> list[str]:
     if not isinstance(table, dict):
         raise ConfigError(f"{where} is {table!r:.80}, not a table", hint=CORRECT)
     for key in table:
-        if key not in ("default", "rules"):
-            raise ConfigError(f"{where}.{key} is unknown", hint="the keys are default and rules")
+        if key not in ("default", "rules", ENGINE):
+            raise ConfigError(
+                f"{where}.{key} is unknown", hint=f"the keys are default, {ENGINE} and rules"
+            )
     rules = table.get("rules", [])
     if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
         raise ConfigError(
@@ -76,6 +81,21 @@ def parse(table: object, path: str) -> list[str]:
     if default != "allow":
         parsed.append({"name": "default", "then": default})
     return [json.dumps(rule, sort_keys=True) for rule in parsed]
+
+
+def engine_devices(table: object, path: str) -> str:
+    """Return engine-devices of [nvct.policy]: whether rules apply to what an engine gives.
+
+    Raises:
+        ConfigError: it has another value.
+    """
+    value = table.get(ENGINE, UNCHECKED) if isinstance(table, dict) else UNCHECKED
+    if value not in (UNCHECKED, CHECKED):
+        raise ConfigError(
+            f"{path}: nvct.policy.{ENGINE} cannot be {value!r:.80}",
+            hint=_names_hint((UNCHECKED, CHECKED)),
+        )
+    return str(value)
 
 
 def _rule(table: Table, number: int, where: str) -> Table:

@@ -8,7 +8,7 @@ plans.
 
 from __future__ import annotations
 
-from nvct.config.model import LAYOUTS, check
+from nvct.config.model import CHECKED, LAYOUTS, check
 from nvct.container.request import resolve
 from nvct.errors import NvctError, RequestError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.container.deliver.bundle_root import Layout
+    from nvct.container.engine_devices import Removal
     from nvct.container.host import Host
     from nvct.container.plan.model import Edits
     from nvct.container.request.model import Request
@@ -36,9 +37,10 @@ class Decision:
         origin: of the container, with the results of the policy's rules; None without rules.
         edits: the changes of config.json, or of the live container.
         layout: the changes of the root before the container starts; None if there are none.
+        removal: of devices that the engine gave and the policy ignores; None if there are none.
     """
 
-    __slots__ = ("edits", "error", "layout", "notes", "origin", "request")
+    __slots__ = ("edits", "error", "layout", "notes", "origin", "removal", "request")
 
     def __init__(self, request: Request | None) -> None:
         self.request = request
@@ -46,6 +48,7 @@ class Decision:
         self.notes: list[str] = []
         self.edits: list[Edits] = []
         self.layout: Layout | None = None
+        self.removal: Removal | None = None
         self.error: NvctError | None = None
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
@@ -61,6 +64,8 @@ class Decision:
         if self.request is not None or config.mode != "legacy" or config.policy:
             # In legacy mode the incumbent keeps its hook, which delivers the devices there.
             inject.remove_nvidia_hooks(bundle)
+        if self.removal is not None:
+            self.removal.apply(bundle)
         if self.layout is not None:
             if kernel is not None:
                 self.layout.write(kernel)
@@ -92,7 +97,7 @@ def decide(
     decision = Decision(request)
     try:
         if request is None:
-            _ask(decision, bundle, config, host)
+            _ask(decision, bundle, config, host, trouble)
         if decision.request is not None:
             if accept is not None:
                 accept(decision.request)
@@ -105,7 +110,9 @@ def decide(
     return decision
 
 
-def _ask(decision: Decision, bundle: Bundle, config: Config, host: Host) -> None:
+def _ask(
+    decision: Decision, bundle: Bundle, config: Config, host: Host, trouble: NvctError | None
+) -> None:
     """Read the request of config.json and apply the policy."""
     if config.policy:
         from nvct.container import plan_devices  # only where config.toml has rules
@@ -115,6 +122,13 @@ def _ask(decision: Decision, bundle: Bundle, config: Config, host: Host) -> None
         bundle.env, bundle.mounts, bundle.annotations, bundle.bounding, config,
         origin=decision.origin, defined=host.defines,
     )  # fmt: skip
+    if config.engine_devices == CHECKED and (config.policy or trouble is not None):
+        from nvct.container import engine_devices  # only where config.toml says so
+
+        decision.removal = engine_devices.check(
+            bundle, config, host, decision.origin, decision.request,
+            notes=decision.notes, trouble=trouble,
+        )  # fmt: skip
 
 
 def _answer(

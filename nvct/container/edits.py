@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from nvct.container.plan import model
 from nvct.container.request.model import OWN_KIND, RUNTIME_KIND
+from nvct.container.request.visible_devices import plain_bus_id
 from nvct.errors import CdiConflictError, NvctError, StaleSpecError
 
 TYPE_CHECKING = False
@@ -84,8 +85,14 @@ def plans_of(
         if requested_kind not in answers:
             answers[requested_kind] = plan_of(request, host, requested_kind, fresh=fresh)
         plan, kind = answers[requested_kind]
-        groups.setdefault(id(plan), (plan, []))[1].append(f"{kind}={device}")
+        groups.setdefault(id(plan), (plan, []))[1].append(name_in(plan, kind, device))
     return list(groups.values())
+
+
+def name_in(plan: model.Plan, kind: str, device: str) -> str:
+    """Return the full CDI name of a device in a plan, which knows one form of a PCI bus id."""
+    name = f"{kind}={device}"
+    return name if name in plan["devices"] else f"{kind}={plain_bus_id(device)}"
 
 
 def _check_requirements(request: Request, plan: model.Plan, names: list[str], host: Host) -> None:

@@ -6,9 +6,9 @@ Hot; loaded only if the policy has rules.
 
 from __future__ import annotations
 
-from nvct.container.edits import collect, plan_of, plans_of, stored_or_fresh
+from nvct.container.edits import collect, name_in, plan_of, plans_of, stored_or_fresh
 from nvct.container.plan import model
-from nvct.container.request.model import OWN_KIND, RUNTIME_KIND
+from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, Request
 from nvct.container.request.origin import Origin, count_all, names_of
 from nvct.errors import NvctError
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from nvct.config.model import Config
     from nvct.container.host import Host
-    from nvct.container.request.device_numbers import Nodes, Selection
-    from nvct.container.request.model import Request
+    from nvct.container.request.device_numbers import Device, Nodes, Number, Selection
     from nvct.oci.bundle import Bundle
 
 NUMBERS = ("devices", "driver/nvidia-caps/mig-minors")
@@ -70,7 +69,7 @@ class PlanDevices:
             plan, kind = plan_of(request, self._host, requested_kind)
         except NvctError:
             return None
-        return names_of(plan, f"{kind}={device}")
+        return names_of(plan, name_in(plan, kind, device))
 
     def injected(self, request: Request) -> Nodes:
         """Return the device nodes that a container would get.
@@ -109,13 +108,42 @@ class PlanDevices:
     def extras(self, nodes: Nodes) -> set[str]:
         """Return the CDI names of extras that own one of the nodes."""
         from nvct.container.request.device_numbers import extras_of
+
+        return extras_of(nodes, *map(self._proc, NUMBERS))
+
+    def _proc(self, name: str) -> str:
         from nvct.linux.files import read_bytes
 
-        texts = []
-        for name in NUMBERS:
-            try:
-                data = read_bytes(f"{self._host.proc_root}/{name}")
-            except OSError:
-                data = b""
-            texts.append(data.decode("ascii", "replace"))
-        return extras_of(nodes, *texts)
+        try:
+            return read_bytes(f"{self._host.proc_root}/{name}").decode("ascii", "replace")
+        except OSError:
+            return ""
+
+    def drivers(self) -> dict[str, int]:
+        """Return the majors of character devices by the names of their drivers."""
+        from nvct.linux.device_nodes import parse_proc_devices
+
+        return parse_proc_devices(self._proc(NUMBERS[0]))
+
+    def devices(self) -> list[Device]:
+        """Return the GPUs and MIG devices of this host.
+
+        Raises:
+            NvctError: the plan is not available.
+        """
+        from nvct.container.request.device_numbers import devices_of
+
+        return devices_of(self._own())
+
+    def gpus(self) -> set[Number]:
+        """Return the device numbers of this host's GPUs, also of those in MIG mode.
+
+        Raises:
+            NvctError: the plan is not available.
+        """
+        parents = self._own().get("parents", {}).values()
+        numbers: set[Number] = {("c", major, minor) for major, minor in parents}
+        return numbers.union(*(device.gpus for device in self.devices()))
+
+    def _own(self) -> model.Plan:
+        return plan_of(Request([], ""), self._host, RUNTIME_KIND)[0]

@@ -11,9 +11,9 @@ import posix
 import time
 
 from nvct import paths
-from nvct.config.model import Config, path_from
+from nvct.config.model import CHECKED, UNCHECKED, Config, path_from
 from nvct.container.plan import fingerprints
-from nvct.errors import ConfigError, NvctError
+from nvct.errors import ConfigError, DocumentError, NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nvct.container.plan.store import Store
 
 FORMAT = 2
+CONFIG_LIMIT = 1 << 20
 AS_BYTES = ("utf-8", "surrogateescape")  # as paths are decoded
 LAUNCHER_WORDS = (
     "NVIDIA_",
@@ -31,15 +32,34 @@ LAUNCHER_WORDS = (
     paths.RUNTIME_HOOK_ALIAS,
 )
 
+CHARACTERS = '"type":"c","access":"'
+ENGINE_DEVICES = (
+    ":195", ": 195", '"major":-1', '"major": -1', '"type":"a"', '"allow": true',
+    '"allow":true,"access"', *[CHARACTERS + access for access in ("r", "w", "mr", "mw")],
+    "nvidia-caps", "nvswitch", '"source":"/"', '"source":"/dev', '"source": "/',
+)  # fmt: skip
+"""One of these is in a config.json that gives a device of NVIDIA: its major, a rule for every
+device, or a mount, where no control group refuses it. Engines write no spaces; a rule with spaces
+counts in any case."""
+
 
 def load_or_default(
     store: Store, env: Mapping[str, str], cold: str
 ) -> tuple[Config, NvctError | None]:
-    """Return the configuration in force; the defaults and the error if it is not available."""
+    """Return the configuration in force; the defaults and the error if it is not available.
+
+    If the file seems to say so, the engine's devices are checked, that is, refused with the error.
+    """
     try:
         return load(store, env, cold), None
     except NvctError as error:  # matters only if there is a request
-        return Config(), error
+        from nvct.linux.files import read_bytes
+
+        try:
+            is_checked = b"engine-devices" in read_bytes(path_from(env), CONFIG_LIMIT)
+        except (OSError, DocumentError):
+            is_checked = False
+        return Config(engine_devices=CHECKED if is_checked else UNCHECKED), error
 
 
 def load(store: Store, env: Mapping[str, str], cold: str) -> Config:
@@ -125,6 +145,8 @@ def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> 
     lines = ["nvct-launcher 1", f"config\t{path}\t{stamp}"]
     lines += [f"runtime\t{name}" for name in config.runtimes]
     lines += [f"word\t{word}" for word in words_to_search]
+    if config.policy and config.engine_devices == CHECKED:
+        lines += [f"word\t{word}" for word in ENGINE_DEVICES]
     return "\n".join([*lines, "end", ""])
 
 

@@ -168,7 +168,12 @@ class Check:
 def _config(node: Node) -> Part:
     if node.trouble is not None:
         return parts.refused("config", node.trouble)
-    part = parts.configuration(node.settings)
+    others = [
+        status.engine.engine
+        for status in (node.statuses if node.settings.policy else ())
+        if not (status.engine.foreign or status.is_default)
+    ]
+    part = parts.configuration(node.settings, others)
     if not any(not engine.foreign for engine in node.engines):
         return part
     missing = parts.low_level_runtime(node.settings, node.env.get("PATH", ""))

@@ -14,7 +14,7 @@ from typing import Any
 from nvct import paths
 from nvct.compile import live_host
 from nvct.config import load, unread
-from nvct.config.model import Config, check
+from nvct.config.model import UNCHECKED, Config, check
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
@@ -46,18 +46,37 @@ SYSTEMCTL_TIMEOUT_S = 5
 STALE = "; the next container replaces it"
 
 
-def configuration(settings: Config) -> Part:
-    """Check config.toml as a create does; a key without effect is reported, but is no fault."""
+def configuration(settings: Config, others: Sequence[str] = ()) -> Part:
+    """Check config.toml as a create does; a key without effect is reported, but is no fault.
+
+    Args:
+        settings: of config.toml.
+        others: engines that start containers by another runtime than NVIDIA's.
+    """
     data = (load.read(settings.path) or b"") if settings.path else b""
     ignored = [*unread.warnings(settings), *unread.unknown_keys(load.text(data))]
     findings = [
         *_refused_values(settings),
         *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),
         *findings_of(Reason.ConfigurationKeyIgnored, "note", ignored),
+        *findings_of(Reason.EngineDevicesUnchecked, "note", _unchecked(settings, others)),
     ]
     if not settings.path and not findings:
         return part_of("config", ["no config.toml: the defaults hold"], health="absent")
     return part_of("config", [settings.path or "the defaults", *_evidence(findings)], findings)
+
+
+def _unchecked(settings: Config, others: Sequence[str]) -> list[str]:
+    """Return which devices of engines the policy does not see."""
+    if not settings.policy:
+        return []
+    if settings.engine_devices == UNCHECKED:
+        ways = "--gpus of Docker 29.2, --device, --privileged and CDI"
+        return [f"the policy does not apply to devices that engines give: {ways}"]
+    return [
+        f"the policy sees no devices of {name}'s containers unless they name the runtime nvidia"
+        for name in others
+    ]
 
 
 def _refused_values(settings: Config) -> Iterator[Finding]:

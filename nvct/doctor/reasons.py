@@ -267,6 +267,12 @@ class Reason(Enum):
         "Add a rule for requests of images to config.toml's policy: by = image-env.",
     )
 
+    EngineDevicesUnchecked = (
+        "Does the policy see what engines give by themselves?",
+        "nvct.policy.engine-devices in config.toml, and the default runtime of each engine",
+        'Set engine-devices = "checked", and make nvidia the default runtime: docs/policy.md.',
+    )
+
     # What nvct compiles and keeps.
     ConfigurationInvalid = (
         "Can every value in config.toml be used?",

@@ -114,17 +114,20 @@ def _available(inventory: Inventory) -> Iterator[Selected]:
 
 
 def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -> Selected:
-    if not INDEX.fullmatch(word) and not UUID_WORD.fullmatch(word):
+    from nvct.container.request.visible_devices import is_bus_id, plain_bus_id
+
+    word = plain_bus_id(word)
+    if not INDEX.fullmatch(word) and not UUID_WORD.fullmatch(word) and not is_bus_id(word):
         raise UnknownDeviceError(
-            f"device id {word!r} is no UUID or index",
-            hint="write 0, 0:1, GPU-..., MIG-..., all or none",
+            f"device id {word!r} is no UUID, index or PCI bus id",
+            hint="write 0, 0:1, GPU-..., MIG-..., a PCI bus id, all or none",
         )
     for pair in available:
         gpu, mig = pair
-        if word in names(gpu, mig, ("index", "uuid")) or word == _old_uuid(gpu, mig):
+        if word in names(gpu, mig, ("index", "uuid")) or word == _other_name(gpu, mig):
             return pair
     for gpu in inventory.gpus:
-        if word not in (str(gpu.index), gpu.uuid):
+        if word not in (str(gpu.index), gpu.uuid, gpu.bus_id):
             continue
         if gpu.node is None:
             raise HostError(
@@ -142,6 +145,11 @@ def _device_of(inventory: Inventory, available: Sequence[Selected], word: str) -
     )
 
 
-def _old_uuid(gpu: Gpu, mig: MigDevice | None) -> str:
+def _other_name(gpu: Gpu, mig: MigDevice | None) -> str:
+    """Return the name of a device that no spec has."""
+    return gpu.bus_id if mig is None else old_uuid(gpu, mig)
+
+
+def old_uuid(gpu: Gpu, mig: MigDevice) -> str:
     """Return a MIG device's UUID before driver R470: MIG-<UUID of the GPU>/<gi>/<ci>."""
-    return "" if mig is None else f"MIG-{gpu.uuid}/{mig.gi}/{mig.ci}"
+    return f"MIG-{gpu.uuid}/{mig.gi}/{mig.ci}"

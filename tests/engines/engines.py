@@ -110,7 +110,15 @@ class Engine(ABC):
 
 
 class Docker(Engine):
-    """dockerd with the shim as the runtime nvidia, the default runtime."""
+    """dockerd with the shim as the runtime nvidia, the default runtime.
+
+    Attributes:
+        dockerd: command that starts the daemon.
+        client: path of the command line.
+    """
+
+    dockerd: tuple[str, ...] = ("/usr/sbin/dockerd",)
+    client = docker_run.DOCKER
 
     def _start(self) -> None:
         self.daemon = self._up({})
@@ -131,7 +139,7 @@ class Docker(Engine):
             **more,
         }
         self.box.write("/etc/docker/daemon.json", json.dumps(settings))
-        daemon = self.box.start(["/usr/sbin/dockerd"], "dockerd.log")
+        daemon = self.box.start([*self.dockerd], "dockerd.log")
         self.box.until(self._answers, "dockerd.log")
         return daemon
 
@@ -147,7 +155,7 @@ class Docker(Engine):
 
     def docker(self, *arguments: str, **env: str) -> Done:
         """Run the command line of Docker."""
-        return self.box.call("/usr/bin/docker", *arguments, env=env)
+        return self.box.call(self.client, *arguments, env=env)
 
     def _words(self, want: Want) -> list[str]:
         arguments = ["--network=none", *(f"--env={entry}" for entry in want.env)]
@@ -155,7 +163,8 @@ class Docker(Engine):
         return [*arguments, *(["--read-only"] if want.read_only else []), *want.flags, want.image]
 
     def run(self, script: str, want: Want = Want()) -> Done:
-        return docker_run.run(self.box, *self._words(want), "/bin/sh", "-c", script)
+        words = (*self._words(want), "/bin/sh", "-c", script)
+        return docker_run.run(self.box, *words, client=self.client)
 
     def keep(self, want: Want = Want()) -> str:
         name = self.name()

@@ -43,6 +43,7 @@ class Program:
         package: the Go package to build.
         stamps: variables of the linker's -X; {version}, {major} and {minor} are filled in.
         tags: Go's build tags.
+        compiler_flags: values of -gcflags, PATTERN=FLAGS.
         links: other names of the file.
         c_programs: name of a C program → folder of its sources in the module.
         prefix: of the name of its folder in the cache.
@@ -54,6 +55,7 @@ class Program:
     package: str
     stamps: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
+    compiler_flags: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     c_programs: Mapping[str, str] = field(default_factory=dict)
     prefix: str = ""
@@ -110,13 +112,14 @@ def build(program: Program) -> Path:
 
 def _build(program: Program, go: str, target: Path) -> None:
     version = program.version()
-    major, minor, _ = version.lstrip("v").split(".")
+    major, minor = version.lstrip("v").split(".")[:2]
     flags = ["-s", "-w"]
     for name, value in program.stamps.items():
         flags += ["-X", f"{name}={value.format(version=version, major=major, minor=minor)}"]
     command = [
         go, "build", *PINNED, f"-ldflags={' '.join(flags)}", f"-tags={','.join(program.tags)}",
-        f"-o={target}/{program.name}", program.package,
+        *(f"-gcflags={flags}" for flags in program.compiler_flags), f"-o={target}/{program.name}",
+        program.package,
     ]  # fmt: skip
     _run(program, command)
     for name in program.links:

@@ -81,29 +81,29 @@ def outcome(
 
 def decided(lab: Lab, *rules: dict[str, object], default: str = "allow", **values: object) -> str:
     """Return the decision about the lab's container, under rules and configured values."""
-    decision = _decision(lab, *rules, default=default, **values)
-    if isinstance(decision.error, NotPermittedError):
+    made = decision(lab, *rules, default=default, **values)
+    if isinstance(made.error, NotPermittedError):
         return "deny"
-    if decision.error is not None:
-        return decision.error.code
-    return "nothing" if decision.request is None else "allow"
+    if made.error is not None:
+        return made.error.code
+    return "nothing" if made.request is None else "allow"
 
 
 def requested(lab: Lab, *rules: dict[str, object], **values: object) -> list[str] | None:
     """Return the devices that the lab's container gets; None if it is refused, or gets none."""
-    decision = _decision(lab, *rules, default="allow", **values)
-    is_refused = decision.error is not None or decision.request is None
-    return None if is_refused or decision.request is None else decision.request.ids
+    made = decision(lab, *rules, default="allow", **values)
+    is_refused = made.error is not None or made.request is None
+    return None if is_refused or made.request is None else made.request.ids
 
 
 def refusal(lab: Lab, *rules: dict[str, object]) -> NvctError:
     """Return why the lab's container is refused."""
-    error = _decision(lab, *rules, default="allow").error
+    error = decision(lab, *rules, default="allow").error
     assert error is not None
     return error
 
 
-def _decision(lab: Lab, *rules: dict[str, object], default: str, **values: object) -> Decision:
+def decision(lab: Lab, *rules: dict[str, object], default: str, **values: object) -> Decision:
     host = HOSTS.setdefault(id(lab), Compiled(lab))
     policy = parse({"default": default, "rules": list(rules)}, "/c")
     config = load(str(lab.config_toml)).replaced(**values, policy=policy)

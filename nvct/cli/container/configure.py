@@ -213,7 +213,9 @@ def request_of(options: Parsed, roots: Roots) -> Request:
         RequestError: a device or channel is not valid.
         UsageError: an option's value is not valid.
     """
-    names = [_name(word, roots) for word in (options.joined("device") or "").split(",") if word]
+    names = [
+        device_name(word, roots) for word in (options.joined("device") or "").split(",") if word
+    ]
     if "all" in names:
         names = ["all"]  # the other words are not read
     ids = visible_devices.evaluate(names, DEVICES) if names else []
@@ -234,7 +236,7 @@ def request_of(options: Parsed, roots: Roots) -> Request:
     return request
 
 
-def _name(word: str, roots: Roots) -> str:
+def device_name(word: str, roots: Roots) -> str:
     """Return a device's name in plans; case is ignored and PCI bus ids are accepted.
 
     As in libnvidia-container.

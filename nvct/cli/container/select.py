@@ -2,8 +2,9 @@
 """Selects the devices of `nvidia-container-cli --device`, by libnvidia-container's rules.
 
 Each word of the comma list is matched in this order: all, GPU-<uuid>, PCI bus id, index,
-MIG-<uuid>, G:M. UUIDs are complete and ignore case. Empty words are skipped; words after "all"
-are not read. (libnvidia-container reads 0:1xyz as 0:1; here that names no device.)
+MIG-<uuid> or MIG-GPU-<uuid>/gi/ci, G:M. UUIDs are complete and ignore case. Empty words are
+skipped; words after "all" are not read. (libnvidia-container reads 0:1xyz as 0:1; here that names
+no device.)
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from nvct.errors import RequestError, UnknownDeviceError
 from nvct.host.model import Gpu, Inventory, MigDevice
+from nvct.spec.naming import old_uuid
 
 BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 MIG_INDEX = re.compile(r"(\d{1,9}):(\d{1,9})")
@@ -89,7 +91,7 @@ def _add(word: str, inventory: Inventory, selected: Selected) -> None:
     for gpu in inventory.gpus:
         for mig in gpu.mig:
             pair = indexes and (int(indexes[1]), int(indexes[2])) == (gpu.index, mig.index)
-            if mig.uuid.lower() == word.lower() or pair:
+            if word.lower() in (mig.uuid.lower(), old_uuid(gpu, mig).lower()) or pair:
                 selected.add(gpu, mig)
                 return
     raise UnknownDeviceError(f"device error: {word}: unknown device", hint=HINT)

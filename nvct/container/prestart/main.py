@@ -14,8 +14,16 @@ import sys
 import time
 
 from nvct import errors, paths
+from nvct.config.model import CHECKED
 from nvct.container.cdi_hook import options as flags
-from nvct.errors import BundleError, ConfigError, NvctError, RequestError, UsageError
+from nvct.errors import (
+    BundleError,
+    ConfigError,
+    NotPermittedError,
+    NvctError,
+    RequestError,
+    UsageError,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,11 +123,11 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     if is_inside(state.pid):
         env = {}  # inside, the variables are the image's
     bundle = bundles.load(bundles.config_path(state.bundle))
-    if is_served(bundle):
-        return
     store = Store(run_dir(env), create=True)
     try:
         config, trouble = settings.load_or_default(store, env, cold)
+        if is_served(bundle) and config.engine_devices != CHECKED:
+            return
         times.append(time.monotonic())
         host = Host(store, env, cold, config.proc_root)
         _deliver(bundle, state, config, host, decided, trouble=trouble, program=program)
@@ -192,6 +200,11 @@ def _deliver(
         decided(decision)
         if decision.error is not None:
             raise decision.error
+        if decision.removal is not None:
+            raise NotPermittedError(
+                "the policy ignores devices that the engine gave, and a hook cannot take them",
+                hint="start the container with nvidia-container-runtime",
+            )
         if decision.request is not None:
             from nvct.container.prestart.container import Container, rootfs_of
             from nvct.container.prestart.deliver import Delivery

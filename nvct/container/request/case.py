@@ -6,7 +6,7 @@ Hot; loaded only if the policy has rules.
 
 from __future__ import annotations
 
-from nvct.container.request.model import BY_ANNOTATION, OWN_KIND, RUNTIME_KIND
+from nvct.container.request.model import BY_ANNOTATION, BY_ENGINE, OWN_KIND, RUNTIME_KIND
 from nvct.container.request.visible_devices import is_uuid
 from nvct.errors import NvctError
 
@@ -149,6 +149,8 @@ class Case:
     def by(self) -> list[str | None]:
         """The values of condition `by` that hold; None stands for an unknown one."""
         request = self.request
+        if self.source == BY_ENGINE:
+            return ["engine"]
         words: list[str | None] = []
         if self.source.startswith(BY_ANNOTATION):
             words.append("annotation")

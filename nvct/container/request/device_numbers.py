@@ -55,11 +55,17 @@ def nodes_of(edits: Iterable[Edits]) -> Nodes:
                 nodes[kind, entry["major"], entry["minor"]] = path
         for _, text in edit["mounts"]:
             mount: Any = jsontext.parse(text, "a plan")
-            _add_mounted(nodes, str(mount.get("source", "")), DEV_DEPTH)
+            add_mounted(nodes, str(mount.get("source", "")), DEV_DEPTH)
+    return without_control(nodes)
+
+
+def without_control(nodes: Nodes) -> Nodes:
+    """Return the nodes besides the control nodes."""
     return {number: path for number, path in nodes.items() if not _is_control(number, path)}
 
 
-def _add_mounted(nodes: Nodes, path: str, depth: int) -> None:
+def add_mounted(nodes: Nodes, path: str, depth: int) -> None:
+    """Add the node at a path, or the nodes of a folder."""
     try:
         status = posix.stat(path)
         kind = status.st_mode & S_IFMT
@@ -67,10 +73,10 @@ def _add_mounted(nodes: Nodes, path: str, depth: int) -> None:
             letter = "c" if kind == S_IFCHR else "b"
             nodes[letter, posix.major(status.st_rdev), posix.minor(status.st_rdev)] = path
         elif kind == S_IFDIR and depth and DEV not in path.split("/"):
-            _add_mounted(nodes, f"{path.rstrip('/')}/{DEV}", depth)  # for example a driver root
+            add_mounted(nodes, f"{path.rstrip('/')}/{DEV}", depth)  # for example a driver root
         elif kind == S_IFDIR and depth:
             for name in posix.listdir(path):
-                _add_mounted(nodes, f"{path.rstrip('/')}/{name}", depth - 1)
+                add_mounted(nodes, f"{path.rstrip('/')}/{name}", depth - 1)
     except (OSError, ValueError):  # the create reports a missing source
         return
 

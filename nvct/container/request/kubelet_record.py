@@ -32,25 +32,28 @@ UID_LENGTH = 32
 HEX = "0123456789abcdef"
 JOINED = frozenset({"NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS"})
 """Lists: of two answers, the kubelet passes one on."""
-ENVS, MOUNTS, ANNOTATIONS = 1, 2, 4
+ENVS, MOUNTS, NODES, ANNOTATIONS, NAMES = 1, 2, 3, 4, 5
 """Fields of ContainerAllocateResponse: deviceplugin.proto."""
 VARINT, BYTES = 0, 2
 
 
 class Answer:
-    """The answers of all device plugins for one container; those to the engine itself left out.
+    """The answers of all device plugins for one container.
 
     Attributes:
         env, annotations: as in config.json, if the pod's author does not replace them.
         mounts: as in config.json, without options.
+        nodes, names: host paths of device nodes, and CDI names, for the engine itself.
     """
 
-    __slots__ = ("annotations", "env", "mounts")
+    __slots__ = ("annotations", "env", "mounts", "names", "nodes")
 
     def __init__(self) -> None:
         self.env: Env = {}
         self.annotations: dict[str, object] = {}
         self.mounts: list[Mapping[str, object]] = []
+        self.nodes: list[str] = []
+        self.names: list[str] = []
 
     def add(self, answer: bytes) -> None:
         """Add the answer of one plugin, a ContainerAllocateResponse.
@@ -59,10 +62,14 @@ class Answer:
             ValueError: it is malformed.
         """
         for number, content in _fields(answer):
-            if number in (ENVS, ANNOTATIONS, MOUNTS):
+            if number in (ENVS, ANNOTATIONS, MOUNTS, NODES, NAMES):
                 pair = dict(_fields(content))
                 first, second = pair.get(1, b"").decode(), pair.get(2, b"").decode()
-                if number == MOUNTS:
+                if number == NODES:
+                    self.nodes.append(second)
+                elif number == NAMES:
+                    self.names.append(first)
+                elif number == MOUNTS:
                     self.mounts.append({"destination": first, "source": second})
                 elif number == ANNOTATIONS:
                     self.annotations[first] = second

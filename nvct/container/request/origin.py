@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 
 UID_MAP = "/proc/self/uid_map"
+ALL_UIDS = (1 << 32) - 1
+"""The length of the map of the host's own user namespace."""
 
 
 class RuleResult:
@@ -100,19 +102,28 @@ class Origin:
 
         It is the uid of the engine; if the engine is root, that of the container's root user.
         """
+        lines = self._uid_map()
+        if lines is None:
+            return None
+        caller = _outside(posix.geteuid(), lines)
+        if caller != 0 or self.mapped_root is None:
+            return caller or None
+        return _outside(self.mapped_root, lines)
+
+    def is_rootless(self) -> bool:
+        """Report whether the engine may set no device rules, as it is in a user namespace."""
+        return self._uid_map() != [[0, 0, ALL_UIDS]]
+
+    def _uid_map(self) -> list[list[int]] | None:
         try:
             fd = posix.open(self.uid_map, posix.O_RDONLY | posix.O_CLOEXEC)
             try:
                 text = posix.read(fd, 65536).decode()
             finally:
                 posix.close(fd)
-            lines = [[int(word) for word in line.split()] for line in text.splitlines()]
+            return [[int(word) for word in line.split()] for line in text.splitlines()]
         except (OSError, ValueError):
             return None
-        caller = _outside(posix.geteuid(), lines)
-        if caller != 0 or self.mapped_root is None:
-            return caller or None
-        return _outside(self.mapped_root, lines)
 
 
 def _outside(inside: int, lines: list[list[int]]) -> int | None:

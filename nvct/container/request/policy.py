@@ -12,6 +12,7 @@ read from the engine's files and from the kernel, never from data that the conta
 from __future__ import annotations
 
 from nvct.container.request.conditions import CONDITIONS
+from nvct.container.request.model import BY_ENGINE
 from nvct.container.request.origin import RuleResult
 from nvct.container.request.visible_devices import shown
 from nvct.errors import DocumentError, NotPermittedError, NvctError, UnknownDeviceError
@@ -97,6 +98,8 @@ def _refuse_misspelt(case: Case) -> None:
     if case.request is None:
         if case.error is not None:
             raise case.error
+        return
+    if case.request.source == BY_ENGINE:  # the engine has found its devices
         return
     check_known = case.origin.check_known if case.origin is not None else None
     extras = case.request.extras

@@ -82,7 +82,7 @@ def resolve_request(
 
         case = Case(request, source[0], annotations, config, origin, privileged=privileged)
         case.error = error
-        case.parse = lambda answer: _given(
+        case.parse = lambda answer: given_by(
             answer, source[0], variables, config, notes, privileged=privileged, defined=defined
         )
         if not admits(case, notes) or case.is_given:
@@ -93,7 +93,7 @@ def resolve_request(
     return request, notes
 
 
-def _given(
+def given_by(
     answer: Answer,
     source: str,
     variables: Env,

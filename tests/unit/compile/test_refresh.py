@@ -241,7 +241,7 @@ def test_two_gpus_of_one_bus_id_have_none_of_it(lab: Lab) -> None:
     names = set(plan["devices"])
     gpu = Gpu(index=0, minor=0, uuid="", bus_id="0000:00:01.0", model="", node=None)
 
-    refresh.name_by_bus_id(plan, Inventory(driver_version="1", gpus=(gpu, replace(gpu, index=1))))
+    refresh.name_otherwise(plan, Inventory(driver_version="1", gpus=(gpu, replace(gpu, index=1))))
 
     assert set(plan["devices"]) == names
 

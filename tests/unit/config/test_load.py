@@ -75,6 +75,7 @@ sys-root = "/sim/sys"
 plain-nodes = true
 [nvct.policy]
 default = "ignore"
+engine-devices = "checked"
 """
 
 

@@ -110,7 +110,7 @@ def test_a_value_of_the_wrong_type_in_the_compiled_form_is_refused(
 
 
 def test_every_attribute_has_a_key_in_the_file() -> None:
-    assert {*KEYS.values(), "path", "policy", "warnings"} == set(FIELDS)
+    assert {*KEYS.values(), "engine_devices", "path", "policy", "warnings"} == set(FIELDS)
 
 
 def test_every_attribute_is_set_without_a_file() -> None:

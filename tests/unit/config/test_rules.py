@@ -157,7 +157,7 @@ def test_too_many_rules_are_refused() -> None:
         ("namespace=['x']", "did you mean namespaces?"),
         ("xyz=1", "docs/policy.md has a table of them"),
         ("asks-for=['mig_config']", "did you mean mig-config?"),
-        ("by=['Env']", "use one of: env, image-env, annotation, mount, cdi-name"),
+        ("by=['Env']", "use one of: env, image-env, annotation, mount, cdi-name, engine"),
     ],
 )
 def test_the_hint_names_the_most_similar_word(rule: str, hint: str) -> None:

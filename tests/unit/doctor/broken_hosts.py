@@ -271,6 +271,12 @@ def idle_key(lab: Lab) -> Findings:
     return node(lab)
 
 
+def unchecked_policy(lab: Lab) -> Findings:
+    lab.keys["nvct.policy"] = {"default": "deny"}
+    lab.configure()
+    return node(lab)
+
+
 def damaged_plan(lab: Lab) -> Findings:
     Store(str(lab.run_dir)).write("own.plan", b"{}")
     return node(lab)
@@ -488,6 +494,7 @@ CASES: dict[Reason, Case] = {
     Reason.HookWithoutEnvironment: hook_without_env,
     Reason.ConfigurationInvalid: replaced_value,
     Reason.ConfigurationKeyIgnored: idle_key,
+    Reason.EngineDevicesUnchecked: unchecked_policy,
     Reason.PlanStale: damaged_plan,
     Reason.DriverViewDamaged: damaged_view,
     Reason.RefreshUnitFailed: failed_unit,

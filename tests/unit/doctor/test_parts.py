@@ -12,6 +12,7 @@ from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.plan.store import Store
 from nvct.doctor import parts, specifications
+from nvct.doctor.reasons import Reason
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -189,3 +190,29 @@ def test_without_systemd_there_are_no_units(tmp_path: Path) -> None:
     gone = parts.units(booted=True, systemctl=_systemctl(tmp_path, "", "", "not-found"))
     assert gone.lines[0].endswith("not installed")
     assert "not installed" in parts.units(booted=True, systemctl="/no/such").lines[0]
+
+
+RULES = '[nvct.policy]\ndefault = "deny"\n'
+CHECKED = RULES + 'engine-devices = "checked"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "evidence"),
+    [
+        ("", ("docker",), []),
+        (RULES, (), ["the policy does not apply to devices that engines give"]),
+        (CHECKED, (), []),
+        (CHECKED, ("docker",), ["the policy sees no devices of docker's containers unless"]),
+    ],
+)
+def test_a_gap_of_the_policy_is_named(
+    text: str, others: tuple[str, ...], evidence: list[str]
+) -> None:
+    settings = load.from_toml(text.encode(), "").replaced(path="")
+    found = [
+        finding.evidence
+        for finding in parts.configuration(settings, others).findings
+        if finding.reason is Reason.EngineDevicesUnchecked
+    ]
+    assert len(found) == len(evidence)
+    assert all(text.startswith(start) for text, start in zip(found, evidence, strict=True))

@@ -85,17 +85,15 @@ def test_ids_select_each_device_once_in_the_machines_order(
     assert select(*ids) == expected
 
 
-@pytest.mark.parametrize(
-    "word", [" 1", "", "gpu0", "0000:1a:00.0", "gpu-0", "01", "0:", "-1", "٣"]
-)
+@pytest.mark.parametrize("word", [" 1", "", "gpu0", "1a:00.0", "gpu-0", "01", "0:", "-1", "٣"])
 def test_word_that_is_no_id_is_refused_with_its_text(word: str) -> None:
     with pytest.raises(UnknownDeviceError) as caught:
         select(word)
 
-    assert caught.value.message == f"device id {word!r} is no UUID or index"
+    assert caught.value.message == f"device id {word!r} is no UUID, index or PCI bus id"
 
 
-@pytest.mark.parametrize("word", ["7", "0:0", "1:2", "GPU-ffffffff", "4"])
+@pytest.mark.parametrize("word", ["7", "0:0", "1:2", "GPU-ffffffff", "4", "0000:ff:00.0"])
 def test_id_of_nothing_is_refused(word: str) -> None:
     with pytest.raises(UnknownDeviceError, match=f"no device {word} among the 5 GPUs|has no"):
         select(word)

@@ -120,6 +120,31 @@ def test_a_container_that_was_served_by_volume_mounts_is_not_changed(lab: Lab) -
     assert hook(lab, "prestart").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("default", "minor", "message"),
+    [
+        ("deny", 1, "policy rule 'default' denies engine devices='1'"),
+        ("ignore", 1, "the policy ignores devices that the engine gave, and a hook cannot take"),
+        ("allow", 1, ""),
+        ("deny", 255, ""),
+    ],
+)
+def test_the_policy_sees_what_an_engine_gave_by_cdi(
+    default: str, minor: int, message: str, lab: Lab
+) -> None:
+    lab.driver()
+    lab.keys["nvct.policy"] = {"default": default, "engine-devices": "checked"}
+    lab.configure()
+    gpu = {"path": "/dev/x", "type": "c", "major": 195, "minor": minor}
+    linux = {"cgroupsPath": "/x", "devices": [gpu]}
+    lab.asks("NVIDIA_VISIBLE_DEVICES=void", linux=linux)
+
+    result = hook(lab, "prestart")
+
+    assert result.returncode == (1 if message else 0), result
+    assert message in result.stderr
+
+
 def test_the_hook_ignores_annotations(lab: Lab) -> None:
     lab.asks(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
 

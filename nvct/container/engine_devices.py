@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The devices that an engine put into config.json, as a request of origin `engine`.
+
+Hot; loaded only where config.toml has rules and says engine-devices = "checked". Numbers decide:
+a node can have any name and place. Where an engine is root, a container can use a device if a
+rule of its control group says so, because Docker's containers may make nodes; else every node
+that it sees. Contract: what cannot be understood counts as a device.
+"""
+
+from __future__ import annotations
+
+import posix
+
+from nvct.container.plan_devices import PlanDevices, origin_of
+from nvct.container.request import device_numbers
+from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case
+from nvct.container.request.device_numbers import NVIDIA_MAJOR, is_gpu
+from nvct.container.request.model import BY_ANNOTATION, BY_ENGINE, Request
+from nvct.container.request.origin import RuleResult
+from nvct.container.request.policy import admits
+from nvct.container.request.resolve import CAP_SYS_ADMIN, given_by, parse_env
+from nvct.errors import NotPermittedError, NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nvct.config.model import Config
+    from nvct.container.host import Host
+    from nvct.container.request.device_numbers import Nodes, Number
+    from nvct.container.request.kubelet_record import Answer
+    from nvct.container.request.model import Env
+    from nvct.container.request.origin import Origin
+    from nvct.oci.bundle import Bundle
+
+ANY = -1
+EVERYTHING = "management.nvidia.com/gpu=all"
+"""What a rule for every device of the host gives."""
+RULES = ("linux", "resources", "devices")
+GPU_MINORS = range(device_numbers.FIRST_CONTROL_MINOR)
+FILE_NODE = {"c": "c", "u": "c"}
+"""Types of character devices: runtime-spec, config-linux.md."""
+
+
+class Access:
+    """The NVIDIA devices that a container can use before anything is injected.
+
+    Attributes:
+        nodes: GPUs and extras, with a path for messages; control nodes are left out.
+        is_wide: a rule for every device of the host gives a GPU.
+        majors: of NVIDIA's drivers.
+        shared: mounted folders with such nodes, where no control group refuses them.
+    """
+
+    __slots__ = ("_exact", "_rules", "is_wide", "majors", "nodes", "shared")
+
+    def __init__(self, bundle: Bundle, origin: Origin, drivers: dict[str, int]) -> None:
+        """Read config.json.
+
+        Args:
+            bundle: of the container.
+            origin: of the container.
+            drivers: majors of character devices, by the names of their drivers.
+        """
+        ours = {name: m for name, m in drivers.items() if name.startswith(("nvidia", "gdrdrv"))}
+        self.majors = {NVIDIA_MAJOR, *ours.values()}
+        self.nodes: Nodes = {}
+        self.is_wide = False
+        self.shared: list[str] = []
+        for node in bundle.objects(("linux", "devices")):
+            self._add(number_of(node), str(node.get("path")))
+        if not origin.cgroup or origin.is_rootless():
+            self._add_mounts(bundle)
+        self._exact = set(self.nodes)
+        self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
+        has_driver = NVIDIA_MAJOR in ours.values()
+        candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS]
+        candidates += [(a, b) for _, a, b, _ in self._rules if a != NVIDIA_MAJOR]
+        for major, minor in candidates:
+            rule_major, rule_minor = self._granted(major, minor)
+            if rule_major == ANY and has_driver and major == NVIDIA_MAJOR:
+                self.is_wide = True
+            if rule_major in self.majors:
+                number = ("c", major, max(minor, 0))
+                self._add(number, f"/dev/nvidia{minor}" if is_gpu(number) else f"{major}:{minor}")
+                if rule_minor != ANY:
+                    self._exact.add(number)
+
+    def _add(self, number: Number | None, path: str) -> None:
+        if number is not None and number[1] in self.majors and number not in self.nodes:
+            self.nodes.update(device_numbers.without_control({number: path}))
+
+    def _add_mounts(self, bundle: Bundle) -> None:
+        for mount in bundle.mounts:
+            source = mount.get("source")
+            if not isinstance(source, str) or source[:1] != "/":
+                continue
+            nodes: Nodes = {}
+            device_numbers.add_mounted(nodes, source, device_numbers.DEV_DEPTH)
+            known = set(self.nodes)
+            for number, path in nodes.items():
+                self._add(number, path)
+            if set(self.nodes) - known and source not in nodes.values():
+                self.shared.append(source)
+
+    def _granted(self, major: int, minor: int) -> tuple[int, int]:
+        """Return the numbers of the rule that grants a device; (0, 0) if none does."""
+        for allow, rule_major, rule_minor, access in reversed(self._rules):
+            if rule_major in (ANY, major) and rule_minor in (ANY, minor):
+                if allow and ("r" in access or "w" in access):
+                    return rule_major, rule_minor
+                if not allow and "r" in access and "w" in access:
+                    return 0, 0
+        return 0, 0
+
+    def keep_known(self, known: set[Number]) -> None:
+        """Drop the GPUs that the host has not, and no rule or node names."""
+        kept = {
+            number: path
+            for number, path in self.nodes.items()
+            if not is_gpu(number) or number in known or number in self._exact
+        }
+        self.nodes = kept or self.nodes
+
+
+class EngineCase(Case):
+    """A request of origin `engine`.
+
+    Attributes:
+        given_nodes: the device numbers that the kubelet has given; `ask_kubelet` sets them.
+    """
+
+    __slots__ = ("given_nodes",)
+
+    def __init__(
+        self, request: Request, nodes: Nodes, config: Config, origin: Origin, *, privileged: bool
+    ) -> None:
+        super().__init__(request, BY_ENGINE, {}, config, origin, privileged=privileged)
+        self._injected = nodes
+        self.given_nodes: set[Number] = set()
+
+    @property
+    def is_given(self) -> bool:
+        """Whether the kubelet has given every device."""
+        return bool(self.given_nodes) and set(self.injected) <= self.given_nodes
+
+
+def check(
+    bundle: Bundle,
+    config: Config,
+    host: Host,
+    origin: Origin | None,
+    request: Request | None,
+    *,
+    notes: list[str],
+    trouble: NvctError | None,
+) -> Removal | None:
+    """Apply the policy to the devices that an engine put into config.json.
+
+    Args:
+        bundle: of the container.
+        config: the configuration.
+        host: the machine.
+        origin: of the container, None if nothing was asked of it yet.
+        request: the container's other request, which the policy allows.
+        notes: get the decision.
+        trouble: why config.toml cannot be read.
+
+    Returns:
+        What the container must lose, None if it keeps all.
+
+    Raises:
+        NotPermittedError: the policy denies the devices.
+        NvctError: `trouble`, if there are any.
+    """
+    plans = PlanDevices(config, host)
+    origin = origin or origin_of(bundle, config, host)
+    access = Access(bundle, origin, plans.drivers())
+    if not access.nodes and not access.is_wide:
+        return None
+    nodes = _remaining(access, plans, request)
+    asked = _request(access, nodes, plans)
+    if not (asked.extras or any(map(is_gpu, nodes))):
+        return None
+    if trouble is not None:
+        raise trouble
+    case = EngineCase(asked, nodes, config, origin, privileged=CAP_SYS_ADMIN in bundle.bounding)
+    variables = parse_env(bundle.env)
+    case.parse = lambda answer: _given(case, answer, plans, variables)
+    before, origin.results = origin.results, []
+    try:
+        is_allowed = admits(case, notes)
+    finally:
+        origin.results = before + [
+            RuleResult(f"{r.rule} ({BY_ENGINE})", r.then, r.why, holds=r.holds)
+            for r in origin.results
+        ]
+    return None if is_allowed else Removal(access, case.given_nodes)
+
+
+def _remaining(access: Access, plans: PlanDevices, request: Request | None) -> Nodes:
+    """Return the nodes that an allowed request does not give anyway."""
+    if access.is_wide:
+        for minor in GPU_MINORS:
+            access.nodes.setdefault(("c", NVIDIA_MAJOR, minor), f"/dev/nvidia{minor}")
+    try:
+        access.keep_known(plans.gpus())
+        same = plans.injected(request) if request is not None else {}
+    except NvctError:
+        same = {}
+    return {number: path for number, path in access.nodes.items() if number not in same}
+
+
+def _request(access: Access, nodes: Nodes, plans: PlanDevices) -> Request:
+    """Return the request for nodes, by the names of devices where there are any."""
+    numbers, names, named = set(nodes), [], set()
+    try:
+        for device in plans.devices():
+            own = device.gpus | (device.capabilities if device.is_mig else set())
+            if own and own <= numbers and not device.is_all:
+                names.append(device.names[0].partition("=")[2])
+                named |= own
+    except NvctError:
+        pass
+    names += [path for number, path in nodes.items() if is_gpu(number) and number not in named]
+    request = Request([EVERYTHING] if access.is_wide else names, BY_ENGINE)
+    attributes = {name: attribute for attribute, name in EXTRA_NAMES.items()}
+    for extra in plans.extras(nodes):
+        kind, _, channel = extra.partition("=")
+        if kind == IMEX_KIND:
+            request.extras.imex.append(int(channel))
+        elif extra in attributes:
+            setattr(request.extras, attributes[extra], True)
+    request.none = False
+    return request
+
+
+def _given(case: EngineCase, answer: Answer, plans: PlanDevices, variables: Env) -> Request | None:
+    """Note the device numbers in an answer of a device plugin; return its request.
+
+    Raises:
+        NvctError: the answer is malformed, or a device of it is not known.
+    """
+    nodes: Nodes = {}
+    for path in answer.nodes:
+        device_numbers.add_mounted(nodes, path, 0)
+    request = given_by(
+        answer, BY_ANNOTATION, variables, case.config, [], privileged=case.privileged, defined=None
+    )
+    named = Request(answer.names, BY_ENGINE) if answer.names else None
+    if named is not None:
+        named.mode = "cdi"
+    for part in (request, named):
+        if part is not None:
+            nodes.update(plans.injected(part))
+    case.given_nodes = set(nodes)
+    return request or named or (Request(answer.nodes, BY_ENGINE) if nodes else None)
+
+
+class Removal:
+    """Takes devices of an engine out of config.json again."""
+
+    __slots__ = ("_access", "_kept")
+
+    def __init__(self, access: Access, kept: set[Number]) -> None:
+        """Take all that can be used, besides what is kept."""
+        self._access = access
+        self._kept = kept
+
+    def apply(self, bundle: Bundle) -> None:
+        """Remove nodes, mounts of nodes and rules, and refuse what a rule for everything gives.
+
+        Raises:
+            NotPermittedError: the devices cannot be told from others that the container gets.
+        """
+        if self._access.shared:
+            raise _inseparable(f"the mount of {self._access.shared[0]}")
+        for path, goes in (
+            (("linux", "devices"), self._goes),
+            (("mounts",), self._is_node),
+            (RULES, self._is_rule),
+        ):
+            elements = bundle.document.elements(path)
+            left = [e for e in elements if not (isinstance(e.value, dict) and goes(e.value))]
+            if len(left) < len(elements):
+                bundle.document.rewrite(path, [bundle.document.fragment(e) for e in left])
+        template = '{"allow":%s,"type":"c","major":%d%s,"access":"rwm"}'
+        majors = sorted(self._access.majors) if self._access.is_wide else ()
+        refused = [template % ("false", major, "") for major in majors]
+        kept = [template % ("true", n[1], f',"minor":{n[2]}') for n in sorted(self._kept)]
+        bundle.document.append(RULES, refused + kept)
+
+    def _is_rule(self, rule: Mapping[str, object]) -> bool:
+        """Report whether a rule gives devices that go.
+
+        A control group cannot except a driver from a rule for all character devices.
+
+        Raises:
+            NotPermittedError: it is such a rule.
+        """
+        allow, major, minor, access = _rule(rule)
+        if not allow or rule.get("type") not in FILE_NODE:
+            return False
+        if major == ANY and ("r" in access or "w" in access):
+            raise _inseparable("a device rule for every major")
+        return self._goes({"type": "c", "major": major, "minor": minor})
+
+    def _goes(self, node: Mapping[str, object]) -> bool:
+        number = number_of(node)
+        if number is None or number[1] not in self._access.majors or number in self._kept:
+            return False
+        return not self._kept or number in device_numbers.without_control({number: ""})
+
+    def _is_node(self, mount: Mapping[str, object]) -> bool:
+        try:
+            status = posix.stat(str(mount.get("source")))
+        except (OSError, ValueError):
+            return False
+        is_device = status.st_mode & device_numbers.S_IFMT == device_numbers.S_IFCHR
+        major, minor = posix.major(status.st_rdev), posix.minor(status.st_rdev)
+        return is_device and self._goes({"type": "c", "major": major, "minor": minor})
+
+
+def _inseparable(source: str) -> NotPermittedError:
+    return NotPermittedError(
+        f"the GPUs of {source} cannot be ignored alone",
+        hint="name the devices that the container needs",
+    )
+
+
+def number_of(node: Mapping[str, object]) -> Number | None:
+    """Return the device number of a member of linux.devices; None if it is no character device."""
+    major, minor = node.get("major"), node.get("minor")
+    if FILE_NODE.get(str(node.get("type"))) != "c" or not isinstance(major, int):
+        return None
+    return "c", major, minor if isinstance(minor, int) else 0
+
+
+def _rule(rule: Mapping[str, object]) -> tuple[bool, int, int, str]:
+    """Return whether a device rule allows, its major and minor, and what it is about.
+
+    runc ignores the numbers and the access of a rule for all types (libcontainer/cgroups/devices).
+    """
+    kind, access = rule.get("type") or "a", str(rule.get("access") or "rwm")
+    allow = rule.get("allow") is True
+    if kind == "a":
+        return allow, ANY, ANY, "rwm" if allow else access
+    major, minor = rule.get("major"), rule.get("minor")
+    numbers = [n if isinstance(n, int) else ANY for n in (major, minor)]
+    return allow, *numbers, access if str(kind) in FILE_NODE else ""  # type: ignore[return-value]  # two

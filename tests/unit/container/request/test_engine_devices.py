@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Devices that an engine puts into config.json are requests, if config.toml says so."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from nvct.config.load import from_toml
+from nvct.container.request import origin
+from nvct.container.settings import launcher_conf
+from nvct.errors import ConfigError, NotPermittedError
+from nvct.oci.bundle import Bundle
+from tests.support.host_tree import HostTree
+from tests.support.kubelet_records import UID, Given, write
+from tests.support.policy_lab import HOSTS, Compiled, decision, nodes, part
+from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+    from nvct.container.decide import Decision
+
+EVERYTHING = "management.nvidia.com/gpu=all"
+DENIED = {"allow": False, "access": "rwm"}
+CONTROL = (195, 255)
+ROOTLESS = "0 1000 1\n1 100000 65536\n"
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    new_lab = Lab()
+    new_lab.driver(gpus=3)
+    yield new_lab
+    HOSTS.pop(id(new_lab), None)
+    new_lab.remove()
+
+
+def node(major: int, minor: int, path: str = "") -> dict[str, Any]:
+    return {"path": path or f"/dev/x{minor}", "type": "c", "major": major, "minor": minor}
+
+
+def rule(major: int | None = None, minor: int | None = None, **more: Any) -> dict[str, Any]:
+    numbers = {"major": major, "minor": minor}
+    named = {name: number for name, number in numbers.items() if number is not None}
+    return {"allow": True, "type": "c", **named, "access": "rwm", **more}
+
+
+def engine(
+    lab: Lab,
+    *numbers: tuple[int, int],
+    rules: list[dict[str, Any]] | None = None,
+    env: tuple[str, ...] = (),
+    annotations: dict[str, str] | None = None,
+    mounts: list[dict[str, Any]] | None = None,
+    cgroup: str = "/docker/1",
+) -> None:
+    """Write the config.json of an engine that gives devices by nodes, or only by rules."""
+    devices = [node(*pair) for pair in numbers]
+    granted = rules if rules is not None else [rule(*pair) for pair in numbers]
+    lab.asks(
+        *env,
+        annotations=annotations,
+        mounts=mounts or [],
+        linux={
+            "cgroupsPath": cgroup,
+            "devices": devices,
+            "resources": {"devices": [DENIED, *granted]},
+        },
+    )
+
+
+def checked(lab: Lab, *rules: dict[str, object], default: str = "allow") -> Decision:
+    return decision(lab, *rules, default=default, engine_devices="checked")
+
+
+def asked(lab: Lab) -> str:
+    """Return what a policy that denies everything says was asked for, "" if nothing was."""
+    error = checked(lab, default="deny").error
+    if error is None:
+        return ""
+    assert isinstance(error, NotPermittedError), error
+    text, _, ids = error.message.partition("denies engine devices='")
+    assert ids, text
+    return ids.rstrip("'")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ids"),
+    [
+        ([(195, 0), CONTROL], "0"),
+        ([(195, 1), (195, 2), CONTROL, (508, 0)], "1,2"),
+        ([(195, 7)], "/dev/x7"),
+        ([CONTROL, (508, 0)], ""),
+        ([(10, 229)], ""),
+    ],
+)
+def test_nodes_are_named_by_their_numbers(
+    numbers: list[tuple[int, int]], ids: str, lab: Lab
+) -> None:
+    engine(lab, *numbers)
+    assert asked(lab) == ids
+
+
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        ([rule(195, 1)], "1"),
+        ([rule(195, 1, access="r")], "1"),
+        ([rule(195, 1, access="mw")], "1"),
+        ([rule(195, 1, access="m")], ""),
+        ([rule(195)], "0,1,2"),
+        ([rule(195, -1)], "0,1,2"),
+        ([rule(-1, 2)], EVERYTHING),
+        ([rule()], EVERYTHING),
+        ([rule(access="m")], ""),
+        ([{"allow": True, "access": "rwm"}], EVERYTHING),
+        ([rule(195, 3, type="a")], EVERYTHING),  # runc ignores its numbers
+        ([rule(195, 3, type="a", access="m")], EVERYTHING),
+        ([rule(195, 0, type="b")], ""),
+        ([rule(195, 0, type="u")], "0"),
+        ([rule(195, 0), rule(195, 0, allow=False)], ""),
+        ([rule(195, 0), rule(195, 0, allow=False, access="w")], "0"),
+        ([{"allow": True, "access": "rwm"}, rule(195, allow=False)], ""),
+        ([rule(1, 3), rule(10, 229)], ""),
+    ],
+)  # fmt: skip
+def test_a_rule_without_a_node_is_enough(given: list[dict[str, Any]], ids: str, lab: Lab) -> None:
+    engine(lab, rules=given)
+    assert asked(lab) == ids
+
+
+def test_without_a_driver_a_rule_for_every_device_gives_no_gpu(lab: Lab) -> None:
+    lab.host.write("proc/devices", "Character devices:\n  1 mem\n")
+    engine(lab, rules=[{"allow": True, "access": "rwm"}])
+    assert asked(lab) == ""
+    engine(lab, rules=[rule(195)])
+    assert asked(lab) != ""
+
+
+def test_a_mig_device_has_its_name(lab: Lab) -> None:
+    devices = {f"1:{n}": part(1, 30 + 2 * n, 31 + 2 * n) for n in range(2)}
+    lab.spec(devices={"0": nodes((195, 0)), **devices})
+    host = HOSTS.setdefault(id(lab), Compiled(lab))
+    host.made["own"] = host.plan("registry")  # NVML would tell of MIG devices
+    engine(lab, (195, 1), (236, 30), (236, 31), CONTROL)
+    assert asked(lab) == "1:0"
+    assert checked(lab, {"devices": ["nvidia.com/gpu=1:0"], "then": "deny"}).error is not None
+    assert checked(lab, {"devices": ["nvidia.com/gpu=1:1"], "then": "deny"}).error is None
+    engine(lab, (195, 1), (236, 30), (236, 31), (195, 0))
+    assert asked(lab) == "0,1:0"
+    engine(lab, (195, 1), (236, 30))
+    assert asked(lab) == "/dev/x1"
+
+
+def test_rules_name_engine_devices(lab: Lab) -> None:
+    engine(lab, (195, 1))
+    cases: list[tuple[dict[str, object], bool]] = [
+        ({"by": ["engine"]}, True),
+        ({"by": ["env", "annotation", "mount", "cdi-name"]}, False),
+        ({"devices": ["nvidia.com/gpu=1"]}, True),
+        ({"devices": [f"nvidia.com/gpu={HostTree.uuid(1)}"]}, True),
+        ({"devices": ["nvidia.com/gpu=0"]}, False),
+        ({"asks-for": ["devices"]}, True),
+        ({"asks-for": ["management"]}, False),
+        ({"more-gpus-than": 0}, True),
+        ({"more-gpus-than": 1}, False),
+        ({"privileged": False}, True),
+        ({"kubernetes": True}, False),
+        ({"cgroups": ["/docker/*"]}, True),
+    ]
+    for condition, holds in cases:
+        refused = isinstance(checked(lab, {**condition, "then": "deny"}).error, NotPermittedError)
+        assert refused == holds, condition
+        made = checked(lab, {**condition, "then": "allow"}, default="deny")
+        assert (made.error is None) == holds, condition
+
+
+def test_a_rule_that_refuses_a_gpu_refuses_a_rule_for_every_device(lab: Lab) -> None:
+    engine(lab, rules=[{"allow": True, "access": "rwm"}])
+    assert checked(lab, {"devices": ["nvidia.com/gpu=2"], "then": "deny"}).error is not None
+    assert checked(lab, {"more-gpus-than": 2, "then": "deny"}).error is not None
+    assert checked(lab, {"asks-for": ["management"], "then": "deny"}).error is not None
+    assert checked(lab, {"asks-for": ["all"], "then": "allow"}, default="deny").error is not None
+    assert checked(lab, {"privileged": False, "then": "allow"}, default="deny").error is None
+
+
+def test_what_the_policy_allows_by_another_way_is_not_asked_for_again(lab: Lab) -> None:
+    ways: dict[str, object] = {"by": ["env"], "then": "allow"}
+    engine(lab, (195, 1), CONTROL, env=("NVIDIA_VISIBLE_DEVICES=1",))
+    assert checked(lab, ways, default="deny").error is None
+    engine(lab, (195, 1), (195, 2), CONTROL, env=("NVIDIA_VISIBLE_DEVICES=1",))
+    assert checked(lab, ways, default="deny").error is not None
+
+
+def test_unchecked_devices_are_as_before(lab: Lab) -> None:
+    engine(lab, (195, 1))
+    made = decision(lab, default="deny")
+    assert made.error is None
+    assert made.notes == []
+    assert made.origin is not None
+    assert made.origin.results == []
+
+
+def test_a_decision_is_noted_and_explained(lab: Lab) -> None:
+    engine(lab, (195, 1))
+    made = checked(lab, {"name": "x", "by": ["engine"], "then": "allow"}, default="deny")
+    assert made.notes == ["policy rule 'x' allows it: by: engine devices"]
+    assert made.origin is not None
+    assert [(r.rule, r.holds) for r in made.origin.results] == [("x (engine devices)", True)]
+
+
+def test_gpus_of_a_rule_for_every_major_cannot_be_ignored(lab: Lab) -> None:
+    engine(lab, rules=[rule()])
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
+        checked(lab, default="ignore").into(bundle, HOST_CONFIG, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "env", "left"),
+    [
+        ([rule(195, 1)], (), []),
+        ([{"allow": True, "access": "rwm"}], (), []),
+        ([rule(195, 1)], ("NVIDIA_VISIBLE_DEVICES=2",), [(195, 2), CONTROL]),
+    ],
+)
+def test_ignored_devices_are_taken_away(
+    given: list[dict[str, Any]], env: tuple[str, ...], left: list[tuple[int, int]], lab: Lab
+) -> None:
+    engine(lab, (195, 1), CONTROL, (10, 229), rules=given, env=env)
+    made = checked(lab, {"by": ["env"], "then": "allow"}, default="ignore")
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    assert made.error is None
+    made.into(bundle, HOST_CONFIG, None)
+    linux = json.loads(bundle.document.render())["linux"]
+    numbers = {(d["major"], d["minor"]) for d in linux["devices"]}
+    assert {n for n in numbers if n[0] == 195} - {(195, 254)} == set(left)
+    assert (10, 229) in numbers
+    usable = []
+    for minor in (0, 1, 2, 255):
+        allows = [
+            r["allow"] for r in linux["resources"]["devices"]
+            if r.get("major", 195) == 195 and r.get("minor", minor) == minor
+        ]  # fmt: skip
+        usable += [(195, minor)] if allows[-1] else []
+    assert usable == left
+
+
+def test_a_pods_own_devices_are_given_by_the_kubelet(lab: Lab, tmp_path: Path) -> None:
+    for index in range(3):
+        lab.host.write(f"dev/nvidia{index}")
+    rules: dict[str, object] = {"given-by-kubelet": str(tmp_path), "then": "allow"}
+    lab.spec("k8s.json", kind="k8s.device-plugin.nvidia.com/gpu", devices={"a": nodes((195, 1))})
+    pod: dict[str, Any] = {
+        "cgroup": f"/kubepods/burstable/pod{UID}/1",
+        "annotations": {
+            "io.kubernetes.cri.container-type": "container",
+            "io.kubernetes.cri.container-name": "main",
+        },
+    }
+    name = "k8s.device-plugin.nvidia.com/gpu=a"
+    for given in (
+        Given(cdi=(name,)),
+        Given(env={"NVIDIA_VISIBLE_DEVICES": "1"}),
+        Given(annotations={"cdi.k8s.io/x": name}),
+    ):
+        write(tmp_path, given)
+        engine(lab, (195, 1), CONTROL, **pod)
+        assert checked(lab, rules, default="deny").error is None, given
+        engine(lab, (195, 1), (195, 2), CONTROL, **pod)
+        assert checked(lab, rules, default="deny").error is not None, given
+    write(tmp_path)
+    engine(lab, (195, 1), **pod)
+    assert checked(lab, rules, default="deny").error is not None
+
+
+def test_the_example_of_the_documents(lab: Lab, tmp_path: Path) -> None:
+    text = (Path(__file__).parents[4] / "docs/policy.md").read_text(encoding="utf-8")
+    example = text.partition("## What the engine gives")[2].partition("```toml\n")[2]
+    rules = example.partition("```")[0].replace("/var/lib/kubelet", str(tmp_path))
+    config = from_toml(rules.encode(), "/c")
+    policy = [json.loads(text) for text in config.policy]
+    assert policy.pop()["then"] == "deny"
+    assert config.engine_devices == "checked"
+    names = {
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.container-name": "main",
+        "io.kubernetes.cri.sandbox-namespace": "team-a",
+    }
+    pod: dict[str, Any] = {"cgroup": f"/kubepods/pod{UID}/1", "annotations": names}
+    asks = ("NVIDIA_VISIBLE_DEVICES=1",)
+    write(tmp_path, Given(env={"NVIDIA_VISIBLE_DEVICES": "1"}))
+    rules_of = [{k: v for k, v in rule.items() if k != "name"} for rule in policy]
+
+    engine(lab, env=asks, **pod)  # allocated by a variable
+    assert checked(lab, *rules_of, default="deny").request is not None
+    engine(lab, (195, 1), CONTROL, **pod)  # allocated by nodes
+    assert checked(lab, *rules_of, default="deny").error is None
+    write(tmp_path)
+    engine(lab, (195, 2), CONTROL, **pod)  # a claim
+    assert checked(lab, *rules_of, default="deny").removal is None
+    for env in (asks, ()):
+        engine(lab, (195, 2), env=env)  # Docker
+        assert checked(lab, *rules_of, default="deny").error is not None
+
+
+@pytest.fixture
+def rootless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A runtime in a user namespace, and a folder with a GPU's node if this user may make one."""
+    (tmp_path / "uid_map").write_text(ROOTLESS)
+    monkeypatch.setattr(origin.Origin.__init__, "__defaults__", (str(tmp_path / "uid_map"),))
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    try:
+        os.mknod(folder / "gpu", stat.S_IFCHR | 0o666, os.makedev(195, 1))
+    except OSError:
+        pytest.skip("only root makes device nodes")
+    return folder
+
+
+def bind(path: Path) -> list[dict[str, Any]]:
+    return [{"destination": "/x", "source": str(path), "type": "bind", "options": ["rbind"]}]
+
+
+def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
+    rootless: Path, lab: Lab
+) -> None:
+    for path in (rootless / "gpu", rootless, rootless.parent):
+        engine(lab, mounts=bind(path))
+        assert asked(lab) == "1", path
+    engine(lab, mounts=bind(rootless / "gpu"))
+    made = checked(lab, default="ignore")
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    made.into(bundle, HOST_CONFIG, None)
+    assert json.loads(bundle.document.render())["mounts"] == []
+    engine(lab, mounts=bind(rootless))
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
+        checked(lab, default="ignore").into(bundle, HOST_CONFIG, None)
+
+
+HOST_CONFIG = from_toml(b"", "/c")
+
+
+@pytest.mark.parametrize(("value", "is_valid"), [("checked", 1), ("unchecked", 1), ("yes", 0)])
+def test_the_key_has_two_values(value: str, is_valid: int) -> None:
+    text = f'[nvct.policy]\nengine-devices = "{value}"\n'.encode()
+    if is_valid:
+        assert from_toml(text, "/c").engine_devices == value
+        return
+    with pytest.raises(ConfigError, match=r"nvct.policy.engine-devices cannot be 'yes'"):
+        from_toml(text, "/c")
+
+
+def test_only_checked_rules_cost_the_launcher_words() -> None:
+    def words(text: str) -> list[str]:
+        lines = launcher_conf(from_toml(text.encode(), "/c"), "/c", ["absent", "/c", []])
+        return [line for line in lines.splitlines() if ":195" in line]
+
+    assert words('[nvct.policy]\ndefault = "deny"\n') == []
+    assert words('[nvct.policy]\nengine-devices = "checked"\n') == []
+    assert words('[nvct.policy]\ndefault = "deny"\nengine-devices = "checked"\n')
+
+
+def test_while_config_toml_is_invalid_engine_devices_are_refused(lab: Lab) -> None:
+    engine(lab, (195, 1))
+    lab.configure('[nvct.policy]\nengine-devices = "checked"\ndefault = "deni"\n')
+    assert "default cannot be 'deni'" in lab.create().stderr
+    for text, numbers in (('engine-devices = "checked"\n', ()), ("", ((195, 1),))):
+        engine(lab, *numbers)
+        lab.configure(f'[nvct.policy]\n{text}default = "deni"\n')
+        assert "deni" not in lab.create().stderr  # the host's runc is started
+
+
+def test_a_create_is_denied(lab: Lab) -> None:
+    lab.keys["nvct.policy"] = {"default": "deny", "engine-devices": "checked"}
+    lab.configure()
+    engine(lab, (195, 1))
+    result = lab.create()
+    assert result.status == 1
+    assert "policy rule 'default' denies engine devices='1'" in result.stderr
+    engine(lab, (10, 229))
+    assert lab.create().status == 0
