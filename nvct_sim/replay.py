@@ -15,6 +15,7 @@ import struct
 import tempfile
 from dataclasses import dataclass, fields
 
+from nvct.cdi.make import generate
 from nvct.errors import DocumentError, HostError, NvmlError
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
@@ -22,7 +23,6 @@ from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots, below, join
 from nvct.host.snapshot import document
 from nvct.linux import elf, ldcache
-from nvct.spec import generate
 from nvct_sim.elf_writer import MACHINES, shared_object
 
 TYPE_CHECKING = False

@@ -110,7 +110,7 @@ class Spec(_Spec, total=False):
 
 
 class OciNode(TypedDict):
-    """A device node, compiled: see `nvct.cdi.edits`."""
+    """A device node, compiled: see `nvct.compile.oci_edits`."""
 
     path: str
     host: str
@@ -123,7 +123,7 @@ class OciNode(TypedDict):
 
 
 class Edit(TypedDict):
-    """Container edits, compiled: see `nvct.cdi.edits`."""
+    """Container edits, compiled: see `nvct.compile.oci_edits`."""
 
     env: list[str]
     nodes: list[OciNode]

@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi import registry
+from nvct.cdi.make.hooks import enabled_names
+from nvct.cdi.read import registry
 from nvct.compile import farm_table as table
 from nvct.errors import HostError
 from nvct.farm import after_upgrade, build, collect
@@ -14,7 +15,6 @@ from nvct.farm.folder import Farm
 from nvct.farm.model import LEAN, METHODS
 from nvct.host import procfs
 from nvct.host.gpu import nodes
-from nvct.spec.hooks import enabled_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,6 +11,9 @@ import os
 from contextlib import closing
 
 from nvct import paths
+from nvct.cdi.make.capabilities import restrict
+from nvct.cdi.make.generate import VOID_ENV, MountedView
+from nvct.cdi.make.hooks import enabled_names
 from nvct.compile import farm_plan, farm_table
 from nvct.container.deliver.farm_table import FarmEntries
 from nvct.container.plan.store import Store, run_dir
@@ -19,18 +22,15 @@ from nvct.errors import HostError
 from nvct.farm import build
 from nvct.farm.layout import COMPAT32
 from nvct.farm.model import LEAN, METHODS
-from nvct.spec.capabilities import restrict
-from nvct.spec.generate import VOID_ENV, MountedView
-from nvct.spec.hooks import enabled_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
+    from nvct.cdi.make.layout import LayoutRequest
     from nvct.config.model import Config
     from nvct.container.plan.model import Farm as Table
     from nvct.host.model import Capability, DriverFile, Inventory
-    from nvct.spec.layout import LayoutRequest
 
 
 def view(

@@ -40,13 +40,13 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
+from nvct.cdi.make import capabilities, edits
+from nvct.cdi.make.generate import VOID_ENV
 from nvct.compile import plans as compiler
 from nvct.container.plan import fingerprints
 from nvct.container.rootfs import view_links
 from nvct.farm.layout import COMPAT32
 from nvct.host.driver import names as driver_names
-from nvct.spec import capabilities, edits
-from nvct.spec.generate import VOID_ENV
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

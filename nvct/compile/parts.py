@@ -10,17 +10,18 @@ from __future__ import annotations
 from itertools import chain
 from typing import cast
 
+from nvct.cdi.make import capabilities, generate, hooks, injection, transform
+from nvct.cdi.make.injection import Injection
+from nvct.compile import linker_cache
 from nvct.compile.plans import Own, Part
 from nvct.container.plan.model import merge
-from nvct.spec import capabilities, generate, hooks, injection, linker_cache, transform
-from nvct.spec.injection import Injection
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from nvct.cdi.make.generate import Job, Options
     from nvct.cdi.types import ContainerEdits
     from nvct.container.plan.model import Work
     from nvct.host.model import Inventory
-    from nvct.spec.generate import Job, Options
 
 
 def in_parts(inventory: Inventory, options: Options) -> Own:

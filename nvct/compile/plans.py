@@ -13,17 +13,17 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from nvct.cdi import edits as cdi_edits
+from nvct.cdi.check import mounted
+from nvct.compile import oci_edits as cdi_edits
 from nvct.container.plan import fingerprints, hook_command, model
 from nvct.errors import NvctError
 from nvct.oci import jsontext
-from nvct.spec import mounted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nvct.cdi.registry import Registry
+    from nvct.cdi.read.registry import Registry
     from nvct.cdi.types import ContainerEdits, Spec
 
 VERSION_FILE = "driver/nvidia/version"

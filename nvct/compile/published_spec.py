@@ -12,14 +12,14 @@ import re
 import stat
 import time
 
-from nvct.cdi import load
+from nvct.cdi.make import provenance
+from nvct.cdi.read import load
 from nvct.compile import live_host
 from nvct.container.plan import fingerprints
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.host.driver.libraries import machine_directories
 from nvct.host.roots import join
 from nvct.paths import GPU_KIND
-from nvct.spec import provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,9 @@ import time
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi import registry, store
+from nvct.cdi.make import capabilities, generate, store
+from nvct.cdi.read import registry
+from nvct.compile import driver_fingerprints as spec_fingerprints
 from nvct.compile import live_host, parts
 from nvct.compile import plans as compiler
 from nvct.config import load
@@ -20,8 +22,6 @@ from nvct.container.plan.store import Store
 from nvct.errors import HostError
 from nvct.host import flags
 from nvct.host.driver import cuda_version
-from nvct.spec import capabilities, generate
-from nvct.spec import fingerprints as spec_fingerprints
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

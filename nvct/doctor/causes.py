@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import re
 
-from nvct.spec.coverage import NOT_GIVEN
+from nvct.cdi.check.coverage import NOT_GIVEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.cdi.conflicts import Drift
+    from nvct.cdi.check.conflicts import Drift
 
 VERSION = "driver-version"
 OF_DRIVER = ("file-gone", "file-changed", "node-", "gpu-", "mig-")

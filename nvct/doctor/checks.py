@@ -11,7 +11,8 @@ import os
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from nvct.cdi import conflicts, registry
+from nvct.cdi.check import conflicts
+from nvct.cdi.read import registry
 from nvct.compile import live_host
 from nvct.container.plan.store import run_dir
 from nvct.doctor import (
@@ -54,7 +55,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from nvct.cdi.registry import Registry
+    from nvct.cdi.check.drift import Report
+    from nvct.cdi.read.registry import Registry
     from nvct.config.model import Config
     from nvct.doctor.host.gpu_health import Log
     from nvct.doctor.model import Part
@@ -66,7 +68,6 @@ if TYPE_CHECKING:
     from nvct.host.nvml.readiness_model import NvmlReadiness
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
-    from nvct.spec.drift import Report
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 AGENT_TASKS = ("device-plugin",)

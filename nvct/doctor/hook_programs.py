@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.cdi.conflicts import EffectiveSpec
+    from nvct.cdi.check.conflicts import EffectiveSpec
     from nvct.engine.control.command import Run
 
 PROGRAMS = (HOOK_PROGRAM, CTK_PROGRAM)

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from nvct.cdi.check.drift import Report
     from nvct.config.model import Config
     from nvct.container.plan.model import Farm
     from nvct.doctor.model import Health, Severity
     from nvct.host.model import Inventory
-    from nvct.spec.drift import Report
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")

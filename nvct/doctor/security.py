@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.cdi.registry import SpecFile
+    from nvct.cdi.read.registry import SpecFile
     from nvct.doctor.host.gpu_health import Log
     from nvct.doctor.model import Part
     from nvct.host.roots import Roots

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 
 from nvct import paths
-from nvct.cdi import store
+from nvct.cdi.make import generate, provenance, store
 from nvct.host.device_nodes import create as device_nodes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import management
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
-from nvct.spec import generate, provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nvct import paths
-from nvct.cdi import load
+from nvct.cdi.read import load
 from nvct.errors import HostError, NvctError, line
 from nvct_sim import remove
 from nvct_sim.demo import show

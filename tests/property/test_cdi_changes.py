@@ -8,10 +8,11 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.cdi import downgrade, engines, versions
-from nvct.cdi.validate import validate
+from nvct.cdi import versions
+from nvct.cdi.check import compare, engines
+from nvct.cdi.make import downgrade, transform
+from nvct.cdi.read.validate import validate
 from nvct.errors import CdiSpecError
-from nvct.spec import compare, transform
 from tests.property.test_cdi import SPEC
 
 TYPE_CHECKING = False

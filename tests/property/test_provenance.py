@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.cdi import load, store
+from nvct.cdi.make import provenance, store
+from nvct.cdi.make.provenance import Provenance
+from nvct.cdi.read import load
 from nvct.host.model import Inventory
-from nvct.spec import provenance
-from nvct.spec.provenance import Provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

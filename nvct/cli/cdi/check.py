@@ -14,7 +14,7 @@ from nvct.cli.options import GoStyle, flat, say, settings_in_force, tell, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.spec.drift import Report
+    from nvct.cdi.check.drift import Report
 
 
 @click.command(cls=GoStyle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from nvct.cdi import registry
+from nvct.cdi.read import registry
 from nvct.cli.context import say, tell
 from nvct.errors import line
 

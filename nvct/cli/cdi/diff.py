@@ -34,8 +34,8 @@ def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str |
 
     Example: nvidia-ctk cdi diff /var/run/cdi/nvidia.yaml live
     """
-    from nvct.cdi import load
-    from nvct.spec import compare
+    from nvct.cdi.check import compare
+    from nvct.cdi.read import load
 
     if old == new and old in (LIVE, STDIN):
         raise UsageError(f"{old} is compared with itself", hint="name a file")
@@ -61,8 +61,9 @@ def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str |
 
 def _live(template: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
     """Return the spec of this host, with the names, hook program and hooks of another spec."""
+    from nvct.cdi.check import compare
+    from nvct.cdi.make import generate
     from nvct.compile import live_host
-    from nvct.spec import compare, generate
 
     settings = settings_in_force(None, driver_root, dev_root)
     inventory = live_host.discover(settings, mode=mode.lower())

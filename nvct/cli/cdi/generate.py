@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, TypeAlias
 
+    from nvct.cdi.make.generate import MountedView, Options
+    from nvct.cdi.make.layout import LayoutRequest
     from nvct.cdi.types import Spec
     from nvct.config.model import Config
     from nvct.host.discovery_options import DiscoveryOptions
     from nvct.host.model import Capability, Inventory
-    from nvct.spec.generate import MountedView, Options
-    from nvct.spec.layout import LayoutRequest
 
     OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
@@ -48,9 +48,8 @@ def write(values: OptionValues) -> None:
     Raises:
         NvctError: an option is wrong, the host has no driver, or a file cannot be written.
     """
-    from nvct.cdi import downgrade, store
-    from nvct.spec import capabilities, complete
-    from nvct.spec import generate as specgen
+    from nvct.cdi.make import capabilities, complete, downgrade, store
+    from nvct.cdi.make import generate as specgen
 
     form = store.check_format(values["form"]) if values["form"] else None
     limit = values["cdi_version_max"] and downgrade.check_version(values["cdi_version_max"])
@@ -91,7 +90,7 @@ def _layout(values: OptionValues, settings: Config) -> LayoutRequest:
     Raises:
         UsageError: it is unknown.
     """
-    from nvct.spec.layout import LayoutRequest, check_layout
+    from nvct.cdi.make.layout import LayoutRequest, check_layout
 
     return LayoutRequest(
         layout=check_layout(values["layout"] or settings.layout),
@@ -168,8 +167,8 @@ def _data_dirs(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def _options(values: OptionValues, settings: Config, feature_flags: frozenset[str]) -> Options:
     """Return the options of the spec; warn about command line options without effect."""
+    from nvct.cdi.make.generate import Options
     from nvct.host import flags
-    from nvct.spec.generate import Options
 
     if values["ldconfig_path"]:
         say("warning: --ldconfig-path has no effect: the hook writes ld.so.cache itself")
@@ -234,8 +233,8 @@ def _check_hook(spec: Spec, path: str, *, is_named: bool) -> None:
 
 def _split(spec: Spec, feature_flags: frozenset[str]) -> Mapping[str, Spec]:
     """Return the specs to write, by the suffix of the file name before its extension."""
+    from nvct.cdi.make import coherent
     from nvct.host import flags
-    from nvct.spec import coherent
 
     return coherent.split(spec) if flags.COHERENT in feature_flags else {"": spec}
 
@@ -257,8 +256,7 @@ def write_specs(
         HostError: a file cannot be written.
         CdiSpecError: a spec cannot be expressed in CDI version `limit`.
     """
-    from nvct.cdi import downgrade, store
-    from nvct.spec import provenance
+    from nvct.cdi.make import downgrade, provenance, store
 
     written = []
     for suffix, full in specs.items():

@@ -48,7 +48,8 @@ def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> Non
 
     Example: nvidia-ctk cdi validate --engine docker=26.0 /etc/cdi/*.yaml
     """
-    from nvct.cdi import engines, load, schema  # jsonschema is slower than --help may be
+    from nvct.cdi.check import engines  # jsonschema is slower than --help may be
+    from nvct.cdi.read import load, schema  # jsonschema is slower than --help may be
 
     required = [engines.parse(word) for word in flat(engine)]
     bad = 0

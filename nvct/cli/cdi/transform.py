@@ -33,10 +33,10 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
 
     Example: nvidia-ctk cdi transform root --from /host --to / --input spec.yaml
     """
-    from nvct.cdi import load, store
+    from nvct.cdi.make import store, transform
+    from nvct.cdi.read import load
     from nvct.cli.cdi.generate import is_read_by_engines
     from nvct.paths import CDI_SPEC_DIRS
-    from nvct.spec import transform
 
     if input_path in STD:
         spec = load.loads(sys.stdin.buffer.read(), source="stdin")

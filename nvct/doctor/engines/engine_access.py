@@ -10,7 +10,7 @@ import os
 import shutil
 from dataclasses import dataclass, replace
 
-from nvct.cdi import engines
+from nvct.cdi.check import engines
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.engine.control.status import is_nvidia
@@ -26,7 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nvct.cdi.registry import Registry, SpecFile
+    from nvct.cdi.read.registry import Registry, SpecFile
     from nvct.doctor.model import Severity
     from nvct.engine.control.status import Status
     from nvct.engine.detected_engine import Engine
@@ -219,7 +219,7 @@ def older_remedy(file: SpecFile, engine: str, release: str) -> str:
 
     Args:
         file: of the specification.
-        engine: as `nvct.cdi.engines` names it.
+        engine: as `nvct.cdi.check.engines` names it.
         release: of the engine.
     """
     highest = engines.highest(engine, release)

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from nvct.cdi.registry import Registry
+    from nvct.cdi.read.registry import Registry
     from nvct.doctor.engines.engine_access import Access
     from nvct.doctor.model import Part, Severity
     from nvct.engine.control.status import Status

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from nvct.cdi import engines
+from nvct.cdi.check import engines
 from nvct.doctor.engines.engine_access import CDI_NAMES, older_remedy, spec_folders
 from nvct.doctor.model import Finding, count
 from nvct.doctor.parts import part_of
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.cdi.registry import Registry
+    from nvct.cdi.read.registry import Registry
     from nvct.doctor.model import Part
     from nvct.engine.control.status import Status
 

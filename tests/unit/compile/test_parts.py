@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from nvct.cdi.make.generate import Options, generate
 from nvct.compile import plans as compiler
 from nvct.compile.parts import in_parts
 from nvct.container.plan import hook_command, model
 from nvct.host.discover import discover
-from nvct.spec.generate import Options, generate
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False

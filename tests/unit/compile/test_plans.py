@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from nvct.cdi import registry
+from nvct.cdi.read import registry
 from nvct.compile import plans as compiler
 from nvct.container.plan import fingerprints, model
 

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from nvct.cdi import load
+from nvct.cdi.make import generate as specgen
+from nvct.cdi.read import load
 from nvct.cli.cdi.generate import write_specs
 from nvct.cli.cdi.generate_command import generate as command
 from nvct.cli.main import program
@@ -20,7 +21,6 @@ from nvct.compile import live_host
 from nvct.errors import NvctError
 from nvct.host import modes
 from nvct.paths import CONFIG_ENV
-from nvct.spec import generate as specgen
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from nvct.compile import linker_cache
 from nvct.compile import plans as compiler
 from nvct.container.deliver import layout_classic
 from nvct.container.plan import hook_command, inject, model
@@ -16,7 +17,6 @@ from nvct.host.model import DriverFile
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.oci.bundle import Bundle
-from nvct.spec import linker_cache
 from tests.support.containers import Container
 
 TYPE_CHECKING = False

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nvct.cdi.registry import Registry
+from nvct.cdi.read.registry import Registry
 from nvct.doctor.engines import registered
 from nvct.engine.control.running import Running
 from nvct.engine.control.status import Status

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generates a CDI spec from an inventory.
+
+Contract: equal inventories and options give equal documents: entries without an order of their
+own are sorted. No I/O. Majors and minors of nodes are written only with `node_numbers`; otherwise
+the program that injects the nodes looks them up, because most of them change at each boot.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from nvct import paths
+from nvct.cdi.make import edits as cdi_edits
+from nvct.cdi.make import hooks, injection, modes, naming, transform
+from nvct.cdi.names import check_class, check_vendor
+from nvct.cdi.versions import minimum_version
+from nvct.errors import RequestError, UsageError
+from nvct.host.driver import libraries
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Any, TypeAlias
+
+    from nvct.cdi.make.injection import Device, Injection
+    from nvct.cdi.types import Spec
+    from nvct.container.plan.model import View
+    from nvct.host.model import DriverFile, Inventory
+
+    Json: TypeAlias = dict[str, Any]
+
+VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
+COHERENT_KEY = "gpu.nvidia.com/coherent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of a generated spec.
+
+    Attributes:
+        vendor, cls: the spec's kind; the mode's own if empty.
+        device_ids: the devices of the spec: indices, UUIDs, names, "all" or "none".
+        all_device: whether to add a device "all" that contains the others.
+        hook_path: of nvidia-cdi-hook on the host.
+        disabled_hooks: names of single hooks that `apply` does not execute, or "all".
+        enabled_hooks: names that override disabled_hooks; chmod is off unless named here.
+        node_numbers: write type, major and minor of device nodes, for engines that cannot look
+            at the host's nodes; such a spec is wrong after the next boot.
+        gid_groups: add the groups of nodes that are not world-accessible to containers.
+        host_roots: (from, to) pairs that replace roots of host paths, for a spec that is made
+            in a container and used on its host.
+        view: the driver's files as one mount; None for a mount per file.
+    """
+
+    vendor: str = ""
+    cls: str = ""
+    device_name_strategies: Sequence[str] = ("index", "uuid")
+    device_ids: Sequence[str] = ("all",)
+    all_device: bool = True
+    hook_path: str = paths.HOOK_PATH
+    disabled_hooks: Sequence[str] = ()
+    enabled_hooks: Sequence[str] = ()
+    node_numbers: bool = False
+    gid_groups: bool = True
+    host_roots: Sequence[tuple[str, str]] = ()
+    view: MountedView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountedView:
+    """A farm view that a spec mounts.
+
+    Attributes:
+        source: its folder on the host.
+        shown: what the hook makes visible in the container.
+        files: sockets and folders, which are not in a view.
+        env: variables for containers.
+    """
+
+    source: str
+    shown: View
+    files: Sequence[DriverFile]
+    env: Sequence[str]
+
+
+class Job(NamedTuple):
+    """One generation: inventory, options, the spec's kind, its devices, its enabled hooks."""
+
+    inventory: Inventory
+    options: Options
+    kind: str
+    devices: Sequence[Device]
+    hooks: frozenset[str]
+
+
+def prepare(inventory: Inventory, options: Options) -> Job:
+    """Return the parts of a spec, with checked options.
+
+    Raises:
+        UsageError: an option has an unknown value.
+        UnknownDeviceError: a device id names nothing.
+        HostError: no device can be given to a container.
+    """
+    kind = _kind(inventory, options)
+    strategies = naming.check_strategies(options.device_name_strategies)
+    enabled = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)
+    devices = injection.devices(
+        inventory, options.device_ids, strategies, all_device=options.all_device
+    )
+    return Job(inventory, options, kind, devices, enabled & modes.RULES[inventory.mode].hooks)
+
+
+def generate(inventory: Inventory, options: Options | None = None) -> Spec:
+    """Return the CDI spec of a machine.
+
+    A GPU with a known addressing mode has the annotation `COHERENT_KEY`; `coherent.split` removes
+    it.
+
+    Raises:
+        UsageError: an option has an unknown value.
+        UnknownDeviceError: a device id names nothing.
+        HostError: no device can be given to a container.
+    """
+    options = options or Options()
+    job = prepare(inventory, options)
+    common = _common_edits(job)
+    entries = [
+        _entry(name, edits, device)
+        for device in job.devices
+        for edits in (transform.tidy(_device_edits(device, job), common),)
+        for name in device.names
+    ]
+    spec: Json = {
+        "cdiVersion": "",
+        "kind": job.kind,
+        "devices": sorted(entries, key=lambda entry: str(entry["name"])),
+        "containerEdits": transform.tidy(common, {}),
+    }
+    for source, target in options.host_roots:
+        spec = transform.move_host_root(spec, source, target)
+    # Until here edits are plain dicts, which can be moved and compared.
+    document = cast("Spec", spec)
+    document["cdiVersion"] = minimum_version(document)
+    return document
+
+
+def _kind(inventory: Inventory, options: Options) -> str:
+    vendor, cls = modes.kind(inventory.mode, options.vendor, options.cls)
+    try:
+        check_vendor(vendor)
+        check_class(cls)
+    except RequestError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    return f"{vendor}/{cls}"
+
+
+def _entry(name: str, edits: Json, device: Device) -> Json:
+    entry: Json = {"name": name, "containerEdits": edits}
+    if device.coherent is not None:
+        entry["annotations"] = {COHERENT_KEY: str(device.coherent).lower()}
+    return entry
+
+
+def _device_edits(device: Device, job: Job) -> Json:
+    # CDI refuses a device without an edit. This one changes nothing: it is also a common edit.
+    return merge(_injected(part, job) for part in device.injections) or {"env": [VOID_ENV]}
+
+
+def _injected(part: Injection, job: Job) -> Json:
+    """Return the edits of one device, with its hooks."""
+    directories = sorted({os.path.dirname(node.path) for node in part.nodes} - {"/dev"})
+    work = hooks.work_of(job.hooks, part.files, part.links)
+    entries = [
+        hooks.chmod_hook(job.options.hook_path, job.hooks, directories),
+        hooks.apply_hook(job.options.hook_path, work),
+    ]
+    return edits(job, part, hooks=[entry for entry in entries if entry])
+
+
+def merge(parts: Iterable[Json]) -> Json:
+    """Return container edits that contain the entries of several."""
+    merged: Json = {}
+    for part in parts:
+        for key, entries in part.items():
+            merged.setdefault(key, []).extend(entries)
+    return merged
+
+
+def _common_edits(job: Job) -> Json:
+    if job.options.view is not None:
+        return _view_edits(job, job.options.view)
+    content = injection.common(job.inventory)
+    work = hooks.common_work(job.inventory, job.hooks, content.files)
+    entry = hooks.apply_hook(job.options.hook_path, work)
+    env = [*libcuda_env(job, content.files), VOID_ENV]
+    return edits(job, content, env=env, hooks=[entry] if entry else [])
+
+
+def _view_edits(job: Job, view: MountedView) -> Json:
+    """Return the common edits with one mount for all of the driver's files."""
+    work = hooks.common_work(job.inventory, job.hooks, ())
+    entry = hooks.apply_hook(job.options.hook_path, work, view.shown)
+    content = injection.common(job.inventory)._replace(files=tuple(view.files))
+    common = edits(job, content, env=[*view.env, VOID_ENV], hooks=[entry] if entry else [])
+    mount = cdi_edits.mount(view.source, view.shown["mount_point"])
+    return merge([common, {"mounts": [mount]}])
+
+
+def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
+    """Return the variable with libcuda's directory, [] if no file is libcuda."""
+    dirs = libraries.libcuda_directories(files)
+    has_env = dirs and modes.RULES[job.inventory.mode].has_libcuda_env
+    return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []
+
+
+def edits(
+    job: Job, content: Injection, *, env: Sequence[str] = (), hooks: Sequence[Json] = ()
+) -> Json:
+    """Return container edits for nodes and files."""
+    return cdi_edits.make(
+        content.nodes,
+        content.files,
+        env=env,
+        hooks=hooks,
+        node_numbers=job.options.node_numbers,
+        gid_groups=job.options.gid_groups,
+    )
