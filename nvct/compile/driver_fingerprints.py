@@ -8,6 +8,7 @@ compared by content, because their times change without a reason.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError
@@ -15,13 +16,8 @@ from nvct.host import procfs
 from nvct.host.driver import libraries
 from nvct.host.gpu import mig
 from nvct.host.gpu.nodes import CONTROL_NODES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.host.model import Inventory
-    from nvct.host.roots import Roots
+from nvct.host.model import Inventory
+from nvct.host.roots import Roots
 
 ATTEMPTS = 3
 

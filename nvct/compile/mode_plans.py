@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import cast
@@ -16,29 +17,22 @@ from typing import cast
 from nvct import paths
 from nvct.cdi.make import edits as cdi_edits
 from nvct.cdi.make import generate
+from nvct.cdi.types import Spec
 from nvct.compile import driver_fingerprints as spec_fingerprints
 from nvct.compile import live_host, refresh
 from nvct.compile import plans as compiler
 from nvct.config import load
+from nvct.config.model import Config
+from nvct.container.plan import fingerprints, model
 from nvct.container.plan.fingerprints import take, take_file
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host import feature_modes, procfs
 from nvct.host.driver import libraries
 from nvct.host.gpu import imex, mig, nodes
+from nvct.host.model import DeviceNode, Inventory
 from nvct.host.nvml import shared
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from nvct.cdi.types import Spec
-    from nvct.config.model import Config
-    from nvct.container.plan.fingerprints import Fingerprint
-    from nvct.container.plan.model import Plan
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.model import DeviceNode, Inventory
-    from nvct.host.nvml.model import GpuProperties
-    from nvct.host.roots import Roots
+from nvct.host.nvml.model import GpuProperties
+from nvct.host.roots import Roots
 
 MIG = "mig"
 MIG_KIND = "nvidia.com/mig"
@@ -58,7 +52,7 @@ PREFIX = "mode-"
 
 
 @live_host.hints_name_keys()
-def mode_plan(mode: str, config_path: str, run_dir: str) -> Plan:
+def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
     """Compile and store the plan of one mode.
 
     Raises:
@@ -117,7 +111,9 @@ def _mode_spec(
     return cast("Spec", spec)
 
 
-def rebuild(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, NvctError | None]]:
+def rebuild(
+    config_path: str, run_dir: str
+) -> Iterator[tuple[str, model.Plan | None, NvctError | None]]:
     """Compile the stored plans again, except the registry's and the usual own plan.
 
     Yields each plan's word with the plan, or with the error if the host no longer has its devices;
@@ -142,7 +138,7 @@ def rebuild(config_path: str, run_dir: str) -> Iterator[tuple[str, Plan | None, 
             yield word, None, error
 
 
-def _fingerprints(mode: str, roots: Roots) -> list[Fingerprint]:
+def _fingerprints(mode: str, roots: Roots) -> list[fingerprints.Fingerprint]:
     """Return a mode's fingerprints, taken before its discovery."""
     kind, name = WATCHED[mode]
     taken = [
@@ -198,7 +194,7 @@ def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: li
     return cast("Spec", spec)
 
 
-def _capability_node(roots: Roots, stat_node: StatNode, name: str) -> DeviceNode | None:
+def _capability_node(roots: Roots, stat_node: nodes.StatNode, name: str) -> DeviceNode | None:
     minor = mig.minors(roots).get(name)
     if minor is None:
         return None
@@ -207,7 +203,7 @@ def _capability_node(roots: Roots, stat_node: StatNode, name: str) -> DeviceNode
 
 
 @live_host.hints_name_keys()
-def properties_plan(config_path: str, run_dir: str) -> Plan:
+def properties_plan(config_path: str, run_dir: str) -> model.Plan:
     """Compile and store the plan of brand and architecture of the GPUs, by each of their names.
 
     A property that NVML does not report is omitted. A failure of NVML is a problem of the plan.
@@ -233,7 +229,7 @@ def properties_plan(config_path: str, run_dir: str) -> Plan:
         name: {key: value for key, value in asdict(gpu).items() if value}
         for name, gpu in by_name(inventory, properties).items()
     }
-    plan = cast("Plan", {**plan, "gpus": gpus})
+    plan = cast("model.Plan", {**plan, "gpus": gpus})
     refresh.store_plan(plan, PROPERTIES + paths.PLAN_SUFFIX, run_dir)
     return plan
 

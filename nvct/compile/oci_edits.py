@@ -11,31 +11,46 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any
+from typing import Any, TypedDict
 
+from nvct.cdi.types import ContainerEdits, DeviceNode, Hook, Mount
 from nvct.errors import CdiSpecError, HostError, StaleSpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import ContainerEdits, DeviceNode, Edit, Hook, Mount, OciNode
 
 DEFAULT_ACCESS = "rwm"
 NO_ACCESS = "none"
 REGENERATE = "regenerate the spec, for NVIDIA: nvidia-ctk cdi generate"
 
 
+class OciNode(TypedDict):
+    """A device node.
+
+    Attributes:
+        path: in the container.
+        host: the path on the host.
+        node: the entry for linux.devices.
+        rule: the one for linux.resources.devices, None if there is none.
+    """
+
+    path: str
+    host: str
+    node: dict[str, Any]
+    rule: dict[str, Any] | None
+
+
+class Edit(TypedDict):
+    """Parts of config.json: hooks by point; `net`: linux.netDevices, `rdt`: linux.intelRdt."""
+
+    env: list[str]
+    nodes: list[OciNode]
+    mounts: list[dict[str, Any]]
+    hooks: dict[str, list[dict[str, Any]]]
+    gids: list[int]
+    net: dict[str, dict[str, str]]
+    rdt: dict[str, Any]
+
+
 def oci_edits(edits: ContainerEdits, *, source: str) -> Edit:
-    """Return container edits as parts of config.json.
-
-    The result has `env`, `nodes` (`path`: in the container; `host`: on the host; `node`: the
-    entry for linux.devices; `rule`: the one for linux.resources.devices, or None; `rdev`: the
-    host's device number, None if there is no such node; `own`: the spec gives uid or gid;
-    `uid_given`, `gid_given`: each of them), `mounts`, `hooks` by their point, `gids`, `net` (for
-    linux.netDevices) and `rdt` (for linux.intelRdt).
-
-    Args:
-        edits: valid, as `nvct.cdi.read.validate` returns them.
-        source: the spec's file, for messages.
+    """Return valid container edits as parts of config.json; messages name their source.
 
     Raises:
         HostError: a device node is missing.
@@ -84,24 +99,15 @@ def _mount(mount: Mount) -> dict[str, Any]:
 
 def _node(node: DeviceNode, source: str) -> OciNode:
     host = node.get("hostPath") or node["path"]
-    entry, rdev = _filled(node, host, source)
+    entry = _filled(node, host, source)
     for key in ("uid", "gid"):
         if key in node:
             entry[key] = node[key]
-    return {
-        "path": node["path"],
-        "host": host,
-        "node": entry,
-        "rule": _rule(node, entry),
-        "rdev": rdev,
-        "own": "uid" in node or "gid" in node,
-        "uid_given": "uid" in node,
-        "gid_given": "gid" in node,
-    }
+    return {"path": node["path"], "host": host, "node": entry, "rule": _rule(node, entry)}
 
 
-def _filled(node: DeviceNode, host: str, source: str) -> tuple[dict[str, Any], int | None]:
-    """Return the OCI device, completed from the host's node, and the host's device number.
+def _filled(node: DeviceNode, host: str, source: str) -> dict[str, Any]:
+    """Return the OCI device, completed from the host's node.
 
     A node with type and major number, or of type FIFO, is complete: the host's node may be missing
     or another one (CDI library: "minimally specified").
@@ -128,7 +134,7 @@ def _filled(node: DeviceNode, host: str, source: str) -> tuple[dict[str, Any], i
         entry["fileMode"] = node["fileMode"]
     elif status and host_kind == _plain(kind):
         entry["fileMode"] = stat.S_IMODE(status.st_mode)
-    return entry, rdev
+    return entry
 
 
 def _status(host: str, source: str, *, may_be_missing: bool) -> os.stat_result | None:

@@ -10,21 +10,17 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from nvct.cdi.check import mounted
+from nvct.cdi.read.registry import Registry
+from nvct.cdi.types import ContainerEdits, Spec
 from nvct.compile import oci_edits as cdi_edits
 from nvct.container.plan import fingerprints, hook_command, model
 from nvct.errors import NvctError
 from nvct.oci import jsontext
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nvct.cdi.read.registry import Registry
-    from nvct.cdi.types import ContainerEdits, Spec
 
 VERSION_FILE = "driver/nvidia/version"
 _LOADED = re.compile(r"Kernel Module[^\n]*?\s(\d+\.[\d.]+)\s")

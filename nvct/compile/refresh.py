@@ -8,6 +8,7 @@ stored in the run directory, and returned even if that is not possible.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from nvct import paths
@@ -17,20 +18,15 @@ from nvct.compile import driver_fingerprints as spec_fingerprints
 from nvct.compile import live_host, parts
 from nvct.compile import plans as compiler
 from nvct.config import load
+from nvct.config.model import Config
+from nvct.container.plan import model
 from nvct.container.plan.fingerprints import take
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
 from nvct.host import flags
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import cuda_version
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.config.model import Config
-    from nvct.container.plan.model import Plan
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import Inventory
+from nvct.host.model import Inventory
 
 OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
@@ -46,7 +42,7 @@ def config(path: str) -> dict[str, object]:
     return {**settings.to_dict(), "warnings": warnings}
 
 
-def registry_plan(config_path: str, run_dir: str) -> Plan:
+def registry_plan(config_path: str, run_dir: str) -> model.Plan:
     """Compile the CDI spec folders that config.toml names, and store the plan.
 
     Raises:
@@ -69,7 +65,7 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
 
 
 @live_host.hints_name_keys()
-def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
+def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     """Make nvct's own spec of this host, compile it, and store both.
 
     The spec is in the run directory: in a CDI folder it would override an admin's.
@@ -142,7 +138,7 @@ def _options(settings: Config, options: DiscoveryOptions, which: str) -> generat
     )
 
 
-def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
+def name_the_only_gpu(plan: model.Plan, inventory: Inventory) -> None:
     """Give WSL's one device the name of a GPU as well, if NVML shows exactly one GPU.
 
     With several GPUs there is no such name: a container that requests one of them would get all,
@@ -155,7 +151,7 @@ def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
             plan["devices"][f"{kind}=0"] = device
 
 
-def name_by_bus_id(plan: Plan, inventory: Inventory) -> None:
+def name_by_bus_id(plan: model.Plan, inventory: Inventory) -> None:
     """Give each GPU that is not in MIG mode its bus id as a name, as libnvidia-container does.
 
     The spec itself has no such names, like those of nvidia-container-toolkit.
@@ -186,7 +182,7 @@ def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[
     return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
 
 
-def store_plan(plan: Plan, name: str, run_dir: str) -> None:
+def store_plan(plan: model.Plan, name: str, run_dir: str) -> None:
     """Store a plan in the run directory, if possible."""
     plan["made"] = time.time_ns()
     run_store = Store(run_dir, create=True)

@@ -56,8 +56,7 @@ def make_spec(request: Request, roots: Roots, options: DiscoveryOptions | None =
         HostError: there is no driver or no node of it, or the file cannot be written.
     """
     inventory = management.discover(roots, options or DiscoveryOptions())
-    spec = provenance.add(spec_of(request, roots, inventory), inventory)
-    comment = provenance.head_comment(spec, inventory)
+    spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)
     return store.save(spec, request.cdi_spec, None, comment)
 
 

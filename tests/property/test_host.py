@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.cdi.make import naming
-from nvct.cdi.make.transform import tidy
+from nvct.cdi.make.edits import tidy
 from nvct.errors import NvctError
 from nvct.host import procfs
 from nvct.host.gpu import mig

@@ -54,7 +54,7 @@ def test_annotations_survive_yaml(origin: Provenance) -> None:
 def test_the_comment_changes_nothing_for_a_reader_of_yaml(driver: str) -> None:
     older: Spec = {**SPEC, "cdiVersion": "0.3.0"}
 
-    comment = provenance.head_comment(older, Inventory(driver_version=driver))
+    _, comment = provenance.attach(older, Inventory(driver_version=driver))
 
     assert comment.isascii()
     assert comment[:-1].isprintable()

@@ -11,18 +11,14 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
 from nvct.cdi.make import generate, naming, provenance
+from nvct.cdi.types import Spec
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any, TypeAlias
-
-    from nvct.cdi.types import Spec
-
-    Json: TypeAlias = dict[str, Any]
-    Parts: TypeAlias = dict[str, dict[str, str]]  # an entry's name -> its parts, as text
+Json: TypeAlias = dict[str, Any]
+Parts: TypeAlias = dict[str, dict[str, str]]  # an entry's name -> its parts, as text
 
 COMMON = "every container"
 TYPE_INDEX = re.compile(r"(gpu|mig)[0-9]+(:[0-9]+)?")

@@ -8,17 +8,13 @@ pair of files, because otherwise nobody notices until a container gets the wrong
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from nvct.cdi.names import qualified
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.cdi.read.registry import Registry, SpecFile
-    from nvct.cdi.types import ContainerEdits, Device
+from nvct.cdi.read.registry import Registry, SpecFile
+from nvct.cdi.types import ContainerEdits, Device
 
 Kind: TypeAlias = Literal[
     "unreadable", "conflict", "shadowed",

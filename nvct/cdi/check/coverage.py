@@ -9,22 +9,17 @@ minor; the device's name by index or UUID tells the GPU that the spec means. Spe
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from nvct.cdi.check.conflicts import Drift
+from nvct.cdi.check.conflicts import Drift, EffectiveSpec, Kind
 from nvct.cdi.make import naming
+from nvct.cdi.make.naming import Selected
+from nvct.cdi.types import ContainerEdits, Device
+from nvct.host.model import Inventory
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import TypeAlias
-
-    from nvct.cdi.check.conflicts import EffectiveSpec, Kind
-    from nvct.cdi.make.naming import Selected
-    from nvct.cdi.types import ContainerEdits, Device
-    from nvct.host.model import Inventory
-
-    Paths: TypeAlias = frozenset[str]
+Paths: TypeAlias = frozenset[str]
 
 GPU_NODE = re.compile(r"/dev/nvidia\d+")
 NODE = re.compile(r"/dev/nvidia\d+|/dev/nvidia-caps/nvidia-cap\d+")

@@ -11,24 +11,19 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from nvct.cdi import types as cdi
 from nvct.cdi.check import conflicts, coverage, mounted
-from nvct.cdi.check.conflicts import Drift
+from nvct.cdi.check.conflicts import Drift, EffectiveSpec, Kind
 from nvct.cdi.make import provenance
+from nvct.cdi.make.provenance import Identity
+from nvct.cdi.read.registry import Registry
 from nvct.host import procfs
+from nvct.host.gpu import nodes
+from nvct.host.model import Inventory
 from nvct.linux import device_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from nvct.cdi import types as cdi
-    from nvct.cdi.check.conflicts import EffectiveSpec, Kind
-    from nvct.cdi.make.provenance import Identity
-    from nvct.cdi.read.registry import Registry
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.model import Inventory
 
 BIND = {"bind", "rbind"}
 
@@ -45,7 +40,7 @@ class HostState:
 
     live: Inventory | None
     loaded: str
-    stat_node: StatNode = device_nodes.node
+    stat_node: nodes.StatNode = device_nodes.node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +186,9 @@ def _host(node: cdi.DeviceNode) -> str:
     return node.get("hostPath") or node["path"]
 
 
-def _node(node: cdi.DeviceNode, stat_node: StatNode, *, is_ours: bool) -> tuple[Kind, str] | None:
+def _node(
+    node: cdi.DeviceNode, stat_node: nodes.StatNode, *, is_ours: bool
+) -> tuple[Kind, str] | None:
     path = _host(node)
     kind = node.get("type", "")
     try:

@@ -13,11 +13,8 @@ from __future__ import annotations
 import re
 
 from nvct.cdi import versions
+from nvct.cdi.types import Spec
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 # Engine -> (its name, rows of: release, highest CDI version, version of the CDI library).
 ENGINES: dict[str, tuple[str, tuple[tuple[str, str, str], ...]]] = {

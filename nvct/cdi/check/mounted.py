@@ -6,11 +6,8 @@ from __future__ import annotations
 import os
 import re
 
+from nvct.cdi.types import Mount
 from nvct.container.rootfs.view_links import OF_SPEC
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Mount
 
 # Driver branches have three digits; libcuda.so.1.1 of WSL has no driver version.
 DRIVER_LIBRARY = re.compile(r"/lib(?:cuda|nvidia-ml)\.so\.(\d{3,}\.\d+(?:\.\d+)*)$")

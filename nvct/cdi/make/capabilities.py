@@ -8,25 +8,21 @@ with it, so that every program starts. The rest is left out with a reason.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
 
 from nvct.errors import UsageError
 from nvct.host.driver import names as driver_names
-from nvct.host.model import LeftOut
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from nvct.host.model import (
-        Capability,
-        DeviceNode,
-        DriverFile,
-        Gpu,
-        Inventory,
-        NamedDevice,
-    )
+from nvct.host.model import (
+    Capability,
+    DeviceNode,
+    DriverFile,
+    Gpu,
+    Inventory,
+    LeftOut,
+    NamedDevice,
+)
 
 NAMES: tuple[Capability, ...] = (
     "compute", "utility", "graphics", "video", "display", "ngx", "compat32",

@@ -7,19 +7,14 @@ devices need is an error that names it.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
 
 from nvct.cdi import versions
+from nvct.cdi.types import Spec
 from nvct.errors import CdiSpecError, UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from nvct.cdi.types import Spec
-
-    Json: TypeAlias = dict[str, Any]
+Json: TypeAlias = dict[str, Any]
 
 BIND = ("bind", "rbind")
 

@@ -9,31 +9,26 @@ the program that injects the nodes looks them up, because most of them change at
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from nvct import paths
+from nvct.cdi import types as cdi
 from nvct.cdi.make import edits as cdi_edits
-from nvct.cdi.make import hooks, injection, modes, naming, transform
+from nvct.cdi.make import hooks, injection, modes, naming
+from nvct.cdi.make.edits import Json, merge, tidy
+from nvct.cdi.make.injection import Device, Injection
 from nvct.cdi.names import check_class, check_vendor
 from nvct.cdi.versions import minimum_version
+from nvct.container.plan import model
 from nvct.errors import RequestError, UsageError
 from nvct.host.driver import libraries
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any, TypeAlias
-
-    from nvct.cdi.make.injection import Device, Injection
-    from nvct.cdi.types import Spec
-    from nvct.container.plan.model import View
-    from nvct.host.model import DriverFile, Inventory
-
-    Json: TypeAlias = dict[str, Any]
+from nvct.host.model import DriverFile, Inventory
 
 VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
 COHERENT_KEY = "gpu.nvidia.com/coherent"
+COHERENT_PARTS = {"true": "coherent", "false": "noncoherent"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +76,7 @@ class MountedView:
     """
 
     source: str
-    shown: View
+    shown: model.View
     files: Sequence[DriverFile]
     env: Sequence[str]
 
@@ -113,11 +108,10 @@ def prepare(inventory: Inventory, options: Options) -> Job:
     return Job(inventory, options, kind, devices, enabled & modes.RULES[inventory.mode].hooks)
 
 
-def generate(inventory: Inventory, options: Options | None = None) -> Spec:
+def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
     """Return the CDI spec of a machine.
 
-    A GPU with a known addressing mode has the annotation `COHERENT_KEY`; `coherent.split` removes
-    it.
+    A GPU with a known addressing mode has the annotation `COHERENT_KEY`; `split` removes it.
 
     Raises:
         UsageError: an option has an unknown value.
@@ -130,19 +124,19 @@ def generate(inventory: Inventory, options: Options | None = None) -> Spec:
     entries = [
         _entry(name, edits, device)
         for device in job.devices
-        for edits in (transform.tidy(_device_edits(device, job), common),)
+        for edits in (tidy(_device_edits(device, job), common),)
         for name in device.names
     ]
     spec: Json = {
         "cdiVersion": "",
         "kind": job.kind,
         "devices": sorted(entries, key=lambda entry: str(entry["name"])),
-        "containerEdits": transform.tidy(common, {}),
+        "containerEdits": tidy(common, {}),
     }
     for source, target in options.host_roots:
-        spec = transform.move_host_root(spec, source, target)
+        spec = cdi_edits.move_root(spec, source, target)
     # Until here edits are plain dicts, which can be moved and compared.
-    document = cast("Spec", spec)
+    document = cast("cdi.Spec", spec)
     document["cdiVersion"] = minimum_version(document)
     return document
 
@@ -178,15 +172,6 @@ def _injected(part: Injection, job: Job) -> Json:
         hooks.apply_hook(job.options.hook_path, work),
     ]
     return edits(job, part, hooks=[entry for entry in entries if entry])
-
-
-def merge(parts: Iterable[Json]) -> Json:
-    """Return container edits that contain the entries of several."""
-    merged: Json = {}
-    for part in parts:
-        for key, entries in part.items():
-            merged.setdefault(key, []).extend(entries)
-    return merged
 
 
 def _common_edits(job: Job) -> Json:
@@ -228,3 +213,40 @@ def edits(
         node_numbers=job.options.node_numbers,
         gid_groups=job.options.gid_groups,
     )
+
+
+def split(spec: cdi.Spec) -> dict[str, cdi.Spec]:
+    """Return specs by the suffix of their file names: "", "coherent", "noncoherent".
+
+    As nvidia-container-toolkit with the flag enable-coherent-annotations: schedulers on Grace
+    systems can request one class of GPUs. MIG devices are only in the whole spec, as there. The
+    annotation that distinguishes the GPUs is removed, and a part without devices is omitted. Each
+    part has a device `all` if the spec has one.
+    """
+    specs = {"": _part(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
+    has_all = any(device["name"] == "all" for device in spec["devices"])
+    for value, suffix in COHERENT_PARTS.items():
+        devices = [
+            _plain(device)
+            for device in spec["devices"]
+            if device.get("annotations", {}).get(COHERENT_KEY) == value
+        ]
+        if devices and has_all:
+            edits = merge(cast("Json", device["containerEdits"]) for device in devices)
+            devices.append(cast("cdi.Device", {"name": "all", "containerEdits": tidy(edits, {})}))
+        if devices:
+            specs[suffix] = _part(spec, f"{spec['kind']}.{suffix}", devices)
+    return specs
+
+
+def _plain(device: cdi.Device) -> cdi.Device:
+    """Return a device without the annotation."""
+    annotations = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
+    rest = {key: value for key, value in device.items() if key != "annotations"}
+    return cast("cdi.Device", {**rest, **({"annotations": annotations} if annotations else {})})
+
+
+def _part(spec: cdi.Spec, kind: str, devices: list[cdi.Device]) -> cdi.Spec:
+    part = cast("cdi.Spec", {**spec, "kind": kind, "devices": devices})
+    part["cdiVersion"] = minimum_version(part)
+    return part

@@ -9,22 +9,17 @@ runtime starts a hook without an environment with the container's, LD_PRELOAD in
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
+from typing import Any, TypeAlias
 
-from nvct.container.plan import hook_command
+from nvct.container.plan import hook_command, model
 from nvct.container.plan.model import no_work
 from nvct.errors import UsageError
+from nvct.host.model import DriverFile, Inventory, Link
 from nvct.paths import CTK_PROGRAM
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any, TypeAlias
-
-    from nvct.container.plan.model import Compat, Program, View, Work
-    from nvct.host.model import DriverFile, Inventory, Link
-
-    Hook: TypeAlias = dict[str, Any]
+Hook: TypeAlias = dict[str, Any]
 
 ENV = ("NVIDIA_CTK_DEBUG=false",)
 NAMES = (
@@ -55,7 +50,9 @@ def enabled_names(disabled: Sequence[str], enabled: Sequence[str]) -> frozenset[
     return frozenset(name for name in NAMES if name not in off or name in enabled)
 
 
-def common_work(inventory: Inventory, names: frozenset[str], files: Iterable[DriverFile]) -> Work:
+def common_work(
+    inventory: Inventory, names: frozenset[str], files: Iterable[DriverFile]
+) -> model.Work:
     """Return the work in the root of every container that gets these files."""
     work = work_of(names, files, inventory.links)
     if "enable-cuda-compat" in names:
@@ -67,7 +64,7 @@ def common_work(inventory: Inventory, names: frozenset[str], files: Iterable[Dri
 
 def work_of(
     names: frozenset[str], files: Iterable[DriverFile], links: Iterable[Link] = ()
-) -> Work:
+) -> model.Work:
     """Return the work in a container's root for these files and links."""
     files = list(files)
     work = no_work()
@@ -80,7 +77,7 @@ def work_of(
     return work
 
 
-def _compat(inventory: Inventory) -> Compat:
+def _compat(inventory: Inventory) -> model.Compat:
     """Return the values for the choice between the driver's and an image's CUDA libraries.
 
     A Tegra has no driver version, so the CUDA version is compared instead; without it there is no
@@ -94,12 +91,12 @@ def _compat(inventory: Inventory) -> Compat:
     return {"cuda": inventory.cuda_version, "folder": inventory.compat_container_root}
 
 
-def program(hook_path: str) -> Program:
+def program(hook_path: str) -> model.Program:
     """Return the hook program that does the work in a container's root."""
     return {"path": hook_path, "args": [*_head(hook_path), APPLY], "env": list(ENV)}
 
 
-def apply_hook(hook_path: str, work: Work, view: View | None = None) -> Hook | None:
+def apply_hook(hook_path: str, work: model.Work, view: model.View | None = None) -> Hook | None:
     """Return the hook entry for some work and a view, None if there is no work."""
     args = hook_command.options(work)
     args += hook_command.view_options(view) if view else []

@@ -8,19 +8,15 @@ CDI spec, `nvct.compile.parts` as nvct's own plan.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from nvct.cdi.make import modes, naming
+from nvct.cdi.make.naming import Selected
 from nvct.errors import HostError
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.cdi.make.naming import Selected
-    from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link
+from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link
 
 
 class Injection(NamedTuple):

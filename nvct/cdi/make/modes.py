@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Mode
+from nvct.host.model import Mode
 
 VENDOR = "nvidia.com"
 LINKS_AND_CACHE = frozenset({"create-symlinks", "update-ldcache"})

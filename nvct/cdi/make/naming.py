@@ -7,17 +7,13 @@ The names are nvidia-container-toolkit's: indices are NVML's, a MIG device is PA
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 from nvct.errors import HostError, UnknownDeviceError, UsageError
+from nvct.host.model import Gpu, Inventory, MigDevice, NamedDevice
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import TypeAlias
-
-    from nvct.host.model import Gpu, Inventory, MigDevice, NamedDevice
-
-    Selected: TypeAlias = tuple[Gpu, MigDevice | None]
+Selected: TypeAlias = tuple[Gpu, MigDevice | None]
 
 STRATEGIES = ("index", "uuid", "type-index")
 INDEX = re.compile(r"(0|[1-9][0-9]{0,8})(?::(0|[1-9][0-9]{0,8}))?")

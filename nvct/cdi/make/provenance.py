@@ -12,25 +12,20 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, TypeAlias, cast
 
 from nvct.cdi import versions
-from nvct.cdi.read.annotations import TOTAL_LIMIT
+from nvct.cdi.read.validate import ANNOTATIONS_LIMIT
+from nvct.cdi.types import Spec
 from nvct.errors import DocumentError
+from nvct.host.model import DeviceNode, Inventory
 from nvct.linux.files import read_bytes
 from nvct.version import __version__
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any, TypeAlias
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import DeviceNode, Inventory
-
-    Identity: TypeAlias = tuple[int, int, int, int]  # device, inode, size, mtime in ns
-    Json: TypeAlias = dict[str, Any]
+Identity: TypeAlias = tuple[int, int, int, int]  # device, inode, size, mtime in ns
+Json: TypeAlias = dict[str, Any]
 
 DOMAIN = "nvct/"
 COMMENT = "# nvct: "
@@ -62,38 +57,31 @@ class Provenance:
     files: Mapping[str, Identity] = field(default_factory=dict)
 
 
-def of(inventory: Inventory, *, module: str | None = None) -> Provenance:
-    """Return the provenance of a spec that is made of an inventory now.
-
-    `module` is the version of the loaded kernel module, "" if none is loaded; None stands for the
-    driver's version, which must be equal.
-    """
+def of(inventory: Inventory) -> Provenance:
+    """Return the provenance of a spec that is made of an inventory now."""
     driver = inventory.driver_version
     return Provenance(
         generator=__version__,
         driver=driver,
-        module=driver if module is None else module,
+        module=driver,  # a driver works only with files of its own version
         mode=inventory.mode,
         inputs=inputs_hash(inventory),
         files=_files(inventory),
     )
 
 
-def add(spec: Spec, inventory: Inventory, *, module: str | None = None) -> Spec:
-    """Return a spec with its provenance as annotations, or unchanged if its version is lower."""
-    if not _has_room(spec):
-        return spec
-    provenance = as_annotations(of(inventory, module=module))
-    return cast("Spec", {**spec, "annotations": {**spec.get("annotations", {}), **provenance}})
+def attach(spec: Spec, inventory: Inventory) -> tuple[Spec, str]:
+    """Return a spec with its provenance as annotations, and the line to write before its YAML.
 
-
-def head_comment(spec: Spec, inventory: Inventory, *, module: str | None = None) -> str:
-    """Return the line to write before a spec's YAML, "" if the spec has annotations."""
-    if _has_room(spec):
-        return ""
-    text = json.dumps(_table(of(inventory, module=module)), separators=(",", ":"))
-    # JSON permits DEL in a string, YAML does not permit it even in a comment.
-    return f"{COMMENT}{text}\n".replace("\x7f", "\\u007f")
+    A spec of a version without annotations is unchanged; the line of another spec is "".
+    """
+    origin = of(inventory)
+    if versions.is_older(versions.minimum_version(spec), ANNOTATIONS_SINCE):
+        text = json.dumps(_table(origin), separators=(",", ":"))
+        # JSON permits DEL in a string, YAML does not permit it even in a comment.
+        return spec, f"{COMMENT}{text}\n".replace("\x7f", "\\u007f")
+    annotations = {**spec.get("annotations", {}), **as_annotations(origin)}
+    return cast("Spec", {**spec, "annotations": annotations}), ""
 
 
 def as_annotations(provenance: Provenance) -> dict[str, str]:
@@ -102,7 +90,7 @@ def as_annotations(provenance: Provenance) -> dict[str, str]:
         DOMAIN + key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         for key, value in _table(provenance).items()
     }
-    if sum(len(key) + len(value) for key, value in annotations.items()) > TOTAL_LIMIT // 2:
+    if sum(len(key) + len(value) for key, value in annotations.items()) > ANNOTATIONS_LIMIT // 2:
         del annotations[DOMAIN + FILES]  # engines would refuse the whole spec
     return annotations
 
@@ -186,10 +174,6 @@ def _files(inventory: Inventory) -> dict[str, Identity]:
         if file.kind not in CHANGING
     }
     return {path: numbers for path, numbers in sorted(identities.items()) if numbers}
-
-
-def _has_room(spec: Spec) -> bool:
-    return not versions.is_older(versions.minimum_version(spec), ANNOTATIONS_SINCE)
 
 
 def _table(provenance: Provenance) -> Json:

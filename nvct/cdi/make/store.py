@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes CDI specs: atomically, deterministically, with the lowest cdiVersion.
 
-Cold. Members have the order of `spec_fields`, array elements keep theirs. In YAML every string
+Cold. Members have the order of `nvct.cdi.types`, array elements keep theirs. In YAML every string
 that a parser may read as another type is quoted: a device "0", "0:1" or "1e3".
 """
 
@@ -10,22 +10,18 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable
 from typing import Any
 
 from nvct.cdi import versions
 from nvct.cdi.make import yaml_writer
-from nvct.cdi.read import spec_fields
 from nvct.cdi.read.validate import validate
+from nvct.cdi.types import Spec
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux.files import read_bytes, write_atomic
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.cdi.types import Spec
-
 FORMATS = ("yaml", "json")
+STDOUT = ("", "-")
 MODE = 0o644
 FOLDER_MODE = 0o755
 
@@ -41,18 +37,25 @@ def check_format(name: str) -> str:
     return name.lower()
 
 
-def dumps(spec: Spec, format: str = "yaml", comment: str = "") -> bytes:  # noqa: A002  as the option
+def dumps(
+    spec: Spec,
+    format: str = "yaml",  # noqa: A002  as the option
+    comment: str = "",
+    source: str = "the CDI spec",
+) -> bytes:
     """Return a spec as a file's content, with the lowest possible `cdiVersion`.
 
     Args:
-        spec: the CDI spec.
+        spec: is checked; messages name its `source`.
         format: yaml or json.
         comment: whole lines before the YAML; JSON has no comments.
 
     Raises:
+        CdiSpecError: the spec is invalid.
         UsageError: the format is unknown.
     """
-    ordered = _ordered(spec)
+    lowest: Any = {**spec, "cdiVersion": versions.minimum_version(spec)}
+    ordered: Any = validate(lowest, source=source)
     if format == "json":
         return json.dumps(ordered, indent=2, ensure_ascii=False).encode() + b"\n"
     check_format(format)
@@ -85,22 +88,35 @@ def save(
         HostError: the file cannot be written.
         UnsafePathError: the path is not a regular file.
     """
-    if follow and _is_stream(path):
-        return _stream(spec, path, format or "yaml", comment)
+    is_stream = follow and _is_stream(path)
     ending = os.path.splitext(path)[1]
-    if ending not in {".json", ".yaml", ".yml"}:
+    if not is_stream and ending not in {".json", ".yaml", ".yml"}:
         path += f".{format or 'yaml'}"
-    data = dumps(spec, format or ("json" if ending == ".json" else "yaml"), comment)
-    validate(_ordered(spec), source=path)
+    usual = "json" if ending == ".json" and not is_stream else "yaml"
+    data = dumps(spec, format or usual, comment, source=path)
     try:
+        if is_stream:
+            with open(path, "wb") as file:
+                file.write(data)
+            return path
         os.makedirs(os.path.dirname(path) or ".", mode=FOLDER_MODE, exist_ok=True)
-        if not _holds(
-            path, data, follow=follow
-        ):  # engines that watch the folder would read all files again
+        # Engines that watch the folder would read all files again.
+        if not _holds(path, data, follow=follow):
             write_atomic(path, data, mode=MODE, follow=follow)
     except OSError as error:
-        raise _not_written(path, error) from error
+        raise HostError(
+            f"CDI spec {path} cannot be written: {error.strerror}",
+            hint="choose another --output, or run as root",
+        ) from error
     return path
+
+
+def is_in_folder_of_engines(output: str, spec_dirs: Iterable[str]) -> bool:
+    """Return whether a file is in a CDI folder, where it keeps the view that it names."""
+    if output in STDOUT:
+        return False
+    folder = os.path.realpath(os.path.dirname(output) or ".")
+    return folder in {os.path.realpath(path) for path in spec_dirs}
 
 
 def _holds(path: str, data: bytes, *, follow: bool) -> bool:
@@ -117,65 +133,3 @@ def _is_stream(path: str) -> bool:
     except OSError:
         return False
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
-
-
-def _stream(spec: Spec, path: str, format_name: str, comment: str) -> str:
-    data = dumps(spec, format_name, comment)
-    validate(_ordered(spec), source=path)
-    try:
-        with open(path, "wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise _not_written(path, error) from error
-    return path
-
-
-def _not_written(path: str, error: OSError) -> HostError:
-    return HostError(
-        f"CDI spec {path} cannot be written: {error.strerror}",
-        hint="choose another --output, or run as root",
-    )
-
-
-def _ordered(spec: Spec) -> dict[str, Any]:
-    """Return the spec with its lowest version, members in order, unknown ones last, by name."""
-    edits = _order(spec_fields.EDITS)
-    ordered = _sorted(spec, _order(spec_fields.SPEC))
-    ordered["cdiVersion"] = versions.minimum_version(spec)
-    ordered = _sorted(ordered, _order(spec_fields.SPEC))
-    if "containerEdits" in ordered:
-        ordered["containerEdits"] = _edits(ordered["containerEdits"], edits)
-    ordered["devices"] = [
-        _sorted(device, _order(spec_fields.DEVICE)) for device in ordered["devices"]
-    ]
-    for device in ordered["devices"]:
-        if "containerEdits" in device:
-            device["containerEdits"] = _edits(device["containerEdits"], edits)
-    return ordered
-
-
-def _edits(edits: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
-    ordered = _sorted(edits, order)
-    for key, fields in (
-        ("deviceNodes", spec_fields.DEVICE_NODE),
-        ("netDevices", spec_fields.NET_DEVICE),
-        ("hooks", spec_fields.HOOK),
-        ("mounts", spec_fields.MOUNT),
-    ):
-        if key in ordered:
-            ordered[key] = [_sorted(entry, _order(fields)) for entry in ordered[key]]
-    if "intelRdt" in ordered:
-        ordered["intelRdt"] = _sorted(ordered["intelRdt"], _order(spec_fields.INTEL_RDT))
-    return ordered
-
-
-def _order(fields: Mapping[str, object]) -> dict[str, int]:
-    return {name: index for index, name in enumerate(fields)}
-
-
-def _sorted(table: Mapping[str, Any], order: dict[str, int]) -> dict[str, Any]:
-    keys = sorted(table, key=lambda key: (order.get(key, len(order)), key))
-    ordered = {key: table[key] for key in keys}
-    if "annotations" in ordered:
-        ordered["annotations"] = dict(sorted(ordered["annotations"].items()))
-    return ordered

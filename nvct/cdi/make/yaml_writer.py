@@ -10,11 +10,8 @@ compare the two.
 from __future__ import annotations
 
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from collections.abc import Iterator
+from typing import Any
 
 # Begins like a path, a word or an option; has no blanks, quotes and indicators. A colon is
 # permitted only inside.

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of a CDI spec: their names, types and order.
+"""Readers of the members of a CDI spec, as `nvct.cdi.types` describes them.
 
-Cold. One table for `validate`, which refuses other fields, and for `store`, which writes members
-in this order. As in engines: an unknown member is an error, null is the same as absent, and member
-names are case-insensitive (the specification itself writes additionalGIDs once).
+Cold. As in engines: an unknown member is an error, null is the same as absent, and member names
+are case-insensitive (the specification itself writes additionalGIDs once). What is read has the
+order of the description, so `store` writes it so.
 """
 
 from __future__ import annotations
 
+from nvct.cdi import types
 from nvct.errors import CdiSpecError
 
 TYPE_CHECKING = False
@@ -94,7 +95,7 @@ def array(reader: Reader) -> Reader:
 
 
 def texts(value: object, at: str) -> dict[str, str]:
-    """Read a table of strings.
+    """Read a table of strings, sorted by name.
 
     Raises:
         CdiSpecError: it is not a table of strings.
@@ -103,7 +104,7 @@ def texts(value: object, at: str) -> dict[str, str]:
         raise CdiSpecError(f"{owner(at)} is {shown(value)}, not a table")
     return {
         text(key, at): text(member_value, member(at, str(key)))
-        for key, member_value in value.items()
+        for key, member_value in sorted(value.items(), key=lambda item: str(item[0]))
     }
 
 
@@ -126,65 +127,43 @@ def table(fields: Mapping[str, Reader]) -> Reader:
                 raise CdiSpecError(f"{owner(at)} has {name} twice, in different spellings")
             if member_value is not None:
                 members[name] = fields[name](member_value, member(at, name))
-        return members
+        return {name: members[name] for name in fields if name in members}
 
     return read
 
 
-DEVICE_NODE: dict[str, Reader] = {
-    "path": text,
-    "hostPath": text,
-    "type": text,
-    "major": number(0, MAJOR_LIMIT),
-    "minor": number(0, MINOR_LIMIT),
-    "fileMode": number(0, UINT32),
-    "permissions": text,
-    "uid": number(0, UINT32),
-    "gid": number(0, UINT32),
+LIMITS = {
+    "Uint32": (0, UINT32),
+    "Int64": (0, INT64),
+    "Major": (0, MAJOR_LIMIT),
+    "Minor": (0, MINOR_LIMIT),
 }
-NET_DEVICE: dict[str, Reader] = {"hostInterfaceName": text, "name": text}
-MOUNT: dict[str, Reader] = {
-    "hostPath": text,
-    "containerPath": text,
-    "options": array(text),
-    "type": text,
-}
-HOOK: dict[str, Reader] = {
-    "hookName": text,
-    "path": text,
-    "args": array(text),
-    "env": array(text),
-    "timeout": number(0, INT64),
-}
-INTEL_RDT: dict[str, Reader] = {
-    "closID": text,
-    "l3CacheSchema": text,
-    "memBwSchema": text,
-    "schemata": array(text),
-    "enableCMT": flag,  # these two in 0.7.0 to 1.0.0 only
-    "enableMBM": flag,
-    "enableMonitoring": flag,
-}
-EDITS: dict[str, Reader] = {
-    "env": array(text),
-    "deviceNodes": array(table(DEVICE_NODE)),
-    "netDevices": array(table(NET_DEVICE)),
-    "hooks": array(table(HOOK)),
-    "mounts": array(table(MOUNT)),
-    "intelRdt": table(INTEL_RDT),
-    "additionalGids": array(number(0, UINT32)),
-}
-DEVICE: dict[str, Reader] = {"name": text, "annotations": texts, "containerEdits": table(EDITS)}
-SPEC: dict[str, Reader] = {
-    "cdiVersion": text,
-    "kind": text,
-    "annotations": texts,
-    "devices": array(table(DEVICE)),
-    "containerEdits": table(EDITS),
-}
+# Names of members with numbers or booleans, in lower case; all others are strings.
+NUMBERS: set[str] = set()
+FLAGS: set[str] = set()
 
-# Members with numbers or booleans, in lower case; all others are strings.
-NUMBERS = frozenset({"major", "minor", "filemode", "uid", "gid", "timeout", "additionalgids"})
-FLAGS = frozenset({"enablecmt", "enablembm", "enablemonitoring"})
 
-read_spec: Reader = table(SPEC)
+def _reader(name: str, kind: str) -> Reader:
+    """Return the reader of a member, from its annotation in `nvct.cdi.types`."""
+    kind = kind.removesuffix("]") if kind.startswith("Required[") else kind
+    kind = kind.removeprefix("Required[")
+    if kind.startswith("list["):
+        return array(_reader(name, kind[len("list[") : -1]))
+    if kind in LIMITS:
+        NUMBERS.add(name.lower())
+        return number(*LIMITS[kind])
+    if kind == "Flag":
+        FLAGS.add(name.lower())
+        return flag
+    if kind == "Annotations":
+        return texts
+    described = getattr(types, kind, None)  # type checkers alone know the names of strings
+    return _object(described) if described else text
+
+
+def _object(described: type) -> Reader:
+    members = described.__annotations__.items()
+    return table({name: _reader(name, kind) for name, kind in members})
+
+
+read_spec: Reader = _object(types.Spec)

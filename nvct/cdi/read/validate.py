@@ -8,8 +8,9 @@ and for authors of specs.
 
 from __future__ import annotations
 
+import re
+
 from nvct.cdi import names, versions
-from nvct.cdi.read import annotations as annotation_rules
 from nvct.cdi.read import spec_fields
 from nvct.cdi.read.spec_fields import member, owner, shown
 from nvct.errors import CdiSpecError, RequestError
@@ -30,14 +31,17 @@ HOOK_NAMES = (
     "poststop",
 )
 CLOS_ID_LIMIT = 4096
+NAME_LIMIT = 63
+DOMAIN_LIMIT = 253
+ANNOTATIONS_LIMIT = 256 << 10  # Kubernetes: of all keys and values of one object
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?", re.ASCII)
+_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 
 
 def validate(document: object, *, source: str) -> Spec:
     """Return a document as a spec: members with their exact names, and no nulls.
-
-    Args:
-        document: the content of a JSON or YAML file.
-        source: the file, for messages.
 
     Raises:
         CdiSpecError: it is not a valid spec; names the file and the position.
@@ -169,7 +173,32 @@ def _check_rdt(rdt: IntelRdt, at: str) -> None:
 
 
 def _check_annotations(holder: Spec | Device, at: str) -> None:
-    _apply_rule(annotation_rules.check, holder.get("annotations", {}), member(at, "annotations"))
+    _apply_rule(check_annotations, holder.get("annotations", {}), member(at, "annotations"))
+
+
+def check_annotations(annotations: Mapping[str, str]) -> None:
+    """Check annotations of a spec or device by the rules of Kubernetes.
+
+    Raises:
+        RequestError: a key is invalid, or the total size is too large.
+    """
+    total = 0
+    for full_key, text in annotations.items():
+        domain, slash, name = full_key.rpartition("/")
+        key = f"annotation key {shown(full_key)}"
+        if slash and (len(domain) > DOMAIN_LIMIT or not _DOMAIN.fullmatch(domain.lower())):
+            raise RequestError(f"{key} does not begin with a domain name")
+        if len(name) > NAME_LIMIT:
+            raise RequestError(
+                f"{key} has a name of {len(name)} characters", hint=f"{NAME_LIMIT} are allowed"
+            )
+        if not _NAME.fullmatch(name):
+            raise RequestError(
+                f"{key} is malformed", hint="letters, digits, and _ . - between them"
+            )
+        total += len(full_key.encode()) + len(text.encode())
+    if total > ANNOTATIONS_LIMIT:
+        raise RequestError(f"annotations have {total} bytes, more than {ANNOTATIONS_LIMIT}")
 
 
 def _required(holder: Mapping[str, object], key: str, at: str) -> str:

@@ -9,12 +9,9 @@ from dataclasses import asdict
 
 import click
 
+from nvct.cdi.check.drift import Report
 from nvct.cli.formats import format_option
 from nvct.cli.options import GoStyle, flat, say, settings_in_force, tell, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.check.drift import Report
 
 
 @click.command(cls=GoStyle)

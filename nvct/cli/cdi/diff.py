@@ -7,12 +7,9 @@ import sys
 
 import click
 
+from nvct.cdi.types import Spec
 from nvct.cli.options import GoStyle, say, settings_in_force, tell
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 LIVE = "live"
 STDIN = "-"

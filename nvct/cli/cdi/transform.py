@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
+from typing import cast
 
 import click
 
+from nvct.cdi.types import Spec
 from nvct.cli.lazy import LazyGroup
 from nvct.cli.options import GoStyle, say
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
 
 STD = ("", "-")
 
@@ -33,21 +30,21 @@ def root(*, source: str, target: str, input_path: str, output: str, relative_to:
 
     Example: nvidia-ctk cdi transform root --from /host --to / --input spec.yaml
     """
-    from nvct.cdi.make import store, transform
+    from nvct.cdi.make import edits, store
     from nvct.cdi.read import load
-    from nvct.cli.cdi.generate import is_read_by_engines
     from nvct.paths import CDI_SPEC_DIRS
 
     if input_path in STD:
         spec = load.loads(sys.stdin.buffer.read(), source="stdin")
     else:
         spec = load.load_file(input_path)
-    move = {"host": transform.move_host_root, "container": transform.move_container_root}
-    moved = cast("Spec", move[relative_to](cast("dict[str, Any]", spec), source, target))
+    is_inside = relative_to == "container"
+    document = edits.move_root(cast("edits.Json", spec), source, target, in_container=is_inside)
+    moved = cast("Spec", document)
     if output in STD:
         sys.stdout.write(store.dumps(moved).decode())
         return
-    follow = not is_read_by_engines(output, CDI_SPEC_DIRS)
+    follow = not store.is_in_folder_of_engines(output, CDI_SPEC_DIRS)
     say(f"wrote {len(moved['devices'])} devices to {store.save(moved, output, follow=follow)}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.compile import linker_cache
+from nvct.compile.parts import linker_entries
 from nvct.container.plan.model import no_work
 from nvct.host.model import DriverFile
 
@@ -30,7 +30,7 @@ class Driver:
         return self
 
     def entries(self) -> list[list[str]]:
-        return linker_cache.entries(self.files, self.work)
+        return linker_entries(self.files, self.work)
 
 
 @pytest.fixture

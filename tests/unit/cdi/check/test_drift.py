@@ -55,8 +55,8 @@ class Site:
         return str(path)
 
     def write(self, *, name: str = "low/nvidia.yaml", **options: object) -> str:
-        spec = provenance.add(self.made(**options), self.inventory)
-        return self.put(name, spec, provenance.head_comment(spec, self.inventory))
+        spec, comment = provenance.attach(self.made(**options), self.inventory)
+        return self.put(name, spec, comment)
 
     def foreign(self, edits: dict[str, Any], name: str = "low/acme.json") -> str:
         document = {
@@ -254,8 +254,7 @@ def test_other_numbers_are_reported_of_a_spec_with_numbers_only(site: Site) -> N
 def test_every_field_of_a_node_that_nvct_writes_is_compared(
     field: str, value: object, site: Site
 ) -> None:
-    spec = provenance.add(site.made(node_numbers=True), site.inventory)
-    comment = provenance.head_comment(spec, site.inventory)
+    spec, comment = provenance.attach(site.made(node_numbers=True), site.inventory)
     node, *_ = spec["devices"][0]["containerEdits"]["deviceNodes"]
     assert set(node) | {"gid", "hostPath"} == {
         "path",
@@ -403,8 +402,7 @@ def test_the_driver_is_known_by_its_libraries_whoever_made_the_spec(site: Site) 
 
 
 def test_where_no_library_tells_the_provenance_does(site: Site) -> None:
-    spec = provenance.add(site.made(), site.inventory)
-    comment = provenance.head_comment(spec, site.inventory)
+    spec, comment = provenance.attach(site.made(), site.inventory)
     spec["containerEdits"]["mounts"] = spec["containerEdits"]["mounts"][:1]
     assert "nvidia-smi" in spec["containerEdits"]["mounts"][0]["hostPath"]
     path = site.put("low/nvidia.yaml", spec, comment)

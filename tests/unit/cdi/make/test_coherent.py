@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.cdi.make import coherent
-from nvct.cdi.make.generate import COHERENT_KEY, Options, generate
+from nvct.cdi.make.generate import COHERENT_KEY, Options, generate, split
 from nvct.cdi.read.validate import validate
 from nvct.host.discover import discover
 from tests.support.host_tree import FakeNvml, HostTree, nvml_gpu
@@ -38,7 +37,7 @@ def names(spec: Spec) -> list[str]:
 
 
 def test_gpus_are_in_the_whole_spec_and_in_the_one_of_their_kind(host: HostTree) -> None:
-    specs = coherent.split(generate(look(host, True, False)))  # noqa: FBT003
+    specs = split(generate(look(host, True, False)))  # noqa: FBT003
 
     assert {suffix: (spec["kind"], names(spec)) for suffix, spec in specs.items()} == {
         "": ("nvidia.com/gpu", ["0", "1", host.uuid(0), host.uuid(1), "all"]),
@@ -50,7 +49,7 @@ def test_gpus_are_in_the_whole_spec_and_in_the_one_of_their_kind(host: HostTree)
 
 
 def test_all_of_a_part_contains_its_devices(host: HostTree) -> None:
-    part = coherent.split(generate(look(host, True, True)))["coherent"]  # noqa: FBT003
+    part = split(generate(look(host, True, True)))["coherent"]  # noqa: FBT003
 
     edits = {device["name"]: device["containerEdits"] for device in part["devices"]}
     paths = [node["path"] for node in edits["all"]["deviceNodes"]]
@@ -59,7 +58,7 @@ def test_all_of_a_part_contains_its_devices(host: HostTree) -> None:
 
 
 def test_common_edits_are_in_every_part(host: HostTree) -> None:
-    whole, part = coherent.split(generate(look(host, True, True))).values()  # noqa: FBT003
+    whole, part = split(generate(look(host, True, True))).values()  # noqa: FBT003
 
     assert part["containerEdits"] == whole["containerEdits"]
 
@@ -68,7 +67,7 @@ def test_annotation_is_in_none_of_them_and_the_whole_needs_no_more_than_before(
     host: HostTree,
 ) -> None:
     annotated = generate(look(host, True, False))  # noqa: FBT003
-    specs = coherent.split(annotated)
+    specs = split(annotated)
 
     assert COHERENT_KEY in json.dumps(annotated)
     assert COHERENT_KEY not in json.dumps(specs)
@@ -80,7 +79,7 @@ def test_other_annotations_stay(host: HostTree) -> None:
     annotated = generate(look(host, True, True))  # noqa: FBT003
     annotated["devices"][0]["annotations"]["example.com/a"] = "b"
 
-    first = coherent.split(annotated)["coherent"]["devices"][0]
+    first = split(annotated)["coherent"]["devices"][0]
 
     assert first["annotations"] == {"example.com/a": "b"}
 
@@ -89,13 +88,13 @@ def test_spec_is_not_changed(host: HostTree) -> None:
     annotated = generate(look(host, True, False))  # noqa: FBT003
     before = json.dumps(annotated)
 
-    coherent.split(annotated)
+    split(annotated)
 
     assert json.dumps(annotated) == before
 
 
 def test_parts_have_no_device_all_where_the_whole_has_none(host: HostTree) -> None:
-    specs = coherent.split(generate(look(host, True, True), Options(all_device=False)))  # noqa: FBT003
+    specs = split(generate(look(host, True, True), Options(all_device=False)))  # noqa: FBT003
 
     assert names(specs["coherent"]) == ["0", "1", host.uuid(0), host.uuid(1)]
 
@@ -103,7 +102,7 @@ def test_parts_have_no_device_all_where_the_whole_has_none(host: HostTree) -> No
 def test_spec_with_unknown_coherence_is_not_split(host: HostTree) -> None:
     spec = generate(look(host, None, None))
 
-    assert coherent.split(spec) == {"": spec}
+    assert split(spec) == {"": spec}
 
 
 def test_mig_devices_are_in_the_whole_spec_alone(tmp_path: Path) -> None:
@@ -115,5 +114,5 @@ def test_mig_devices_are_in_the_whole_spec_alone(tmp_path: Path) -> None:
 
     spec = generate(replace(inventory, gpus=gpus))
 
-    assert list(coherent.split(spec)) == [""]
+    assert list(split(spec)) == [""]
     assert COHERENT_KEY not in json.dumps(spec)

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from nvct.cdi.make import transform
+from nvct.cdi.make.edits import path_key
 from nvct.cdi.make.generate import Options, generate
 from nvct.cdi.read import schema
 from nvct.cdi.read.validate import validate
@@ -105,7 +105,7 @@ def test_files_are_mounted_read_only_and_sorted_parents_first(host: HostTree) ->
 
     assert all("ro" in mount["options"] for mount in mounts)
     paths = [mount["containerPath"] for mount in mounts]
-    assert paths == sorted(paths, key=transform.path_key)
+    assert paths == sorted(paths, key=path_key)
     assert "type" not in mounts[0]
 
 

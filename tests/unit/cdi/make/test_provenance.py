@@ -42,9 +42,9 @@ def spec_of(inventory: Inventory, *, annotated: bool) -> Spec:
 
 
 def written(tmp_path: Path, inventory: Inventory, *, annotated: bool) -> str:
-    spec = provenance.add(spec_of(inventory, annotated=annotated), inventory)
+    spec, comment = provenance.attach(spec_of(inventory, annotated=annotated), inventory)
     path = tmp_path / "spec.yaml"
-    path.write_bytes(provenance.head_comment(spec, inventory).encode() + store.dumps(spec))
+    path.write_bytes(comment.encode() + store.dumps(spec))
     return str(path)
 
 
@@ -65,12 +65,12 @@ def test_written_provenance_is_read_back(tmp_path: Path, *, annotated: bool) -> 
 
 def test_a_spec_of_0_6_0_or_later_has_annotations_and_no_comment(tmp_path: Path) -> None:
     _, inventory = made(tmp_path)
-    spec = provenance.add(spec_of(inventory, annotated=True), inventory)
+    spec, comment = provenance.attach(spec_of(inventory, annotated=True), inventory)
 
     assert set(spec["annotations"]) == {
         "nvct/generator", "nvct/driver", "nvct/module", "nvct/mode", "nvct/inputs", "nvct/files",
     }  # fmt: skip
-    assert provenance.head_comment(spec, inventory) == ""
+    assert comment == ""
     check_schema(yaml.safe_load(store.dumps(spec)), source="spec")
 
 
@@ -78,8 +78,7 @@ def test_a_spec_for_older_engines_keeps_its_version_and_gets_a_comment(tmp_path:
     _, inventory = made(tmp_path)
     before = spec_of(inventory, annotated=False)
 
-    spec = provenance.add(before, inventory)
-    comment = provenance.head_comment(spec, inventory)
+    spec, comment = provenance.attach(before, inventory)
 
     assert "annotations" not in spec
     assert yaml.safe_load(store.dumps(spec))["cdiVersion"] == "0.5.0"
@@ -95,7 +94,7 @@ def test_annotations_that_are_there_stay(tmp_path: Path) -> None:
     spec = spec_of(inventory, annotated=True)
     spec["annotations"] = {"acme.com/a": "b"}
 
-    assert provenance.add(spec, inventory)["annotations"]["acme.com/a"] == "b"
+    assert provenance.attach(spec, inventory)[0]["annotations"]["acme.com/a"] == "b"
 
 
 def test_the_same_host_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -133,13 +132,6 @@ def test_the_hash_of_the_inputs_changes_with_gpus_and_files_and_not_with_numbers
     )
 
 
-def test_without_a_loaded_module_its_version_is_empty(tmp_path: Path) -> None:
-    _, inventory = made(tmp_path)
-
-    assert provenance.of(inventory, module="").module == ""
-    assert "nvct/module" not in provenance.as_annotations(provenance.of(inventory, module=""))
-
-
 def test_sockets_and_directories_have_no_identity(tmp_path: Path) -> None:
     _, inventory = made(tmp_path)
     socket = DriverFile(
@@ -160,7 +152,7 @@ def test_a_file_name_cannot_end_the_comment(tmp_path: Path) -> None:
     )
     spec = spec_of(inventory, annotated=False)
 
-    comment = provenance.head_comment(spec, replace(inventory, files=(file,)))
+    _, comment = provenance.attach(spec, replace(inventory, files=(file,)))
 
     assert comment.count("\n") == 1
     assert comment[:-1].isprintable()

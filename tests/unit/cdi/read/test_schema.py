@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nvct.cdi import versions
+from nvct.cdi import types, versions
 from nvct.cdi.read import schema, spec_fields
 from nvct.errors import CdiSpecError
 
@@ -94,18 +94,30 @@ def test_a_huge_value_makes_a_short_message() -> None:
     assert caught.value.message.startswith("file breaks the schema: ")
 
 
-def test_the_schema_knows_the_same_members_as_the_code() -> None:
-    definitions = schema.schema()["definitions"]
+@pytest.mark.parametrize(
+    ("described", "name"),
+    [
+        (types.Spec, ""),
+        (types.Device, "device"),
+        (types.ContainerEdits, "containerEdits"),
+        (types.DeviceNode, "deviceNode"),
+        (types.NetDevice, "netDevice"),
+        (types.Mount, "mount"),
+        (types.Hook, "hook"),
+        (types.IntelRdt, "intelRdt"),
+    ],
+)
+def test_the_schema_has_the_members_of_the_description(described: type, name: str) -> None:
+    known = schema.schema()["definitions"][name] if name else schema.schema()
+    members = described.__annotations__
+    is_total = described is types.NetDevice
+    required = [n for n, kind in members.items() if is_total or kind.startswith("Required[")]
 
-    for fields, known in (
-        (spec_fields.SPEC, schema.schema()),
-        (spec_fields.DEVICE, definitions["device"]),
-        (spec_fields.EDITS, definitions["containerEdits"]),
-        (spec_fields.DEVICE_NODE, definitions["deviceNode"]),
-        (spec_fields.NET_DEVICE, definitions["netDevice"]),
-        (spec_fields.MOUNT, definitions["mount"]),
-        (spec_fields.HOOK, definitions["hook"]),
-        (spec_fields.INTEL_RDT, definitions["intelRdt"]),
-    ):
-        assert set(known["properties"]) == set(fields)
-        assert known["additionalProperties"] is False
+    assert list(known["properties"]) == list(members)
+    assert known.get("required", []) == required
+    assert known["additionalProperties"] is False
+
+
+def test_numbers_and_flags_are_those_of_the_description() -> None:
+    assert {"major", "filemode", "additionalgids", "timeout"} <= spec_fields.NUMBERS
+    assert {"enablecmt", "enablembm", "enablemonitoring"} == spec_fields.FLAGS

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nvct.cdi.read.validate import validate
-from nvct.errors import CdiSpecError
+from nvct.cdi.read.validate import check_annotations, validate
+from nvct.errors import CdiSpecError, RequestError
 
 SPEC: dict[str, Any] = {
     "cdiVersion": "1.1.0",
@@ -209,3 +209,26 @@ def test_a_version_with_a_v_is_taken() -> None:
 
 def test_a_long_value_is_shown_short() -> None:
     assert len(refusal(with_edits({"env": ["x" * 100_000]}))) < 150
+
+
+@pytest.mark.parametrize(
+    "key", ["a", "vendor.com/a", "Vendor.com/A_b.c-d", "a" * 63, f"{'a.' * 126}a/b"]
+)
+def test_keys_that_kubernetes_takes(key: str) -> None:
+    check_annotations({key: ""})
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/a", "vendor.com/", "-a", "a-", "a b", "a" * 64, "a/b/c", "v_endor/a", "é", "a\n"]
+)
+def test_keys_that_kubernetes_refuses(key: str) -> None:
+    with pytest.raises(RequestError, match="annotation key"):
+        check_annotations({key: ""})
+
+
+def test_annotations_are_limited_all_together() -> None:
+    half = "x" * (128 << 10)
+
+    check_annotations({"a": half, "b": half[2:]})
+    with pytest.raises(RequestError, match="more than 262144"):
+        check_annotations({"a": half, "b": half[1:]})

@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 
-from nvct.cdi.make.transform import (
-    move_container_root,
-    move_host_root,
-    path_key,
-    tidy,
-)
+from nvct.cdi.make.edits import move_root, path_key, tidy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +68,7 @@ def test_host_root_ends_at_a_component(source: str, path: str, expected: str) ->
         },
     }
 
-    moved = move_host_root(spec, source, "/target")
+    moved = move_root(spec, source, "/target")
 
     assert moved["containerEdits"] == {
         "mounts": [{"hostPath": expected, "containerPath": path}],
@@ -109,7 +105,7 @@ def edits_of(spec: dict[str, object]) -> list[dict[str, object]]:
 def test_a_hook_outside_the_container_has_program_and_arguments_on_the_host(name: str) -> None:
     hook = {"hookName": name, "path": "/in/p", "args": ARGS, "env": ["A=/in"]}
 
-    for edits in edits_of(move_host_root(spec_with(hooks=[hook]), "/in", "/out")):
+    for edits in edits_of(move_root(spec_with(hooks=[hook]), "/in", "/out")):
         assert edits["hooks"] == [
             {
                 "hookName": name,
@@ -124,7 +120,7 @@ def test_a_hook_outside_the_container_has_program_and_arguments_on_the_host(name
 def test_a_hook_inside_the_container_has_arguments_there(name: str) -> None:
     hook = {"hookName": name, "path": "/in/p", "args": ARGS, "env": ["A=/in"]}
 
-    for edits in edits_of(move_container_root(spec_with(hooks=[hook]), "/in", "/out")):
+    for edits in edits_of(move_root(spec_with(hooks=[hook]), "/in", "/out", in_container=True)):
         assert edits["hooks"] == [
             {
                 "hookName": name,
@@ -138,7 +134,7 @@ def test_a_hook_inside_the_container_has_arguments_there(name: str) -> None:
 def test_a_hook_without_arguments_gets_none() -> None:
     hooks = [{"hookName": "prestart", "path": "/in/p"}]
 
-    moved = move_host_root(spec_with(hooks=hooks), "/in", "/out")
+    moved = move_root(spec_with(hooks=hooks), "/in", "/out")
 
     assert edits_of(moved)[0]["hooks"] == [{"hookName": "prestart", "path": "/out/p"}]
 
@@ -153,7 +149,7 @@ def test_the_container_root_moves_nothing_of_the_host() -> None:
     mounts = [{"hostPath": "/in/m", "containerPath": "/in/m", "options": ["ro"]}]
 
     for edits in edits_of(
-        move_container_root(spec_with(deviceNodes=nodes, mounts=mounts), "/in", "/out")
+        move_root(spec_with(deviceNodes=nodes, mounts=mounts), "/in", "/out", in_container=True)
     ):
         assert edits["deviceNodes"] == [
             {"path": "/out/n", "hostPath": "/in/n", "major": 1},
@@ -171,12 +167,12 @@ def test_the_container_root_moves_nothing_of_the_host() -> None:
 def test_an_empty_root_is_the_root_directory(source: str, target: str, expected: str) -> None:
     mounts = [{"hostPath": "/x", "containerPath": "/x"}]
 
-    moved = move_host_root(spec_with(mounts=mounts), source, target)
+    moved = move_root(spec_with(mounts=mounts), source, target)
 
     assert edits_of(moved)[0]["mounts"] == [{"hostPath": expected, "containerPath": "/x"}]
 
 
-@pytest.mark.parametrize("move", [move_host_root, move_container_root])
+@pytest.mark.parametrize("move", [move_root, partial(move_root, in_container=True)])
 def test_moving_changes_neither_the_argument_nor_unknown_fields(
     move: Callable[[dict[str, object], str, str], dict[str, object]],
 ) -> None:
@@ -202,7 +198,7 @@ def test_a_spec_without_common_edits_gets_none() -> None:
     spec = spec_with(env=["A=b"])
     del spec["containerEdits"]
 
-    assert "containerEdits" not in move_host_root(spec, "/in", "/out")
+    assert "containerEdits" not in move_root(spec, "/in", "/out")
 
 
 def test_the_same_root_twice_changes_nothing() -> None:
@@ -211,5 +207,5 @@ def test_the_same_root_twice_changes_nothing() -> None:
         hooks=[{"hookName": "prestart", "path": "/in/p", "args": ["/in/x::/in/y"]}],
     )
 
-    assert move_host_root(spec, "/in", "/in") == spec
-    assert move_container_root(spec, "/in", "/in/") == spec
+    assert move_root(spec, "/in", "/in") == spec
+    assert move_root(spec, "/in", "/in/", in_container=True) == spec
