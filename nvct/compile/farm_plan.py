@@ -82,7 +82,6 @@ def describe_layout(settings: Config, table: model.Farm | None) -> str:
     """Return the layout of this host's containers and the reason, as part of a sentence.
 
     Args:
-        settings: config.toml.
         table: of the own plan in force, None if there is none.
     """
     if not settings.wants_view:

@@ -39,7 +39,6 @@ def view(
 
     Args:
         inventory: of all capabilities; a view has the whole driver.
-        capabilities: of the specification.
 
     Raises:
         HostError: this host has views, but none of this driver could be made now.

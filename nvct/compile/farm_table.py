@@ -75,7 +75,6 @@ def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -
     """Return the table of a view.
 
     Args:
-        manifest: of the view.
         inventory: the source of the view, with the sockets of running daemons.
         params: whether config.toml requests the mask of the driver's params.
     """

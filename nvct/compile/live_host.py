@@ -87,9 +87,6 @@ def discover_or_view(
     """Return what containers get: as `discover`, or the loaded driver's view after an upgrade.
 
     Args:
-        settings: config.toml.
-        options: of the discovery.
-        mode: of the discovery.
         elsewhere: the command's options name the files' directories, so no view is used.
 
     Raises:

@@ -83,7 +83,7 @@ def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
         )
         spec = _mode_spec(mode, settings, roots, options, host_values)
     name = f"{PREFIX}{mode}{paths.PLAN_SUFFIX}"
-    plan = compiler.compile_spec(spec, f"{run_dir}/{name}", config_path, settings.proc_root)
+    plan = compiler.compile_spec(spec, f"{run_dir}/{name}", config_path, roots)
     plan["facts"] = facts
     plan["problems"] = problems
     plan["host"] = host_values
@@ -242,7 +242,6 @@ def by_name(
     A MIG device has the properties of its GPU.
 
     Args:
-        inventory: of the host.
         properties: of GPUs, by UUID.
     """
     named: dict[str, GpuProperties] = {}

@@ -25,8 +25,6 @@ class OciNode(TypedDict):
     """A device node.
 
     Attributes:
-        path: in the container.
-        host: the path on the host.
         node: the entry for linux.devices.
         rule: the one for linux.resources.devices, None if there is none.
     """

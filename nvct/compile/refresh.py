@@ -20,10 +20,9 @@ from nvct.compile import plans as compiler
 from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.plan import model
-from nvct.container.plan.fingerprints import take
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
-from nvct.host import flags
+from nvct.host import flags, procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import cuda_version
 from nvct.host.model import Inventory
@@ -53,12 +52,11 @@ def registry_plan(config_path: str, run_dir: str) -> model.Plan:
     settings = load.load(config_path)
     facts += compiler.input_fingerprints(settings.spec_dirs)
     facts += compiler.input_fingerprints(registry.spec_paths(settings.spec_dirs))
-    version_fact = take("text", f"{settings.proc_root}/{compiler.VERSION_FILE}")
-    loaded = compiler.loaded_version(settings.proc_root)
-    plan = compiler.compile_registry(
-        registry.scan(settings.spec_dirs), config_path, settings.proc_root
-    )
-    plan["facts"] = [*facts, version_fact]
+    roots = live_host.roots_of(settings)
+    facts += compiler.version_fingerprints(roots)
+    loaded = procfs.driver_version(roots)
+    plan = compiler.compile_registry(registry.scan(settings.spec_dirs), config_path, roots)
+    plan["facts"] = facts
     plan["host"] = {"driver": loaded, "cuda": cuda_version.of_driver(loaded)}
     store_plan(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
@@ -71,8 +69,6 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     The spec is in the run directory: in a CDI folder it would override an admin's.
 
     Args:
-        config_path: of config.toml.
-        run_dir: the run directory.
         which: OWN, or a plan without a stored spec: OWN_CSV_ALL, on a Tegra, with all of JetPack's
             lists, for images that request it; OWN_NONE, without a GPU and without NVML, for
             containers that request none and for hosts that have none.
@@ -95,7 +91,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     spec_options = _options(settings, discovery, which)
     own = parts.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
-    plan = compiler.compile_own(own, spec_path, config_path, settings.proc_root)
+    plan = compiler.compile_own(own, spec_path, config_path, roots)
     plan["facts"] = facts + driver
     plan["host"] = {"driver": inventory.driver_version, "cuda": inventory.cuda_version}
     if inventory.mode == "csv" and not any(device.nodes for device in inventory.devices):

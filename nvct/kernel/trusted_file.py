@@ -56,7 +56,6 @@ def open_trusted(root: str, path: str) -> int:
 
     Args:
         root: a folder that the configuration names.
-        path: of the file, below it.
 
     Raises:
         FileNotFoundError: there is none.

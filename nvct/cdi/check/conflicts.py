@@ -29,7 +29,6 @@ class Drift:
     """One difference between a spec and the host, or between specs.
 
     Attributes:
-        kind: of the difference; a stable word.
         source: the spec file or folder, "" if there is none.
         path: of the file, node or hook on the host, "" if there is none.
         devices: qualified names of the devices concerned, () for all of the spec.

@@ -33,9 +33,7 @@ class HostState:
     """The current state of the host.
 
     Attributes:
-        live: the inventory, None if no driver was found.
         loaded: version of the loaded kernel module, "" if none is loaded.
-        stat_node: returns a device node's numbers.
     """
 
     live: Inventory | None
@@ -48,8 +46,6 @@ class Report:
     """The result of a check.
 
     Attributes:
-        specs: the number of files in force.
-        devices: the number of devices that they define.
         gives_driver: whether one of them gives an NVIDIA driver.
         loaded: version of the loaded kernel module, "" if none is loaded.
     """
@@ -127,7 +123,10 @@ def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
                 (_node(node, host.stat_node, is_ours=origin is not None), _host(node))
                 for node in edits.get("deviceNodes", ())
             ),
-            *((_hook(hook), hook["path"]) for hook in edits.get("hooks", ())),
+            *(
+                (mounted.hook_problem(hook["path"], hook.get("env", ())), hook["path"])
+                for hook in edits.get("hooks", ())
+            ),
         )
         for problem, path in parts:
             if problem:
@@ -227,16 +226,4 @@ def _access(
         return "node-changed", f"{path} has mode {mode & 0o777:o}, the spec says {in_spec:o}"
     if node.get("gid", 0) != gid:
         return "node-changed", f"{path} has gid {gid}, the spec says {node.get('gid', 0)}"
-    return None
-
-
-def _hook(hook: cdi.Hook) -> tuple[Kind, str] | None:
-    path = hook["path"]
-    if not os.path.exists(path):
-        return "hook-gone", f"its hook {path} is missing"
-    if not os.path.isfile(path) or not os.access(path, os.X_OK):
-        return "hook-no-program", f"its hook {path} is no program"
-    if not hook.get("env"):
-        # runc starts such a hook with the container's environment (CVE-2025-23266).
-        return "hook-no-env", f"hook {path} has no env, so an image could run code in it"
     return None

@@ -33,10 +33,6 @@ def make(
     """Return container edits, without empty lists.
 
     Args:
-        nodes: to make in the container.
-        files: to mount in it.
-        env: variables to set.
-        hooks: entries in their final form.
         node_numbers: write type, major and minor of nodes.
         gid_groups: add the groups of nodes that are not world-accessible to the container.
     """

@@ -69,10 +69,8 @@ class MountedView:
     """A farm view that a spec mounts.
 
     Attributes:
-        source: its folder on the host.
         shown: what the hook makes visible in the container.
         files: sockets and folders, which are not in a view.
-        env: variables for containers.
     """
 
     source: str

@@ -46,9 +46,7 @@ def devices(
     """Return the devices; their names are unique.
 
     Args:
-        inventory: of the machine.
         ids: indices, UUIDs or names of the devices, "all" or "none".
-        strategies: of naming.
         all_device: whether to add a device "all" that contains the others.
 
     Raises:

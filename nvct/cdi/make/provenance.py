@@ -41,10 +41,8 @@ class Provenance:
     """The origin of a spec.
 
     Attributes:
-        generator: nvct's version.
         driver: version of the driver whose files the spec gives, "" if it gives none.
         module: version of the loaded kernel module, "" if none was loaded.
-        mode: of the discovery.
         inputs: a hash of the inventory; equal on hosts with equal devices and driver files.
         files: container path -> identity of the host's file.
     """

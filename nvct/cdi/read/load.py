@@ -27,7 +27,6 @@ def load_file(path: str, *, owned: bool = False) -> Spec:
     """Return the spec in a file.
 
     Args:
-        path: of the file.
         owned: refuse a file that belongs neither to root nor to this user, or that everybody may
             write: another user could choose its mounts and hooks.
 
