@@ -47,8 +47,7 @@ from nvct.cdi.make.generate import VOID_ENV
 from nvct.compile import plans as compiler
 from nvct.container.plan import fingerprints, model
 from nvct.container.rootfs import view_links
-from nvct.farm.layout import COMPAT32
-from nvct.farm.model import Manifest
+from nvct.farm.model import COMPAT32, Manifest
 from nvct.host.driver import names as driver_names
 from nvct.host.model import Capability, DriverFile, Inventory
 

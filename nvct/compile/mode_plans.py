@@ -18,8 +18,7 @@ from nvct import paths
 from nvct.cdi.make import edits as cdi_edits
 from nvct.cdi.make import generate
 from nvct.cdi.types import Spec
-from nvct.compile import driver_fingerprints as spec_fingerprints
-from nvct.compile import live_host, refresh
+from nvct.compile import driver_fingerprints, live_host, refresh
 from nvct.compile import plans as compiler
 from nvct.config import load
 from nvct.config.model import Config
@@ -28,7 +27,7 @@ from nvct.container.plan.fingerprints import take, take_file
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host import feature_modes, procfs
 from nvct.host.driver import libraries
-from nvct.host.gpu import imex, mig, nodes
+from nvct.host.gpu import mig, nodes
 from nvct.host.model import DeviceNode, Inventory
 from nvct.host.nvml import shared
 from nvct.host.nvml.model import GpuProperties
@@ -69,7 +68,9 @@ def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
     problems: list[str] = []
     host_values: dict[str, str] = {}
     if mode == MIG:
-        inventory, driver = spec_fingerprints.discover(roots, lambda: live_host.discover(settings))
+        inventory, driver = driver_fingerprints.discover(
+            roots, lambda: live_host.discover(settings)
+        )
         facts += driver
         spec = _mig_spec(settings, roots, inventory, problems)
         # If no GPU is left, the plan of the GPUs cannot be made: an error of its own.
@@ -99,8 +100,8 @@ def _mode_spec(
     values: dict[str, str],
 ) -> Spec:
     """Return the spec of a mode; for IMEX, also store the major number of all channels."""
-    if mode == "imex" and imex.FOLDER in procfs.majors(roots):
-        values["major"] = str(procfs.majors(roots)[imex.FOLDER])
+    if mode == "imex" and feature_modes.FOLDER in procfs.majors(roots):
+        values["major"] = str(procfs.majors(roots)[feature_modes.FOLDER])
     try:
         return generate.generate(live_host.discover(settings, mode=mode), options)
     except HostError:
@@ -214,7 +215,7 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
-    inventory, driver = spec_fingerprints.discover(
+    inventory, driver = driver_fingerprints.discover(
         live_host.roots_of(settings), lambda: live_host.discover(settings)
     )
     library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")

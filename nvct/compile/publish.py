@@ -20,7 +20,7 @@ from nvct.cdi.versions import all_edits
 from nvct.compile import live_host
 from nvct.config.model import LAYOUTS, Config
 from nvct.errors import HostError, UsageError
-from nvct.host import flags
+from nvct.host import discovery_options
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver.config_files import NIXOS_DATA
 from nvct.host.model import Capability, Inventory
@@ -116,7 +116,7 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
     is_named = bool(request.hook) or settings.hook_path != paths.HOOK_PATH
     if warning := _check_hook(spec, options.hook_path, is_named=is_named):
         say(f"warning: {warning}")
-    specs = generate.split(spec) if flags.COHERENT in discovery.flags else {"": spec}
+    specs = generate.split(spec) if discovery_options.COHERENT in discovery.flags else {"": spec}
     # Others than root's programs may write to a CDI folder: no link is followed there.
     return write(specs, inventory, request, say, follow=not is_for_engines)
 
@@ -138,7 +138,7 @@ def _discovery_options(
     request: Request, needs: frozenset[Capability], *, may_be_farm: bool
 ) -> tuple[DiscoveryOptions, list[str]]:
     """Return the options of discovery, and warnings about feature flags without effect."""
-    feature_flags, warnings = flags.parse(request.feature_flag)
+    feature_flags, warnings = discovery_options.parse(request.feature_flag)
     options = DiscoveryOptions(
         search_paths=request.library_search_path,
         config_search_paths=request.config_search_path,
@@ -179,7 +179,7 @@ def _options(
         disabled_hooks=request.disable_hook,
         enabled_hooks=request.enable_hook,
         node_numbers=request.node_numbers or settings.plain_nodes,
-        gid_groups=flags.NO_GIDS not in feature_flags,
+        gid_groups=discovery_options.NO_GIDS not in feature_flags,
     )
     return options, [*warnings, *([warning] if warning else [])]
 

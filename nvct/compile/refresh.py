@@ -14,17 +14,16 @@ from dataclasses import replace
 from nvct import paths
 from nvct.cdi.make import capabilities, generate, store
 from nvct.cdi.read import registry
-from nvct.compile import driver_fingerprints as spec_fingerprints
-from nvct.compile import live_host, parts
+from nvct.compile import driver_fingerprints, live_host, parts
 from nvct.compile import plans as compiler
 from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
-from nvct.host import flags, procfs
+from nvct.host import discovery_options, procfs
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.driver import cuda_version
+from nvct.host.driver import names
 from nvct.host.model import Inventory
 
 OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
@@ -37,7 +36,7 @@ def config(path: str) -> dict[str, object]:
         ConfigError: config.toml is invalid.
     """
     settings = load.load(path)
-    warnings = [*settings.warnings, *flags.parse(settings.jit_feature_flags)[1]]
+    warnings = [*settings.warnings, *discovery_options.parse(settings.jit_feature_flags)[1]]
     return {**settings.to_dict(), "warnings": warnings}
 
 
@@ -57,7 +56,7 @@ def registry_plan(config_path: str, run_dir: str) -> model.Plan:
     loaded = procfs.driver_version(roots)
     plan = compiler.compile_registry(registry.scan(settings.spec_dirs), config_path, roots)
     plan["facts"] = facts
-    plan["host"] = {"driver": loaded, "cuda": cuda_version.of_driver(loaded)}
+    plan["host"] = {"driver": loaded, "cuda": names.cuda_version_of(loaded)}
     store_plan(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
 
@@ -87,7 +86,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     if which == OWN_NONE:
         discovery = replace(discovery, nvml=None)
     facts += live_host.own_fingerprints(settings, discovery, mode)
-    inventory, driver = spec_fingerprints.discover(roots, _finder(settings, discovery, mode))
+    inventory, driver = driver_fingerprints.discover(roots, _finder(settings, discovery, mode))
     spec_options = _options(settings, discovery, which)
     own = parts.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
@@ -129,7 +128,8 @@ def _options(settings: Config, options: DiscoveryOptions, which: str) -> generat
         device_ids=("none",) if which == OWN_NONE else ("all",),
         hook_path=live_host.hook_path(settings),
         disabled_hooks=settings.jit_disable_hooks,
-        gid_groups=not settings.no_additional_gids and flags.NO_GIDS not in options.flags,
+        gid_groups=not settings.no_additional_gids
+        and discovery_options.NO_GIDS not in options.flags,
         node_numbers=settings.plain_nodes,
     )
 

@@ -10,9 +10,9 @@ import os
 
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
+from nvct.host import feature_modes
 from nvct.host.device_nodes import create as device_nodes
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.gpu import management
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
 
@@ -55,7 +55,7 @@ def make_spec(request: Request, roots: Roots, options: DiscoveryOptions | None =
     Raises:
         HostError: there is no driver or no node of it, or the file cannot be written.
     """
-    inventory = management.discover(roots, options or DiscoveryOptions())
+    inventory = feature_modes.discover_management(roots, options or DiscoveryOptions())
     spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)
     return store.save(spec, request.cdi_spec, None, comment)
 

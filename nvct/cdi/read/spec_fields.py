@@ -70,14 +70,14 @@ def flag(value: object, at: str) -> bool:
     return value
 
 
-def number(least: int, most: int) -> Reader:
-    """Return a reader of integers in a range."""
+def number(most: int) -> Reader:
+    """Return a reader of integers from 0 to a highest one."""
 
     def read(value: object, at: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise CdiSpecError(f"{at} is {shown(value)}, not a number")
-        if not least <= value <= most:
-            raise CdiSpecError(f"{at} is {shown(value)}, not in {least} to {most}")
+        if not 0 <= value <= most:
+            raise CdiSpecError(f"{at} is {shown(value)}, not in 0 to {most}")
         return value
 
     return read
@@ -132,12 +132,7 @@ def table(fields: Mapping[str, Reader]) -> Reader:
     return read
 
 
-LIMITS = {
-    "Uint32": (0, UINT32),
-    "Int64": (0, INT64),
-    "Major": (0, MAJOR_LIMIT),
-    "Minor": (0, MINOR_LIMIT),
-}
+LIMITS = {"Uint32": UINT32, "Int64": INT64, "Major": MAJOR_LIMIT, "Minor": MINOR_LIMIT}
 # Names of members with numbers or booleans, in lower case; all others are strings.
 NUMBERS: set[str] = set()
 FLAGS: set[str] = set()
@@ -151,7 +146,7 @@ def _reader(name: str, kind: str) -> Reader:
         return array(_reader(name, kind[len("list[") : -1]))
     if kind in LIMITS:
         NUMBERS.add(name.lower())
-        return number(*LIMITS[kind])
+        return number(LIMITS[kind])
     if kind == "Flag":
         FLAGS.add(name.lower())
         return flag

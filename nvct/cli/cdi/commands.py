@@ -12,9 +12,17 @@ import click
 
 from nvct import paths
 from nvct.cdi.types import Spec
-from nvct.cli.formats import format_option
-from nvct.cli.lazy import LazyGroup
-from nvct.cli.options import GoStyle, Words, flat, say, settings_in_force, tell, words
+from nvct.cli.gostyle import LazyGroup
+from nvct.cli.options import (
+    GoStyle,
+    Words,
+    flat,
+    format_option,
+    say,
+    settings_in_force,
+    tell,
+    words,
+)
 from nvct.errors import NvctError, UsageError, line
 
 TYPE_CHECKING = False
