@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
+from nvct.cdi.make import generate
 from nvct.cdi.types import Spec
 from nvct.errors import DocumentError, HostError, NvmlError
 from nvct.host import modes
@@ -28,7 +29,6 @@ from nvct.host.roots import Roots, below, join
 from nvct.host.snapshot import document
 from nvct.host.snapshot.document import Snapshot
 from nvct.linux import elf, ldcache
-from nvct.spec import generate
 from nvct_sim.elf_writer import MACHINES, shared_object
 
 Value = TypeVar("Value")

@@ -1,134 +1,112 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of the CDI specification 1.1. Import them only under TYPE_CHECKING."""
+# ruff: noqa: N815  the members have the names of the documents
+"""The description of a CDI 1.1 document: the members of each object, their order and kinds.
+
+`nvct.cdi.read.spec_fields` makes the readers of documents from these classes, so a member is
+named only here. They import nothing: `typing` would take longer than reading a spec.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, TypedDict
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeAlias, TypedDict
 
-Permissions: TypeAlias = str
-NodeType: TypeAlias = Literal["b", "c", "u", "p"]
-HookName: TypeAlias = Literal[
-    "prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop"
-]
+    from typing_extensions import Required
+
+    Text: TypeAlias = str
+    Flag: TypeAlias = bool
+    Uint32: TypeAlias = int
+    Int64: TypeAlias = int
+    Major: TypeAlias = int
+    Minor: TypeAlias = int
+    Annotations: TypeAlias = dict[str, str]
+else:
+
+    class TypedDict:
+        """Stands for typing's."""
+
+        def __init_subclass__(cls, *, total: bool = True) -> None:
+            """Accept the argument of typing's."""
 
 
-class _DeviceNode(TypedDict):
-    path: str
-
-
-class DeviceNode(_DeviceNode, total=False):
+class DeviceNode(TypedDict, total=False):
     """A device node for the container."""
 
-    hostPath: str
-    type: NodeType
-    major: int
-    minor: int
-    fileMode: int
-    permissions: Permissions
-    uid: int
-    gid: int
+    path: Required[Text]
+    hostPath: Text
+    type: Text
+    major: Major
+    minor: Minor
+    fileMode: Uint32
+    permissions: Text
+    uid: Uint32
+    gid: Uint32
 
 
 class NetDevice(TypedDict):
     """A network interface that moves into the container."""
 
-    hostInterfaceName: str
-    name: str
+    hostInterfaceName: Text
+    name: Text
 
 
-class _Mount(TypedDict):
-    hostPath: str
-    containerPath: str
-
-
-class Mount(_Mount, total=False):
+class Mount(TypedDict, total=False):
     """A mount for the container."""
 
-    options: list[str]
-    type: str
+    hostPath: Required[Text]
+    containerPath: Required[Text]
+    options: list[Text]
+    type: Text
 
 
-class _Hook(TypedDict):
-    hookName: HookName
-    path: str
-
-
-class Hook(_Hook, total=False):
+class Hook(TypedDict, total=False):
     """An OCI hook."""
 
-    args: list[str]
-    env: list[str]
-    timeout: int
+    hookName: Required[Text]
+    path: Required[Text]
+    args: list[Text]
+    env: list[Text]
+    timeout: Int64
 
 
 class IntelRdt(TypedDict, total=False):
     """Intel Resource Director Technology; replaces the container's own."""
 
-    closID: str
-    l3CacheSchema: str
-    memBwSchema: str
-    schemata: list[str]
-    enableCMT: bool
-    enableMBM: bool
-    enableMonitoring: bool
+    closID: Text
+    l3CacheSchema: Text
+    memBwSchema: Text
+    schemata: list[Text]
+    enableCMT: Flag  # these two in 0.7.0 to 1.0.0 only
+    enableMBM: Flag
+    enableMonitoring: Flag
 
 
 class ContainerEdits(TypedDict, total=False):
     """The changes that a device or a whole spec makes to a container."""
 
-    env: list[str]
+    env: list[Text]
     deviceNodes: list[DeviceNode]
     netDevices: list[NetDevice]
-    mounts: list[Mount]
     hooks: list[Hook]
+    mounts: list[Mount]
     intelRdt: IntelRdt
-    additionalGids: list[int]
+    additionalGids: list[Uint32]
 
 
-class _Device(TypedDict):
-    name: str
-    containerEdits: ContainerEdits
-
-
-class Device(_Device, total=False):
+class Device(TypedDict, total=False):
     """One selectable device."""
 
-    annotations: dict[str, str]
+    name: Required[Text]
+    annotations: Annotations
+    containerEdits: Required[ContainerEdits]
 
 
-class _Spec(TypedDict):
-    cdiVersion: str
-    kind: str
-    devices: list[Device]
-
-
-class Spec(_Spec, total=False):
+class Spec(TypedDict, total=False):
     """A CDI spec file's content."""
 
-    annotations: dict[str, str]
+    cdiVersion: Required[Text]
+    kind: Required[Text]
+    annotations: Annotations
+    devices: Required[list[Device]]
     containerEdits: ContainerEdits
-
-
-class OciNode(TypedDict):
-    """A device node, compiled: see `nvct.cdi.edits`."""
-
-    path: str
-    host: str
-    node: dict[str, Any]
-    rule: dict[str, Any] | None
-    rdev: int | None
-    own: bool
-    uid_given: bool
-    gid_given: bool
-
-
-class Edit(TypedDict):
-    """Container edits, compiled: see `nvct.cdi.edits`."""
-
-    env: list[str]
-    nodes: list[OciNode]
-    mounts: list[dict[str, Any]]
-    hooks: dict[str, list[dict[str, Any]]]
-    gids: list[int]
-    net: dict[str, dict[str, str]]
-    rdt: dict[str, Any]

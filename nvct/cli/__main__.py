@@ -77,7 +77,7 @@ def _output(arguments: list[str]) -> str | None:
 def _generate(output: str) -> None:
     from nvct.cli.cdi import generate
 
-    generate.write({**generate.DEFAULTS, "output": output})
+    generate.write(output=output)
 
 
 if __name__ == "__main__":

@@ -46,9 +46,9 @@ def inventory(
 
     Example: nvct list --capabilities compute,utility --format bind
     """
+    from nvct.cdi.make import capabilities as capability_sets
     from nvct.compile import live_host
     from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.spec import capabilities as capability_sets
 
     settings = settings_in_force(config, driver_root, dev_root)
     needs = capability_sets.parse(flat(capabilities))

@@ -182,7 +182,7 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
     """
     import subprocess
 
-    from nvct.cdi import store
+    from nvct.cdi.make import store
     from nvct_sim import replay
 
     command = argv[1:] if argv[:1] == ("--",) else argv

@@ -29,11 +29,11 @@ def answer(args: list[str]) -> dict[str, object]:
         case [refresh.OWN | refresh.OWN_CSV_ALL | refresh.OWN_NONE as which, path, run_dir]:
             return dict(refresh.own_plan(path, run_dir, which))
         case ["properties", path, run_dir]:
-            from nvct.compile import extras
+            from nvct.compile import mode_plans as extras
 
             return dict(extras.properties_plan(path, run_dir))
         case [word, path, run_dir] if word.startswith("mode-"):
-            from nvct.compile import extras
+            from nvct.compile import mode_plans as extras
 
             return dict(extras.mode_plan(word.removeprefix(extras.PREFIX), path, run_dir))
     raise UsageError(f"nvct.compile does not know {' '.join(args)!r}")

@@ -3,29 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi import registry
+from nvct.cdi.make.hooks import enabled_names
+from nvct.cdi.read import registry
 from nvct.compile import farm_table as table
+from nvct.config.model import Config
+from nvct.container.plan import model
 from nvct.errors import HostError
 from nvct.farm import after_upgrade, build, collect
+from nvct.farm.collect import Needs
 from nvct.farm.folder import Farm
 from nvct.farm.model import LEAN, METHODS
 from nvct.host import procfs
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
-from nvct.spec.hooks import enabled_names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.config.model import Config
-    from nvct.container.plan.model import Farm as Table
-    from nvct.farm.collect import Needs
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import Inventory
-    from nvct.host.roots import Roots
+from nvct.host.model import Inventory
+from nvct.host.roots import Roots
 
 NEEDED = ("create-symlinks", "update-ldcache")
 """Hooks that the shim executes itself for a view; if one is disabled, the layout is classic."""
@@ -62,7 +58,7 @@ def _named(settings: Config, roots: Roots, options: DiscoveryOptions) -> Discove
     return replace(options, stat_node=nodes.named_nodes(roots))
 
 
-def table_of(settings: Config, inventory: Inventory) -> Table:
+def table_of(settings: Config, inventory: Inventory) -> model.Farm:
     """Return the table of this driver's view; a missing view is made.
 
     If no view can be made, the table requests the classic layout. With layout auto, no view with
@@ -82,11 +78,10 @@ def table_of(settings: Config, inventory: Inventory) -> Table:
     return table.of_view(manifest, inventory, params=settings.params_mask == "true")
 
 
-def describe_layout(settings: Config, table: Table | None) -> str:
+def describe_layout(settings: Config, table: model.Farm | None) -> str:
     """Return the layout of this host's containers and the reason, as part of a sentence.
 
     Args:
-        settings: config.toml.
         table: of the own plan in force, None if there is none.
     """
     if not settings.wants_view:

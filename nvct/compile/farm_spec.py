@@ -8,43 +8,36 @@ exists (`nvct.container.cdi_hook.show_view`).
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Iterable
 from contextlib import closing
 
 from nvct import paths
+from nvct.cdi.make.capabilities import restrict
+from nvct.cdi.make.generate import VOID_ENV, MountedView
+from nvct.cdi.make.hooks import enabled_names
 from nvct.compile import farm_plan, farm_table
+from nvct.compile.publish import Request
+from nvct.config.model import Config
 from nvct.container.deliver.farm_table import FarmEntries
+from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.rootfs import view_links
 from nvct.errors import HostError
 from nvct.farm import build
 from nvct.farm.model import COMPAT32, LEAN, METHODS
-from nvct.spec.capabilities import restrict
-from nvct.spec.generate import VOID_ENV, MountedView
-from nvct.spec.hooks import enabled_names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-
-    from nvct.config.model import Config
-    from nvct.container.plan.model import Farm as Table
-    from nvct.host.model import Capability, DriverFile, Inventory
-    from nvct.spec.layout import LayoutRequest
+from nvct.host.model import Capability, DriverFile, Inventory
 
 
 def view(
     settings: Config,
     inventory: Inventory,
     capabilities: Collection[Capability],
-    request: LayoutRequest,
+    request: Request,
 ) -> tuple[MountedView | None, str]:
     """Return the view to mount, or None and the reason.
 
     Args:
-        settings: config.toml.
         inventory: of all capabilities; a view has the whole driver.
-        capabilities: of the specification.
-        request: the requested layout.
 
     Raises:
         HostError: this host has views, but none of this driver could be made now.
@@ -64,9 +57,9 @@ def view(
     return _mounted(farm_table.of_view(manifest, given), given, capabilities), ""
 
 
-def _why_classic(inventory: Inventory, request: LayoutRequest) -> str:
+def _why_classic(inventory: Inventory, request: Request) -> str:
     """Return why the layout is classic whatever files the driver has, "" if it may be farm."""
-    off = set(farm_plan.NEEDED) - enabled_names(request.disabled_hooks, request.enabled_hooks)
+    off = set(farm_plan.NEEDED) - enabled_names(request.disable_hook, request.enable_hook)
     if inventory.mode != "nvml":
         return f"mode {inventory.mode} has no driver to make a view of"
     if off:
@@ -91,7 +84,9 @@ def _has_view() -> bool:
     return isinstance(table, dict) and bool(table.get("view"))
 
 
-def _mounted(table: Table, inventory: Inventory, capabilities: Collection[str]) -> MountedView:
+def _mounted(
+    table: model.Farm, inventory: Inventory, capabilities: Collection[str]
+) -> MountedView:
     """Return what a specification mounts of a view, and what its hook makes visible."""
     mount_point = view_links.OF_SPEC
     entries = FarmEntries(table, sorted(capabilities))

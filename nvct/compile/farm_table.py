@@ -38,26 +38,20 @@ devices, stay in force. The application profile is for graphics and display only
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
+from nvct.cdi.make import capabilities, edits
+from nvct.cdi.make.generate import VOID_ENV
 from nvct.compile import plans as compiler
-from nvct.container.plan import fingerprints
+from nvct.container.plan import fingerprints, model
 from nvct.container.rootfs import view_links
-from nvct.farm.model import COMPAT32
+from nvct.farm.model import COMPAT32, Manifest
 from nvct.host.driver import names as driver_names
-from nvct.spec import capabilities, edits
-from nvct.spec.generate import VOID_ENV
+from nvct.host.model import Capability, DriverFile, Inventory
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
-
-    from nvct.container.plan.model import Farm as Table
-    from nvct.farm.model import Manifest
-    from nvct.host.model import Capability, DriverFile, Inventory
-
-    Pairs: TypeAlias = list[list[str]]
+Pairs: TypeAlias = list[list[str]]
 
 # The kernel loads GSP firmware, containers do not; those with this capability get it as well.
 FIRMWARE: Capability = "graphics"
@@ -67,7 +61,7 @@ LIBRARY_DIRS = ("lib64", "lib")
 VIEW = "VIEW/"
 
 
-def without_view(why: str, version: str = "") -> Table:
+def without_view(why: str, version: str = "") -> model.Farm:
     """Return the table of a host without a view."""
     return {
         "view": "", "why": why, "version": version, "facts": [], "cache": {}, "cache32": {},
@@ -76,11 +70,10 @@ def without_view(why: str, version: str = "") -> Table:
     }  # fmt: skip
 
 
-def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> Table:
+def of_view(manifest: Manifest, inventory: Inventory, *, params: bool = False) -> model.Farm:
     """Return the table of a view.
 
     Args:
-        manifest: of the view.
         inventory: the source of the view, with the sockets of running daemons.
         params: whether config.toml requests the mask of the driver's params.
     """

@@ -9,27 +9,20 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
 from nvct import paths
+from nvct.config.model import Config
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError, NvctError
 from nvct.host import discovery_options, modes, platform
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
+from nvct.host.model import Inventory
 from nvct.host.roots import Roots, join
 from nvct.linux import device_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.config.model import Config
-    from nvct.container.plan.fingerprints import Fingerprint
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.model import Inventory
-
 
 _ROOT = "nvidia-container-cli.root in config.toml"
 KEYS = {
@@ -67,7 +60,7 @@ def roots_of(settings: Config) -> Roots:
     )
 
 
-def stat_node(settings: Config) -> StatNode:
+def stat_node(settings: Config) -> nodes.StatNode:
     """Return the stat function of device nodes; some trees have plain files as nodes."""
     return nodes.named_nodes(roots_of(settings)) if settings.plain_nodes else device_nodes.node
 
@@ -94,9 +87,6 @@ def discover_or_view(
     """Return what containers get: as `discover`, or the loaded driver's view after an upgrade.
 
     Args:
-        settings: config.toml.
-        options: of the discovery.
-        mode: of the discovery.
         elsewhere: the command's options name the files' directories, so no view is used.
 
     Raises:
@@ -159,7 +149,9 @@ def own_options(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
     )
 
 
-def own_fingerprints(settings: Config, options: DiscoveryOptions, mode: str) -> list[Fingerprint]:
+def own_fingerprints(
+    settings: Config, options: DiscoveryOptions, mode: str
+) -> list[fingerprints.Fingerprint]:
     """Return fingerprints of what procfs does not show: CSV lists, WSL's driver.
 
     Take them before the discovery whose inventory they belong to.

@@ -7,20 +7,20 @@ Two parts may have the same entry: a part includes the dependencies of its libra
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from itertools import chain
 from typing import cast
 
+from nvct.cdi.make import capabilities, edits, generate, hooks, injection
+from nvct.cdi.make.generate import Job, Options
+from nvct.cdi.make.injection import Injection
+from nvct.cdi.types import ContainerEdits
 from nvct.compile.plans import Own, Part
+from nvct.container.plan import model
 from nvct.container.plan.model import merge
-from nvct.spec import capabilities, generate, hooks, injection, linker_cache, transform
-from nvct.spec.injection import Injection
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import ContainerEdits
-    from nvct.container.plan.model import Work
-    from nvct.host.model import Inventory
-    from nvct.spec.generate import Job, Options
+from nvct.container.rootfs.libraries import is_library, order
+from nvct.host.model import DriverFile, Inventory
 
 
 def in_parts(inventory: Inventory, options: Options) -> Own:
@@ -69,13 +69,13 @@ def _parts(job: Job, content: Injection, *, is_common: bool) -> dict[str, Part]:
         name: Part(
             edits=_edits(job, name, share, is_common=is_common),
             work=works[name] if any(works[name].values()) else None,
-            cache=linker_cache.entries(share.files, merged),
+            cache=linker_entries(share.files, merged),
         )
         for name, share in shares.items()
     }
 
 
-def _work(job: Job, name: str, share: Injection, *, is_common: bool) -> Work:
+def _work(job: Job, name: str, share: Injection, *, is_common: bool) -> model.Work:
     if is_common and not name:
         return hooks.common_work(job.inventory, job.hooks, share.files)
     return hooks.work_of(job.hooks, share.files, share.links)
@@ -85,4 +85,49 @@ def _edits(job: Job, name: str, share: Injection, *, is_common: bool) -> Contain
     env = []
     if is_common:
         env = [*generate.libcuda_env(job, share.files), *([] if name else [generate.VOID_ENV])]
-    return cast("ContainerEdits", transform.tidy(generate.edits(job, share, env=env), {}))
+    return cast("ContainerEdits", edits.tidy(generate.edits(job, share, env=env), {}))
+
+
+def linker_entries(files: Iterable[DriverFile], work: model.Work) -> list[list[str]]:
+    """Return (machine, name, container path) of each library that is mounted by itself.
+
+    By these entries of ld.so.cache a container's dynamic linker finds the driver's libraries. The
+    names are those that the hook computes in a container (nvct.container.rootfs.libraries): the
+    SONAME, and `libX.so` if `work` makes such a link. Computed in advance, they save a read of the
+    mounted files.
+    """
+    links: dict[str, dict[str, str]] = {}
+    for target, path in work["links"]:
+        folder, name = os.path.split(path)
+        links.setdefault(folder, {})[name] = target
+    names: dict[tuple[str, str, str], str] = {}
+    for file in files:
+        folder, name = os.path.split(file.container_path)
+        if not file.machine or folder not in work["folders"] or not is_library(name):
+            continue
+        soname = os.path.basename(file.soname) or name
+        beside = _leading_to(name, links.get(folder, {}))
+        key = file.machine, folder, soname
+        if soname == name or soname in beside:
+            names[key] = soname
+        elif key not in names or order(names[key]) <= order(name):
+            names[key] = name
+        for link in beside:
+            if link.endswith(".so") and soname.startswith(link):
+                names[file.machine, folder, link] = link
+    return [
+        [machine, name, f"{folder}/{file}"]
+        for (machine, folder, name), file in sorted(names.items())
+    ]
+
+
+def _leading_to(name: str, links: dict[str, str]) -> list[str]:
+    """Return the links in a folder that lead to a file, directly or through other links."""
+    leading: list[str] = []
+    queue = [name]
+    while queue:
+        target = queue.pop()
+        new = [link for link, text in links.items() if text == target and link not in leading]
+        queue += new
+        leading += new
+    return leading

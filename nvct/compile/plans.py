@@ -8,26 +8,19 @@ compiled too, with the reason to refuse it: a create that needs the spec fails w
 from __future__ import annotations
 
 import os
-import re
 import time
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from nvct.cdi import edits as cdi_edits
+from nvct.cdi.check import mounted
+from nvct.cdi.read.registry import Registry
+from nvct.cdi.types import ContainerEdits, Spec
+from nvct.compile import oci_edits as cdi_edits
 from nvct.container.plan import fingerprints, hook_command, model
 from nvct.errors import NvctError
+from nvct.host import procfs
+from nvct.host.roots import Roots
 from nvct.oci import jsontext
-from nvct.spec import mounted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nvct.cdi.registry import Registry
-    from nvct.cdi.types import ContainerEdits, Spec
-
-VERSION_FILE = "driver/nvidia/version"
-_LOADED = re.compile(r"Kernel Module[^\n]*?\s(\d+\.[\d.]+)\s")
 
 
 class Part(NamedTuple):
@@ -48,11 +41,9 @@ class Own(NamedTuple):
     """The input of nvct's own plan.
 
     Attributes:
-        kind: of its devices.
         common: parts by capability: key "" has the part of every container, each other key the
             part that its capability adds.
         devices: names of a device, and the device's parts by capability.
-        hook: the program that does the work.
     """
 
     kind: str
@@ -75,14 +66,14 @@ def input_fingerprints(paths: Sequence[str]) -> list[fingerprints.Fingerprint]:
     return [fingerprints.take_file(path, now) for path in paths]
 
 
-def compile_registry(registry: Registry, config: str, proc: str = "/proc") -> model.Plan:
+def compile_registry(registry: Registry, config: str, roots: Roots | None = None) -> model.Plan:
     """Compile the specs of the CDI folders.
 
     Args:
         registry: the specs; fingerprints of its files must be taken before it is read.
         config: path of the config.toml in force, the plan's key.
-        proc: path of procfs.
     """
+    roots = roots or Roots()
     plan = empty(config)
     plan["problems"] = [error.message for error in registry.errors.values()]
     spec_numbers: dict[str, int] = {}
@@ -91,7 +82,7 @@ def compile_registry(registry: Registry, config: str, proc: str = "/proc") -> mo
         if path not in spec_numbers:
             spec_numbers[path] = len(plan["specs"])
             common = _alone(spec_file.spec.get("containerEdits"))
-            plan["specs"].append(_spec(plan, path, common, proc))
+            plan["specs"].append(_spec(plan, path, common, roots))
         edits = _alone(device.get("containerEdits"))
         _add_device(plan, [name], edits, spec=spec_numbers[path], path=path)
     plan["conflicts"] = dict(sorted(registry.conflicts.items()))
@@ -100,17 +91,14 @@ def compile_registry(registry: Registry, config: str, proc: str = "/proc") -> mo
     return plan
 
 
-def compile_spec(spec: Spec, path: str, config: str, proc: str = "/proc") -> model.Plan:
+def compile_spec(spec: Spec, path: str, config: str, roots: Roots | None = None) -> model.Plan:
     """Compile one spec that nvct has made for this host.
 
     Args:
-        spec: the CDI spec.
-        path: of its file.
         config: path of the config.toml in force, the plan's key.
-        proc: path of procfs.
     """
-    plan = empty(config)
-    plan["specs"].append(_spec(plan, path, _alone(spec.get("containerEdits")), proc))
+    plan, roots = empty(config), roots or Roots()
+    plan["specs"].append(_spec(plan, path, _alone(spec.get("containerEdits")), roots))
     for device in spec["devices"]:
         name = f"{spec['kind']}={device['name']}"
         _add_device(plan, [name], _alone(device.get("containerEdits")), spec=0, path=path)
@@ -118,11 +106,11 @@ def compile_spec(spec: Spec, path: str, config: str, proc: str = "/proc") -> mod
     return plan
 
 
-def compile_own(own: Own, path: str, config: str, proc: str = "/proc") -> model.Plan:
+def compile_own(own: Own, path: str, config: str, roots: Roots | None = None) -> model.Plan:
     """Compile nvct's own plan from its parts; arguments as in `compile_spec`."""
-    plan = empty(config)
+    plan, roots = empty(config), roots or Roots()
     plan["hook"] = own.hook
-    plan["specs"].append(_spec(plan, path, own.common, proc))
+    plan["specs"].append(_spec(plan, path, own.common, roots))
     for names, parts in own.devices:
         full = [f"{own.kind}={name}" for name in names]
         _add_device(plan, full, parts, spec=0, path=path)
@@ -136,10 +124,10 @@ def _alone(edits: ContainerEdits | None) -> dict[str, Part]:
     return {"": Part(edits or {})}
 
 
-def _spec(plan: model.Plan, path: str, parts: Mapping[str, Part], proc: str) -> model.Spec:
+def _spec(plan: model.Plan, path: str, parts: Mapping[str, Part], roots: Roots) -> model.Spec:
     """Compile a spec's common edits, and check whether the spec still fits the host."""
     compiled: model.Spec = {"path": path, "facts": [], "edits": model.no_edits(), "refuse": ""}
-    compiled["refuse"] = _drift(parts, proc, compiled["facts"]) or _missing(plan, parts)
+    compiled["refuse"] = _drift(parts, roots, compiled["facts"]) or _missing(plan, parts)
     try:
         compiled["edits"] = _with_parts(plan, parts, path)
     except NvctError as error:
@@ -221,15 +209,23 @@ def fragments(edits: ContainerEdits, source: str) -> model.Edits:
     }
 
 
-def _drift(parts: Mapping[str, Part], proc: str, taken: list[fingerprints.Fingerprint]) -> str:
-    """Return the reason if a spec is for another driver, else ""; add fingerprints to `found`."""
+def version_fingerprints(roots: Roots) -> list[fingerprints.Fingerprint]:
+    """Return the fingerprints of the files that `procfs.driver_version` reads."""
+    file = f"{roots.proc}/driver/nvidia/version"
+    taken = [fingerprints.take("text", file)]
+    if not os.path.exists(file):
+        taken.append(fingerprints.take("text", f"{roots.sys}/module/nvidia/version"))
+    return taken
+
+
+def _drift(parts: Mapping[str, Part], roots: Roots, taken: list[fingerprints.Fingerprint]) -> str:
+    """Return the reason if a spec is for another driver, else ""; add fingerprints to `taken`."""
     mounts = (mount for part in parts.values() for mount in part.edits.get("mounts", ()))
     libraries = [path for path in map(mounted.driver_library, mounts) if "/libcuda." in path]
     if libraries:
-        version_file = f"{proc}/{VERSION_FILE}"
-        taken.append(fingerprints.take("text", version_file))
+        taken += version_fingerprints(roots)
         taken.append(fingerprints.take("stat", libraries[0]))
-        version, loaded = mounted.version_of(libraries[0]), loaded_version(proc)
+        version, loaded = mounted.version_of(libraries[0]), procfs.driver_version(roots)
         if loaded and version != loaded:
             return f"it is for driver {version}, but {loaded} is loaded"
     return ""
@@ -244,25 +240,8 @@ def _missing(plan: model.Plan, parts: Mapping[str, Part]) -> str:
                 if not os.path.exists(path):
                     return f"{path} is gone"
     hooks = [hook for part in parts.values() for hook in part.edits.get("hooks", ())]
-    programs = [(hook["path"], hook.get("env")) for hook in hooks]
+    programs = [(hook["path"], hook.get("env", ())) for hook in hooks]
     if any(part.work for part in parts.values()):
         programs.append((plan["hook"]["path"], plan["hook"]["env"]))
-    for path, env in programs:
-        if not os.path.exists(path):
-            return f"its hook {path} is missing"
-        if not os.access(path, os.X_OK):
-            return f"its hook {path} is no program"
-        if not env:
-            # runc starts such a hook with the container's environment (CVE-2025-23266).
-            return f"hook {path} has no env, so an image could run code in it"
-    return ""
-
-
-def loaded_version(proc: str) -> str:
-    """Return the version of the loaded kernel module, "" if none is loaded."""
-    try:
-        text = Path(proc, VERSION_FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    match = _LOADED.search(text)
-    return match[1] if match else ""
+    problems = (mounted.hook_problem(path, env) for path, env in programs)
+    return next((problem[1] for problem in problems if problem), "")

@@ -12,19 +12,15 @@ import re
 import stat
 import time
 
-from nvct.cdi import load
+from nvct.cdi.make import provenance
+from nvct.cdi.read import load
 from nvct.compile import live_host
+from nvct.config.model import Config
 from nvct.container.plan import fingerprints
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.host.driver.libraries import machine_directories
 from nvct.host.roots import join
 from nvct.paths import GPU_KIND
-from nvct.spec import provenance
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.config.model import Config
-    from nvct.container.plan.fingerprints import Fingerprint
 
 # The rest of a spec whose generator was killed, or found the disk full, during a write in place.
 BEGINS = re.compile(
@@ -33,7 +29,7 @@ BEGINS = re.compile(
 HEAD = 1 << 16  # bytes
 
 
-def watched_fingerprints(settings: Config) -> list[Fingerprint]:
+def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:
     """Return fingerprints that change when a driver is installed, removed or loaded.
 
     A path unit does not see changes while its service runs, so `nvct publish` compares these

@@ -8,29 +8,23 @@ stored in the run directory, and returned even if that is not possible.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from nvct import paths
-from nvct.cdi import registry, store
-from nvct.compile import live_host, parts
+from nvct.cdi.make import capabilities, generate, naming, store
+from nvct.cdi.read import registry
+from nvct.compile import driver_fingerprints, live_host, parts
 from nvct.compile import plans as compiler
 from nvct.config import load
-from nvct.container.plan.fingerprints import take
+from nvct.config.model import Config
+from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
-from nvct.host import discovery_options
+from nvct.host import discovery_options, procfs
+from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import names
-from nvct.spec import capabilities, generate, naming
-from nvct.spec import fingerprints as spec_fingerprints
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.config.model import Config
-    from nvct.container.plan.model import Plan
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import Inventory
+from nvct.host.model import Inventory
 
 OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
@@ -46,7 +40,7 @@ def config(path: str) -> dict[str, object]:
     return {**settings.to_dict(), "warnings": warnings}
 
 
-def registry_plan(config_path: str, run_dir: str) -> Plan:
+def registry_plan(config_path: str, run_dir: str) -> model.Plan:
     """Compile the CDI spec folders that config.toml names, and store the plan.
 
     Raises:
@@ -57,26 +51,23 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
     settings = load.load(config_path)
     facts += compiler.input_fingerprints(settings.spec_dirs)
     facts += compiler.input_fingerprints(registry.spec_paths(settings.spec_dirs))
-    version_fact = take("text", f"{settings.proc_root}/{compiler.VERSION_FILE}")
-    loaded = compiler.loaded_version(settings.proc_root)
-    plan = compiler.compile_registry(
-        registry.scan(settings.spec_dirs), config_path, settings.proc_root
-    )
-    plan["facts"] = [*facts, version_fact]
+    roots = live_host.roots_of(settings)
+    facts += compiler.version_fingerprints(roots)
+    loaded = procfs.driver_version(roots)
+    plan = compiler.compile_registry(registry.scan(settings.spec_dirs), config_path, roots)
+    plan["facts"] = facts
     plan["host"] = {"driver": loaded, "cuda": names.cuda_version_of(loaded)}
     store_plan(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
 
 
 @live_host.hints_name_keys()
-def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
+def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     """Make nvct's own spec of this host, compile it, and store both.
 
     The spec is in the run directory: in a CDI folder it would override an admin's.
 
     Args:
-        config_path: of config.toml.
-        run_dir: the run directory.
         which: OWN, or a plan without a stored spec: OWN_CSV_ALL, on a Tegra, with all of JetPack's
             lists, for images that request it; OWN_NONE, without a GPU and without NVML, for
             containers that request none and for hosts that have none.
@@ -95,11 +86,11 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> Plan:
     if which == OWN_NONE:
         discovery = replace(discovery, nvml=None)
     facts += live_host.own_fingerprints(settings, discovery, mode)
-    inventory, driver = spec_fingerprints.discover(roots, _finder(settings, discovery, mode))
+    inventory, driver = driver_fingerprints.discover(roots, _finder(settings, discovery, mode))
     spec_options = _options(settings, discovery, which)
     own = parts.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
-    plan = compiler.compile_own(own, spec_path, config_path, settings.proc_root)
+    plan = compiler.compile_own(own, spec_path, config_path, roots)
     plan["facts"] = facts + driver
     plan["host"] = {"driver": inventory.driver_version, "cuda": inventory.cuda_version}
     if inventory.mode == "csv" and not any(device.nodes for device in inventory.devices):
@@ -143,7 +134,7 @@ def _options(settings: Config, options: DiscoveryOptions, which: str) -> generat
     )
 
 
-def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
+def name_the_only_gpu(plan: model.Plan, inventory: Inventory) -> None:
     """Give WSL's one device the name of a GPU as well, if NVML shows exactly one GPU.
 
     With several GPUs there is no such name: a container that requests one of them would get all,
@@ -156,7 +147,7 @@ def name_the_only_gpu(plan: Plan, inventory: Inventory) -> None:
             plan["devices"][f"{kind}=0"] = device
 
 
-def name_otherwise(plan: Plan, inventory: Inventory) -> None:
+def name_otherwise(plan: model.Plan, inventory: Inventory) -> None:
     """Add the names that no spec has: bus ids of GPUs, and UUIDs of MIG devices before R470.
 
     libnvidia-container knows bus ids; Incus writes the old UUIDs. A GPU in MIG mode has no name.
@@ -194,7 +185,7 @@ def _finder(settings: Config, options: DiscoveryOptions, mode: str) -> Callable[
     return lambda: own.discover_or_view(settings, live_host.roots_of(settings), options, discover)
 
 
-def store_plan(plan: Plan, name: str, run_dir: str) -> None:
+def store_plan(plan: model.Plan, name: str, run_dir: str) -> None:
     """Store a plan in the run directory, if possible."""
     plan["made"] = time.time_ns()
     run_store = Store(run_dir, create=True)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nvct.cdi.conflicts import Drift
-from nvct.spec.coverage import NOT_GIVEN
+from nvct.cdi.check.conflicts import Drift
+from nvct.cdi.check.coverage import NOT_GIVEN
 
 VERSION = "driver-version"
 OF_DRIVER = ("file-gone", "file-changed", "node-", "gpu-", "mig-")

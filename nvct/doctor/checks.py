@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from nvct.cdi import conflicts, registry
-from nvct.cdi.registry import Registry
+from nvct.cdi.check import conflicts
+from nvct.cdi.check.drift import Report
+from nvct.cdi.read import registry
+from nvct.cdi.read.registry import Registry
 from nvct.compile import live_host
 from nvct.config.model import Config
 from nvct.container.plan.store import run_dir
@@ -58,7 +60,6 @@ from nvct.host.nvml.sample_model import NvmlReadiness
 from nvct.host.nvml.session import NvmlSession
 from nvct.host.roots import Roots
 from nvct.paths import AGENT_DIR
-from nvct.spec.drift import Report
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 AGENT_TASKS = ("device-plugin",)

@@ -11,8 +11,8 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from nvct.cdi import engines
-from nvct.cdi.registry import Registry, SpecFile
+from nvct.cdi.check import engines
+from nvct.cdi.read.registry import Registry, SpecFile
 from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker
@@ -206,7 +206,7 @@ def older_remedy(file: SpecFile, engine: str, release: str) -> str:
     """Return what lets an engine read a specification that is too new for it.
 
     Args:
-        engine: as `nvct.cdi.engines` names it.
+        engine: as `nvct.cdi.check.engines` names it.
     """
     highest = engines.highest(engine, release)
     if not highest:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
-from nvct.cdi.conflicts import EffectiveSpec
+from nvct.cdi.check.conflicts import EffectiveSpec
 from nvct.doctor import incumbent
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason

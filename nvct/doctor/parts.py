@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from nvct import paths
+from nvct.cdi.check.drift import Report
 from nvct.compile import live_host
 from nvct.config import load, unread
 from nvct.config.model import UNCHECKED, Config, check
@@ -30,7 +31,6 @@ from nvct.errors import (
 )
 from nvct.host import procfs
 from nvct.host.model import Inventory, warning_kind
-from nvct.spec.drift import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from nvct.cdi.registry import Registry
+from nvct.cdi.read.registry import Registry
 from nvct.doctor import engine_access, unread_files
 from nvct.doctor.engine_access import Access
 from nvct.doctor.model import Finding, Part, Severity, count

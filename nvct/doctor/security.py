@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nvct.cdi.registry import SpecFile
+from nvct.cdi.read.registry import SpecFile
 from nvct.config.model import Config
 from nvct.doctor.gpu_health import Log
 from nvct.doctor.model import Finding, Part, Severity, count

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nvct.cdi import registry
-from nvct.cdi.conflicts import Drift, Kind
+from nvct.cdi.check import drift
+from nvct.cdi.check.conflicts import Drift, Kind
+from nvct.cdi.check.drift import Report
+from nvct.cdi.read import registry
 from nvct.compile import farm_plan, live_host
 from nvct.config.model import Config
 from nvct.doctor.model import Finding, Severity
@@ -15,8 +17,6 @@ from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Inventory
-from nvct.spec import drift
-from nvct.spec.drift import Report
 
 REASONS: dict[Kind, tuple[Reason, Severity]] = {
     "unreadable": (Reason.SpecificationUnreadable, "error"),

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from nvct.cdi import engines
-from nvct.cdi.registry import Registry
+from nvct.cdi.check import engines
+from nvct.cdi.read.registry import Registry
 from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
 from nvct.doctor.model import Finding, Part, count
 from nvct.doctor.parts import part_of

@@ -289,7 +289,7 @@ def _which(name: str, path: str, files: Files) -> str:
 
 def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
     """Return the CDI specs that have GPUs of NVIDIA."""
-    from nvct.cdi import registry  # YAML is loaded only if there are specs in that format
+    from nvct.cdi.read import registry  # YAML is loaded only if there are specs in that format
 
     tree = root.rstrip("/")
     scanned = registry.scan([tree + folder for folder in spec_dirs])

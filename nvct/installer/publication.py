@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 
-from nvct.cdi import registry
+from nvct.cdi.check import mounted
+from nvct.cdi.read import registry
 from nvct.errors import HostError
 from nvct.installer import host
 from nvct.paths import GPU_KIND
-from nvct.spec import mounted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 
 from nvct.errors import HostError, UnsafePathError
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
 from nvct.linux.walk import FOLLOW, Location, walk
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 OTHERS_MAY_WRITE = 0o022
 

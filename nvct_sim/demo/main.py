@@ -23,7 +23,7 @@ from typing import TypeAlias
 from rich.console import Console
 
 from nvct import paths
-from nvct.cdi import load
+from nvct.cdi.read import load
 from nvct.cdi.types import Spec
 from nvct.errors import ContainerNotPossibleError, HostError, NvctError, line
 from nvct.host import discover

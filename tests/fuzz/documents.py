@@ -11,7 +11,8 @@ from pathlib import Path
 
 from nvct import typed
 from nvct.agent.nvml import supervisor
-from nvct.cdi import load, store
+from nvct.cdi.make import store
+from nvct.cdi.read import load
 from nvct.config.model import Config
 from nvct.container.cdi_hook.context import Context
 from nvct.container.cdi_hook.options import Options

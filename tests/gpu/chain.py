@@ -13,12 +13,11 @@ import time
 from pathlib import Path
 
 from nvct import paths
-from nvct.cdi import store
+from nvct.cdi.make import generate, store
 from nvct.farm.folder import Farm
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.roots import Roots
-from nvct.spec import generate
 from nvct_sim import bundle, rootfs
 from tests.gpu import machine
 

@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nvct import paths
-from nvct.cdi import store
+from nvct.cdi.make import generate, store
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.kernel.calls import KERNEL
-from nvct.spec import generate
 from nvct_sim import attach, bundle, rootfs
 from tests.gpu import machine
 from tests.gpu.chain import CUDA_CALL, LAYOUTS

@@ -16,9 +16,9 @@ from pathlib import Path
 import pynvml
 import pytest
 
+from nvct.cdi.make import generate
 from nvct.errors import HostError
 from nvct.host.snapshot.redaction import Redactor
-from nvct.spec import generate
 from nvct_sim import container_support, replay
 from tests.gpu import kit, machine, nvml_calls, questions, record
 

@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from nvct.cdi import registry
+from nvct.cdi.read import registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

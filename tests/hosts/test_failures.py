@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import pytest
 
+from nvct.cdi.make.generate import generate
 from nvct.errors import LINE_LIMIT, NvctError, NvmlError, line
 from nvct.host import modes
 from nvct.linux import ldcache
-from nvct.spec.generate import generate
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 

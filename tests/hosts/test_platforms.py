@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from nvct.cdi import schema
-from nvct.cdi.validate import validate
-from nvct.spec.generate import generate
+from nvct.cdi.make.generate import generate
+from nvct.cdi.read import schema
+from nvct.cdi.read.validate import validate
 from tests.hosts.base import Platform, plain, render
 
 TYPE_CHECKING = False

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pytest
 
-from nvct.cdi.validate import validate
+from nvct.cdi.make.generate import generate
+from nvct.cdi.read.validate import validate
 from nvct.host import discover
 from nvct.host.driver import names
 from nvct.host.driver import names as driver_names
 from nvct.linux import ldcache
-from nvct.spec.generate import generate
 from nvct_sim import tree
 from nvct_sim.elf_writer import shared_object
 from tests.hosts.base import plain

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 
-from nvct.cdi import load
+from nvct.cdi.read import load
 from tests.integration import inside
 from tests.integration.inside import configure
 from tests.support.cpu import at_most

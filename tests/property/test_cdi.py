@@ -10,8 +10,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.cdi import load, names, schema, store, versions
-from nvct.cdi.validate import validate
+from nvct.cdi import names, versions
+from nvct.cdi.make import store
+from nvct.cdi.read import load, schema
+from nvct.cdi.read.validate import validate
 from nvct.errors import CdiSpecError, RequestError
 
 TYPE_CHECKING = False

@@ -3,15 +3,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.cdi import downgrade, engines, versions
-from nvct.cdi.validate import validate
+from nvct.cdi import versions
+from nvct.cdi.check import compare, engines
+from nvct.cdi.make import downgrade
+from nvct.cdi.make.edits import move_root
+from nvct.cdi.read.validate import validate
 from nvct.errors import CdiSpecError
-from nvct.spec import compare, transform
 from tests.property.test_cdi import SPEC
 
 TYPE_CHECKING = False
@@ -58,7 +61,7 @@ def test_an_engine_reads_a_spec_that_is_lowered_for_it(
 @given(SPEC, ROOT, ROOT)
 def test_a_moved_spec_is_valid(document: dict[str, Any], source: str, target: str) -> None:
     spec = cast("dict[str, Any]", validate(document, source="document"))
-    for move in (transform.move_host_root, transform.move_container_root):
+    for move in (move_root, partial(move_root, in_container=True)):
         moved = cast("Spec", move(spec, source, target))
 
         assert validate(moved, source="moved") == moved

@@ -6,13 +6,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nvct.cdi.make import naming
+from nvct.cdi.make.edits import tidy
 from nvct.errors import NvctError
 from nvct.host import procfs
 from nvct.host.gpu import mig
 from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.roots import Roots, below, join
-from nvct.spec import naming
-from nvct.spec.transform import tidy
 
 parts = st.lists(st.sampled_from(["a", "b", "..", ".", "", "run"]), max_size=6)
 paths = parts.map(lambda p: "/" + "/".join(p))

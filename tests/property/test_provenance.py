@@ -9,10 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct.cdi import load, store
+from nvct.cdi.make import provenance, store
+from nvct.cdi.make.provenance import Provenance
+from nvct.cdi.read import load
 from nvct.host.model import Inventory
-from nvct.spec import provenance
-from nvct.spec.provenance import Provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def test_annotations_survive_yaml(origin: Provenance) -> None:
 def test_the_comment_changes_nothing_for_a_reader_of_yaml(driver: str) -> None:
     older: Spec = {**SPEC, "cdiVersion": "0.3.0"}
 
-    comment = provenance.head_comment(older, Inventory(driver_version=driver))
+    _, comment = provenance.attach(older, Inventory(driver_version=driver))
 
     assert comment.isascii()
     assert comment[:-1].isprintable()

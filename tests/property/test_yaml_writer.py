@@ -10,7 +10,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nvct.cdi import yaml_writer
+from nvct.cdi.make import yaml_writer
 
 READERS: list[Any] = [
     yaml.SafeLoader,

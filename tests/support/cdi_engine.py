@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from nvct.cdi import load
-from nvct.cdi.edits import oci_edits
+from nvct.cdi.read import load
+from nvct.compile.oci_edits import oci_edits
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

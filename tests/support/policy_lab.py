@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from nvct.compile import extras, refresh
+from nvct.compile import mode_plans as extras
+from nvct.compile import refresh
 from nvct.config.load import load
 from nvct.config.rules import parse
 from nvct.container.decide import decide

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nvct.cdi import registry
+from nvct.cdi.check import mounted
+from nvct.cdi.make import provenance
+from nvct.cdi.read import registry
 from nvct.paths import GPU_KIND
-from nvct.spec import mounted, provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

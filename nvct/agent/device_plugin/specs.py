@@ -15,12 +15,12 @@ from nvct.agent.device_plugin import published
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.discovery import Reported
 from nvct.agent.nvml.host_verbs import Written
-from nvct.cdi import store
+from nvct.cdi.make import store
+from nvct.cdi.make.generate import Options, generate
 from nvct.errors import HostError
 from nvct.host import discovery_options, modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.roots import join
-from nvct.spec.generate import Options, generate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

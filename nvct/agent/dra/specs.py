@@ -17,9 +17,9 @@ from nvct.agent.device_plugin.settings import DRA_VENDOR
 from nvct.agent.dra.claim_specs import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
 from nvct.agent.mps import clients
 from nvct.agent.mps.daemons import CLAIMS
-from nvct.cdi import store
+from nvct.cdi.make import store
+from nvct.cdi.make.generate import VOID_ENV
 from nvct.errors import HostError
-from nvct.spec.generate import VOID_ENV
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ Hook: TypeAlias = Literal[
     "all", "create-symlinks", "enable-cuda-compat", "update-ldcache",
     "disable-device-node-modification", "update-application-profile", "chmod",
 ]  # fmt: skip
-"""As `nvct.spec.hooks.NAMES`, and all of them."""
+"""As `nvct.cdi.make.hooks.NAMES`, and all of them."""
 Feature: TypeAlias = Literal["gdrcopy", "gds", "mofed"]
 
 

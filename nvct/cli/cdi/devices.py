@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
-from nvct.cdi import registry
+from nvct.cdi.read import registry
 from nvct.cli.context import say, tell
 from nvct.errors import line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def read(folders: Sequence[str]) -> tuple[list[str], list[str]]:

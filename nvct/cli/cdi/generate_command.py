@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from nvct.cli.cdi.generate import write
 from nvct.cli.options import GoStyle, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ENV = "NVIDIA_CTK_CDI_GENERATE_"
 MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch"
@@ -75,4 +73,4 @@ def generate(**values: Any) -> None:  # noqa: ANN401  the options above, each wi
 
     Example: nvidia-ctk cdi generate --output /var/run/cdi/nvidia.yaml
     """
-    write(values)
+    write(**values)

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from nvct.cdi.make.naming import old_uuid
 from nvct.errors import RequestError, UnknownDeviceError
 from nvct.host.model import Gpu, Inventory, MigDevice
-from nvct.spec.naming import old_uuid
 
 BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 MIG_INDEX = re.compile(r"(\d{1,9}):(\d{1,9})")

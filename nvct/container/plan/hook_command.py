@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of `nvidia-cdi-hook apply` for work in a container's root.
 
-Hot; loaded only if config.json gets a hook; `nvct.spec.hooks` writes it into CDI specs. The hook
-parses its options in `nvct.container.cdi_hook.options`.
+Hot; loaded only if config.json gets a hook; `nvct.cdi.make.hooks` writes it into CDI specs. The
+hook parses its options in `nvct.container.cdi_hook.options`.
 """
 
 from __future__ import annotations

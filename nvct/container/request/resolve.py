@@ -150,7 +150,7 @@ def _parse(
         request.notes = notes
         has_extras = config.accept_volume_mounts or not EXTRAS.isdisjoint(variables)
         if has_extras and request.mode != "cdi":
-            from nvct.container.request.extras import add  # rarely requested
+            from nvct.container.request.besides_gpus import add  # rarely requested
 
             add(request, variables, mounts, config, privileged=privileged)
         if _is_for_nvidia(request):

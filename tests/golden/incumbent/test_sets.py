@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pytest
 
+from nvct.cdi.make.generate import generate
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
-from nvct.spec.generate import generate
 from nvct_sim import attach, kernelfs, tree
 from tests.golden.incumbent.record import CASES, NODE
 from tests.golden.incumbent.reduce import reduce

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
+from nvct.cdi.make.generate import Options, generate
 from nvct.host.discover import discover
-from nvct.spec.generate import Options, generate
 from tests.support.host_tree import FakeNvml, HostTree, nvml_gpu
 
 TYPE_CHECKING = False

@@ -33,7 +33,7 @@ from nvct.agent.nvml import worker
 from nvct.agent.recorder import Recorder
 from nvct.agent.status import Status, with_yield
 from nvct.agent.web import http
-from nvct.cdi import store as cdi
+from nvct.cdi.make import store as cdi
 from nvct.compile import published_spec
 from nvct.doctor import ring
 from nvct.errors import NvctError

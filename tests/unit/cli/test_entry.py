@@ -6,12 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 
 import pytest
 
 from nvct.cli.__main__ import find
-from nvct.cli.cdi.generate import DEFAULTS
 from nvct.cli.cdi.generate_command import generate
+from nvct.compile.publish import Request
 from nvct_sim import tree
 
 TYPE_CHECKING = False
@@ -61,7 +62,11 @@ def both(arguments: list[str], config: Path) -> tuple[Ended, Ended]:
 
 
 def test_the_defaults_are_those_of_the_options() -> None:
-    assert dict(DEFAULTS) == generate.make_context("generate", []).params
+    defaults = {
+        name: value for name, value in asdict(Request()).items() if name != "xdg_data_dirs"
+    }
+
+    assert {**defaults, "config": None} == generate.make_context("generate", []).params
 
 
 @pytest.mark.parametrize(

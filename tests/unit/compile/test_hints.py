@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.compile import extras, refresh
+from nvct.compile import mode_plans as extras
+from nvct.compile import refresh
 from nvct.compile.live_host import KEYS, hints_name_keys
 from nvct.errors import HostError, NvctError
 from tests.support.shim_lab import Lab

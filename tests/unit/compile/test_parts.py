@@ -8,11 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from nvct.cdi.make.generate import Options, generate
 from nvct.compile import plans as compiler
 from nvct.compile.parts import in_parts
 from nvct.container.plan import hook_command, model
 from nvct.host.discover import discover
-from nvct.spec.generate import Options, generate
+from nvct.host.roots import Roots
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nvct.host.model import Inventory
+
+NO_DRIVER = Roots(proc="/nonexistent", sys="/nonexistent")
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def options(tmp_path: Path) -> Options:
 
 def plan(inventory: Inventory, options: Options) -> model.Plan:
     own = in_parts(inventory, options)
-    return compiler.compile_own(own, "/run/own.json", "/c.toml", "/nonexistent")
+    return compiler.compile_own(own, "/run/own.json", "/c.toml", NO_DRIVER)
 
 
 def places(edits: list[model.Edits]) -> list[str]:
@@ -58,7 +61,7 @@ def hook_words(edits: list[model.Edits]) -> list[str]:
 
 
 def test_all_parts_together_are_the_whole_spec(inventory: Inventory, options: Options) -> None:
-    whole = compiler.compile_spec(generate(inventory, options), "/o", "/c.toml", "/nonexistent")
+    whole = compiler.compile_spec(generate(inventory, options), "/o", "/c.toml", NO_DRIVER)
     names = ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]
 
     collected = model.collect(plan(inventory, options), names)

@@ -8,9 +8,10 @@ import os
 
 import pytest
 
-from nvct.cdi import registry
+from nvct.cdi.read import registry
 from nvct.compile import plans as compiler
 from nvct.container.plan import fingerprints, model
+from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+NO_DRIVER = Roots(proc="/nonexistent", sys="/nonexistent")
 NULL = {"deviceNodes": [{"path": "/dev/null"}]}
 
 
@@ -26,7 +28,8 @@ class Specs:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.proc = home / "proc"
+        self.proc, self.sys = home / "proc", home / "sys"
+        self.roots = Roots(proc=str(self.proc), sys=str(self.sys))
         self.dirs = [home / "low", home / "high"]
         for folder in (self.proc, *self.dirs):
             folder.mkdir()
@@ -65,7 +68,7 @@ class Specs:
 
     def plan(self) -> model.Plan:
         scanned = registry.scan([str(folder) for folder in self.dirs])
-        return compiler.compile_registry(scanned, "/c.toml", str(self.proc))
+        return compiler.compile_registry(scanned, "/c.toml", self.roots)
 
     def refusal(self, name: str = "acme.com/gpu=0") -> str:
         """Return why a device is refused, by itself or by its spec."""
@@ -195,9 +198,7 @@ def test_a_file_that_cannot_be_used_is_a_problem_of_its_own(specs: Specs) -> Non
 def test_our_own_spec_is_compiled_by_the_same_rules(specs: Specs) -> None:
     scanned = registry.scan([os.path.dirname(specs.write(devices={"0": NULL, "all": NULL}))])
 
-    plan = compiler.compile_spec(
-        scanned.specs[0].spec, "/run/own.json", "/c.toml", str(specs.proc)
-    )
+    plan = compiler.compile_spec(scanned.specs[0].spec, "/run/own.json", "/c.toml", specs.roots)
 
     assert sorted(plan["devices"]) == ["acme.com/gpu=0", "acme.com/gpu=all"]
     assert plan["specs"][0]["path"] == "/run/own.json"
@@ -221,7 +222,7 @@ def own_plan(program: object = "/bin/true", **more: compiler.Part) -> model.Plan
         devices=[(["0", "GPU-1"], {"": compiler.Part({"deviceNodes": [{"path": "/dev/null"}]})})],
         hook={"path": str(program), "args": ["nvidia-cdi-hook", "apply"], "env": ["A=B"]},
     )
-    return compiler.compile_own(own, "/run/own.json", "/c.toml", "/nonexistent")
+    return compiler.compile_own(own, "/run/own.json", "/c.toml", NO_DRIVER)
 
 
 def test_work_is_kept_as_it_is_beside_the_edits_of_each_capability() -> None:
@@ -384,27 +385,26 @@ def test_the_host_path_of_a_node_is_what_is_watched(specs: Specs) -> None:
     assert plan["edits"][0]["nodes"][0]["path"] == "/dev/x"
 
 
-@pytest.mark.parametrize(
-    ("text", "version"),
-    [
-        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22\n", "550.54.14"),
-        (
-            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n",
-            "580.159.04",
-        ),
-        ("NVRM version: something else\nGCC version: 12.2.0 \n", ""),
-        ("", ""),
-    ],
-)
-def test_the_loaded_version_is_read_from_procfs(text: str, version: str, specs: Specs) -> None:
-    specs.load("1.0")
-    (specs.proc / "driver/nvidia/version").write_text(text)
+def test_a_version_that_only_sysfs_has_is_compared_too(specs: Specs, tmp_path: Path) -> None:
+    library = tmp_path / "libcuda.so.550.54.14"
+    library.touch()
+    mounts = [{"hostPath": str(library), "containerPath": "/c", "options": ["bind"]}]
+    specs.write(common={"mounts": mounts})
+    version = specs.sys / "module/nvidia/version"
+    version.parent.mkdir(parents=True)
+    version.write_text("580.159.04\n")
 
-    assert compiler.loaded_version(str(specs.proc)) == version
+    plan = specs.plan()
+
+    assert specs.refusal() == "it is for driver 550.54.14, but 580.159.04 is loaded"
+    assert fingerprints.take("text", str(version)) in plan["specs"][0]["facts"]
 
 
-def test_no_procfs_file_is_no_loaded_version(tmp_path: Path) -> None:
-    assert compiler.loaded_version(str(tmp_path)) == ""
+def test_a_folder_is_no_hook_program(specs: Specs, tmp_path: Path) -> None:
+    hook = {"hookName": "createContainer", "path": str(tmp_path), "env": ["A=B"]}
+    specs.write(common={"hooks": [hook]})
+
+    assert specs.refusal() == f"its hook {tmp_path} is no program"
 
 
 def test_facts_of_inputs_are_hashes_while_they_are_young(tmp_path: Path) -> None:

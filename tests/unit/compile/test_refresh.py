@@ -196,6 +196,7 @@ def test_the_facts_about_the_inputs_come_first_and_the_configurations_before_all
         f"{lab.home}/cdi2",
         f"{lab.home}/cdi/gpu.json",
         f"{lab.home}/proc/driver/nvidia/version",
+        f"{lab.home}/sys/module/nvidia/version",
     ]
     assert fingerprints.broken(plan["facts"]) is None
 

@@ -12,7 +12,7 @@ import os
 import socket
 import time
 
-from nvct.cdi import registry
+from nvct.cdi.read import registry
 from nvct.config.model import Config
 from nvct.doctor import (
     fabric,

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nvct.cdi.registry import Registry
+from nvct.cdi.read.registry import Registry
 from nvct.doctor import registered
 from nvct.engine.model import Engine, State
 from nvct.engine.running import Running

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from nvct.cdi import registry
+from nvct.cdi.read import registry
 from nvct.config.model import Config
 from nvct.doctor import gpu_health, hardware, incumbent, kubelet, security, versions
 from nvct.doctor.gpu_health import Log

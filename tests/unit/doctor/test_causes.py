@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from nvct.cdi.conflicts import Drift
+from nvct.cdi.check.conflicts import Drift
 from nvct.doctor import causes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.cdi.conflicts import Kind
+    from nvct.cdi.check.conflicts import Kind
 
 
 def drift(kind: Kind, path: str = "", source: str = "/etc/cdi/a.yaml") -> Drift:

@@ -8,7 +8,8 @@ import os
 
 import pytest
 
-from nvct.cdi import conflicts, registry
+from nvct.cdi.check import conflicts
+from nvct.cdi.read import registry
 from nvct.doctor import hook_programs
 from nvct.version import __version__, text
 from tests.unit.doctor.broken_nodes import write

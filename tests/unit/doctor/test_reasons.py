@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from nvct import errors
-from nvct.cdi.conflicts import Kind
+from nvct.cdi.check.conflicts import Kind
 from nvct.cli.main import program
 from nvct.doctor import docker, refusals, specifications
 from nvct.doctor.reasons import Reason

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.cdi import registry
+from nvct.cdi.read import registry
 from nvct.doctor import engine_access, unread_files
 from nvct.engine import detect
 from nvct.engine.model import Files, State

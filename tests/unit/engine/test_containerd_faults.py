@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.cdi.registry import Registry
+from nvct.cdi.read.registry import Registry
 from nvct.cli.runtime import status as runtime_status
 from nvct.doctor import registered
 from nvct.engine import containerd, status

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from nvct.cdi.make.generate import Options
 from nvct.compile import parts
 from nvct.errors import DriverNotFoundError, HostError, NvmlError, UsageError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.linux import elf, ldcache
-from nvct.spec.generate import Options
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
 

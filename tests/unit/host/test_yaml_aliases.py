@@ -9,7 +9,7 @@ import yaml
 from nvct.agent import yaml_file
 from nvct.agent.manifests import manifest_file
 from nvct.agent.mig_manager.host_services import HostServices
-from nvct.cdi import yaml_reader
+from nvct.cdi.read import yaml_reader
 from nvct.errors import NvctError
 from nvct.host.yaml_aliases import Loader
 from nvct.mig import config, hooks

@@ -11,6 +11,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
+from nvct.cdi.make import generate
 from nvct.cli.main import program
 from nvct.cli.sim import sim
 from nvct.errors import DriverNotFoundError, NvmlError, UsageError
@@ -20,7 +21,6 @@ from nvct.host.gpu.nodes import named_nodes
 from nvct.host.nvml.model import NvmlGpu, NvmlMig
 from nvct.host.roots import Roots
 from nvct.host.snapshot import document, record
-from nvct.spec import generate
 from nvct_sim import replay, tree
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
 

@@ -8,9 +8,9 @@ import json
 
 import pytest
 
+from nvct.cdi.make.generate import generate
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record
-from nvct.spec.generate import generate
 from nvct_sim import replay
 from tests.hosts.jetson_base import Board
 from tests.hosts.test_platforms import PLATFORMS

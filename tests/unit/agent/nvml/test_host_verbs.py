@@ -360,4 +360,4 @@ def test_the_worker_loads_neither_an_event_loop_nor_the_generator() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = done.stdout.split()
     assert "nvct.agent.host_side" in loaded
-    assert not {"asyncio", "nvct.spec.generate", "nvct.cdi.store", "json"} & {*loaded}
+    assert not {"asyncio", "nvct.cdi.make.generate", "nvct.cdi.make.store", "json"} & {*loaded}

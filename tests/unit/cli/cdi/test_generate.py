@@ -5,22 +5,21 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
-import click
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from nvct.cdi import load
-from nvct.cli.cdi.generate import write_specs
+from nvct.cdi.make import generate as specgen
+from nvct.cdi.read import load
 from nvct.cli.cdi.generate_command import generate as command
 from nvct.cli.main import program
-from nvct.compile import live_host
+from nvct.compile import live_host, publish
 from nvct.errors import NvctError
 from nvct.host import modes
 from nvct.paths import CONFIG_ENV
-from nvct.spec import generate as specgen
 from tests.support.shim_lab import Lab
 
 TYPE_CHECKING = False
@@ -584,8 +583,9 @@ def several(lab: Lab, output: str, form: str | None = None) -> list[str]:
     coherent = specgen.generate(
         inventory, specgen.Options(cls="gpu.coherent", device_ids=["1"], all_device=False)
     )
-    with click.Context(program("nvidia-ctk")):
-        write_specs({"": spec, "coherent": coherent}, inventory, output, form, None)
+    request = publish.Request(output=output, form=form)
+    specs, lines = {"": spec, "coherent": coherent}, list[str]()
+    sys.stdout.writelines(publish.write(specs, inventory, request, lines.append))
     return [spec["kind"], coherent["kind"]]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
-from nvct.cdi import load
+from nvct.cdi.read import load
 from nvct.cli.main import program
 from nvct.errors import UsageError
 from nvct.paths import CONFIG_ENV

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from nvct.cdi import load
+from nvct.cdi.read import load
 from nvct.cli.main import program
 from nvct.errors import NvctError
 

@@ -446,4 +446,4 @@ main({sys.executable!r})
     modules = set(completed.stdout.split())
     assert "nvct.container.prestart.deliver" in modules, completed.stderr
     assert not modules & BANNED, modules & BANNED
-    assert not [n for n in modules if n.startswith(("nvct.cli", "nvct.spec", "nvct.host"))]
+    assert not [n for n in modules if n.startswith(("nvct.cli", "nvct.cdi.make", "nvct.host"))]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nvct.compile import plans as compiler
+from nvct.compile.parts import linker_entries
 from nvct.container.deliver import layout_classic
 from nvct.container.plan import hook_command, inject, model
 from nvct.container.rootfs import linker_conf, profile
@@ -16,7 +17,6 @@ from nvct.host.model import DriverFile
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
 from nvct.oci.bundle import Bundle
-from nvct.spec import linker_cache
 from tests.support.containers import Container
 
 TYPE_CHECKING = False
@@ -118,7 +118,7 @@ class Image(Container):
             common={
                 "": compiler.Part({}, self.work()),
                 "compute": compiler.Part(
-                    {"mounts": mounts}, cache=linker_cache.entries(files, self.work())
+                    {"mounts": mounts}, cache=linker_entries(files, self.work())
                 ),
             },
             devices=[(["0"], {"": compiler.Part({"deviceNodes": [node]})})],

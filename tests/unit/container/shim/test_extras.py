@@ -8,7 +8,7 @@ import os
 
 import pytest
 
-from nvct.compile import extras
+from nvct.compile import mode_plans as extras
 from nvct.compile import plans as compiler
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree

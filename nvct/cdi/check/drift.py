@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the differences between CDI specs and the host.
+
+Contract: changes nothing, and reads only stat data of the files that specs name, and the start of
+a spec file for its provenance. The checks that fit any vendor's spec run on every spec in force;
+the driver's version and the GPUs are checked only in specs that give an NVIDIA driver. Each
+difference occurs once per spec, however many devices it affects.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from nvct.cdi import types as cdi
+from nvct.cdi.check import conflicts, coverage, mounted
+from nvct.cdi.check.conflicts import Drift, EffectiveSpec, Kind
+from nvct.cdi.make import provenance
+from nvct.cdi.make.provenance import Identity
+from nvct.cdi.read.registry import Registry
+from nvct.host import procfs
+from nvct.host.gpu import nodes
+from nvct.host.model import Inventory
+from nvct.linux import device_nodes
+
+BIND = {"bind", "rbind"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """The current state of the host.
+
+    Attributes:
+        loaded: version of the loaded kernel module, "" if none is loaded.
+    """
+
+    live: Inventory | None
+    loaded: str
+    stat_node: nodes.StatNode = device_nodes.node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The result of a check.
+
+    Attributes:
+        gives_driver: whether one of them gives an NVIDIA driver.
+        loaded: version of the loaded kernel module, "" if none is loaded.
+    """
+
+    specs: int
+    devices: int
+    gives_driver: bool
+    loaded: str
+    drift: tuple[Drift, ...]
+
+
+def check(registry: Registry, host: HostState) -> Report:
+    """Compare the specs of a registry with the host; never raises."""
+    specs = conflicts.in_force(registry)
+    drifts = conflicts.overlaps(registry)
+    for spec in specs:
+        drifts += _spec(spec, host)
+    if host.live and host.live.mode == "nvml":
+        drifts += coverage.compare(specs, host.live)
+    return Report(
+        specs=len(specs),
+        devices=len(registry.devices),
+        gives_driver=any(driver_version(spec) for spec in specs),
+        loaded=host.loaded,
+        drift=tuple(drifts),
+    )
+
+
+def driver_version(spec: EffectiveSpec) -> str:
+    """Return the version of the driver that a spec gives, "" if it gives none or shows none."""
+    for edits, _ in spec.edits():
+        for mount in edits.get("mounts", ()):
+            if version := mounted.version_of(mounted.driver_library(mount)):
+                return version
+    origin = provenance.read(spec.file.spec, spec.file.path)
+    return origin.driver if origin else ""
+
+
+def _spec(spec: EffectiveSpec, host: HostState) -> list[Drift]:
+    """Return the differences of one spec, in the order of the file."""
+    drifts: dict[tuple[Kind, str], Drift] = {}
+    for drift in (*_version(spec, host), *_parts(spec, host), *_view(spec, host)):
+        key = drift.kind, drift.path
+        before = drifts.get(key)
+        # A difference in the common edits affects all devices.
+        if before and before.devices and drift.devices[-1:] != before.devices[-1:]:
+            drifts[key] = replace(before, devices=(*before.devices, *drift.devices))
+        elif not before:
+            drifts[key] = drift
+    return list(drifts.values())
+
+
+def _version(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
+    version = driver_version(spec)
+    if not version or version == host.loaded:
+        return
+    if not host.loaded and host.live and host.live.mode != "nvml":
+        return  # WSL has no module of its own
+    now = (
+        f"but {host.loaded} is loaded"
+        if host.loaded
+        else f"and {procfs.NOT_LOADED}: modprobe nvidia"
+    )
+    sentence = f"it is for driver {version}, {now}"
+    yield Drift(kind="driver-version", source=spec.file.path, sentence=sentence)
+
+
+def _parts(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
+    origin = provenance.read(spec.file.spec, spec.file.path)
+    identities = origin.files if origin else {}
+    for edits, devices in spec.edits():
+        parts = (
+            *((_mount(mount, identities), mount["hostPath"]) for mount in edits.get("mounts", ())),
+            *(
+                (_node(node, host.stat_node, is_ours=origin is not None), _host(node))
+                for node in edits.get("deviceNodes", ())
+            ),
+            *(
+                (mounted.hook_problem(hook["path"], hook.get("env", ())), hook["path"])
+                for hook in edits.get("hooks", ())
+            ),
+        )
+        for problem, path in parts:
+            if problem:
+                kind, sentence = problem
+                source = spec.file.path
+                yield Drift(
+                    kind=kind, source=source, path=path, devices=devices, sentence=sentence
+                )
+
+
+def _view(spec: EffectiveSpec, host: HostState) -> Iterator[Drift]:
+    """Compare the driver's files with those that a mounted view was made of."""
+    views = [m for edits, _ in spec.edits() for m in edits.get("mounts", ()) if mounted.is_view(m)]
+    origin = provenance.read(spec.file.spec, spec.file.path)
+    if not views or origin is None or host.live is None:
+        return
+    for file in host.live.files:
+        problem = _changed_file(file.host_path, origin.files.get(file.container_path))
+        if problem:
+            kind, sentence = problem
+            source, path = spec.file.path, file.host_path
+            yield Drift(kind=kind, source=source, path=path, sentence=sentence)
+
+
+def _mount(mount: cdi.Mount, identities: Mapping[str, Identity]) -> tuple[Kind, str] | None:
+    path = mount["hostPath"]
+    is_bind = mount.get("type", "") in {"", "none", "bind"} or BIND & set(mount.get("options", ()))
+    if not is_bind or not path.startswith("/"):
+        return None  # e.g. a tmpfs
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "file-gone", f"{path} is gone"
+    except OSError as error:
+        return "file-gone", f"{path} cannot be used: {error.strerror}"
+    return _changed_file(path, identities.get(mount["containerPath"]))
+
+
+def _changed_file(path: str, before: Identity | None) -> tuple[Kind, str] | None:
+    now = provenance.identity(path)
+    if before is None or now is None or provenance.is_same(before, now):
+        return None
+    return (
+        "file-changed",
+        f"{path} is not the file that the spec was made of: {_changed(before, now)}",
+    )
+
+
+def _changed(before: Identity, now: Identity) -> str:
+    if before[2] != now[2]:
+        return f"it has {now[2]} bytes, not {before[2]}"
+    return "it is another inode" if before[1] != now[1] else "it has been written since"
+
+
+def _host(node: cdi.DeviceNode) -> str:
+    return node.get("hostPath") or node["path"]
+
+
+def _node(
+    node: cdi.DeviceNode, stat_node: nodes.StatNode, *, is_ours: bool
+) -> tuple[Kind, str] | None:
+    path = _host(node)
+    kind = node.get("type", "")
+    try:
+        node_stat = stat_node(path)
+        numbers, types = node_stat[:2] if node_stat else None, {"", "c", "u"}
+        if not node_stat:
+            status = os.lstat(path)
+            if stat.S_ISFIFO(status.st_mode):
+                return None if kind in {"", "p"} else ("node-changed", f"{path} is a FIFO")
+            if not stat.S_ISBLK(status.st_mode):
+                return "node-changed", f"{path} is no device node"
+            numbers, types = (os.major(status.st_rdev), os.minor(status.st_rdev)), {"", "b"}
+    except (FileNotFoundError, NotADirectoryError):
+        return "node-gone", f"device node {path} is gone"
+    except OSError as error:
+        return "node-gone", f"device node {path} cannot be used: {error.strerror}"
+    if kind not in types:
+        return "node-changed", f"{path} is no node of type {kind}, as the spec says"
+    in_spec = node.get("major", 0), node.get("minor", 0)
+    if numbers and in_spec[0] and in_spec != numbers:
+        return (
+            "node-changed",
+            f"{path} is device {numbers[0]}:{numbers[1]}, the spec says {in_spec[0]}:{in_spec[1]}",
+        )
+    # Others may mean what they write; nvct writes what the host has.
+    return _access(node, path, node_stat[2:]) if is_ours and node_stat else None
+
+
+def _access(
+    node: cdi.DeviceNode, path: str, found: tuple[int, int, int]
+) -> tuple[Kind, str] | None:
+    """Compare permissions and owner, which a container gets of its node."""
+    mode, _, gid = found
+    in_spec = node.get("fileMode", mode & 0o777)
+    if in_spec != mode & 0o777:
+        return "node-changed", f"{path} has mode {mode & 0o777:o}, the spec says {in_spec:o}"
+    if node.get("gid", 0) != gid:
+        return "node-changed", f"{path} has gid {gid}, the spec says {node.get('gid', 0)}"
+    return None

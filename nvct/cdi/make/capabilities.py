@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Filters an inventory by driver capabilities, as NVIDIA_DRIVER_CAPABILITIES names them.
+
+Contract: pure functions. Files without a capability stay. The libraries that a library needs stay
+with it, so that every program starts. The rest is left out with a reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+from nvct.errors import UsageError
+from nvct.host.driver import names as driver_names
+from nvct.host.model import (
+    Capability,
+    DeviceNode,
+    DriverFile,
+    Gpu,
+    Inventory,
+    LeftOut,
+    NamedDevice,
+)
+
+NAMES: tuple[Capability, ...] = (
+    "compute", "utility", "graphics", "video", "display", "ngx", "compat32",
+)  # fmt: skip
+# CDI specs of nvidia-container-toolkit v1.20 include everything except 32-bit libraries.
+DEFAULT: frozenset[Capability] = frozenset(NAMES) - {"compat32"}
+# As libnvidia-container: CUDA's libraries decode video, and a display shows graphics.
+IMPLIED: dict[Capability, Capability] = {"video": "compute", "display": "graphics"}
+# An implied capability adds libraries and data, which programs load or open, but no files of these
+# kinds: a container gets those only if it requests their capability itself.
+EXPLICIT_KINDS = ("binary", "socket")
+
+
+class _Request(NamedTuple):
+    """The requested capabilities, and the same with the capabilities that they imply."""
+
+    named: frozenset[Capability]
+    all: frozenset[Capability]
+
+    def reason(self, capability: str) -> str:
+        return f"for {capability}; requested: {', '.join(sorted(self.named)) or 'none'}"
+
+
+def parse(words: Iterable[str]) -> frozenset[Capability]:
+    """Return the capabilities of words or comma-separated lists; no word means "all".
+
+    "all" is every capability except compat32, which must be named.
+
+    Raises:
+        UsageError: a word is not a capability.
+    """
+    requested = [word.strip() for part in words for word in part.split(",") if word.strip()]
+    for word in requested:
+        if word != "all" and word not in NAMES:
+            raise UsageError(
+                f"capability {word!r} is unknown", hint=f"use all, or of {' '.join(NAMES)}"
+            )
+    named = frozenset(cast("Capability", word) for word in requested if word != "all")
+    return named | DEFAULT if "all" in requested or not requested else named
+
+
+def restrict(inventory: Inventory, requested: Iterable[Capability]) -> Inventory:
+    """Return an inventory with the files and nodes of these capabilities, or of no capability."""
+    rule = _rule(requested)
+    removed: dict[str, LeftOut] = {}
+    files = _files(inventory.files, rule, removed)
+    control = _nodes(inventory.control_nodes, rule, removed)
+    devices = tuple(_device(device, rule, removed) for device in inventory.devices)
+    gpus = tuple(_gpu(gpu, rule, removed) for gpu in inventory.gpus)
+    left_out = {entry.path: entry for entry in inventory.left_out} | removed
+    return replace(
+        inventory,
+        files=files,
+        control_nodes=control,
+        devices=devices,
+        gpus=gpus,
+        left_out=tuple(entry for _, entry in sorted(left_out.items())),
+    )
+
+
+def files_by_capability(
+    files: Sequence[DriverFile], also: tuple[Capability, ...] = ()
+) -> dict[Capability, tuple[DriverFile, ...]]:
+    """Return the files that each capability except compat32 adds to those under "".
+
+    A file may occur under several. `also` is requested together with each of them.
+    """
+    base = files_of(files, also)
+    shares: dict[Capability, tuple[DriverFile, ...]] = {"": base}
+    for name in sorted(DEFAULT):
+        shares[name] = tuple(f for f in files_of(files, (name, *also)) if f not in base)
+    return shares
+
+
+def files_of(files: Sequence[DriverFile], names: Iterable[Capability]) -> tuple[DriverFile, ...]:
+    """Return the files that these capabilities need, and those that every container gets."""
+    return _files(files, _rule(names), {})
+
+
+def nodes_by_capability(
+    nodes: Sequence[DeviceNode],
+) -> dict[Capability, tuple[DeviceNode, ...]]:
+    """Return the nodes of each capability, and under "" those that every container gets."""
+    shares: dict[Capability, tuple[DeviceNode, ...]] = {}
+    for name in ("", *NAMES):
+        accepted = {name, IMPLIED.get(name, name)}
+        shares[name] = tuple(node for node in nodes if node.capability in accepted)
+    return shares
+
+
+def _rule(names: Iterable[Capability]) -> _Request:
+    named = frozenset(names)
+    return _Request(named, named | {IMPLIED[name] for name in named if name in IMPLIED})
+
+
+def _files(
+    files: Sequence[DriverFile], request: _Request, removed: dict[str, LeftOut]
+) -> tuple[DriverFile, ...]:
+    kept = {file.host_path for file in files if _is_kept(file, request)}
+    for compat in (False, True):
+        kept |= _linked([f for f in files if (f.capability == "compat32") is compat], kept)
+    for file in files:
+        if file.host_path not in kept:
+            reason = request.reason(file.capability)
+            removed[file.host_path] = LeftOut(path=file.host_path, reason=reason)
+    return tuple(file for file in files if file.host_path in kept)
+
+
+def _is_kept(file: DriverFile, request: _Request) -> bool:
+    capability = file.capability
+    if capability == "" or capability in request.named:
+        # A 32-bit library also has the capability of its name.
+        own = driver_names.class_of(os.path.basename(file.host_path))
+        return capability != "compat32" or own == "" or _serves(file, request)
+    if capability == "compat32" or file.kind in EXPLICIT_KINDS:
+        return False
+    return capability in request.all or (file.kind == "library" and _serves(file, request))
+
+
+def _serves(file: DriverFile, request: _Request) -> bool:
+    name = os.path.basename(file.host_path)
+    also = driver_names.ALSO.get(driver_names.stem(name), ())
+    return not request.all.isdisjoint({driver_names.class_of(name), *also})
+
+
+def _linked(files: Sequence[DriverFile], kept: set[str]) -> set[str]:
+    """Return the libraries that those in `kept` need, directly and indirectly."""
+    by_name = {name: file for file in files for name in (file.soname, *_link_names(file)) if name}
+    members: set[str] = set()
+    queue = [file for file in files if file.host_path in kept]
+    while queue:
+        for name in queue.pop().needed:
+            member = by_name.get(name)
+            if member and member.host_path not in members | kept:
+                members.add(member.host_path)
+                queue.append(member)
+    return members
+
+
+def _link_names(file: DriverFile) -> list[str]:
+    if file.kind != "library":
+        return []
+    paths = (file.container_path, *(link.path for link in file.links))
+    return [os.path.basename(path) for path in paths]
+
+
+def _nodes(
+    nodes: Sequence[DeviceNode], request: _Request, removed: dict[str, LeftOut]
+) -> tuple[DeviceNode, ...]:
+    """Return the nodes that stay, with CUDA's nodes for video, which runs on CUDA."""
+    for node in nodes:
+        if node.capability and node.capability not in request.all:
+            reason = request.reason(node.capability)
+            removed[node.host_path] = LeftOut(path=node.host_path, reason=reason)
+    return tuple(node for node in nodes if not node.capability or node.capability in request.all)
+
+
+def _gpu(gpu: Gpu, request: _Request, removed: dict[str, LeftOut]) -> Gpu:
+    drm = _nodes(gpu.drm_nodes, request, removed)
+    names = {os.path.basename(node.path) for node in drm}
+    links = tuple(link for link in gpu.by_path if os.path.basename(link.target) in names)
+    return replace(gpu, drm_nodes=drm, by_path=links)
+
+
+def _device(device: NamedDevice, request: _Request, removed: dict[str, LeftOut]) -> NamedDevice:
+    nodes = _nodes(device.nodes, request, removed)
+    return replace(device, nodes=nodes, files=_files(device.files, request, removed))

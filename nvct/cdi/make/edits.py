@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CDI container edits: made from an inventory, merged, tidied, moved to other roots. No I/O."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from nvct.host.model import DeviceNode, DriverFile
+from nvct.host.roots import join
+
+Json: TypeAlias = dict[str, Any]
+
+FILE_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+SOCKET_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")
+PATH_OF = {"deviceNodes": "path", "mounts": "containerPath"}
+# runtime-spec, "POSIX-platform Hooks": both run in the container's namespace; createContainer's
+# program is looked up in the runtime's namespace, startContainer's in the container's.
+CONTAINER_HOOKS = ("createContainer", "startContainer")
+
+
+def make(
+    nodes: Iterable[DeviceNode] = (),
+    files: Iterable[DriverFile] = (),
+    *,
+    env: Sequence[str] = (),
+    hooks: Sequence[Json] = (),
+    node_numbers: bool = False,
+    gid_groups: bool = True,
+) -> Json:
+    """Return container edits, without empty lists.
+
+    Args:
+        node_numbers: write type, major and minor of nodes.
+        gid_groups: add the groups of nodes that are not world-accessible to the container.
+    """
+    nodes = list(nodes)
+    groups = {n.gid for n in nodes if n.gid and n.mode & 0o006 != 0o006}
+    edits = {
+        "env": list(env),
+        "deviceNodes": [_node(node, numbers=node_numbers) for node in nodes],
+        "mounts": [_mount(file) for file in files],
+        "hooks": list(hooks),
+        "additionalGids": sorted(groups) if gid_groups else [],
+    }
+    return {key: value for key, value in edits.items() if value}
+
+
+def _node(node: DeviceNode, *, numbers: bool) -> Json:
+    entry: Json = {"path": node.path}
+    if node.host_path != node.path:
+        entry["hostPath"] = node.host_path
+    if numbers:
+        entry.update({"type": "c", "major": node.major, "minor": node.minor})
+    if node.mode & 0o777:
+        entry["fileMode"] = node.mode & 0o777
+    entry["permissions"] = "rwm"
+    if node.gid:
+        entry["gid"] = node.gid
+    return entry
+
+
+def _mount(file: DriverFile) -> Json:
+    # As nvidia-container-toolkit: programs write to sockets and into the MPS directory.
+    options = SOCKET_OPTIONS if file.kind == "socket" else FILE_OPTIONS
+    return mount(file.host_path, file.container_path, options)
+
+
+def mount(source: str, target: str, options: Sequence[str] = FILE_OPTIONS) -> Json:
+    """Return the entry of a mount; by default it is read-only."""
+    return {"hostPath": source, "containerPath": target, "options": list(options)}
+
+
+def merge(parts: Iterable[Json]) -> Json:
+    """Return container edits that contain the entries of several."""
+    merged: Json = {}
+    for part in parts:
+        for key, entries in part.items():
+            merged.setdefault(key, []).extend(entries)
+    return merged
+
+
+def tidy(edits: Json, common: Json) -> Json:
+    """Return edits without duplicates and without the entries of the common edits, sorted.
+
+    If no entry remains, the common entries stay: CDI refuses an empty device. Hooks and
+    environment keep their order, which may matter; that of nodes and mounts does not.
+    """
+    tidied = {key: _unique(entries) for key, entries in edits.items()}
+    rest = {
+        key: [e for e in entries if e not in common.get(key, [])]
+        for key, entries in tidied.items()
+    }
+    if any(rest.values()):
+        tidied = rest
+    for key, entries in tidied.items():
+        if key in PATH_OF:
+            entries.sort(key=lambda entry: path_key(entry[PATH_OF[key]]))
+        elif key == "additionalGids":
+            entries.sort()
+    return {key: entries for key, entries in tidied.items() if entries}
+
+
+def path_key(path: str) -> tuple[int, str]:
+    """Return the sort key of mounts and nodes: parents before children, then by bytes."""
+    return len([part for part in path.split("/") if part]), path
+
+
+def _unique(entries: Iterable[Any]) -> list[Any]:
+    by_text = {json.dumps(entry, sort_keys=True): entry for entry in entries}
+    return list(by_text.values())
+
+
+def move_root(spec: Json, source: str, target: str, *, in_container: bool = False) -> Json:
+    """Return a spec with the paths below `source` moved to `target`.
+
+    As nvidia-container-toolkit: the host's paths are those of nodes and mounts, the programs of
+    hooks but startContainer's, and the arguments of hooks that run outside the container. All
+    others are the container's; unlike there, a node that moves in the container keeps its host
+    path.
+    """
+    moved = partial(_moved, source, target)
+
+    def node(entry: Json) -> Json:
+        path, host_path = entry["path"], entry.get("hostPath") or entry["path"]
+        if in_container:
+            path = moved(path)
+        else:
+            host_path = moved(host_path)
+        rest = {k: v for k, v in entry.items() if k not in ("path", "hostPath")}
+        # An equal hostPath is omitted: it would need CDI 0.5.0.
+        return {"path": path, **({"hostPath": host_path} if host_path != path else {}), **rest}
+
+    def hook(entry: Json) -> Json:
+        after = dict(entry)
+        if (entry["hookName"] == "startContainer") is in_container:
+            after["path"] = moved(entry["path"])
+        if (entry["hookName"] in CONTAINER_HOOKS) is in_container and "args" in entry:
+            after["args"] = [_moved_argument(arg, moved) for arg in entry["args"]]
+        return after
+
+    def mount(entry: Json) -> Json:
+        key = "containerPath" if in_container else "hostPath"
+        return {**entry, key: moved(entry[key])}
+
+    return _each_edit(spec, {"deviceNodes": node, "mounts": mount, "hooks": hook})
+
+
+def _each_edit(spec: Json, changes: dict[str, Callable[[Json], Json]]) -> Json:
+    """Return a spec with changed entries in the common edits and in every device."""
+
+    def edits(before: Json) -> Json:
+        return {
+            key: [changes[key](entry) for entry in entries] if key in changes else entries
+            for key, entries in before.items()
+        }
+
+    devices = [
+        {**device, "containerEdits": edits(device.get("containerEdits", {}))}
+        for device in spec["devices"]
+    ]
+    after = {**spec, "devices": devices}
+    if "containerEdits" in spec:
+        after["containerEdits"] = edits(spec["containerEdits"])
+    return after
+
+
+def _moved(source: str, target: str, path: str) -> str:
+    """Return a path with another root; roots end at component boundaries, "" is "/"."""
+    source = "/" + source.strip("/")
+    prefix = source if source == "/" else source + "/"
+    if path == source:
+        return join(target, "/")
+    return join(target, path[len(prefix) :]) if path.startswith(prefix) else path
+
+
+def _moved_argument(argument: str, moved: Callable[[str], str]) -> str:
+    """Return an argument of a hook; `TARGET::LINK` has two paths, the first may be relative."""
+    return "::".join(moved(part) for part in argument.split("::", 1))

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generates a CDI spec from an inventory.
+
+Contract: equal inventories and options give equal documents: entries without an order of their
+own are sorted. No I/O. Majors and minors of nodes are written only with `node_numbers`; otherwise
+the program that injects the nodes looks them up, because most of them change at each boot.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from nvct import paths
+from nvct.cdi import types as cdi
+from nvct.cdi.make import edits as cdi_edits
+from nvct.cdi.make import hooks, injection, modes, naming
+from nvct.cdi.make.edits import Json, merge, tidy
+from nvct.cdi.make.injection import Device, Injection
+from nvct.cdi.names import check_class, check_vendor
+from nvct.cdi.versions import minimum_version
+from nvct.container.plan import model
+from nvct.errors import RequestError, UsageError
+from nvct.host.driver import libraries
+from nvct.host.model import DriverFile, Inventory
+
+VOID_ENV = "NVIDIA_VISIBLE_DEVICES=void"
+COHERENT_KEY = "gpu.nvidia.com/coherent"
+COHERENT_PARTS = {"true": "coherent", "false": "noncoherent"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of a generated spec.
+
+    Attributes:
+        vendor, cls: the spec's kind; the mode's own if empty.
+        device_ids: the devices of the spec: indices, UUIDs, names, "all" or "none".
+        all_device: whether to add a device "all" that contains the others.
+        hook_path: of nvidia-cdi-hook on the host.
+        disabled_hooks: names of single hooks that `apply` does not execute, or "all".
+        enabled_hooks: names that override disabled_hooks; chmod is off unless named here.
+        node_numbers: write type, major and minor of device nodes, for engines that cannot look
+            at the host's nodes; such a spec is wrong after the next boot.
+        gid_groups: add the groups of nodes that are not world-accessible to containers.
+        host_roots: (from, to) pairs that replace roots of host paths, for a spec that is made
+            in a container and used on its host.
+        view: the driver's files as one mount; None for a mount per file.
+    """
+
+    vendor: str = ""
+    cls: str = ""
+    device_name_strategies: Sequence[str] = ("index", "uuid")
+    device_ids: Sequence[str] = ("all",)
+    all_device: bool = True
+    hook_path: str = paths.HOOK_PATH
+    disabled_hooks: Sequence[str] = ()
+    enabled_hooks: Sequence[str] = ()
+    node_numbers: bool = False
+    gid_groups: bool = True
+    host_roots: Sequence[tuple[str, str]] = ()
+    view: MountedView | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountedView:
+    """A farm view that a spec mounts.
+
+    Attributes:
+        shown: what the hook makes visible in the container.
+        files: sockets and folders, which are not in a view.
+    """
+
+    source: str
+    shown: model.View
+    files: Sequence[DriverFile]
+    env: Sequence[str]
+
+
+class Job(NamedTuple):
+    """One generation: inventory, options, the spec's kind, its devices, its enabled hooks."""
+
+    inventory: Inventory
+    options: Options
+    kind: str
+    devices: Sequence[Device]
+    hooks: frozenset[str]
+
+
+def prepare(inventory: Inventory, options: Options) -> Job:
+    """Return the parts of a spec, with checked options.
+
+    Raises:
+        UsageError: an option has an unknown value.
+        UnknownDeviceError: a device id names nothing.
+        HostError: no device can be given to a container.
+    """
+    kind = _kind(inventory, options)
+    strategies = naming.check_strategies(options.device_name_strategies)
+    enabled = hooks.enabled_names(options.disabled_hooks, options.enabled_hooks)
+    devices = injection.devices(
+        inventory, options.device_ids, strategies, all_device=options.all_device
+    )
+    return Job(inventory, options, kind, devices, enabled & modes.RULES[inventory.mode].hooks)
+
+
+def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
+    """Return the CDI spec of a machine.
+
+    A GPU with a known addressing mode has the annotation `COHERENT_KEY`; `split` removes it.
+
+    Raises:
+        UsageError: an option has an unknown value.
+        UnknownDeviceError: a device id names nothing.
+        HostError: no device can be given to a container.
+    """
+    options = options or Options()
+    job = prepare(inventory, options)
+    common = _common_edits(job)
+    entries = [
+        _entry(name, edits, device)
+        for device in job.devices
+        for edits in (tidy(_device_edits(device, job), common),)
+        for name in device.names
+    ]
+    spec: Json = {
+        "cdiVersion": "",
+        "kind": job.kind,
+        "devices": sorted(entries, key=lambda entry: str(entry["name"])),
+        "containerEdits": tidy(common, {}),
+    }
+    for source, target in options.host_roots:
+        spec = cdi_edits.move_root(spec, source, target)
+    # Until here edits are plain dicts, which can be moved and compared.
+    document = cast("cdi.Spec", spec)
+    document["cdiVersion"] = minimum_version(document)
+    return document
+
+
+def _kind(inventory: Inventory, options: Options) -> str:
+    vendor, cls = modes.kind(inventory.mode, options.vendor, options.cls)
+    try:
+        check_vendor(vendor)
+        check_class(cls)
+    except RequestError as error:
+        raise UsageError(error.message, hint=error.hint) from error
+    return f"{vendor}/{cls}"
+
+
+def _entry(name: str, edits: Json, device: Device) -> Json:
+    entry: Json = {"name": name, "containerEdits": edits}
+    if device.coherent is not None:
+        entry["annotations"] = {COHERENT_KEY: str(device.coherent).lower()}
+    return entry
+
+
+def _device_edits(device: Device, job: Job) -> Json:
+    # CDI refuses a device without an edit. This one changes nothing: it is also a common edit.
+    return merge(_injected(part, job) for part in device.injections) or {"env": [VOID_ENV]}
+
+
+def _injected(part: Injection, job: Job) -> Json:
+    """Return the edits of one device, with its hooks."""
+    directories = sorted({os.path.dirname(node.path) for node in part.nodes} - {"/dev"})
+    work = hooks.work_of(job.hooks, part.files, part.links)
+    entries = [
+        hooks.chmod_hook(job.options.hook_path, job.hooks, directories),
+        hooks.apply_hook(job.options.hook_path, work),
+    ]
+    return edits(job, part, hooks=[entry for entry in entries if entry])
+
+
+def _common_edits(job: Job) -> Json:
+    if job.options.view is not None:
+        return _view_edits(job, job.options.view)
+    content = injection.common(job.inventory)
+    work = hooks.common_work(job.inventory, job.hooks, content.files)
+    entry = hooks.apply_hook(job.options.hook_path, work)
+    env = [*libcuda_env(job, content.files), VOID_ENV]
+    return edits(job, content, env=env, hooks=[entry] if entry else [])
+
+
+def _view_edits(job: Job, view: MountedView) -> Json:
+    """Return the common edits with one mount for all of the driver's files."""
+    work = hooks.common_work(job.inventory, job.hooks, ())
+    entry = hooks.apply_hook(job.options.hook_path, work, view.shown)
+    content = injection.common(job.inventory)._replace(files=tuple(view.files))
+    common = edits(job, content, env=[*view.env, VOID_ENV], hooks=[entry] if entry else [])
+    mount = cdi_edits.mount(view.source, view.shown["mount_point"])
+    return merge([common, {"mounts": [mount]}])
+
+
+def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
+    """Return the variable with libcuda's directory, [] if no file is libcuda."""
+    dirs = libraries.libcuda_directories(files)
+    has_env = dirs and modes.RULES[job.inventory.mode].has_libcuda_env
+    return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []
+
+
+def edits(
+    job: Job, content: Injection, *, env: Sequence[str] = (), hooks: Sequence[Json] = ()
+) -> Json:
+    """Return container edits for nodes and files."""
+    return cdi_edits.make(
+        content.nodes,
+        content.files,
+        env=env,
+        hooks=hooks,
+        node_numbers=job.options.node_numbers,
+        gid_groups=job.options.gid_groups,
+    )
+
+
+def split(spec: cdi.Spec) -> dict[str, cdi.Spec]:
+    """Return specs by the suffix of their file names: "", "coherent", "noncoherent".
+
+    As nvidia-container-toolkit with the flag enable-coherent-annotations: schedulers on Grace
+    systems can request one class of GPUs. MIG devices are only in the whole spec, as there. The
+    annotation that distinguishes the GPUs is removed, and a part without devices is omitted. Each
+    part has a device `all` if the spec has one.
+    """
+    specs = {"": _part(spec, spec["kind"], [_plain(device) for device in spec["devices"]])}
+    has_all = any(device["name"] == "all" for device in spec["devices"])
+    for value, suffix in COHERENT_PARTS.items():
+        devices = [
+            _plain(device)
+            for device in spec["devices"]
+            if device.get("annotations", {}).get(COHERENT_KEY) == value
+        ]
+        if devices and has_all:
+            edits = merge(cast("Json", device["containerEdits"]) for device in devices)
+            devices.append(cast("cdi.Device", {"name": "all", "containerEdits": tidy(edits, {})}))
+        if devices:
+            specs[suffix] = _part(spec, f"{spec['kind']}.{suffix}", devices)
+    return specs
+
+
+def _plain(device: cdi.Device) -> cdi.Device:
+    """Return a device without the annotation."""
+    annotations = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
+    rest = {key: value for key, value in device.items() if key != "annotations"}
+    return cast("cdi.Device", {**rest, **({"annotations": annotations} if annotations else {})})
+
+
+def _part(spec: cdi.Spec, kind: str, devices: list[cdi.Device]) -> cdi.Spec:
+    part = cast("cdi.Spec", {**spec, "kind": kind, "devices": devices})
+    part["cdiVersion"] = minimum_version(part)
+    return part

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads CDI spec files: JSON or YAML, of limited size, without duplicate keys, valid.
+
+Cold. `yaml_reader` is imported for YAML only: importing PyYAML takes longer than reading a JSON
+spec.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvct.cdi.read import spec_fields
+from nvct.cdi.read.validate import validate
+from nvct.errors import CdiSpecError, DocumentError
+from nvct.linux.files import read_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.types import Spec
+
+EXTENSIONS = (".json", ".yaml", ".yml")
+SIZE_LIMIT = 16 << 20
+WHOLE_MAP = ["0", "0", "4294967295"]
+
+
+def load_file(path: str, *, owned: bool = False) -> Spec:
+    """Return the spec in a file.
+
+    Args:
+        owned: refuse a file that belongs neither to root nor to this user, or that everybody may
+            write: another user could choose its mounts and hooks.
+
+    Raises:
+        CdiSpecError: the file is unreadable or not a valid spec; names the file and the position.
+    """
+    try:
+        data = read_bytes(path, SIZE_LIMIT, check=_check_owner if owned else None)
+    except OSError as error:
+        raise CdiSpecError(f"{path} cannot be read: {error.strerror}") from error
+    except CdiSpecError:
+        raise
+    except DocumentError as error:
+        raise CdiSpecError(error.message, hint="a CDI spec is a small regular file") from error
+    return loads(data, source=path)
+
+
+def _check_owner(path: str, status: os.stat_result) -> None:
+    mode = status.st_mode & 0o777
+    if status.st_uid in {0, os.geteuid(), *_unmapped_root()} and not mode & 0o002:
+        return
+    raise CdiSpecError(
+        f"{path} belongs to uid {status.st_uid} with mode {mode:o}, so it is not used",
+        hint="make it root's alone to write: chown root, chmod 644",
+    )
+
+
+def _unmapped_root() -> set[int]:
+    """Return the uid that stands for the host's root in a user namespace (rootless engines)."""
+    try:
+        if read_bytes("/proc/self/uid_map").decode().split() == WHOLE_MAP:
+            return set()
+        return {int(read_bytes("/proc/sys/kernel/overflowuid"))}
+    except (OSError, ValueError, DocumentError):
+        return set()
+
+
+def loads(data: bytes, *, source: str) -> Spec:
+    """Return the spec in a file's content.
+
+    Raises:
+        CdiSpecError: it is not a valid spec; names the file and the position.
+    """
+    return validate(parse(data, source=source), source=source)
+
+
+def parse(data: bytes, *, source: str) -> object:
+    """Return the document in a file's content, which need not be a valid spec.
+
+    Content that begins with a brace and is JSON is read as JSON, all else as YAML, whatever the
+    file's name, as engines do.
+
+    Raises:
+        CdiSpecError: it is neither, has a duplicate key, or is too deep or too large.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CdiSpecError(f"{source} is not UTF-8 at byte {error.start}") from error
+    try:
+        if text.lstrip().startswith("{"):
+            return _parse_json(text, source)
+        return _parse_yaml(text, source)
+    except RecursionError as error:
+        raise CdiSpecError(f"{source} is nested too deeply") from error
+
+
+def _parse_json(text: str, source: str) -> object:
+    import json  # imported here: without spec files, `cdi list` does not need it
+
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        table = dict(pairs)
+        if len(table) != len(pairs):
+            count: dict[str, int] = {}
+            for key, _ in pairs:
+                count[key] = count.get(key, 0) + 1
+            duplicate = next(key for key in count if count[key] > 1)
+            raise CdiSpecError(
+                f"{source} has the duplicate key {spec_fields.shown(duplicate)} in one object"
+            )
+        return table
+
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_constant=_refuse_constant)
+    except ValueError as error:
+        # YAML may begin with a brace too; the error is JSON's, as most such files are JSON.
+        try:
+            return _parse_yaml(text, source)
+        except CdiSpecError:
+            raise CdiSpecError(f"{source} is no JSON: {error}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _parse_yaml(text: str, source: str) -> object:
+    from nvct.cdi.read import yaml_reader
+
+    return yaml_reader.parse(text, source)

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The content of the CDI spec folders: spec files, devices by name, and errors.
+
+Cold; imports little, for `nvidia-ctk cdi list`. A folder's position in the list is its priority;
+the last one wins. A bad file or folder does not affect the others. If two files of one folder
+define a device, the device is unusable: a folder of higher priority may still define it, but one
+of lower priority does not replace it. That differs from the CDI library (up to 1.1.0), where a
+conflict in one folder also hides a valid definition in a higher one, and an unreadable folder
+hides all later ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+from nvct.cdi import names
+from nvct.cdi.read import load
+from nvct.errors import CdiConflictError, HostError, NvctError, UnknownDeviceError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nvct.cdi.types import Device, Spec
+
+
+class SpecFile:
+    """One readable spec file.
+
+    Attributes:
+        priority: position of its folder in the list of folders.
+    """
+
+    __slots__ = ("path", "priority", "spec")
+
+    def __init__(self, *, path: str, priority: int, spec: Spec) -> None:
+        self.path = path
+        self.priority = priority
+        self.spec = spec
+
+
+class Registry:
+    """The spec files and devices of the folders.
+
+    Attributes:
+        specs: by priority, then by file name.
+        devices: qualified name -> the spec file and the device.
+        errors: path of a file or folder -> the reason that it is unusable.
+        conflicts: qualified name -> the files that define it; it is not in `devices`.
+        inputs: all folders and files that were read, including those with errors.
+    """
+
+    __slots__ = ("conflicts", "devices", "errors", "inputs", "specs")
+
+    def __init__(self) -> None:
+        self.specs: list[SpecFile] = []
+        self.devices: dict[str, tuple[SpecFile, Device]] = {}
+        self.errors: dict[str, NvctError] = {}
+        self.conflicts: dict[str, list[str]] = {}
+        self.inputs: list[str] = []
+
+    def device(self, name: str) -> tuple[SpecFile, Device]:
+        """Return a device by its qualified name, and its spec file.
+
+        Raises:
+            RequestError: the name is not a qualified name.
+            CdiConflictError: two files of the same priority define it.
+            UnknownDeviceError: no file defines it.
+        """
+        names.parse(name)
+        if name in self.conflicts:
+            raise CdiConflictError(
+                f"{name} is defined by {' and '.join(self.conflicts[name])}",
+                hint="remove it from all but one of them",
+            )
+        if name not in self.devices:
+            raise UnknownDeviceError(
+                f"no CDI spec defines {name}", hint="nvidia-ctk cdi list shows what there is"
+            )
+        return self.devices[name]
+
+
+def scan(dirs: Sequence[str]) -> Registry:
+    """Read the spec files in folders; a missing folder is permitted.
+
+    Never raises: errors are in `errors` and `conflicts`.
+    """
+    registry = Registry()
+    for priority, folder in enumerate(dirs):
+        registry.inputs.append(folder)
+        spec_files: list[SpecFile] = []
+        for path in _spec_paths(folder, registry.errors):
+            registry.inputs.append(path)
+            try:
+                spec = load.load_file(path, owned=True)
+            except NvctError as error:
+                registry.errors[path] = error
+            else:
+                spec_files.append(SpecFile(path=path, priority=priority, spec=spec))
+        registry.specs.extend(spec_files)
+        _add_devices(registry, spec_files)
+    return registry
+
+
+def spec_paths(dirs: Sequence[str]) -> list[str]:
+    """Return the spec files in folders; unreadable folders have none."""
+    return [path for folder in dirs for path in _spec_paths(folder, {})]
+
+
+def _spec_paths(folder: str, errors: dict[str, NvctError]) -> list[str]:
+    """Return the spec files directly in a folder, sorted by name."""
+    try:
+        with os.scandir(folder) as entries:
+            spec_paths = [
+                os.path.join(folder, entry.name)
+                for entry in entries
+                if entry.name.endswith(load.EXTENSIONS) and not _is_folder(entry)
+            ]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        errors[folder] = HostError(
+            f"CDI spec folder {folder} cannot be read: {error.strerror}",
+            hint="correct spec-dirs in config.toml or the folder's mode",
+        )
+        return []
+    return sorted(spec_paths)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder; a dangling link counts as an unreadable file."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a loop of links
+        return False
+
+
+def _add_devices(registry: Registry, files: list[SpecFile]) -> None:
+    """Add the devices of one folder, which override those of the folders before it."""
+    level: dict[str, list[tuple[SpecFile, Device]]] = {}
+    for spec_file in files:
+        for device in spec_file.spec["devices"]:
+            name = names.qualified(spec_file.spec["kind"], device["name"])
+            level.setdefault(name, []).append((spec_file, device))
+    for name, definitions in level.items():
+        registry.devices.pop(name, None)
+        registry.conflicts.pop(name, None)
+        if len(definitions) == 1:
+            registry.devices[name] = definitions[0]
+        else:
+            registry.conflicts[name] = [spec_file.path for spec_file, _ in definitions]

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands: nvidia-ctk cdi check, diff, list, transform and validate. Options, call and print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import cast
+
+import click
+
+from nvct import paths
+from nvct.cdi.types import Spec
+from nvct.cli.gostyle import LazyGroup
+from nvct.cli.options import (
+    GoStyle,
+    Words,
+    flat,
+    format_option,
+    say,
+    settings_in_force,
+    tell,
+    words,
+)
+from nvct.errors import NvctError, UsageError, line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.cdi.check.drift import Report
+
+LIVE = "live"
+STDIN = "-"
+
+
+@click.command(cls=GoStyle)
+@words("--spec-dir", env="NVIDIA_CTK_CDI_SPEC_DIRS",
+       text="Folders to look in.  [default: config.toml's]")  # fmt: skip
+@format_option("text")
+@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
+              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
+              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@click.option("--config", help="config.toml to take folders and roots from.")
+def check(
+    *,
+    spec_dir: tuple[tuple[str, ...], ...],
+    form: str,
+    driver_root: str | None,
+    dev_root: str | None,
+    config: str | None,
+) -> None:
+    """Compare the CDI specifications in force with this host; exit with 1 if they differ.
+
+    Prints one line per cause: another driver; files, device nodes, hooks or GPUs that are missing,
+    new or changed; a file that engines do not use, because a folder of higher priority defines the
+    same devices. --format json has each difference. Specifications of any vendor are checked.
+
+    Example: nvidia-ctk cdi check --format json
+    """
+    from nvct.doctor import specifications
+
+    settings = settings_in_force(config, driver_root, dev_root)
+    found, problem = specifications.look(settings, required=bool(driver_root or dev_root))
+    report = specifications.compare(settings, found, flat(spec_dir))
+    if problem and report.gives_driver:
+        say(f"warning: {problem}")
+    for warning in found.warnings if found else ():
+        say(f"warning: {warning}")
+    _show(report, form)
+    sys.exit(1 if report.drift else 0)
+
+
+def _show(report: Report, form: str) -> None:
+    from nvct.doctor import causes, specifications
+    from nvct.doctor.model import count
+
+    if form == "json":
+        found = [
+            {**asdict(drift), "text": drift.text, "reason": finding.reason.name}
+            for drift, finding in zip(report.drift, specifications.findings(report), strict=True)
+        ]
+        shown = {"specs": report.specs, "devices": report.devices, "drift": found}
+        click.echo(json.dumps(shown, indent=2))
+        return
+    for cause in causes.lines(report.drift):
+        tell(cause)
+    things = f"{count(report.specs, 'spec')}, {count(report.devices, 'device')}"
+    if report.drift:
+        differences = count(len(report.drift), "difference")
+        advice = causes.advice(report.drift, "nvidia-ctk cdi generate")
+        say(f"{things}: {differences} from the host; {advice}")
+    else:
+        tell(f"{things}: no difference from the host")
+
+
+@click.command(cls=GoStyle)
+@click.argument("old")
+@click.argument("new")
+@click.option("--mode", envvar="NVIDIA_CTK_CDI_GENERATE_MODE", default="auto",
+              help="For live: how to look, as for cdi generate.  [default: auto]")  # fmt: skip
+@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
+              help="For live: where the driver's files are.")  # fmt: skip
+@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT", help="For live: where dev/ is.")
+def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str | None) -> None:
+    """Show by device what two CDI specifications do differently; exit with 1 if they do.
+
+    One of them may be the word live: the specification that this host would get now, with the
+    names, hook program and hooks of the other one. A - reads a specification from stdin.
+
+    Example: nvidia-ctk cdi diff /var/run/cdi/nvidia.yaml live
+    """
+    from nvct.cdi.check import compare
+
+    if old == new and old in (LIVE, STDIN):
+        raise UsageError(f"{old} is compared with itself", hint="name a file")
+    specs = {word: _spec_of(word) for word in (old, new) if word != LIVE}
+    if LIVE in (old, new):
+        template = specs[new if old == LIVE else old]
+        specs[LIVE] = _live(template, mode, driver_root, dev_root)
+    differences = compare.differences(specs[old], specs[new])
+    for where, lines in differences:
+        tell(where)
+        for text in lines:
+            tell(f"  {text}")
+    if not differences:
+        say(f"no difference between {old} and {new}")
+    sys.exit(1 if differences else 0)
+
+
+def _live(template: Spec, mode: str, driver_root: str | None, dev_root: str | None) -> Spec:
+    """Return the spec of this host, with the names, hook program and hooks of another spec."""
+    from nvct.cdi.check import compare
+    from nvct.cdi.make import generate
+    from nvct.compile import live_host
+
+    settings = settings_in_force(None, driver_root, dev_root)
+    inventory = live_host.discover(settings, mode=mode.lower())
+    for warning in inventory.warnings:
+        say(f"warning: {warning}")
+    return generate.generate(
+        inventory, compare.options_like(template, hook_path=live_host.hook_path(settings))
+    )
+
+
+@click.command("list", cls=GoStyle)
+@click.option("--spec-dir", type=Words(), multiple=True, envvar="NVIDIA_CTK_CDI_SPEC_DIRS",
+              help="Folders to look in.  [default: /etc/cdi,/var/run/cdi]")  # fmt: skip
+@format_option("text")
+def list_devices(*, spec_dir: tuple[tuple[str, ...], ...], form: str) -> None:
+    """Print the name of every CDI device, one a line.
+
+    Example: nvidia-ctk cdi list
+    """
+    from nvct.cli.cdi import devices
+
+    names, messages = devices.read(flat(spec_dir) or paths.CDI_SPEC_DIRS)
+    if form == "json":
+        click.echo(json.dumps(names, indent=2))
+    for name in names if form == "text" else ():
+        tell(name)
+    for text in messages:
+        say(text)
+
+
+@click.command(cls=GoStyle)
+@click.argument("files", nargs=-1, required=True)
+@words("--engine", env="NVIDIA_CTK_CDI_VALIDATE_ENGINES",
+       text="Only these, e.g. docker=26.0.  [default: all, as a note]")  # fmt: skip
+def validate(files: tuple[str, ...], engine: tuple[tuple[str, ...], ...]) -> None:
+    """Check CDI specification files, and which engines can read them.
+
+    A - is stdin. Exits with 1 if a file is not valid, or if an engine that --engine names refuses
+    it.
+
+    Example: nvidia-ctk cdi validate --engine docker=26.0 /etc/cdi/*.yaml
+    """
+    from nvct.cdi.check import engines
+    from nvct.cdi.read import schema  # jsonschema is slower than --help may be
+
+    required = [engines.parse(word) for word in flat(engine)]
+    bad = 0
+    for path in files:
+        source = "stdin" if path == STDIN else path
+        try:
+            spec = _spec_of(path)
+            schema.check(spec, source=source)
+        except NvctError as error:
+            tell(line("invalid", error))
+            bad += 1
+            continue
+        tell(f"valid: {source} ({spec['kind']}, {len(spec['devices'])} devices)")
+        refusals = [text for version in required if (text := engines.refusal(spec, *version))]
+        bad += len(refusals)
+        for text in refusals if required else engines.refusals(spec):
+            tell(f"  {text}")
+        if engines.is_ignored(source):
+            tell("  no engine reads it: they read files that end in .json or .yaml")
+    sys.exit(1 if bad else 0)
+
+
+@click.command("root", cls=GoStyle)
+@click.option("--from", "source", default="/", show_default=True, help="Root to replace.")
+@click.option("--to", "target", default="/", show_default=True, help="Root to put in its place.")
+@click.option("--input", "input_path", default="-", help="File to read.  [default: stdin]")
+@click.option("--output", default="", help="File to write.  [default: stdout]")
+@click.option("--relative-to", type=click.Choice(["host", "container"], case_sensitive=False),
+              default="host", show_default=True,
+              help="Whose paths: of the host, or in the container.")  # fmt: skip
+def root(*, source: str, target: str, input_path: str, output: str, relative_to: str) -> None:
+    """Move the paths of a CDI specification from one root to another.
+
+    The result is written for the lowest CDI version that it needs.
+
+    Example: nvidia-ctk cdi transform root --from /host --to / --input spec.yaml
+    """
+    from nvct.cdi.make import edits, store
+
+    spec = _spec_of(input_path or STDIN)
+    is_inside = relative_to == "container"
+    document = edits.move_root(cast("edits.Json", spec), source, target, in_container=is_inside)
+    moved = cast("Spec", document)
+    if output in store.STDOUT:
+        sys.stdout.write(store.dumps(moved).decode())
+        return
+    follow = not store.is_in_folder_of_engines(output, paths.CDI_SPEC_DIRS)
+    say(f"wrote {len(moved['devices'])} devices to {store.save(moved, output, follow=follow)}")
+
+
+def _spec_of(path: str) -> Spec:
+    """Return the spec in a file, or that on stdin.
+
+    Raises:
+        CdiSpecError: it cannot be read, or is not valid.
+    """
+    from nvct.cdi.read import load
+
+    if path == STDIN:
+        return load.loads(sys.stdin.buffer.read(), source="stdin")
+    return load.load_file(path)
+
+
+TRANSFORM = {
+    "root": ("nvct.cli.cdi.commands", "root", "Move paths from one root to another."),
+}
+
+transform = LazyGroup("transform", TRANSFORM, "Change CDI specifications.")

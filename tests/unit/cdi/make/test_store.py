@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Specs written: the same bytes each time, strings that stay strings, files in one step."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import stat
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from nvct.cdi.make import store
+from nvct.cdi.read import load
+from nvct.errors import CdiSpecError, HostError, UnsafePathError, UsageError
+from nvct.linux.kernel import Kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.cdi.types import Spec
+
+# Members on purpose in another order than the specification's.
+DOCUMENT: dict[str, Any] = {
+    "containerEdits": {
+        "mounts": [{"options": ["ro"], "containerPath": "/b", "hostPath": "/a"}],
+        "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+    },
+    "devices": [
+        {
+            "containerEdits": {
+                "deviceNodes": [{"minor": 1, "major": 195, "path": "/dev/nvidia1"}]
+            },
+            "name": "1",
+        },
+        {"name": "all", "containerEdits": {"additionalGids": [44]}},
+    ],
+    "kind": "nvidia.com/gpu",
+    "cdiVersion": "1.1.0",
+}
+YAML = """\
+---
+cdiVersion: "0.7.0"
+kind: nvidia.com/gpu
+devices:
+- name: "1"
+  containerEdits:
+    deviceNodes:
+    - path: /dev/nvidia1
+      major: 195
+      minor: 1
+- name: all
+  containerEdits:
+    additionalGids:
+    - 44
+containerEdits:
+  env:
+  - NVIDIA_VISIBLE_DEVICES=void
+  mounts:
+  - hostPath: /a
+    containerPath: /b
+    options:
+    - ro
+"""
+
+
+def spec(**changes: object) -> Spec:
+    return cast("Spec", {**copy.deepcopy(DOCUMENT), **changes})
+
+
+def test_yaml_is_in_the_order_of_the_specification() -> None:
+    assert store.dumps(spec()).decode() == YAML
+
+
+def test_json_holds_the_same() -> None:
+    data = store.dumps(spec(), "json")
+
+    assert json.loads(data) == load.parse(YAML.encode(), source="yaml")
+    assert list(json.loads(data)) == ["cdiVersion", "kind", "devices", "containerEdits"]
+    assert data.endswith(b"}\n")
+
+
+@pytest.mark.parametrize("form", store.FORMATS)
+def test_the_order_of_members_does_not_matter(form: str) -> None:
+    other = cast("Spec", dict(reversed(list(spec().items()))))
+
+    assert store.dumps(other, form) == store.dumps(spec(), form)
+
+
+def test_the_version_is_the_lowest_that_will_do() -> None:
+    plain = spec(devices=[{"name": "a", "containerEdits": {"env": ["A=1"]}}])
+    del plain["containerEdits"]
+
+    assert json.loads(store.dumps(plain, "json"))["cdiVersion"] == "0.3.0"
+
+
+def test_the_spec_is_left_as_it_is() -> None:
+    document = spec()
+
+    store.dumps(document)
+
+    assert document == DOCUMENT
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0", "007", "0:1", "1:30", "on", "y", "N", "yes", "~", "null", "1e3", "1_0", "0x1f", "0b1",
+        "0o7", ".5", "1.", "+1", "-1", "-", ".inf", "=", "<<", "true", "2001-01-01", "", " a ",
+        "a: b", "a #b", "- a", "é", "a\nb", "\u2028", "\U000ff1dc=\x85", "a\x85b", "\ufeff", "\x7f", "\U0001f600", "'", '"', "%a", "@a", "{a}",
+    ],
+)  # fmt: skip
+def test_a_string_is_a_string_for_every_reader(text: str) -> None:
+    args = ["hook", text]
+    hook = {"hookName": "prestart", "path": "/h", "args": args}
+    document = spec(devices=[{"name": "a", "containerEdits": {"hooks": [hook]}}])
+
+    written = store.dumps(document)
+
+    again = load.loads(written, source="again")
+    assert again["devices"][0]["containerEdits"]["hooks"][0]["args"] == args
+    safe = yaml.safe_load(written)  # YAML 1.1 with all its types
+    assert safe["devices"][0]["containerEdits"]["hooks"][0]["args"] == args
+
+
+@pytest.mark.parametrize("text", ["1e3", "y", "n", "0o7", "0x1f", "1_0", "1:30", "007", "08"])
+def test_what_go_yaml_takes_for_something_else_is_quoted(text: str) -> None:
+    document = spec(devices=[{"name": text, "containerEdits": {"env": ["A=1"]}}])
+
+    assert f'- name: "{text}"\n' in store.dumps(document).decode()
+
+
+def test_equal_edits_are_written_out_each_time() -> None:
+    edits = {"env": ["A=1"]}
+    document = spec(
+        devices=[{"name": "a", "containerEdits": edits}, {"name": "b", "containerEdits": edits}]
+    )
+
+    assert "&" not in store.dumps(document).decode()
+    assert store.dumps(document).count(b"A=1") == 2
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(UsageError, match="'toml' is no format"):
+        store.dumps(spec(), "toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "written", "begins"),
+    [
+        ("a.yaml", None, "a.yaml", b"---"),
+        ("a.yml", None, "a.yml", b"---"),
+        ("a.json", None, "a.json", b"{"),
+        ("a.yaml", "json", "a.yaml", b"{"),
+        ("a.json", "yaml", "a.json", b"---"),
+        ("a", None, "a.yaml", b"---"),
+        ("a", "json", "a.json", b"{"),
+        ("nvidia.com-gpu", None, "nvidia.com-gpu.yaml", b"---"),
+    ],
+)
+def test_the_format_wins_over_the_ending(
+    tmp_path: Path, name: str, form: str | None, written: str, begins: bytes
+) -> None:
+    path = store.save(spec(), str(tmp_path / name), form)
+
+    assert path == str(tmp_path / written)
+    assert os.listdir(tmp_path) == [written]
+    assert (tmp_path / written).read_bytes().startswith(begins)
+    assert load.load_file(path) == load.loads(YAML.encode(), source="yaml")
+
+
+def test_a_file_is_readable_by_all_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        path = store.save(spec(), str(tmp_path / "run/cdi/a.yaml"))
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the loss of power may leave an empty file, which engines refuse."""
+    calls = list[str]()
+    for name in ("fsync", "rename"):
+        real = getattr(Kernel, name)
+
+        def record(*given: Any, name: str = name, real: Any = real, **more: Any) -> None:
+            calls.append(name)
+            real(*given, **more)
+
+        monkeypatch.setattr(Kernel, name, record)
+
+    store.save(spec(), str(tmp_path / "nvidia.yaml"))
+
+    assert calls == ["fsync", "rename", "fsync"]
+
+
+def test_folders_are_made(tmp_path: Path) -> None:
+    store.save(spec(), str(tmp_path / "run/cdi/a.yaml"))
+
+    assert (tmp_path / "run/cdi/a.yaml").read_text() == YAML
+
+
+def test_an_invalid_spec_replaces_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("old")
+
+    with pytest.raises(CdiSpecError, match="has no devices"):
+        store.save(spec(devices=[]), str(path))
+
+    assert path.read_text() == "old"
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.yaml").mkdir()
+
+    with pytest.raises(HostError, match=f"CDI spec {tmp_path}/file/a.yaml cannot be written: "):
+        store.save(spec(), str(tmp_path / "file/a.yaml"))
+    with pytest.raises(UnsafePathError):
+        store.save(spec(), str(tmp_path / "folder.yaml"))
+
+
+def test_a_pipe_gets_the_spec_and_keeps_its_name(tmp_path: Path) -> None:
+    pipe = tmp_path / "stdout"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+
+    path = store.save(spec(), str(pipe), "json", follow=True)
+
+    assert path == str(pipe)
+    assert os.read(reader, 1 << 16) == store.dumps(spec(), "json")
+    os.close(reader)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["stdout"]
+
+
+def test_a_comment_stands_before_yaml_and_not_in_json(tmp_path: Path) -> None:
+    comment = "# nvct: {}\n"
+
+    assert store.dumps(spec(), "yaml", comment).decode() == comment + YAML
+    assert store.dumps(spec(), "json", comment) == store.dumps(spec(), "json")
+    path = store.save(spec(), str(tmp_path / "a.yaml"), comment=comment)
+    with open(path, encoding="utf-8") as file:
+        assert file.read() == comment + YAML
+
+
+@pytest.mark.parametrize("name", ["yaml", "YAML", "json", "Json"])
+def test_names_of_formats_are_in_any_case(name: str) -> None:
+    assert store.check_format(name) == name.lower()

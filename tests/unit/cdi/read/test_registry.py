@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spec folders: priorities, conflicts, and what one bad file costs."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from nvct.cdi.read import registry
+from nvct.errors import (
+    CdiConflictError,
+    CdiSpecError,
+    HostError,
+    RequestError,
+    UnknownDeviceError,
+    line,
+)
+
+
+def write(path: Path, *names: str, kind: str = "vendor.com/device", version: str = "0.5.0") -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    devices = [{"name": n, "containerEdits": {"env": [f"FROM={path.name}"]}} for n in names]
+    path.write_text(json.dumps({"cdiVersion": version, "kind": kind, "devices": devices}))
+    return str(path)
+
+
+def sources(scanned: registry.Registry) -> dict[str, str]:
+    return {name: Path(file.path).name for name, (file, _) in scanned.devices.items()}
+
+
+@pytest.fixture
+def low(tmp_path: Path) -> Path:
+    return tmp_path / "low"
+
+
+@pytest.fixture
+def high(tmp_path: Path) -> Path:
+    return tmp_path / "high"
+
+
+def scan(*dirs: Path) -> registry.Registry:
+    return registry.scan([str(folder) for folder in dirs])
+
+
+def test_devices_of_all_folders_are_found(low: Path, high: Path) -> None:
+    write(low / "a.json", "one", "two")
+    write(high / "b.yaml", "three")
+    write(high / "c.yml", "0", kind="other.com/device")
+
+    scanned = scan(low, high)
+
+    assert sources(scanned) == {
+        "vendor.com/device=one": "a.json",
+        "vendor.com/device=two": "a.json",
+        "vendor.com/device=three": "b.yaml",
+        "other.com/device=0": "c.yml",
+    }
+    assert [(Path(s.path).name, s.priority) for s in scanned.specs] == [
+        ("a.json", 0),
+        ("b.yaml", 1),
+        ("c.yml", 1),
+    ]
+    assert scanned.errors == {}
+    assert scanned.conflicts == {}
+
+
+def test_the_later_folder_wins(low: Path, high: Path) -> None:
+    write(low / "a.json", "one")
+    write(high / "b.json", "one")
+
+    assert sources(scan(low, high)) == {"vendor.com/device=one": "b.json"}
+    assert sources(scan(high, low)) == {"vendor.com/device=one": "a.json"}
+
+
+def test_two_files_of_one_folder_conflict(low: Path) -> None:
+    write(low / "a.json", "one", "two")
+    write(low / "b.json", "one")
+
+    scanned = scan(low)
+
+    assert sources(scanned) == {"vendor.com/device=two": "a.json"}
+    assert scanned.conflicts == {
+        "vendor.com/device=one": [str(low / "a.json"), str(low / "b.json")],
+    }
+
+
+def test_a_conflict_below_does_not_hide_a_valid_device_above(low: Path, high: Path) -> None:
+    write(low / "a.json", "one")
+    write(low / "b.json", "one")
+    write(high / "c.json", "one")
+
+    scanned = scan(low, high)
+
+    assert sources(scanned) == {"vendor.com/device=one": "c.json"}
+    assert scanned.conflicts == {}
+
+
+def test_a_conflict_above_is_not_resolved_from_below(low: Path, high: Path) -> None:
+    write(low / "a.json", "one")
+    write(high / "b.json", "one")
+    write(high / "c.json", "one")
+
+    scanned = scan(low, high)
+
+    assert scanned.devices == {}
+    assert list(scanned.conflicts) == ["vendor.com/device=one"]
+
+
+def test_one_bad_file_costs_only_itself(low: Path) -> None:
+    write(low / "good.json", "one")
+    (low / "bad.json").write_text("{")
+    write(low / "old.json", "0", version="0.3.0")
+    os.mkfifo(low / "fifo.yaml")
+    (low / "dangling.yaml").symlink_to("nowhere")
+
+    scanned = scan(low)
+
+    assert sources(scanned) == {"vendor.com/device=one": "good.json"}
+    bad = {Path(path).name: error for path, error in scanned.errors.items()}
+    assert sorted(bad) == ["bad.json", "dangling.yaml", "fifo.yaml", "old.json"]
+    assert all(isinstance(error, CdiSpecError) for error in bad.values())
+    assert bad["fifo.yaml"].message == f"{low}/fifo.yaml is no regular file"
+    assert all(path in error.message for path, error in scanned.errors.items())
+
+
+def test_an_unreadable_folder_costs_only_itself(low: Path, high: Path) -> None:
+    low.write_text("a file")
+    write(high / "a.json", "one")
+
+    scanned = scan(low, high)
+
+    assert sources(scanned) == {"vendor.com/device=one": "a.json"}
+    assert list(scanned.errors) == [str(low)]
+    assert isinstance(scanned.errors[str(low)], HostError)
+
+
+def test_a_loop_of_links_costs_only_itself(low: Path) -> None:
+    good = write(low / "good.json", "one")
+    (low / "loop.yaml").symlink_to("loop.yaml")
+
+    scanned = scan(low)
+
+    assert sources(scanned) == {"vendor.com/device=one": "good.json"}
+    assert scanned.inputs == [str(low), good, str(low / "loop.yaml")]
+    assert list(scanned.errors) == [str(low / "loop.yaml")]
+
+
+def test_a_folder_that_is_not_there_is_no_error(low: Path) -> None:
+    scanned = scan(low)
+
+    assert scanned.errors == {}
+    assert scanned.inputs == [str(low)]
+
+
+def test_only_spec_files_right_in_the_folder_are_read(low: Path) -> None:
+    write(low / "a.json", "one")
+    write(low / "below" / "b.json", "two")
+    write(low / "folder.json" / "c.json", "three")
+    write(low / "d.json.bak", "four")
+    write(low / "spec.123.tmp", "five")
+    write(low / ".nvct-1f", "six")
+    (low / "link.yaml").symlink_to("below/b.json")
+
+    scanned = scan(low)
+
+    assert sources(scanned) == {
+        "vendor.com/device=one": "a.json",
+        "vendor.com/device=two": "link.yaml",
+    }
+    assert scanned.errors == {}
+
+
+def test_inputs_are_all_that_was_looked_at(low: Path, high: Path) -> None:
+    write(low / "b.json", "one")
+    write(low / "a.json", "two")
+    (low / "bad.yaml").write_text("[")
+
+    assert scan(low, high).inputs == [
+        str(low),
+        str(low / "a.json"),
+        str(low / "b.json"),
+        str(low / "bad.yaml"),
+        str(high),
+    ]
+
+
+def test_a_folder_named_twice_does_not_conflict_with_itself(low: Path) -> None:
+    write(low / "a.json", "one")
+
+    scanned = scan(low, low)
+
+    assert sources(scanned) == {"vendor.com/device=one": "a.json"}
+    assert scanned.conflicts == {}
+
+
+def test_a_device_is_looked_up_by_name(low: Path) -> None:
+    path = write(low / "a.json", "one")
+
+    spec_file, device = scan(low).device("vendor.com/device=one")
+
+    assert spec_file.path == path
+    assert device["name"] == "one"
+
+
+def test_a_lookup_says_why_it_fails(low: Path) -> None:
+    write(low / "a.json", "one")
+    write(low / "b.json", "one")
+    scanned = scan(low)
+
+    with pytest.raises(CdiConflictError) as conflict:
+        scanned.device("vendor.com/device=one")
+    with pytest.raises(UnknownDeviceError) as unknown:
+        scanned.device("vendor.com/device=two")
+    with pytest.raises(RequestError):
+        scanned.device("two")
+
+    assert conflict.value.message == (
+        f"vendor.com/device=one is defined by {low}/a.json and {low}/b.json"
+    )
+    assert line("nvct", unknown.value) == (
+        "nvct: no CDI spec defines vendor.com/device=two; "
+        "nvidia-ctk cdi list shows what there is [unknown-device]"
+    )
