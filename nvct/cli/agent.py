@@ -6,20 +6,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 import click
 
 from nvct.agent import logs, program
 from nvct.agent.task_table import DEFAULT
 from nvct.agent.variables import LISTEN_ENV, TASKS_ENV, WORKER_ENV
-from nvct.cli.gostyle import GoGroup
+from nvct.cli.gostyle import Command, GoGroup
 from nvct.cli.options import flat, say, words
 from nvct.doctor import agent_status
 from nvct.errors import HostError, unexpected
-
-Command: TypeAlias = Callable[..., Any]
 
 PYTHON = (3, 11)
 WORKER_SOCKET = "/run/nvct-nvml/nvml.sock"

@@ -20,6 +20,7 @@ from nvct.cli.ending import INCUMBENT
 from nvct.errors import HostError
 
 Command: TypeAlias = Callable[..., Any]
+Adds: TypeAlias = Callable[[Command], Command]
 
 HELP = ("help", "h")
 OFF = "nvct.off"
@@ -151,7 +152,7 @@ def is_incumbents(ctx: click.Context) -> bool:
     return ctx.find_root().info_name == INCUMBENT
 
 
-def global_options(*, hidden: bool) -> tuple[Callable[[Command], Command], ...]:
+def global_options(*, hidden: bool) -> tuple[Adds, ...]:
     """Return the global options, as decorators; hidden ones read no environment variable."""
 
     def env(name: str) -> str | None:

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import click
 
 from nvct.cli.context import flat, say, settings_in_force, tell
-from nvct.cli.gostyle import GoStyle
+from nvct.cli.gostyle import Adds, Command, GoStyle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 else:
     ParamType = click.ParamType  # not generic before click 8.4
 
-Command: TypeAlias = Callable[..., Any]
-Adds: TypeAlias = Callable[[Command], Command]
 __all__ = [
+    "Adds",
+    "Command",
     "GoStyle",
     "Words",
     "all_of",

@@ -11,7 +11,7 @@ from typing import TypeVar
 import click
 
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import Command, GoStyle, say
+from nvct.cli.options import GoStyle, all_of, say
 from nvct.doctor.driver import Driver
 from nvct.doctor.model import Finding
 
@@ -20,18 +20,15 @@ Found = TypeVar("Found")
 FOLDER = "/run/nvidia/validations"
 
 
-def _shared(function: Command) -> Command:
-    for add in (
-        click.option("--output-dir", "-o", default=FOLDER, show_default=True, envvar="OUTPUT_DIR",
-                     help="Folder of the status files."),
-        click.option("--with-wait", "-w", is_flag=True, envvar="WITH_WAIT",
-                     help="Repeat until the check succeeds."),
-        click.option("--sleep-interval-seconds", "-s", "pause_s", type=click.FloatRange(min=0.01),
-                     default=5, show_default=True, envvar="SLEEP_INTERVAL_SECONDS",
-                     help="Time between two tries."),
-    ):  # fmt: skip
-        function = add(function)
-    return function
+_shared = all_of(
+    click.option("--sleep-interval-seconds", "-s", "pause_s", type=click.FloatRange(min=0.01),
+                 default=5, show_default=True, envvar="SLEEP_INTERVAL_SECONDS",
+                 help="Time between two tries."),
+    click.option("--with-wait", "-w", is_flag=True, envvar="WITH_WAIT",
+                 help="Repeat until the check succeeds."),
+    click.option("--output-dir", "-o", default=FOLDER, show_default=True, envvar="OUTPUT_DIR",
+                 help="Folder of the status files."),
+)  # fmt: skip
 
 
 @click.group(cls=GoGroup)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import click
 
@@ -24,9 +24,6 @@ from nvct.mig.config import Spec
 from nvct.mig.gpu_reset import reset_gpus
 from nvct.mig.layout import Layout, layout_of
 from nvct.mig.plan import Plan
-
-Command: TypeAlias = Callable[..., Any]
-
 
 PARTED = "nvidia-mig-parted"
 FORMATS = ("yaml", "json")

@@ -21,14 +21,11 @@ from nvct.mig.holders import holders as find_holders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TypeAlias
+    from collections.abc import Sequence
 
     from rich.text import Text
 
     from nvct.mig.config import Spec
-
-    Command: TypeAlias = Callable[..., Any]
 
 TEXT = """Divide GPUs into MIG devices.
 

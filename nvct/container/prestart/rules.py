@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import posix
 
+from nvct import paths
 from nvct.container.prestart.rule import ANY, Rule
-from nvct.errors import HostError
+from nvct.errors import HostError, NvctError
 from nvct.linux import mountinfo
 from nvct.linux.files import read_bytes
 from nvct.oci import jsontext
@@ -33,6 +34,11 @@ DEFAULTS = (
 )  # fmt: skip
 """Rules that runtimes add to config.json: mknod, null, zero, full, random, urandom, tty, console,
 ptmx and pts (runc 1.3: libcontainer/specconv.AllowedDevices; crun 1.8: cgroup-resources.c)."""
+RUNNING = "/run/systemd/system"  # sd_booted(3)
+PROGRAM = "systemctl"
+TIMEOUT_S = 10
+OPEN = (b"DevicePolicy=auto", b"DeviceAllow=")
+"""Output of systemctl show for a unit that may open every device."""
 
 
 class Cgroup:
@@ -151,9 +157,7 @@ def allow(
     if cgroup.path == "/":
         return  # the root cgroup has no rules
     if cgroup.unit:
-        from nvct.container.prestart import systemd
-
-        systemd.allow(cgroup.unit, rules, env=env, warn=warn)
+        allow_in_unit(cgroup.unit, rules, env=env, warn=warn)
     if cgroup.unified:
         from nvct.container.prestart import device_filter
 
@@ -192,3 +196,67 @@ def _write(folder: str, rules: list[Rule]) -> None:
             f"cannot allow a device in {path}: {error.strerror}",
             hint="set no-cgroups = true in config.toml if hooks must not change cgroups",
         ) from error
+
+
+def allow_in_unit(
+    unit: str,
+    rules: list[Rule],
+    *,
+    env: dict[str, str],
+    warn: Callable[[str], None],
+    running: str = RUNNING,
+    folders: tuple[str, ...] = paths.DEFAULT_PATH_DIRS,
+) -> None:
+    """Add device rules to a unit until the unit ends; do nothing on a host without systemd.
+
+    The host's systemctl, which can reach the service manager, runs before the hook enters the
+    namespaces of the container.
+
+    A unit without rules is not changed either: that of a privileged container, or a service in
+    which an engine keeps its containers. The first DeviceAllow= would deny such a unit all other
+    devices (systemd.resource-control(5), DevicePolicy=auto).
+
+    A failure is a warning, because the GPU works until the next daemon-reload.
+    """
+    try:
+        posix.stat(running)
+    except OSError:
+        return
+    program = next((p for p in (f"{d}/{PROGRAM}" for d in folders) if _is_program(p)), "")
+    if not program:
+        return
+    words = ["show", "--property=DevicePolicy", "--property=DeviceAllow", "--", unit]
+    result = _systemctl([program, *words], env, warn)
+    if result is None:
+        return
+    data, status = result
+    if not status and OPEN[0] in data.split() and set(data.split()) <= set(OPEN):
+        return
+    words = [f"DeviceAllow=/dev/{_kind(r)}/{r.major}:{r.minor} {r.access}" for r in rules]
+    if not status:
+        result = _systemctl([program, "set-property", "--runtime", "--", unit, *words], env, warn)
+        if result is None:
+            return
+        status = result[1]
+    if status:
+        warn(f"systemd did not take device rules for {unit}: a daemon-reload may undo them")
+
+
+def _systemctl(
+    argv: list[str], env: dict[str, str], warn: Callable[[str], None]
+) -> tuple[bytes, int] | None:
+    from nvct.container import cold_process
+
+    try:
+        return cold_process.spawn(argv, env, f"{PROGRAM} {argv[1]}", TIMEOUT_S)
+    except NvctError as error:
+        warn(error.message)
+        return None
+
+
+def _kind(rule: Rule) -> str:
+    return "block" if rule.kind == "b" else "char"
+
+
+def _is_program(path: str) -> bool:
+    return posix.access(path, posix.X_OK)

@@ -434,7 +434,6 @@ def show(status):
 exit_now, posix._exit = posix._exit, show
 from nvct.container.prestart.launch import main
 import nvct.container.prestart.deliver, nvct.container.prestart.rules, nvct.container.prestart.device_filter
-import nvct.container.prestart.systemd
 main({sys.executable!r})
 """
     data = json.dumps({"id": "x", "pid": os.getpid(), "bundle": str(lab.bundle)})

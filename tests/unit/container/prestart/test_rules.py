@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.container.prestart import rules, systemd
+from nvct.container.prestart import rules
 from nvct.container.prestart.container import Process
 from nvct.container.prestart.rule import ANY, Rule
 from nvct.errors import HostError
@@ -188,7 +188,7 @@ def test_systemd_gets_the_rules(tmp_path: Path) -> None:
     folders = _systemctl(tmp_path / "bin", f'printf "%s\\n" "$@" > {tmp_path}/said\n')
     device_rules = [Rule("c", 195, 0, "rw", allow=True), Rule("b", 8, 1, "r", allow=True)]
 
-    systemd.allow(
+    rules.allow_in_unit(
         "docker-x.scope", device_rules, env={"PATH": "/bin"}, warn=pytest.fail, running=str(tmp_path),
         folders=folders,
     )  # fmt: skip
@@ -215,7 +215,7 @@ def test_a_unit_that_may_open_every_device_is_not_changed(
 ) -> None:
     body = f'[ "$1" = show ] && printf "{shown}\\n" || echo "$1" > {tmp_path}/said\n'
 
-    systemd.allow(
+    rules.allow_in_unit(
         "docker.service", [Rule("c", 195, 0, "rw", allow=True)], env={"PATH": "/bin"},
         warn=pytest.fail, running=str(tmp_path), folders=_systemctl(tmp_path / "bin", body),
     )  # fmt: skip
@@ -226,16 +226,16 @@ def test_a_unit_that_may_open_every_device_is_not_changed(
 def test_on_a_host_without_systemd_no_program_is_started(tmp_path: Path) -> None:
     folders = _systemctl(tmp_path / "bin", "exit 1\n")
 
-    systemd.allow(
+    rules.allow_in_unit(
         "x.scope", [], env={}, warn=pytest.fail, running=str(tmp_path / "no"), folders=folders
     )
-    systemd.allow("x.scope", [], env={}, warn=pytest.fail, running=str(tmp_path), folders=())
+    rules.allow_in_unit("x.scope", [], env={}, warn=pytest.fail, running=str(tmp_path), folders=())
 
 
 def test_a_refusal_of_systemd_is_a_warning(tmp_path: Path) -> None:
     warnings: list[str] = []
 
-    systemd.allow(
+    rules.allow_in_unit(
         "x.scope", [Rule("c", ANY, ANY, "r", allow=True)], env={}, warn=warnings.append,
         running=str(tmp_path), folders=_systemctl(tmp_path / "bin", "exit 1\n"),
     )  # fmt: skip
