@@ -11,7 +11,7 @@ from threading import Timer
 import click
 
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
+from nvct.cli.options import GoStyle, flat, need_host, say, settings_in_force, words
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.errors import HostError, NvctError, UsageError, printable
 
@@ -70,6 +70,7 @@ def doctor(
     from nvct.cli import doctor_fix
     from nvct.doctor import checks
 
+    need_host("doctor")
     if dry_run and not (fix or undo):
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
     if undo and (only or security or image or bundle or form != "text"):

@@ -10,7 +10,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.explain_text import left_out
-from nvct.cli.options import say, say_if_inside, settings_in_force, tell
+from nvct.cli.options import need_host, say, say_if_inside, settings_in_force, tell
 from nvct.errors import NvctError, UsageError, printable, shortened
 
 TYPE_CHECKING = False
@@ -34,6 +34,7 @@ def explain_container(word: str, form: str) -> None:
     from nvct.compile import live_host
     from nvct.doctor.container import decisions, one_container
 
+    need_host("explain")
     settings = settings_in_force()
     around = one_container.Surroundings(
         roots=live_host.roots_of(settings),

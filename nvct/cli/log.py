@@ -12,7 +12,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, say, say_if_inside, settings_in_force
+from nvct.cli.options import GoStyle, need_host, say, say_if_inside, settings_in_force
 from nvct.errors import NvctError, printable
 
 TYPE_CHECKING = False
@@ -49,6 +49,7 @@ def log(
     """
     from nvct.doctor.container import decisions
 
+    need_host("log")
     wanted = decisions.Filter(
         container=container,
         ids=_ids(container) if container else (),

@@ -25,6 +25,7 @@ __all__ = [
     "Words",
     "drop_in_option",
     "flat",
+    "need_host",
     "say",
     "say_if_inside",
     "settings_in_force",
@@ -56,6 +57,17 @@ def say_if_inside() -> None:
     note = inside.hint(os.environ)
     if note:
         say(note)
+
+
+def need_host(command: str) -> None:
+    """Refuse a command about the host in a container of nvct's own pods.
+
+    Raises:
+        HostError: this is one.
+    """
+    from nvct.doctor.host import inside
+
+    inside.need_host(os.environ, command)
 
 
 def words(

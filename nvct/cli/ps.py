@@ -11,7 +11,7 @@ import click
 
 from nvct.cli import screen
 from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, say_if_inside
+from nvct.cli.options import GoStyle, need_host, say_if_inside
 from nvct.errors import NvmlError
 
 TYPE_CHECKING = False
@@ -40,6 +40,7 @@ def ps(*, watch: bool, form: str) -> None:
     from nvct.cli.options import settings_in_force
     from nvct.compile import live_host
 
+    need_host("ps")
     roots = live_host.roots_of(settings_in_force())
     while True:
         uses = uses_of_host(roots)
