@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
+from nvct.kernel.calls import KERNEL
 from nvct_sim import attach, container_support, node_changes, rootfs, run_folder, state, tree
 from nvct_sim.process import spawn
 
@@ -137,7 +138,7 @@ def test_the_hosts_files_in_etc_and_run_stay_visible(node: tree.Node) -> None:
     out = shell(node, "cat /etc/passwd; ls -A /run")
 
     assert out.startswith(Path("/etc/passwd").read_text())
-    own = {"nvct", "cdi", "nvidia", "nvct-sim"}
+    own = {"nvct", "cdi", "nvidia", "nvct-sim", *attach.ENGINES_RUN}
     assert {name for name in os.listdir("/run") if name not in own} <= set(out.split())
 
 
@@ -149,6 +150,23 @@ def test_a_user_namespace_can_have_its_own_proc_and_sys(node: tree.Node) -> None
     )
 
     assert output == "Linux\n"
+
+
+def test_the_hosts_engines_stay_outside(node: tree.Node) -> None:
+    """A dockerd that is started on the node would take their sockets and process ids for its."""
+
+    def enter() -> None:
+        attach.make_private()
+        KERNEL.mount("host", "/run", "tmpfs")
+        for name in ("containerd", "dbus"):
+            Path("/run", name).mkdir()
+        for name in ("docker.sock", "docker.pid"):
+            Path("/run", name).touch()
+        attach.enter(node)
+
+    out, _ = spawn(["ls", "/run"], enter, stdout=-1).communicate()
+
+    assert out.split() == [b"cdi", b"dbus", b"lock", b"nvct", b"nvct-sim", b"nvidia"]
 
 
 def test_an_empty_run_is_possible(node: tree.Node) -> None:
