@@ -270,7 +270,9 @@ def attach(
     try:
         _Attachment(node, driver_root, kernel).run(host_run=host_run)
     except OSError as error:
-        raise HostError(f"cannot attach node {node.name}: {error}", hint="run as root") from error
+        raise HostError(
+            f"cannot attach node {node.name}: {error}", hint=kernelfs.remedy()
+        ) from error
 
 
 def enter(
@@ -301,7 +303,7 @@ def make_private(kernel: Kernel = KERNEL) -> None:
         kernel.mount("none", "/", None, MS_REC | MS_PRIVATE)
     except OSError as error:
         raise HostError(
-            f"cannot make a mount namespace: {error.strerror}", hint="run as root"
+            f"cannot make a mount namespace: {error.strerror}", hint=kernelfs.remedy()
         ) from error
 
 

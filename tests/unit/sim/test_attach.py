@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -167,6 +168,28 @@ def test_the_hosts_engines_stay_outside(node: tree.Node) -> None:
     out, _ = spawn(["ls", "/run"], enter, stdout=-1).communicate()
 
     assert out.split() == [b"cdi", b"dbus", b"lock", b"nvct", b"nvct-sim", b"nvidia"]
+
+
+def test_a_container_that_allows_no_nodes_of_the_driver_is_told_by_the_check(
+    node: tree.Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As systemd-nspawn: it allows /dev/null and its like."""
+    mknod = os.mknod
+
+    def some(path: Path, mode: int = 0o600, device: int = 0) -> None:
+        if os.major(device) > 10:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        mknod(path, mode, device)
+
+    monkeypatch.setattr(os, "mknod", some)
+
+    reason = container_support.can_run_containers()
+    assert reason is not None
+    assert "device nodes of the driver cannot be made: Operation not permitted" in reason
+    assert not tree.create("plain", "t4", tmp_path, native=False).real_nodes
+    with pytest.raises(HostError) as caught:
+        attach.run_in(node, ["true"])
+    assert caught.value.hint == "see `nvct sim check`"
 
 
 def test_an_empty_run_is_possible(node: tree.Node) -> None:
