@@ -23,6 +23,7 @@ else:
 __all__ = [
     "GoStyle",
     "Words",
+    "container_names",
     "drop_in_option",
     "flat",
     "need_host",
@@ -57,6 +58,15 @@ def say_if_inside() -> None:
     note = inside.hint(os.environ)
     if note:
         say(note)
+
+
+def container_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of containers that a word may become, for a shell's completion."""
+    from nvct.doctor.container import one_container
+
+    del ctx, param
+    every = set(one_container.names(os.environ).values())
+    return sorted(name for name in every if name.startswith(incomplete))
 
 
 def need_host(command: str) -> None:
