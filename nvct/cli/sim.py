@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvct sim create, destroy, list, set, play, exec, shell."""
+"""Commands: nvct sim create, destroy, list, set, play, exec, shell; nvct demo."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 import click
 
 from nvct import paths
-from nvct.cli.formats import format_option
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import say
+from nvct.cli.options import format_option, say
 from nvct.errors import NvctError
 from nvct.host.nvml.kernel_xids import KMSG_ENV
 from nvct_sim import attach, container_support, node_changes, process, profile, run_folder, tree
@@ -218,3 +217,11 @@ def check() -> None:
     """Tell whether containers can run on a node here."""
     container_support.check()
     click.echo("containers can run on a simulated node here")
+
+
+@click.command()
+def demo() -> None:
+    """Build a simulated 8-GPU node and run real containers on it."""
+    from nvct_sim.demo import main
+
+    sys.exit(main.demonstrate())
