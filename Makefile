@@ -8,7 +8,7 @@ SUDO = $(shell [ "$$(id -u)" = 0 ] || ! sudo -n true 2>/dev/null || echo sudo)
 # Each worker, and each Python that a test starts, would compile the tests' modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo demo-kubernetes test kubernetes crio docker record-peer check fmt golden bench fuzz gpu gpu-kit likeness install static test-static deb rpm bundle image manifests ci ci-full clean
+.PHONY: help setup demo demo-kubernetes cluster cluster-down test kubernetes crio docker record-peer check fmt golden bench fuzz gpu gpu-kit likeness install static test-static deb rpm bundle image manifests ci ci-full clean
 
 help: ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 24
@@ -39,6 +39,15 @@ demo-kubernetes: setup ## a pod with a GPU in a real Kubernetes on a simulated n
 	@$(FRESH_STATIC)
 	@$(SUDO) $(BIN)/python -m tests.kubernetes.programs >/dev/null
 	@$(SUDO) $(BIN)/python -m tests.kubernetes.demo
+
+cluster: setup ## a real Kubernetes with nvct on a simulated node, to play in; builds it once, with Go 1.26
+	@echo "starting Kubernetes; programs that are not built take some minutes" >&2
+	@$(FRESH_STATIC)
+	@$(SUDO) $(BIN)/python -m tests.kubernetes.programs >/dev/null
+	@$(SUDO) $(BIN)/python -m tests.kubernetes.playground up
+
+cluster-down: ## end what `make cluster` has started
+	@$(SUDO) $(BIN)/python -m tests.kubernetes.playground down
 
 PACKAGED := python3-cffi-backend python3-click python3-jsonschema python3-rich python3-tomlkit python3-yaml
 TESTED := podman uidmap musl mmdebstrap iproute2 openssl procps build-essential debhelper dh-python rpm \

@@ -7,7 +7,8 @@ last process, like all files written to its /etc, /run and /dev. These paths are
 - /proc/driver, /proc/devices, /proc/modules, PCI devices and drivers, IOMMU groups and modules in
   /sys: the node's entries beside the host's;
 - /dev: a private one with the usual nodes, the terminals of the host and the node's devices;
-- /run: a private one into which the host's entries are bound, so that sockets keep working;
+- /run: a private one into which the host's entries are bound, so that sockets keep working, but
+  those of the host's engines: their containers would not see the node;
 - /etc: the host's with the node's on top, with private writes; config.toml is the node's own;
 - the driver: at /run/nvidia/driver, where an upgrade is visible, or on top of / itself, where a
   process keeps the version that it started with.
@@ -53,6 +54,8 @@ DEV_ENTRIES = (
 DEV_MOUNTS = ("pts", "shm", "mqueue", "hugepages")
 OWN_RUN = ("nvct", "cdi", "nvidia", run_folder.NAME)
 """Entries of the host's /run that are hidden: they belong to another node."""
+ENGINES_RUN = ("containerd", "crio", "docker", "docker.pid", "docker.sock")
+"""Same, of engines: on a node one starts its own, which would take the host's for it."""
 CONFIG = "# Of a simulated node.\n[nvct]\nfarm-dir = {farm}\n"
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP)
 OVERLAID_SYS = ("bus/pci/devices", "bus/pci/drivers", "kernel/iommu_groups", "module")
@@ -190,7 +193,7 @@ class _Attachment:
         private = self._stage / "run"
         self._tmpfs(private)
         for entry in sorted(Path("/run").iterdir()) if host_run else []:
-            if entry.name not in OWN_RUN:
+            if entry.name not in (*OWN_RUN, *ENGINES_RUN):
                 copies.mirror(entry, private / entry.name, self._bind)
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
@@ -264,7 +267,9 @@ def attach(
     try:
         _Attachment(node, driver_root, kernel).run(host_run=host_run)
     except OSError as error:
-        raise HostError(f"cannot attach node {node.name}: {error}", hint="run as root") from error
+        raise HostError(
+            f"cannot attach node {node.name}: {error}", hint=kernelfs.remedy()
+        ) from error
 
 
 def enter(
@@ -295,7 +300,7 @@ def make_private(kernel: Kernel = KERNEL) -> None:
         kernel.mount("none", "/", None, MS_REC | MS_PRIVATE)
     except OSError as error:
         raise HostError(
-            f"cannot make a mount namespace: {error.strerror}", hint="run as root"
+            f"cannot make a mount namespace: {error.strerror}", hint=kernelfs.remedy()
         ) from error
 
 

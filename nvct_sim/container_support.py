@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from nvct.errors import ContainerNotPossibleError, NvctError
+from nvct.errors import ContainerNotPossibleError, HostError, NvctError
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MS_BIND
-from nvct_sim import attach, process, rootfs
+from nvct_sim import attach, kernelfs, process, rootfs
 
 CAP_SYS_ADMIN, CAP_MKNOD = 21, 27  # capabilities(7)
 PROBE_TIMEOUT_S = 20.0
@@ -52,7 +52,7 @@ def check(*, runtime: str = "runc", programs: Sequence[str] = rootfs.PROGRAM_DIR
 
 
 def _try_mounts() -> None:
-    """Make each kind of mount that attach() makes, in a namespace that ends at once."""
+    """Make what attach() makes, in a namespace that ends at once."""
     with tempfile.TemporaryDirectory(prefix="nvct-sim-") as folder:
 
         def prepare() -> None:
@@ -63,12 +63,18 @@ def _try_mounts() -> None:
             options = f"lowerdir=/etc,upperdir={folder}/upper,workdir={folder}/work"
             KERNEL.mount("nvct-sim", "/etc", "overlay", 0, options)
             KERNEL.mount("/etc", "/proc/driver", None, MS_BIND)
+            refusal = kernelfs.node_refusal(Path(folder))
+            if refusal is not None:
+                raise HostError(
+                    f"device nodes of the driver cannot be made: {refusal.strerror}",
+                    hint="the container or unit around this has to allow them (DeviceAllow=)",
+                )
 
         try:
             process.spawn(["/bin/true"], prepare).wait()
         except NvctError as error:
             raise ContainerNotPossibleError(
-                f"this machine does not allow private mounts: {error.message}", hint=error.hint
+                f"no simulated node is possible here: {error.message}", hint=error.hint
             ) from error
 
 

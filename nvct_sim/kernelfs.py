@@ -187,6 +187,25 @@ def make_node(path: Path, device: DeviceFile, *, real: bool) -> None:
     os.chown(path, 0, device.gid)
 
 
+def remedy() -> str:
+    """Return what to do where the kernel refuses a node, a mount or a namespace."""
+    return "see `nvct sim check`" if os.geteuid() == 0 else "run as root"
+
+
+def node_refusal(folder: Path) -> OSError | None:
+    """Return why no device node of the driver can be made in a folder, None if one can.
+
+    Containers allow those of a few drivers, e.g. /dev/null's, and no others.
+    """
+    probe = folder / ".probe"
+    try:
+        os.mknod(probe, stat.S_IFCHR | 0o600, os.makedev(MAJORS["nvidia"], 0))
+    except OSError as error:
+        return error
+    probe.unlink()
+    return None
+
+
 def write_dev(dev: Path, state: State, groups: dict[str, int], *, real: bool) -> None:
     """Write the device nodes and links to them; remove nodes of removed MIG devices."""
     names = {device.name for device in device_files(state, groups)}

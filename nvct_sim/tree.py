@@ -25,7 +25,6 @@ import json
 import os
 import platform
 import re
-import stat
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -203,17 +202,12 @@ def _real_nodes(folder: Path, nodes: Nodes) -> bool:
     """Report whether to make device nodes, after an attempt to make one."""
     if nodes == "plain":
         return False
-    probe = folder / ".probe"
-    try:
-        os.mknod(probe, stat.S_IFCHR | 0o600, os.makedev(1, 3))
-    except OSError as error:
-        if nodes == "device":
-            raise HostError(
-                f"cannot make device nodes in {folder}: {error.strerror}", hint="run as root"
-            ) from error
-        return False
-    probe.unlink()
-    return True
+    error = kernelfs.node_refusal(folder)
+    if error is not None and nodes == "device":
+        raise HostError(
+            f"cannot make device nodes in {folder}: {error.strerror}", hint=kernelfs.remedy()
+        ) from error
+    return error is None
 
 
 def first_state(name: str, node_profile: profile.Profile, version: str, tree: Path) -> state.State:

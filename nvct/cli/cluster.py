@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 
@@ -14,7 +15,7 @@ from nvct.cli.options import format_option, say, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from nvct.agent.kubernetes import fleet
     from nvct.agent.kubernetes.cluster import Cluster
@@ -72,11 +73,8 @@ def status(*, namespace: str, form: str, kubeconfig: str) -> None:
     from nvct.agent.kubernetes import fleet
 
     async def run() -> list[fleet.GpuNode]:
-        connected = connect(kubeconfig)
-        try:
+        async with as_admin(kubeconfig) as connected:
             return await fleet.nodes(connected, namespace)
-        finally:
-            await connected.close()
 
     nodes = asyncio.run(run())
     if form == "json":
@@ -98,6 +96,27 @@ def table(nodes: Sequence[fleet.GpuNode], width: int) -> Iterator[str]:
         row = (node.name, gpus, node.driver, product, node.agent, node.ready, node.reason)
         rows.append(tuple(cell or "-" for cell in row[:-1]) + row[-1:])
     yield from screen.table(rows, width)
+
+
+@contextlib.asynccontextmanager
+async def as_admin(kubeconfig: str) -> AsyncIterator[Cluster]:
+    """Connect as `connect` does, for what an admin asks: the agent's account may not.
+
+    Raises:
+        ClusterError: the API server refuses, or does not answer.
+    """
+    from nvct.agent.kubernetes.cluster import FORBIDDEN, ClusterError
+
+    connected = connect(kubeconfig)
+    try:
+        yield connected
+    except ClusterError as error:
+        if error.status != FORBIDDEN:
+            raise
+        hint = "run it where kubectl runs, with an admin's kubeconfig (--kubeconfig)"
+        raise ClusterError(error.message, hint=hint, status=error.status) from error
+    finally:
+        await connected.close()
 
 
 def connect(kubeconfig: str) -> Cluster:

@@ -10,7 +10,15 @@ from threading import Timer
 
 import click
 
-from nvct.cli.options import GoStyle, flat, format_option, say, settings_in_force, words
+from nvct.cli.options import (
+    GoStyle,
+    flat,
+    format_option,
+    need_host,
+    say,
+    settings_in_force,
+    words,
+)
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.errors import HostError, NvctError, UsageError, printable
 
@@ -69,6 +77,7 @@ def doctor(
     from nvct.cli import doctor_fix
     from nvct.doctor import checks
 
+    need_host("doctor")
     if dry_run and not (fix or undo):
         raise UsageError("--dry-run goes with --fix or --undo", hint="nvct doctor --fix --dry-run")
     if undo and (only or security or image or bundle or form != "text"):

@@ -14,7 +14,7 @@ from nvct import paths
 from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.context import tell
-from nvct.cli.options import format_option
+from nvct.cli.options import container_names, format_option
 from nvct.doctor.messages import Found
 from nvct.errors import UsageError, printable
 from nvct.oci.bundle import Bundle
@@ -22,18 +22,18 @@ from nvct.oci.bundle import Bundle
 LIMIT = 64 << 20
 
 
-def _reasons(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Return the reasons and the files that a word may become, for a shell's completion."""
+def _words(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the containers, reasons and files that a word may become, for completion."""
     from nvct.doctor.reasons import Reason
 
-    del ctx, param
-    names = (name for name in Reason.__members__ if incomplete and name.startswith(incomplete))
+    reasons = (name for name in Reason.__members__ if incomplete and name.startswith(incomplete))
+    names = [*container_names(ctx, param, incomplete), *reasons]
     return [*map(CompletionItem, names), CompletionItem(incomplete, type="file")]
 
 
 @click.command()
 @click.argument(
-    "config_json", required=False, shell_complete=_reasons,
+    "config_json", required=False, shell_complete=_words,
     metavar="[CONFIG_JSON | CONTAINER | POD | MESSAGE | REASON]",
 )  # fmt: skip
 @click.option("--bundle", help="Folder of an OCI bundle, instead of its CONFIG_JSON.")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import say, say_if_inside, settings_in_force, tell
+from nvct.cli.options import need_host, say, say_if_inside, settings_in_force, tell
 from nvct.cli.screen import wrapped
 from nvct.doctor.model import count
 from nvct.errors import NvctError, UsageError, printable, shortened
@@ -37,6 +37,7 @@ def explain_existing(word: str, form: str) -> None:
     from nvct.compile import live_host
     from nvct.doctor import decisions, one_container
 
+    need_host("explain")
     settings = settings_in_force()
     around = one_container.Surroundings(
         roots=live_host.roots_of(settings),

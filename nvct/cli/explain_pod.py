@@ -42,13 +42,10 @@ def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
 
 async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
     from nvct.agent.kubernetes import pod_devices
-    from nvct.cli.cluster import connect
+    from nvct.cli.cluster import as_admin
 
-    cluster = connect(kubeconfig)
-    try:
+    async with as_admin(kubeconfig) as cluster:
         return pod_devices.explanation(await pod_devices.read(cluster, namespace, name))
-    finally:
-        await cluster.close()
 
 
 def text(report: dict[str, Any]) -> list[str]:

@@ -12,7 +12,15 @@ from collections.abc import Callable, Mapping
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import GoStyle, format_option, say, say_if_inside, settings_in_force
+from nvct.cli.options import (
+    GoStyle,
+    container_names,
+    format_option,
+    need_host,
+    say,
+    say_if_inside,
+    settings_in_force,
+)
 from nvct.errors import NvctError, printable
 
 HEAD = len("2026-11-24 00:00:00 refused ")
@@ -25,7 +33,7 @@ OUTCOMES = ("given", "ignored", "refused", "changed")
 
 
 @click.command(cls=GoStyle)
-@click.argument("container", default="")
+@click.argument("container", default="", shell_complete=container_names)
 @click.option("--outcome", type=click.Choice(OUTCOMES), help="Only decisions of this kind.")
 @click.option("--since", type=float, metavar="MINUTES", help="Only the last minutes.")
 @click.option("--follow", "-f", is_flag=True, help="Then show each new decision.")
@@ -45,13 +53,14 @@ def log(
     """
     from nvct.doctor import decisions
 
+    need_host("log")
     wanted = decisions.Filter(
         container=container,
         ids=_ids(container) if container else (),
         outcome=outcome or "",
         since_s=time.time() - 60 * since if since is not None else 0.0,
     )
-    places, names = decisions.folders(os.environ), _names()
+    places, names, told = decisions.folders(os.environ), _names(), set[str]()
     found = decisions.look(places, wanted)
     for problem in found.problems:
         say(f"warning: {problem}")
@@ -60,10 +69,10 @@ def log(
         say_if_inside()
     if follow:
         for record in decisions.follow(places, wanted, screen.wait_for_end):
-            _show(record, form, names)
+            _show(record, form, names, told)
         raise BrokenPipeError
     for record in found.records:
-        _show(record, form, names)
+        _show(record, form, names, told)
     if not any(one.is_readable for one in found.rings):
         sys.exit(1)
 
@@ -77,10 +86,18 @@ def _names() -> Callable[[str], str]:
     return lambda id_: own.get(id_) or containers.name_of_id(id_)
 
 
-def _show(record: Mapping[str, str], form: str, name_of: Callable[[str], str]) -> None:
+def _show(
+    record: Mapping[str, str], form: str, name_of: Callable[[str], str], told: set[str]
+) -> None:
+    """Print a record; notes with a reason, most often this host's, only the first time."""
     if form == "json":
         click.echo(json.dumps(record))
         return
+    notes = record.get("notes", "")
+    if notes in told:
+        record = {**record, "notes": f"{notes.partition(':')[0]}, as above"}
+    elif ":" in notes:
+        told.add(notes)
     line, color = text(record, name_of), "red" if record["outcome"] == "refused" else None
     head, rest = line[:HEAD], line[HEAD:]
     first, *more = screen.wrapped(head, rest, screen.columns(), INDENT)

@@ -23,9 +23,11 @@ __all__ = [
     "GoStyle",
     "Words",
     "all_of",
+    "container_names",
     "drop_in_option",
     "flat",
     "format_option",
+    "need_host",
     "say",
     "say_if_inside",
     "settings_in_force",
@@ -60,6 +62,26 @@ def say_if_inside() -> None:
     note = inside.hint(os.environ)
     if note:
         say(note)
+
+
+def container_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of containers that a word may become, for a shell's completion."""
+    from nvct.doctor import one_container
+
+    del ctx, param
+    every = set(one_container.names(os.environ).values())
+    return sorted(name for name in every if name.startswith(incomplete))
+
+
+def need_host(command: str) -> None:
+    """Refuse a command about the host in a container of nvct's own pods.
+
+    Raises:
+        HostError: this is one.
+    """
+    from nvct.doctor import inside
+
+    inside.need_host(os.environ, command)
 
 
 def all_of(*options: Adds) -> Adds:

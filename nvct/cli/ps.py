@@ -10,7 +10,7 @@ import time
 import click
 
 from nvct.cli import screen
-from nvct.cli.options import GoStyle, format_option, say_if_inside
+from nvct.cli.options import GoStyle, format_option, need_host, say_if_inside
 from nvct.errors import NvmlError
 
 TYPE_CHECKING = False
@@ -39,6 +39,7 @@ def ps(*, watch: bool, form: str) -> None:
     from nvct.cli.options import settings_in_force
     from nvct.compile import live_host
 
+    need_host("ps")
     roots = live_host.roots_of(settings_in_force())
     while True:
         uses = uses_of_host(roots)

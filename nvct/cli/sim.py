@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import click
 
 from nvct import paths
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import say
+from nvct.cli.options import format_option, say
 from nvct.errors import NvctError
 from nvct.host.nvml.kernel_xids import KMSG_ENV
 from nvct_sim import attach, container_support, node_changes, process, profile, run_folder, tree
@@ -71,14 +72,22 @@ def create(base: Path, name: str, kind: str, driver_version: str | None, plain: 
 
 @sim.command("list")
 @click.option("--profiles", is_flag=True, help="The profiles instead of the nodes.")
+@format_option("text")
 @click.pass_obj
-def show(base: Path, profiles: bool) -> None:
+def show(base: Path, *, profiles: bool, form: str) -> None:
     """List the nodes."""
+    rows = [
+        {"name": node.name, "profile": node.profile, "driver": node.installed,
+         "gpus": len(node.state().find("gpu")), "folder": str(node.tree)}
+        for node in (() if profiles else tree.list_nodes(base))
+    ]  # fmt: skip
+    if form == "json":
+        click.echo(json.dumps(profile.names() if profiles else rows, indent=2))
+        return
     for name in profile.names() if profiles else ():
         click.echo(name)
-    for node in () if profiles else tree.list_nodes(base):
-        gpus = len(node.state().find("gpu"))
-        click.echo(f"{node.name}\t{node.profile}\t{node.installed}\t{gpus} GPUs\t{node.tree}")
+    for row in rows:
+        click.echo("{name}\t{profile}\t{driver}\t{gpus} GPUs\t{folder}".format(**row))
 
 
 @sim.command()

@@ -8,7 +8,7 @@ import sys
 
 import click
 
-from nvct.cli.options import GoStyle, format_option
+from nvct.cli.options import GoStyle, format_option, need_host
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.errors import printable
 
@@ -30,6 +30,7 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct status
     """
+    need_host("status")
     parts = _parts()
     if form == "json":
         click.echo(json.dumps([part.to_dict() for part in parts], indent=2))

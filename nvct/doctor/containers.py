@@ -74,16 +74,15 @@ class Containers:
         """Return the name of a process's container, as `name_of`; its id if it has no name."""
         return _joined(self.labels(pid))
 
-    def named(self, name: str) -> list[str]:
-        """Return the ids of Docker's and Podman's containers with a name, running or not."""
-        podman = [
-            id_ for names in self._podman.values() for id_, one in names.items() if one == name
-        ]
+    def names(self) -> dict[str, str]:
+        """Return the names of all containers by id, as `name_of_id`, whether they run or not."""
+        podman = [id_ for names in self._podman.values() for id_ in names]
         try:
             docker = sorted(os.listdir(self._path(DOCKER)))
         except OSError:
             docker = []
-        return [*podman, *(id_ for id_ in docker if self._docker_name(id_) == name)]
+        found = {id_: self.name_of_id(id_) for id_ in (*self._kubelet, *podman, *docker)}
+        return {id_: name for id_, name in found.items() if name}
 
     def name_of_id(self, id_: str) -> str:
         """Return the name of a container, as namespace/pod/container; "" if none is known."""

@@ -13,7 +13,9 @@ from nvct.container.request.model import VISIBLE_DEVICES
 from nvct.doctor.model import Part, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
+from nvct.errors import HostError
 from nvct.host import procfs
+from nvct.paths import HOOK_PATH
 
 MARKS = (".dockerenv", "run/.containerenv")
 """Files that Docker and Podman make in a container. A virtual machine that was made of an image of
@@ -23,6 +25,11 @@ HOST_PIDS = "pid:[4026531836]"
 OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
 VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
 """Of a pod, and of containers by the Container Interface of systemd."""
+AGENT_VARIABLE = "NVCT_DRIVER_READY_FILE"
+"""Of every container of nvct's pods."""
+WRAPPER_VARIABLE = "NVCT_CONFIG_FILE_PATH"
+"""Of every program that `nvct install` has put on a host."""
+HOOK_VARIABLE = "NVIDIA_CDI_HOOK_PATH"
 INSIDE = "this is a container: what its host runs and records is not seen here"
 NAMED = 4
 NONE = ("", "void", "none")
@@ -49,6 +56,21 @@ def is_container(env: Mapping[str, str], root: str = "/") -> bool:
 def hint(env: Mapping[str, str], root: str = "/") -> str:
     """Return a sentence for who looks for containers or records from inside a container, or ""."""
     return INSIDE if is_container(env, root) else ""
+
+
+def need_host(env: Mapping[str, str], command: str, root: str = "/") -> None:
+    """Refuse a command about the host in a container of nvct's own pods.
+
+    Raises:
+        HostError: it would not see the host, and would blame it for what it does not see.
+    """
+    if AGENT_VARIABLE not in env or WRAPPER_VARIABLE in env or not is_container(env, root):
+        return
+    program = f"{os.path.dirname(env.get(HOOK_VARIABLE, HOOK_PATH))}/nvct"
+    raise HostError(
+        f"nvct {command} does not see the node from this container of nvct's pod",
+        hint=f"run `sudo {program} {command}` on the node; docs/kubernetes.md has it by kubectl",
+    )
 
 
 def check(env: Mapping[str, str], root: str = "/") -> Part:

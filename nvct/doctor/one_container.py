@@ -110,7 +110,8 @@ def ended(word: str, around: Surroundings) -> list[Found]:
         word: the container's name, or at least the first SHORT digits of its id.
         around: the host, with the records.
     """
-    wanted = _named_ids(word, around.env, around.host)
+    every = names(around.env, around.host)
+    wanted = {id_ for id_, name in every.items() if name == word}
     found: dict[str, Found] = {}
     for record in around.log.records:
         folders = record.get("bundle", "").split("/")
@@ -133,16 +134,16 @@ def ids(roots: Roots, word: str, env: Mapping[str, str], host: str = "/") -> tup
         running = find(roots, word, host, env)
     except UsageError:
         running = []
-    every = (*(one.id for one in running), *_named_ids(word, env, host))
+    named = (id_ for id_, name in names(env, host).items() if name == word)
+    every = (*(one.id for one in running), *named)
     return tuple(dict.fromkeys(id_ for id_ in every if id_))
 
 
-def _named_ids(word: str, env: Mapping[str, str], host: str) -> list[str]:
-    """Return the ids of Docker's and Podman's containers with a name, running or not."""
+def names(env: Mapping[str, str], host: str = "/") -> dict[str, str]:
+    """Return the names of all containers by id, also of the user's own engines, running or not."""
     containers = Containers(host)
     containers.refresh()
-    own = engine_files.own_names(env)
-    return [*containers.named(word), *(id_ for id_, name in own.items() if name == word)]
+    return {**containers.names(), **engine_files.own_names(env)}
 
 
 def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, Any]:

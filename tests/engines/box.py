@@ -172,9 +172,19 @@ class Box:
         for top in _groups(self.cgroup):
             _remove_groups(top)
 
-    def _into(self, arguments: list[str]) -> list[str]:
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Return the variables of programs in it."""
+        return self._env
+
+    @property
+    def entrance(self) -> list[str]:
+        """Return the command that enters it; options of nsenter, "--" and a command follow."""
         kinds = (f"--{name}" for name in NAMESPACES)
-        return [*SIGNALS, "nsenter", f"--target={self.init}", *kinds, "--", *arguments]
+        return [*SIGNALS, "nsenter", f"--target={self.init}", *kinds]
+
+    def _into(self, arguments: list[str]) -> list[str]:
+        return [*self.entrance, "--", *arguments]
 
 
 class BoxedProcess(subprocess.Popen[bytes]):

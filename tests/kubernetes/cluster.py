@@ -25,6 +25,11 @@ NODE = node.FIRST.name
 ADDRESS = node.FIRST.address
 FOLDER = node.FOLDER
 KUBECONFIG = f"{FOLDER}/kubeconfig"
+ADMIN = {
+    "KUBECONFIG": KUBECONFIG,
+    **{f"HELM_{kind}_HOME": f"{FOLDER}/helm" for kind in ("CACHE", "CONFIG", "DATA")},
+}
+"""Variables of an admin's programs."""
 CERTIFICATE = (
     "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 "
     "-subj /CN=kubernetes -keyout tls.key -out tls.crt -addext "
@@ -102,12 +107,7 @@ class Cluster(ClusterNode):
         Raises:
             AssertionError: helm fails.
         """
-        kinds = ("CACHE", "CONFIG", "DATA")
-        env = {
-            "KUBECONFIG": KUBECONFIG,
-            **{f"HELM_{kind}_HOME": f"{FOLDER}/helm" for kind in kinds},
-        }
-        done = self.box.call("helm", *words, env=env)
+        done = self.box.call("helm", *words, env=ADMIN)
         assert done.returncode == 0, done
         return done.stdout + done.stderr if errors else done.stdout
 

@@ -16,6 +16,8 @@ RUN_BY = {
     "fmt": ("ruff format", ""), "bench": ("tests.bench", ""),
     "demo": ("nvct demo", "tests/integration/test_demo.py"),
     "demo-kubernetes": ("tests.kubernetes.demo", "tests/kubernetes/test_demo.py"),
+    "cluster": ("tests.kubernetes.playground up", "tests/kubernetes/test_playground.py"),
+    "cluster-down": ("tests.kubernetes.playground down", "tests/kubernetes/test_playground.py"),
     "record-peer": ("tests.peer", "tests/peer/test_program.py"),
     "golden": ("--update-golden", "tests/startup/test_modules.py"),
     "fuzz": ("tests.fuzz", "tests/fuzz/test_fuzz.py"), "gpu": ("tests.gpu", "tests/gpu/test_gpu.py"),

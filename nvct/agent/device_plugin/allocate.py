@@ -7,7 +7,7 @@ devices have the order of the machine, not that of the request.
 
 from __future__ import annotations
 
-from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.device_plugin.settings import CDI_GPU, VENDOR
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.mps import clients
 from nvct.errors import RequestError
@@ -67,8 +67,7 @@ def answer(
         unique: a text that differs in each answer, for the name of an annotation.
     """
     devices = sorted((resource.devices[id_] for id_ in ids), key=lambda device: device.order)
-    by_index = settings.device_id_strategy == "index"
-    names = list(dict.fromkeys(d.index if by_index else d.uuid for d in devices))
+    names = list(dict.fromkeys(device.name(settings.device_id_strategy) for device in devices))
     response = api.ContainerAllocateResponse()
     if not devices:
         return response
@@ -102,7 +101,7 @@ def _add_mps(response: api.ContainerAllocateResponse, resource: str, settings: S
 
 def _cdi_names(names: Sequence[str], node: Node) -> list[str]:
     return [
-        *(f"{VENDOR}/gpu={name}" for name in names),
+        *(f"{CDI_GPU}={name}" for name in names),
         *(f"{VENDOR}/imex-channel={channel}" for channel in node.imex_channels),
         *(f"{VENDOR}/{feature}=all" for feature in node.features),
     ]

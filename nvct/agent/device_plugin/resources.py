@@ -57,6 +57,10 @@ class Device:
     instance: tuple[int, int] | None = None
     is_replica: bool = False
 
+    def name(self, strategy: str) -> str:
+        """Return its name for runtimes and in CDI specifications, by a device id strategy."""
+        return self.index if strategy == "index" else self.uuid
+
     @property
     def order(self) -> tuple[int, ...]:
         """Return the sort key: the order of the machine, then that of replicas."""

@@ -20,6 +20,8 @@ DISCOVERY = ("auto", "nvml", "tegra")
 FOLDER = "/var/lib/kubelet/device-plugins"
 VENDOR = "k8s.device-plugin.nvidia.com"
 """Of the CDI devices that containers get."""
+CDI_GPU = f"{VENDOR}/gpu"
+"""The kind of their GPUs and MIG devices."""
 DRA_VENDOR = "k8s.gpu.nvidia.com"
 """Same, for dynamic resource allocation."""
 SPEC_FOLDER = "/var/run/cdi"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 
 from nvct import typed
+from nvct.agent.device_plugin.settings import CDI_GPU
 from nvct.agent.host_side import Host, Place
 from nvct.agent.nvml.host_verbs import PluginSpecs, Possible, Published, Written
 from nvct.errors import NvctError, UsageError
@@ -19,10 +20,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.discovery import Discovery
     from nvct.agent.host_side import Signature
     from nvct.agent.logs import Log
+
+MIG_MODE = "; if the GPU is in MIG mode, set mig.strategy in the chart (MIG_STRATEGY without it)"
 
 
 class PluginFiles:
@@ -45,6 +49,7 @@ class PluginFiles:
         self._log = log
         self._host_roots = host_roots
         self._layout = ""
+        self._devices: frozenset[str] = frozenset()
 
     async def look(self, settings: Settings, discovery: Discovery) -> None:
         """Learn the signature; it stays as it was while nobody answers."""
@@ -69,7 +74,23 @@ class PluginFiles:
         for warning in (*warnings, *written.warnings):
             self._log.warning(warning)
         self._tell_layout(written)
+        self._devices = frozenset(written.devices)
         return written.features
+
+    def unhealthy(self, resource: Resource, settings: Settings) -> dict[str, str]:
+        """Return the reason for each device that no engine finds by its CDI name, by id."""
+        if not settings.uses_cdi:
+            return {}
+        names = {
+            device.id: device.name(settings.device_id_strategy)
+            for device in resource.devices.values()
+        }
+        return {
+            id_: f"no CDI specification has {CDI_GPU}={name}"
+            + ("" if resource.devices[id_].instance else MIG_MODE)
+            for id_, name in names.items()
+            if name not in self._devices
+        }
 
     async def why_not(self, settings: Settings, discovery: Discovery) -> str:
         """Return why devices cannot be offered by CDI, whatever the engine is; "" if they can.

@@ -54,7 +54,13 @@ def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:
             found.append(f"no CDI specification for {feature}: {error.message}")
         else:
             features.append(feature)
-    return Written(tuple(features), made.published.path, made.published.reason, tuple(found))
+    return Written(
+        devices=tuple(device["name"] for device in made.spec["devices"]),
+        features=tuple(features),
+        view=made.published.path,
+        reason=made.published.reason,
+        warnings=tuple(found),
+    )
 
 
 class Made(NamedTuple):

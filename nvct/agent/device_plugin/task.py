@@ -280,7 +280,8 @@ class DevicePlugin:
             for name, resource in found.items()
             if name not in waiting
         )
-        self._offered = offered
+        unwritten = any(self._files.unhealthy(each, self._settings) for each in found.values())
+        self._offered = None if unwritten else offered
         return inventory
 
     def _others(self) -> tuple[object, ...]:
@@ -348,7 +349,8 @@ class DevicePlugin:
         }
         known = {id_: reason for id_, reason in reasons.items() if reason}
         of_mps, of_mig = self._mps.unhealthy(resource), self._mig_changes.unhealthy(resource)
-        return {**of_mps, **of_mig, **known}
+        of_cdi = self._files.unhealthy(resource, self._settings)
+        return {**of_mps, **of_cdi, **of_mig, **known}
 
     def _withheld(self, resource: Resource) -> list[str]:
         """Return the ids of unhealthy devices that come back by themselves."""

@@ -69,12 +69,14 @@ class Written(NamedTuple):
     """The plugin's specifications that were written.
 
     Attributes:
+        devices: names in the specification of GPUs.
         features: those that have a specification.
         view: path of the node's specification that gives the driver's files, "" if none does.
         reason: why none does.
         warnings: sentences about what is missing.
     """
 
+    devices: tuple[str, ...]
     features: tuple[str, ...]
     view: str
     reason: str

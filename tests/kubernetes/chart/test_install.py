@@ -41,7 +41,7 @@ from tests.kubernetes.chart.lab import (
     nvidia_labels,
     state_of,
 )
-from tests.kubernetes.cluster import NODE
+from tests.kubernetes.cluster import KUBECONFIG, NODE
 from tests.kubernetes.pods import Pod, run, run_all
 
 TYPE_CHECKING = False
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
+PAGE = CHART.parents[2] / "docs/kubernetes.md"
 README = CHART.parents[2] / "README.md"
 MANIFESTS = CHART.parents[1] / "kubernetes"
 AGENT = "/run/nvct-agent/agent.sock"
@@ -94,12 +95,28 @@ def test_pods_get_what_they_request_from_nothing(node: Cluster) -> None:
         memory = _memory_mib(node)
         print(f"memory of the agent: {memory} MiB")
         assert sum(memory) < AGENTS_MIB, memory
+        looks_at_the_node_where_it_is_seen(node)
         node.helm("test", "nvct", *IN_NAMESPACE, "--timeout=120s")
     print("\n".join(said))
     assert f"{NODE}: removed {TOOLKIT}" in said, said
     assert f"{NODE}: removed {publication.PATH}" in said, said
     assert node.box.call("ls", "/run/cdi").stdout == ""
     assert any(line.startswith(f"{NODE}: /run/nvct stays") for line in said), said
+
+
+def looks_at_the_node_where_it_is_seen(node: Cluster) -> None:
+    """The agent's container names the program on the node, and docs/kubernetes.md its command."""
+    kubectl = ("kubectl", f"--kubeconfig={KUBECONFIG}", *IN_NAMESPACE)
+    for command in ("ps", "doctor", "status"):
+        done = node.box.call(*kubectl, "exec", "daemonset/nvct", "--", "nvct", command)
+        assert f"`sudo {TOOLKIT}/nvct {command}` on the node" in done.stderr, done
+        assert not done.stdout
+    command = next(line for line in PAGE.read_text().split("\n\n") if " debug node/NODE " in line)
+    words = command.partition("kubectl")[2].partition("```")[0].replace("\\\n", "").split()
+    words = [word.replace("NODE", NODE).replace("doctor", "ps") for word in words]
+    done = node.box.call(*kubectl, *words)
+    assert "\nGPU  MIG  PID" in done.stdout, done
+    node.kubectl("delete", "pod", *IN_NAMESPACE, "--selector=!app.kubernetes.io/name")
 
 
 def refuses_gpus_that_pods_name(node: Cluster, uuid: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from nvct.cli.__main__ import find
 from nvct.cli.cdi.generate_command import generate
 from nvct.compile.publish import Request
+from nvct.doctor import one_container
 from nvct_sim import tree
 
 TYPE_CHECKING = False
@@ -199,7 +200,7 @@ def test_output_that_does_not_fit_is_a_sentence() -> None:
     )
 
 
-def test_names_are_completed(tmp_path: Path) -> None:
+def test_names_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from click.shell_completion import ShellComplete
 
     from nvct.cli.main import program as command_line
@@ -213,4 +214,9 @@ def test_names_are_completed(tmp_path: Path) -> None:
 
     assert names("sim", "--base", str(tmp_path), "exec", "lab") == ["lab-a", "lab-b"]
     assert names("sim", "--base", str(tmp_path), "set", "lab-a", "mig-c") == ["mig-create"]
+    monkeypatch.setattr(
+        one_container, "names", lambda _env: {"ab": "trainer", "cd": "team/p/main"}
+    )
+    assert names("log", "tra") == ["trainer"]
+    assert names("explain", "tea") == ["team/p/main", "tea"]
     assert names("explain", "DriverNotL") == ["DriverNotLoaded", "DriverNotL"]

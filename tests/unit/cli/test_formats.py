@@ -15,7 +15,9 @@ from nvct.cli.options import format_option
 COMMANDS = [
     ("nvct", "list"), ("nvct", "status"), ("nvct", "explain"), ("nvct", "farm", "list"),
     ("nvct", "runtime", "list"), ("nvct", "runtime", "status"), ("nvct", "runtime", "explain"),
-    ("nvidia-ctk", "cdi", "list"), ("nvidia-ctk", "cdi", "check"),
+    ("nvct", "ps"), ("nvct", "log"), ("nvct", "doctor"), ("nvct", "cluster", "status"),
+    ("nvct", "mig", "configs"), ("nvct", "mig", "profiles"), ("nvct", "mig", "holders"),
+    ("nvct", "sim", "list"), ("nvidia-ctk", "cdi", "list"), ("nvidia-ctk", "cdi", "check"),
 ]  # fmt: skip
 
 

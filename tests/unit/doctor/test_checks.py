@@ -58,6 +58,8 @@ def doctor(lab: Lab, *words: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("check", checks.CHECKS, ids=lambda check: check.name)
 def test_each_check_says_something_on_a_healthy_host(check: checks.Check, lab: Lab) -> None:
+    if check.name == "folders" and os.geteuid():
+        pytest.skip("needs root: the folders of specifications are this user's")
     part = check.look(node(lab))
 
     assert part.lines

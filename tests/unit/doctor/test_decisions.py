@@ -87,6 +87,23 @@ def test_what_a_container_got_is_recorded(lab: Lab) -> None:
     assert record["plan"] == f"{lab.kept('own.plan')['made']}/580.159.04"
 
 
+def test_why_the_layout_is_classic_is_told_once(lab: Lab) -> None:
+    """It is this host's reason most often; --json has it in each record."""
+    store = Store(str(lab.run_dir), create=True)
+    for number, layout in enumerate(("classic: no view", "classic: no view", "farm at /usr/x")):
+        decision = Decision(Request(["0"], "A"))
+        decision.notes = [f"layout {layout}", "without a hook"]
+        recorder.given(store, "shim", f"/b{number}", decision)
+    store.close()
+
+    told = re.findall(r"layout .*", log(lab))
+    assert told == [
+        "layout classic: no view; without a hook", "layout classic, as above",
+        "layout farm at /usr/x; without a hook",
+    ]  # fmt: skip
+    assert log(lab, "--json").count("classic: no view; without a hook") == 2
+
+
 def test_why_a_container_was_refused_is_recorded(lab: Lab) -> None:
     lab.asks(VISIBLE + "9")
     assert lab.create().status != 0

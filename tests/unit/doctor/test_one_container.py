@@ -62,6 +62,13 @@ def test_another_process_of_a_container_names_it(tree: HostTree) -> None:
     assert found(tree, "41") == [("trainer", 41)]
 
 
+def test_the_names_of_all_are_known(tree: HostTree) -> None:
+    """Of those that do not run, too; a shell completes them."""
+    tree.write(f"var/lib/docker/containers/{'ef' * 32}/config.v2.json", '{"Name": "/ended"}')
+    names = one_container.names({}, str(tree.base))
+    assert names == {ID: "trainer", "ef" * 32: "ended", OTHER: "team/train-0/main"}
+
+
 def test_a_process_in_no_container(tree: HostTree) -> None:
     assert found(tree, "60") == [("process 60", 60)]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import HostError, UsageError
+from nvct.kernel.calls import KERNEL
 from nvct_sim import attach, container_support, node_changes, rootfs, run_folder, state, tree
 from nvct_sim.process import spawn
 
@@ -137,7 +139,7 @@ def test_the_hosts_files_in_etc_and_run_stay_visible(node: tree.Node) -> None:
     out = shell(node, "cat /etc/passwd; ls -A /run")
 
     assert out.startswith(Path("/etc/passwd").read_text())
-    own = {"nvct", "cdi", "nvidia", "nvct-sim"}
+    own = {"nvct", "cdi", "nvidia", "nvct-sim", *attach.ENGINES_RUN}
     assert {name for name in os.listdir("/run") if name not in own} <= set(out.split())
 
 
@@ -149,6 +151,45 @@ def test_a_user_namespace_can_have_its_own_proc_and_sys(node: tree.Node) -> None
     )
 
     assert output == "Linux\n"
+
+
+def test_the_hosts_engines_stay_outside(node: tree.Node) -> None:
+    """A dockerd that is started on the node would take their sockets and process ids for its."""
+
+    def enter() -> None:
+        attach.make_private()
+        KERNEL.mount("host", "/run", "tmpfs")
+        for name in ("containerd", "dbus"):
+            Path("/run", name).mkdir()
+        for name in ("docker.sock", "docker.pid"):
+            Path("/run", name).touch()
+        attach.enter(node)
+
+    out, _ = spawn(["ls", "/run"], enter, stdout=-1).communicate()
+
+    assert out.split() == [b"cdi", b"dbus", b"lock", b"nvct", b"nvct-sim", b"nvidia"]
+
+
+def test_a_container_that_allows_no_nodes_of_the_driver_is_told_by_the_check(
+    node: tree.Node, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As systemd-nspawn: it allows /dev/null and its like."""
+    mknod = os.mknod
+
+    def some(path: Path, mode: int = 0o600, device: int = 0) -> None:
+        if os.major(device) > 10:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        mknod(path, mode, device)
+
+    monkeypatch.setattr(os, "mknod", some)
+
+    reason = container_support.can_run_containers()
+    assert reason is not None
+    assert "device nodes of the driver cannot be made: Operation not permitted" in reason
+    assert not tree.create("plain", "t4", tmp_path, native=False).real_nodes
+    with pytest.raises(HostError) as caught:
+        attach.run_in(node, ["true"])
+    assert caught.value.hint == "see `nvct sim check`"
 
 
 def test_an_empty_run_is_possible(node: tree.Node) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -28,6 +29,10 @@ def run(base: Path, *words: str) -> str:
 def test_a_node_is_made_listed_changed_and_destroyed(tmp_path: Path) -> None:
     assert run(tmp_path, "create", "lab", "--profile", "t4", "--plain") == f"{tmp_path}/lab\n"
     assert run(tmp_path, "list") == f"lab\tt4\t580.159.04\t1 GPUs\t{tmp_path}/lab\n"
+    assert json.loads(run(tmp_path, "list", "--json")) == [
+        {"name": "lab", "profile": "t4", "driver": "580.159.04", "gpus": 1,
+         "folder": f"{tmp_path}/lab"}
+    ]  # fmt: skip
     run(tmp_path, "set", "lab", "gpu", "0", "temp=77")
     assert tree.find(tmp_path, "lab").state().gpu(0).fields["temp"] == "77"
     run(tmp_path, "destroy", "lab")
@@ -36,6 +41,7 @@ def test_a_node_is_made_listed_changed_and_destroyed(tmp_path: Path) -> None:
 
 def test_profiles_are_listed(tmp_path: Path) -> None:
     assert "h100-mig\n" in run(tmp_path, "list", "--profiles")
+    assert "h100-mig" in json.loads(run(tmp_path, "list", "--profiles", "--json"))
 
 
 def test_help_of_set_names_every_change(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.device_plugin import config_file, mig_changes, mps_watch, task
+from nvct.agent.device_plugin import config_file, endpoint, mig_changes, mps_watch, task
 from nvct.agent.device_plugin.list_strategy import Engine
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import VENDOR
+from nvct.agent.kubelet import deviceplugin_pb2 as api
+from nvct.agent.kubelet import service
 from nvct.agent.logs import Log
 from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
 from nvct_sim import node_changes, tree
@@ -326,6 +328,62 @@ def test_a_specification_that_is_published_or_withdrawn_is_followed(lab: Lab) ->
             await until(lambda: mounts() > 5)
 
     asyncio.run(run())
+
+
+@pytest.fixture
+def unresolvable(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the CDI names that were listed as healthy when no specification had them."""
+    names: list[str] = []
+    listing = endpoint.listing
+
+    def noted(content: Content) -> api.ListAndWatchResponse:
+        response = listing(content)
+        spec = json.loads((lab.specs / f"{VENDOR}-gpu.json").read_text())
+        written = {device["name"] for device in spec["devices"]}
+        healthy = {device.ID for device in response.devices if device.health == service.HEALTHY}
+        names.extend(healthy - written)
+        return response
+
+    monkeypatch.setattr(endpoint, "listing", noted)
+    lab.words.append("--device-list-strategy=cdi-cri")
+    lab.specs.mkdir()
+    return names
+
+
+def test_a_gpu_that_no_specification_has_is_unhealthy(lab: Lab, unresolvable: list[str]) -> None:
+    """In MIG mode it has no CDI device, and strategy none offers it."""
+
+    async def run() -> None:
+        async with lab.running() as plugin:
+            await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
+            (in_mig_mode,) = lab.unhealthy()
+            reason = f"no CDI specification has {VENDOR}/gpu={in_mig_mode}; if the GPU is in MIG"
+            assert plugin.describe()[0]["unhealthy"][in_mig_mode].startswith(reason)  # type: ignore[index]
+            node_changes.set_mig_mode(lab.node, 1, on=True)
+            node_changes.create_instance(lab.node, 1, "3g.40gb")
+            await until(lambda: lab.unhealthy() == {in_mig_mode, lab.uuid(1)})
+            node_changes.set_mig_mode(lab.node, 1, on=False)
+            await until(lambda: lab.unhealthy() == {in_mig_mode})
+
+    asyncio.run(run())
+    assert unresolvable == []
+
+
+def test_mig_devices_are_healthy_when_a_specification_has_them(
+    lab: Lab, unresolvable: list[str]
+) -> None:
+    lab.words.append("--mig-strategy=mixed")
+    new = "nvidia.com/mig-3g.40gb"
+
+    async def run() -> None:
+        async with lab.running():
+            await until(lambda: len(lab.kubelet.lists.get(SMALL, ())) == 7)
+            node_changes.set_mig_mode(lab.node, 1, on=True)
+            node_changes.create_instance(lab.node, 1, "3g.40gb")
+            await until(lambda: set(lab.kubelet.lists.get(new, {}).values()) == {"Healthy"})
+
+    asyncio.run(run())
+    assert unresolvable == []
 
 
 def test_gpus_are_asked_once_how_they_are_connected(

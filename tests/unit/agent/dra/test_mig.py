@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
 import re
 import tempfile
 import threading
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 SMALL = "gpu-1-mig-1g10gb-19-{}"
 HALF = "gpu-1-mig-3g40gb-9-4"
 LOG = Log(target=io.StringIO())
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 
 
 @pytest.fixture
@@ -164,6 +166,7 @@ def spec_of(folder: Path, uid: str) -> list[str]:
     return [node["path"] for node in device["containerEdits"]["deviceNodes"]]
 
 
+@needs_root
 def test_a_mig_device_is_made_for_a_claim_and_destroyed_after_it(
     lab: Discovery, folder: Path
 ) -> None:
@@ -226,6 +229,7 @@ async def destroy_all(lab: Discovery) -> None:
         await lab.nvml.call("mig_destroy", NoneType, {"uuid": gpu.uuid, "gi": each.id})
 
 
+@needs_root
 def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
     lab: Discovery, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
