@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from collections.abc import Mapping
 
 READY, STOPPING = "READY=1", "STOPPING=1"
 SOCKET_ENV = "NOTIFY_SOCKET"

@@ -12,12 +12,9 @@ import asyncio
 import os
 import re
 import time
+from collections.abc import Iterable, Mapping
 
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 POD_ENV = "KUBERNETES_SERVICE_HOST"
 """The kubelet sets it in every pod."""

@@ -96,7 +96,7 @@ class Driver:
         self._log = f"dra-{name}.log"
         self.plugins = f"{folder}/plugins" if folder else PLUGINS
         self._words = [
-            "env", *MPS_PROGRAMS, f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.dra.main",
+            "env", *MPS_PROGRAMS, f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "gpu-kubelet-plugin",
             f"--container-driver-root={DRIVER_ROOT}", f"--nvidia-driver-root={DRIVER_ROOT}",
             f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={name}",
             f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand",
@@ -124,7 +124,7 @@ class Driver:
 
     def kill(self) -> None:
         assert self._process is not None
-        pattern = f"nvct.agent.dra.main .*--node-name={self._name} "
+        pattern = f"nvct.agent.core.program gpu-kubelet-plugin .*--node-name={self._name} "
         self.node.box.call("pkill", "-KILL", "-f", pattern)
         self._process.wait(TIMEOUT_S)
 

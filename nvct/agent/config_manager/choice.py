@@ -4,15 +4,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
-from nvct.agent.config_manager.options import EMPTY, NAMED, SINGLE
+from nvct.agent.config_manager.settings import EMPTY, NAMED, SINGLE, Settings
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.agent.config_manager.options import Settings
 
 DEFAULT_NAME = "default"
 """The file of fallback strategy `named`."""
@@ -47,7 +42,7 @@ def choose(settings: Settings, label: str | None, available: Sequence[str]) -> s
     """
     there = f"there are: {', '.join(available)}" if available else "there is none at all"
     wanted = (
-        (label, f"label {settings.node_label} of node {settings.node_name}"),
+        (label, f"label {settings.node_label} of node {settings.node}"),
         (settings.default, "the default"),
     )
     for name, what in wanted:
@@ -66,7 +61,7 @@ def choose(settings: Settings, label: str | None, available: Sequence[str]) -> s
         if strategy == EMPTY:
             return ""
     raise HostError(
-        f"no config file for node {settings.node_name}: it has no label {settings.node_label}, "
+        f"no config file for node {settings.node}: it has no label {settings.node_label}, "
         "and there is no default",
         hint=f"label it, or set DEFAULT_CONFIG or FALLBACK_STRATEGIES; {there}",
     )

@@ -7,22 +7,16 @@ import os
 
 from nvct.host import procfs
 
-MODULES = {
-    "nvidia-device-plugin": "nvct.agent.device_plugin.main",
-    "gpu-feature-discovery": "nvct.agent.labels.main",
-}
-"""Modules that the image's programs run: python -I -m MODULE."""
-WORDS = 4
-"""Of a command line, in which a program's name can be."""
+WORDS = 5
+"""Of a command line, in which a program's name can be: python -I -m MODULE NAME."""
 
 
 def of_program(name: str, proc: str = "/proc") -> list[int]:
     """Return the processes that run a program; not those that it has forked."""
-    wanted = {name, MODULES.get(name, name)}
     found = [
         int(entry)
         for entry in procfs.list_directory(proc)
-        if entry.isdigit() and int(entry) != os.getpid() and _runs(f"{proc}/{entry}", wanted)
+        if entry.isdigit() and int(entry) != os.getpid() and _runs(f"{proc}/{entry}", name)
     ]
     return [pid for pid in found if procfs.parent(f"{proc}/{pid}") not in found]
 
@@ -39,6 +33,6 @@ def send(name: str, number: int) -> int:
     return count
 
 
-def _runs(path: str, wanted: set[str]) -> bool:
+def _runs(path: str, name: str) -> bool:
     words = (procfs.read_text(f"{path}/cmdline") or "").split("\0")[:WORDS]
-    return any(os.path.basename(word) in wanted for word in words)
+    return any(os.path.basename(word) == name for word in words)

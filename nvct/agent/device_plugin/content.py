@@ -3,15 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.resources_mode import ResourcesMode
+from nvct.agent.core.resources_mode import ResourcesMode
+from nvct.agent.device_plugin.resources import Resource
+from nvct.agent.device_plugin.settings import Settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,25 +7,21 @@ import asyncio
 import contextlib
 import os
 import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
 
 import grpc.aio
 
+from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import allocate, preferred
+from nvct.agent.device_plugin.content import Content
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
-from nvct.agent.logs import Log
+from nvct.agent.kubelet.service import Context
 from nvct.errors import RequestError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from typing import TypeAlias
-
-    from nvct.agent.device_plugin.content import Content
-    from nvct.agent.device_plugin.counts import Counts
-    from nvct.agent.kubelet.service import Context
-
-    Identity: TypeAlias = tuple[int, int, int] | None
+Identity: TypeAlias = tuple[int, int, int] | None
 
 TASK = "device-plugin"
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from nvct.agent.device_plugin.list_strategy import Engine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from nvct.oci.jsontext import Json
 
 CONTAINERD, CRIO = "containerd", "cri-o"

@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from nvct.agent.core.logs import Log
+from nvct.agent.device_plugin.settings import Settings
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.logs import Log
 
 
 def wanted(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Iterable
 
+from nvct.agent.core.logs import Log
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nvct.agent.device_plugin.registration import Registration
-    from nvct.agent.logs import Log
 
 LOOK_S = 10.0
 """Between two questions."""

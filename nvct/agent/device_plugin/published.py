@@ -11,12 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from nvct.cdi import registry
+from nvct.cdi.types import ContainerEdits, Spec
 from nvct.paths import GPU_KIND
 from nvct.spec import mounted, provenance
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import ContainerEdits, Spec
 
 
 class Published(NamedTuple):

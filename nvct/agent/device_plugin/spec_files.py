@@ -7,9 +7,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from nvct import typed
+from nvct.agent.core.logs import Log
+from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.host_side import Host, Place
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.host_verbs import PluginSpecs, Possible, Published, Written
 from nvct.errors import NvctError, UsageError
 from nvct.host import flags
@@ -17,12 +21,7 @@ from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery
     from nvct.agent.host_side import Signature
-    from nvct.agent.logs import Log
 
 
 class PluginFiles:

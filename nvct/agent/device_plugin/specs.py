@@ -12,23 +12,19 @@ from dataclasses import replace
 from typing import NamedTuple, cast
 
 from nvct.agent.device_plugin import published
+from nvct.agent.device_plugin.published import Published
 from nvct.agent.device_plugin.settings import VENDOR
-from nvct.agent.discovery import Reported
-from nvct.agent.nvml.host_verbs import Written
+from nvct.agent.host_side import Place
+from nvct.agent.machine.discovery import Reported
+from nvct.agent.nvml.host_verbs import PluginSpecs, Written
 from nvct.cdi import store
+from nvct.cdi.types import ContainerEdits, Spec
 from nvct.errors import HostError
 from nvct.host import flags, modes
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.nvml.model import NvmlReport
 from nvct.host.roots import join
 from nvct.spec.generate import Options, generate
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.device_plugin.published import Published
-    from nvct.agent.host_side import Place
-    from nvct.agent.nvml.host_verbs import PluginSpecs
-    from nvct.cdi.types import ContainerEdits, Spec
-    from nvct.host.nvml.model import NvmlReport
 
 
 def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:

@@ -10,45 +10,44 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from nvct.agent import waiting
+from nvct.agent.core import logs, waiting
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import DRA, ResourcesMode
+from nvct.agent.core.task import Task
 from nvct.agent.device_plugin import (
     imex_channels,
     kubelet_view,
     list_strategy,
     preferred,
     served,
+    settings,
     startup_taint,
 )
 from nvct.agent.device_plugin.content import Content, Node
 from nvct.agent.device_plugin.counts import PREFIX, Counts
+from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
-from nvct.agent.device_plugin.resources import resources, without
+from nvct.agent.device_plugin.resources import Resource, resources, without
 from nvct.agent.device_plugin.served import ServedResources, canceled
-from nvct.agent.device_plugin.settings import SPEC_FOLDER
+from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
-from nvct.agent.nvml.client import SupervisorEndedError
-from nvct.agent.resources_mode import DRA
+from nvct.agent.health import settings as health_settings
+from nvct.agent.health.board import Change
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.machine.discovery import Discovery, Signature
+from nvct.agent.machine.inventory import Inventory
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from nvct.agent.device_plugin.list_strategy import AskEngine
     from nvct.agent.device_plugin.registration import Registration
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery, Signature
-    from nvct.agent.health.board import Change
-    from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.inventory import Inventory
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.agent.resources_mode import ResourcesMode
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs."""
@@ -64,11 +63,52 @@ RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
 
 
-class DevicePlugin:
+LATER = ("device_plugin.registration",)
+"""Imported when the task has something to offer."""
+
+
+def make(context: Context) -> DevicePlugin:
+    """Return the task.
+
+    The agent also starts the control daemons of MPS; beside the program, mps-control-daemon does.
+
+    Raises:
+        UsageError, DocumentError: a setting is wrong.
+    """
+
+    def discovery(known: Settings) -> Discovery:
+        return context.discovery(known.container_driver_root, known.device_discovery_strategy)
+
+    def health(known: Settings) -> HealthEngine:
+        recovery, probation = known.health_recovery, known.health_probation
+        return context.health(
+            health_settings.resolve(recovery, probation, known.xid_table, context.env)
+        )
+
+    async def ask_engine(known: Settings) -> Engine | str:
+        from nvct.agent.device_plugin import engine_features  # not for every strategy
+        from nvct.agent.nvml.engine_question import roots
+
+        machine = discovery(known)
+        try:
+            if (await machine.machine()).mode != "nvml":
+                return "CDI is for machines with NVML"
+            files = PluginFiles(SPEC_FOLDER, context.journal, tuple(roots(context.env)))
+            reason = await files.why_not(known, machine)
+            return reason or engine_features.features(await context.client.engine())
+        except NvmlError as error:
+            return error.message
+
+    return DevicePlugin(
+        lambda: context.load(settings.resolve), discovery, health, context.journal,
+        starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
+    )  # fmt: skip
+
+
+class DevicePlugin(Task):
     """The task of the agent that serves the kubelet's device plugin API.
 
-    Attributes:
-        reload: set it to have the settings read again and every device considered healthy.
+    `reload` has it read the settings again and consider every device healthy.
     """
 
     def __init__(
@@ -95,11 +135,10 @@ class DevicePlugin:
             starts_mps: whether it starts the control daemons of MPS; else another program does.
             mode: what this task shares with the agent's DRA driver; None without one.
         """
-        self.reload = asyncio.Event()
+        super().__init__(log)
         self._load = load
         self._make_discovery = discovery
         self._find_health = health
-        self._log = log
         self._files = PluginFiles(spec_folder, log)
         self._ask_engine = ask_engine
         self._mode = mode
@@ -316,7 +355,7 @@ class DevicePlugin:
             The time until the next attempt, in seconds.
         """
         if self._failure is None or error.message != self._failure.message:
-            self._log.error(f"{error.message}{f' ({error.hint})' if error.hint else ''}")
+            self._log.error(logs.sentence(error))
         self._failure = error
         if isinstance(error, NvmlError) and self._discovery.has_driver():
             if self.registrations:

@@ -7,10 +7,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from types import NoneType
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
+from nvct.agent.dra.journal import Entry, Prepared
+from nvct.agent.dra.settings import Settings
 from nvct.agent.host_side import Host, Place
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.host_verbs import (
     ClaimDevice,
     ClaimSpec,
@@ -23,11 +27,6 @@ from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.agent.discovery import Discovery
-    from nvct.agent.dra.journal import Entry, Prepared
-    from nvct.agent.dra.settings import Settings
     from nvct.agent.host_side import Signature
 
 DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"

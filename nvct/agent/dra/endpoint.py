@@ -14,17 +14,15 @@ import os
 import uuid
 
 from nvct.agent.device_plugin import socket_owner
-from nvct.agent.device_plugin.endpoint import identity
+from nvct.agent.device_plugin.endpoint import Identity, identity
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.kubelet import dra_service
+from nvct.agent.kubelet.dra_service import Driver
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import grpc.aio
-
-    from nvct.agent.device_plugin.endpoint import Identity
-    from nvct.agent.kubelet.dra_service import Driver
 
 
 class Endpoint:

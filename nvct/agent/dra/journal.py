@@ -12,22 +12,22 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
 from nvct.agent.dra.devices import Place
 from nvct.agent.mps import daemons
+from nvct.agent.mps.daemons import Daemon
 from nvct.errors import DocumentError, HostError
 from nvct.kernel.shared_folder import SharedFolder
 
+Places: TypeAlias = dict[str, list[Place]]
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-    from typing import Any, TypeAlias
-
     from nvct.agent.kubelet.dra_service import ClaimRef
-    from nvct.agent.mps.daemons import Daemon
-
-    Places: TypeAlias = dict[str, list[Place]]
 
 FILE, LOCK = "nvct-claims.json", "nvct-claims.lock"
 VERSION = 1

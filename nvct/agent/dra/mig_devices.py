@@ -9,18 +9,13 @@ prepared. Contract: pure functions. Names and capacities are those of NVIDIA's d
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from nvct.agent.dra.devices import MIB, Device, Place, common, counter_set
+from nvct.agent.dra.devices import MIB, Device, Machine, Place, common, counter_set
+from nvct.host.model import Gpu
+from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 from nvct.mig.layout import COMPUTE_KINDS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from nvct.agent.dra.devices import Machine
-    from nvct.host.model import Gpu
-    from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 
 CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 

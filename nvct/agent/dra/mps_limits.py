@@ -7,16 +7,13 @@ named by its UUID or by its place among the claim's devices in the order of thei
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.agent.dra.devices import MIB
 from nvct.agent.dra.tables import checked
 from nvct.agent.kubernetes import quantity
 from nvct.errors import RequestError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 THREADS = "defaultActiveThreadPercentage"
 MEMORY = "defaultPinnedDeviceMemoryLimit"

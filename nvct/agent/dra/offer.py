@@ -6,14 +6,10 @@ Contract: pure functions.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from nvct.agent.dra import mig_devices
-from nvct.agent.dra.devices import Offer, counter_set, devices
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from nvct.agent.dra.devices import Device, Machine, Place
+from nvct.agent.dra.devices import Device, Machine, Offer, Place, counter_set, devices
 
 
 def offer(machine: Machine, claimed: Mapping[str, Collection[Place]], *, on_demand: bool) -> Offer:

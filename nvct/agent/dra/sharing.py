@@ -8,9 +8,11 @@ because a pod would run without the limits that it asked for. Contract: pure fun
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.agent.dra.devices import DRIVER
+from nvct.agent.dra.journal import Entry
 from nvct.agent.dra.mps_limits import NO_LIMITS, Limits, read
 from nvct.agent.dra.tables import checked
 from nvct.agent.mps.daemons import CLAIMS, Daemon, check, has_limits
@@ -18,9 +20,6 @@ from nvct.errors import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from nvct.agent.dra.journal import Entry
     from nvct.agent.kubernetes.cluster import Object
 
 VERSION = "resource.nvidia.com/v1beta1"

@@ -12,17 +12,16 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from nvct.agent.core.logs import Log
 from nvct.agent.exporter import go_regexp
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from nvct.agent.kubernetes.cluster import Cluster
-    from nvct.agent.logs import Log
 
 PERIOD_S = 30.0
 RESERVED = frozenset({

@@ -15,24 +15,23 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
+from nvct.agent.core.logs import Log
+from nvct.agent.exporter.series import Pods
 from nvct.errors import HostError, NvctError
+from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 
+Claimed: TypeAlias = tuple[str, str, str]
+"""Namespace and name of a claim, and the device's name in its pool."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
     from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices
-    from nvct.agent.exporter.series import Pods
     from nvct.agent.kubelet.pod_resources import Holding, PodResources
-    from nvct.agent.logs import Log
-    from nvct.host.nvml.sample_model import NvmlSamples
-
-    Claimed: TypeAlias = tuple[str, str, str]
-    """Namespace and name of a claim, and the device's name in its pool."""
 
 GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")

@@ -6,21 +6,17 @@ Contract: pure functions; a value that NVML does not report of any process is No
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvct.agent.exporter.settings import node_labels
 from nvct.agent.web.exposition import Family, Sample
+from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
-
-    from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
-
-    Labels: TypeAlias = Mapping[str, str]
-    Holder: TypeAlias = tuple[str, str, str]
-    """Container, namespace and pod; "" for each that there is not."""
+Labels: TypeAlias = Mapping[str, str]
+Holder: TypeAlias = tuple[str, str, str]
+"""Container, namespace and pod; "" for each that there is not."""
 
 NAMES = ("container", "namespace", "pod")
 

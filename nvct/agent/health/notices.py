@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from nvct.agent.health.machine import FLAPPING
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.agent.health.board import Change, Key
-    from nvct.agent.health.machine import Health
-    from nvct.host.nvml.model import XidEvent
+from nvct.agent.health.board import Change, Key
+from nvct.agent.health.machine import FLAPPING, Health
+from nvct.host.nvml.model import XidEvent
 
 LIMIT = 50
 """Notices that are kept."""

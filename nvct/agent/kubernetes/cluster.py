@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import AsyncGenerator, Mapping
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import httpx2
 from lightkube import generic_resource
@@ -24,12 +25,7 @@ from yaml import YAMLError
 
 from nvct.errors import HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-    from typing import TypeAlias
-
-    Object: TypeAlias = dict[str, Any]
+Object: TypeAlias = dict[str, Any]
 
 TIMEOUT_S = 10.0
 WATCH_S = 300.0
@@ -86,6 +82,15 @@ class ClusterError(HostError):
     def __init__(self, message: str, *, hint: str = "", status: int = 0) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+
+
+def no_node(name: str) -> ClusterError:
+    """Return the error of a name that no Node of the cluster has."""
+    return ClusterError(
+        f"the cluster has no Node {name}",
+        hint="give its name: NODE_NAME, from the field spec.nodeName",
+        status=NOT_FOUND,
+    )
 
 
 class Cluster:
@@ -324,6 +329,18 @@ class Cluster:
         if isinstance(error, (MsgspecError, TypeError, ValueError)):
             return ClusterError(f"the API server {self._server} gives a malformed answer: {error}")
         raise error
+
+
+async def find_node(cluster: Cluster, name: str) -> Object:
+    """Return a Node.
+
+    Raises:
+        ClusterError: as `Cluster.find`, or there is no such Node.
+    """
+    node = await cluster.find(NODE, name)
+    if node is None:
+        raise no_node(name)
+    return node
 
 
 def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:

@@ -15,13 +15,11 @@ from nvct.agent.kubernetes.cluster import (
     NODE,
     NOT_FOUND,
     POD,
+    Cluster,
     ClusterError,
+    Object,
 )
 from nvct.agent.kubernetes.quantity import count
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubernetes.cluster import Cluster, Object
 
 AGENT = {"app.kubernetes.io/component": "agent"}
 """A label of the agent's pods, which pods of other programs may have, too."""

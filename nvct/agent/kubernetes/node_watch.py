@@ -4,21 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
+from collections.abc import Callable
+from typing import NoReturn
 
+from nvct.agent.core.waiting import Backoff
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import NODE
+from nvct.agent.kubernetes.cluster import NODE, Cluster, Object
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
-
-    from nvct.agent.kubernetes.cluster import Cluster, Object
-
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Until the next watch after a failure; a random part is added."""
 
 
 async def follow(
@@ -35,16 +27,14 @@ async def follow(
         see: takes the Node, None if it is deleted; an error that it raises is reported, too.
         complain: takes the reason why the Node cannot be watched now.
     """
-    failures = 0
+    backoff = Backoff(30.0, spread=(1, 2))
     while True:
         try:
             async for node in cluster.changes(NODE, name):
                 node_news.tell(name, node)
                 see(node)
-                failures = 0
+                backoff.reset()
             continue
         except NvctError as error:
             complain(error)
-        delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
-        failures += 1
-        await asyncio.sleep(delay_s * (1 + random.random()))  # noqa: S311 - spreads requests
+        await asyncio.sleep(backoff.next_s())

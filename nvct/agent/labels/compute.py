@@ -3,20 +3,11 @@
 
 from __future__ import annotations
 
-from nvct.agent.config_file import PREFIX
+from nvct.agent.core.config_file import PREFIX
 from nvct.agent.labels import gpus, mig, sharing, versions, vgpu
+from nvct.agent.labels.facts import Facts, Labels, Rules
+from nvct.agent.labels.settings import ECC, MEMORY, MODELS, OPERATOR, PCI, PRESENT
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.labels.facts import Facts, Labels, Rules
-
-ECC, MODELS, MEMORY, PCI = "ecc", "models", "gpu-memory", "pci"
-PRESENT, OPERATOR = "present", "operator"
-EXTRA = (ECC, MODELS, MEMORY, PCI, PRESENT, OPERATOR)
-"""Groups of labels that NVIDIA's program does not have: gpu.ecc; a set for each model where there
-are several; gpu-memory, as guides of 2018 spell gpu.memory; that of Node Feature Discovery for a
-node with an NVIDIA device on its PCI bus, for clusters without it; gpu.present, which the GPU
-operator gives such a node; gpu.deploy.*, by which it chooses what runs there."""
 PCI_PRESENT = "feature.node.kubernetes.io/pci-10de.present"
 DEPLOYED = (
     "container-toolkit", "dcgm", "dcgm-exporter", "device-plugin", "driver",

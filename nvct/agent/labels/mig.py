@@ -7,13 +7,10 @@ place of GPUs in the labels gpu.*, or mark the node as INVALID if they are not a
 
 from __future__ import annotations
 
-from nvct.agent.config_file import PREFIX, name_of
+from nvct.agent.core.config_file import PREFIX, name_of
 from nvct.agent.labels import gpus, sharing
+from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, Rules
 from nvct.agent.labels.values import sanitized
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, Rules
 
 ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 

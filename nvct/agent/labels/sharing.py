@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-from nvct.agent.config_file import MPS, PREFIX
+from nvct.agent.core.config_file import MPS, PREFIX, Sharing
+from nvct.agent.labels.facts import Facts, Labels
 from nvct.agent.labels.values import joined, sanitized
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.config_file import Sharing
-    from nvct.agent.labels.facts import Facts, Labels
 
 NONE = "none"
 SHARED = "SHARED"

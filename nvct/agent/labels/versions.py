@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from nvct.agent.config_file import PREFIX
+from nvct.agent.core.config_file import PREFIX
+from nvct.agent.labels.facts import Facts, Labels
 from nvct.agent.labels.values import is_value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.labels.facts import Facts, Labels
 
 DRIVER, CUDA = f"{PREFIX}cuda.driver", f"{PREFIX}cuda.runtime"
 

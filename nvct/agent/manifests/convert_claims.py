@@ -11,10 +11,12 @@ import hashlib
 import itertools
 import json
 import re
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 from nvct.agent.manifests.convert import MAJOR, MINOR, PREFIX, REQUIRED
 from nvct.agent.manifests.pod_specs import (
+    PodSpec,
     containers,
     identity,
     objects,
@@ -25,14 +27,7 @@ from nvct.agent.manifests.pod_specs import (
 )
 from nvct.errors import DocumentError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import TypeAlias
-
-    from nvct.agent.manifests.pod_specs import PodSpec
-
-    Object: TypeAlias = dict[str, Any]
+Object: TypeAlias = dict[str, Any]
 
 GPU, MIG = f"{PREFIX}gpu", f"{PREFIX}mig-"
 PRODUCT, MEMORY_LABEL = f"{PREFIX}gpu.product", f"{PREFIX}gpu.memory"

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 
+from nvct.agent.core.logs import Log
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.mig_manager.work import Work
 from nvct.errors import NvctError
 from nvct.mig.apply import HeldError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.logs import Log
     from nvct.agent.mig_manager.pods import Pods
-    from nvct.agent.mig_manager.work import Work
 
 TIMES, WINDOW_S = 3, 3600.0
 """How often a GPU instance is made again, and in what time."""

@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nvct.errors import HostError, UsageError
+from nvct.host.nvml.mig_model import MigState
 from nvct.linux import files
 from nvct.mig import apply, layers, plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.mig.apply import Machine
-    from nvct.mig.config import Spec
-    from nvct.mig.holders import Holder
-    from nvct.mig.plan import Plan
+from nvct.mig.apply import Machine
+from nvct.mig.config import Spec
+from nvct.mig.holders import Holder
+from nvct.mig.plan import Plan
 
 DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 

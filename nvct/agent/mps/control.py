@@ -16,12 +16,9 @@ import subprocess
 import time
 
 from nvct.agent.mps import shm
+from nvct.agent.mps.daemons import Daemon
+from nvct.agent.mps.place import Place
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.mps.daemons import Daemon
-    from nvct.agent.mps.place import Place
 
 PROGRAM, SMI = "nvidia-cuda-mps-control", "nvidia-smi"
 GPU = "GPU-"

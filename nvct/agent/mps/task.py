@@ -11,21 +11,21 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import tick, until_set
 from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources
+from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.machine.discovery import Discovery
+from nvct.agent.machine.driver_root import ROOT_ENV, with_driver_roots
+from nvct.agent.mps import place, settings
 from nvct.agent.nvml.client import SupervisorEndedError
-from nvct.agent.waiting import tick, until_set
 from nvct.errors import HostError, NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery
-    from nvct.agent.logs import Log
-    from nvct.agent.web.exposition import Family
 
 LOOK_S = 1.0
 PERIOD_S = 30.0
@@ -33,12 +33,20 @@ RETRY_S = 5.0
 STARTED, READY = ".started", ".ready"
 
 
-class MpsDaemons:
-    """Keeps the daemons until it is canceled.
+def make(context: Context) -> MpsDaemons:
+    """Return the task of the program.
 
-    Attributes:
-        reload: set it to have the settings read again.
+    Raises:
+        UsageError, DocumentError: a setting is wrong.
     """
+    env = with_driver_roots(context.env)
+    machine = replace(context, env={}).discovery(env.get(ROOT_ENV, "/driver-root"))
+    folder = place.of_environment(context.env).folder
+    return MpsDaemons(lambda: context.load(settings.resolve), machine, folder, context.journal)
+
+
+class MpsDaemons(Task):
+    """Keeps the daemons until it is canceled."""
 
     def __init__(
         self, load: Callable[[], Settings], discovery: Discovery, folder: str, log: Log
@@ -51,13 +59,12 @@ class MpsDaemons:
             folder: of MPS.
             log: for what happens.
         """
-        self.reload = asyncio.Event()
+        super().__init__(log, problems_are_errors=True)
         self._load = load
         self._settings = load()
         self._discovery = discovery
         self._folder = folder
-        self._log = log
-        self._problem = ""
+        self._nothing = ""
         self._names: tuple[str, ...] = ()
         self._watch = MpsWatch(log, self._tell, starts=True)
 
@@ -67,10 +74,6 @@ class MpsDaemons:
             {"resource": name, "state": "waiting" if text else "ready", "reason": text}
             for name, text in self._watch.problems.items()
         ]
-
-    def metrics(self) -> Iterable[Family]:
-        """Return no metrics."""
-        return ()
 
     async def run(self) -> None:
         """Keep the daemons until canceled.
@@ -111,14 +114,13 @@ class MpsDaemons:
         except SupervisorEndedError:
             raise
         except NvctError as error:
-            if error.message != self._problem:
-                self._problem = error.message
-                self._log.error(f"{error.message}{f' ({error.hint})' if error.hint else ''}")
+            self.problem.tell(error)
             return False
         nothing = "" if self._watch.problems else "no device is shared by MPS; waiting for one"
-        if nothing != self._problem:
-            self._problem = nothing
+        if nothing != (self.problem.text or self._nothing):
             self._log.info(nothing or "there are devices shared by MPS")
+        self._nothing = nothing
+        self.problem.clear()
         self._tell()
         return True
 

@@ -8,7 +8,7 @@ import os
 import sys
 from functools import partial
 
-from nvct.agent.instance import FOLDER, SOCKET
+from nvct.agent.core.instance import FOLDER, SOCKET
 from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
 from nvct.linux import files
 from nvct.mig import hooks, pause

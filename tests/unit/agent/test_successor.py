@@ -8,9 +8,9 @@ import asyncio
 import pytest
 
 from nvct.agent import successor
-from nvct.agent.instance import Instance
+from nvct.agent.core.instance import Instance
+from nvct.agent.core.variables import GRACE_ENV, GRACE_S, grace_s
 from nvct.agent.kubelet import podresources_pb2 as api
-from nvct.agent.variables import GRACE_ENV, GRACE_S, grace_s
 from nvct.errors import UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.kubelet.test_pod_resources import kubelet

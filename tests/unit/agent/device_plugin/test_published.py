@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from nvct.agent.discovery import Discovery
+    from nvct.agent.machine.discovery import Discovery
     from nvct.agent.nvml.host_verbs import Written
     from nvct.host.nvml.model import NvmlReport
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TextIO, TypeVar
 
-from nvct.errors import UsageError
+from nvct.errors import NvctError, UsageError
 from nvct.oci import jsontext
+
+T = TypeVar("T")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import TypeVar
-
-    from nvct.agent.recorder import Outcome, Recorder
-    from nvct.errors import NvctError
-
-    T = TypeVar("T")
+    from nvct.agent.core.recorder import Outcome, Recorder
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -93,6 +90,34 @@ class Log:
         target = self.target or sys.stderr
         target.write(f"{line}\n")
         target.flush()
+
+
+class Problem:
+    """Why something does not work now; it is logged once, until it is another.
+
+    Attributes:
+        text: "" while it works.
+    """
+
+    def __init__(self, log: Log, *, is_error: bool = False) -> None:
+        self.text = ""
+        self._write = log.error if is_error else log.warning
+
+    def tell(self, error: NvctError, before: str = "", after: str = "") -> None:
+        """Log the reason, between two other texts, unless it was the last one."""
+        text = sentence(error)
+        if text != self.text:
+            self.text = text
+            self._write(f"{before}{text}{after}")
+
+    def clear(self) -> None:
+        """Note that it works."""
+        self.text = ""
+
+
+def sentence(error: NvctError) -> str:
+    """Return an error's message, with its hint in parentheses."""
+    return f"{error.message} ({error.hint})" if error.hint else error.message
 
 
 def from_environment(env: Mapping[str, str]) -> Log:

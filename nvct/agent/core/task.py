@@ -5,48 +5,51 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from nvct import errors
+from nvct.agent.core.logs import Log, Problem
+from nvct.agent.core.waiting import Backoff
 from nvct.agent.nvml.client import SupervisorEndedError
+from nvct.agent.web.exposition import Family
 from nvct.errors import NvctError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable
-    from typing import Any, Protocol, TypeAlias
-
-    from nvct.agent.logs import Log
-    from nvct.agent.web.exposition import Family
-
-    # Returns what /status shows.
-    Document: TypeAlias = Callable[[], dict[str, Any]]
-    State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
-
-    class Runs(Protocol):
-        """What does a task's work; setting `reload` has it read its settings again."""
-
-        reload: asyncio.Event
-
-        async def run(self) -> None:
-            """Run until canceled."""
-
-        def describe(self) -> list[dict[str, object]]:
-            """Return what /status shows, as JSON data."""
-
-        def metrics(self) -> Iterable[Family]:
-            """Return the task's own metrics."""
-
-
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
 LASTS_S = 300.0
 """A task that ran that long starts with the shortest delay again."""
 
 
-@dataclass
 class Task:
-    """One task and its state.
+    """What does a task's work.
+
+    Attributes:
+        reload: set it to have the settings read again.
+        problem: why it does not work now.
+    """
+
+    def __init__(self, log: Log, *, problems_are_errors: bool = False) -> None:
+        self.reload = asyncio.Event()
+        self._log = log
+        self.problem = Problem(log, is_error=problems_are_errors)
+
+    async def run(self) -> None:
+        """Run until canceled."""
+        raise NotImplementedError
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return what /status shows, as JSON data."""
+        raise NotImplementedError
+
+    def metrics(self) -> Iterable[Family]:
+        """Return the task's own metrics."""
+        return ()
+
+
+@dataclass
+class KeptTask:
+    """A task of the agent, which is started again after a failure, and its state.
 
     Attributes:
         name: as in --tasks.
@@ -60,8 +63,8 @@ class Task:
 
     name: str
     run: Callable[[], Awaitable[None]]
-    describe: Callable[[], object] = field(default=lambda: None)
-    metrics: Callable[[], Iterable[Family]] = field(default=lambda: ())
+    describe: Callable[[], object] = lambda: None
+    metrics: Callable[[], Iterable[Family]] = tuple
     state: State = "waiting"
     reason: str = ""
     restarts: int = 0
@@ -72,7 +75,7 @@ class Task:
         Raises:
             SupervisorEndedError: the agent has to end.
         """
-        failures = 0
+        backoff = Backoff()
         try:
             while True:
                 began = time.monotonic()
@@ -85,9 +88,9 @@ class Task:
                 except Exception as error:  # whatever it is, the other tasks run on
                     known = error if isinstance(error, NvctError) else errors.unexpected(error)
                     self.reason = known.message
-                failures = 0 if time.monotonic() - began > LASTS_S else failures
-                delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
-                failures += 1
+                if time.monotonic() - began > LASTS_S:
+                    backoff.reset()
+                delay_s = backoff.next_s()
                 self.state = "failed"
                 journal.error(f"{self.name}: {self.reason}; it is started again in {delay_s:g} s")
                 await asyncio.sleep(delay_s)

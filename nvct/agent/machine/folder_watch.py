@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterable
 
-from nvct.agent.waiting import tick, until_set
+from nvct.agent.core.waiting import tick, until_set
 from nvct.kernel import inotify
 from nvct.kernel.inotify import Inotify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from typing_extensions import Self
 
 MASK = inotify.CREATE | inotify.DELETE | inotify.MOVED_TO | inotify.DELETE_SELF

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-from nvct.errors import UsageError
+from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from nvct.errors import UsageError
 
 TASKS_ENV = "NVCT_AGENT_TASKS"
 LISTEN_ENV = "NVCT_AGENT_LISTEN"

@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from weakref import WeakKeyDictionary
+from collections.abc import Callable, Collection, Iterator, Mapping
 
+from nvct.agent.core.logs import Log
 from nvct.errors import HostError, NvctError, RequestError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-
     from nvct.agent.kubernetes.cluster import Cluster, Object
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
 
 CLASSIC, DRA = "classic", "dra"
 """The device plugin's resources, such as nvidia.com/gpu; or the devices of ResourceSlices."""
@@ -150,18 +147,10 @@ class ResourcesMode:
         return frozenset((*self.claims(), *self._preparing))
 
 
-_modes: WeakKeyDictionary[NvmlClient, ResourcesMode] = WeakKeyDictionary()
-
-
-def share(client: NvmlClient, env: Mapping[str, str]) -> None:
-    """Let the tasks of a client of NVML share the GPUs, as the label of the Node says.
+def from_environment(env: Mapping[str, str]) -> ResourcesMode:
+    """Return what the two tasks share; the label of the Node chooses, or else a variable.
 
     Raises:
         UsageError: the default in the environment is no mode.
     """
-    _modes[client] = ResourcesMode(env.get(DEFAULT_ENV) or DRA)
-
-
-def of_client(client: NvmlClient) -> ResourcesMode | None:
-    """Return what the tasks of a client share, None if only one task offers GPUs."""
-    return _modes.get(client)
+    return ResourcesMode(env.get(DEFAULT_ENV) or DRA)

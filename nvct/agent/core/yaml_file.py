@@ -8,16 +8,13 @@ What YAML 1.1 and 1.2 read differently is refused here, as `010`; a date stays a
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import yaml
 
 from nvct.errors import DocumentError
 from nvct.host.yaml_aliases import LimitedAliases
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 T = TypeVar("T")
 

@@ -6,14 +6,11 @@ Contract: values only. All of it comes from `nvct.host`; there is no second disc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.host.model import Gpu, Mode
-    from nvct.host.nvml.model import GpuLink
+from nvct.host.model import Gpu, Mode
+from nvct.host.nvml.model import GpuLink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

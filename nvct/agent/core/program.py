@@ -6,19 +6,18 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
+from nvct.agent.task_table import PROGRAMS, Entry
 from nvct.errors import NvctError, line, unexpected
 from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import NoReturn
-
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.agent.tasks import Runs
+    from nvct.agent.core.logs import Log
+    from nvct.agent.core.settings import Program
+    from nvct.agent.core.task import Task
     from nvct.host.nvml.process import WorkerProcess
 
 
@@ -26,52 +25,49 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
 """Signals that end a program."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Program:
-    """A program.
-
-    Attributes:
-        name: its name.
-        title: the title that NVIDIA's program prints with its version.
-        version: of NVIDIA's program whose options this one takes.
-        help_text: returns the text of --help.
-        check: raises an error if a setting is wrong, before slow modules are loaded.
-        make: returns the task.
-    """
-
-    name: str
-    title: str
-    version: str
-    help_text: Callable[[], str]
-    check: Callable[[Sequence[str], Mapping[str, str]], object]
-    make: Callable[[Sequence[str], Mapping[str, str], NvmlClient, Log], Runs]
-
-
-def main(program: Program) -> NoReturn:
-    """Run a program with the arguments of this process."""
+def main() -> NoReturn:
+    """Run the program that this process was started as."""
+    name, words = _called(sys.argv)
+    entry = PROGRAMS[name]
     early = EarlySignals()
-    words = sys.argv[1:]
+    program: Program = entry.module("settings").PROGRAM
     if words in (["--version"], ["-version"], ["-v"]):
         sys.stdout.write(f"{program.title} version v{program.version}\nnvct: {__version__}\n")
         sys.exit(0)
     try:
         if any(word.lstrip("-") in ("help", "h") for word in words if word.startswith("-")):
-            from nvct.agent import logs
+            from nvct.agent.core import logs
 
             sys.stdout.write(program.help_text() + logs.help_text())
+            sys.exit(0)
+        if len(words) == 1 and words[0] in program.commands:
+            name = f"{name} {words[0]}"
+            for number in ENDING:
+                signal.signal(number, signal.SIG_DFL)
+            program.commands[words[0]]()
             sys.exit(0)
         from nvct.agent.nvml import supervisor as nvml_supervisor
 
         # Before anything that starts a thread; and while this process is small.
         supervisor = nvml_supervisor.start()
-        run(program, words, os.environ, supervisor, early)
+        run(entry, words, os.environ, supervisor, early)
     except NvctError as error:
-        sys.stderr.write(f"{line(program.name, error)}\n")
+        sys.stderr.write(f"{line(name, error)}\n")
         sys.exit(1)
     except ModuleNotFoundError as error:
-        sys.stderr.write(f"{line(program.name, unexpected(error))}\n")
+        sys.stderr.write(f"{line(name, unexpected(error))}\n")
         sys.exit(1)
     sys.exit(0)
+
+
+def _called(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return a program's name and words: it is called by its name, or named by the first word."""
+    name, words = os.path.basename(argv[0]), argv[1:]
+    if name not in PROGRAMS and words:
+        name, words = words[0], words[1:]
+    if name not in PROGRAMS:
+        sys.exit(f"the agent has no program {name}; there are: {', '.join(PROGRAMS)}")
+    return name, words
 
 
 def block() -> None:
@@ -112,7 +108,7 @@ class EarlySignals:
 
 
 def run(
-    program: Program,
+    entry: Entry,
     words: Sequence[str],
     env: Mapping[str, str],
     supervisor: WorkerProcess,
@@ -123,18 +119,18 @@ def run(
     Raises:
         NvctError: the settings are wrong, or the machine has no driver and must have one.
     """
-    from nvct.agent import logs
+    from nvct.agent.core import logs
 
     words, log_settings = logs.from_command_line(words)
     journal = logs.from_environment({**env, **log_settings})
-    program.check(words, env)
+    entry.module("settings").resolve(words, env)  # an error comes before slow modules are loaded
     import asyncio
 
-    asyncio.run(_serve(program, words, env, supervisor, journal, early=early))
+    asyncio.run(_serve(entry, words, env, supervisor, journal, early=early))
 
 
 async def _serve(
-    program: Program,
+    entry: Entry,
     words: Sequence[str],
     env: Mapping[str, str],
     supervisor: WorkerProcess,
@@ -144,21 +140,28 @@ async def _serve(
 ) -> None:
     import asyncio
 
+    from nvct.agent.core.context import Context
     from nvct.agent.nvml.client import NvmlClient
 
-    journal.info(f"Starting {program.name} {__version__}")
+    journal.info(f"Starting {entry.program} {__version__}")
     client = NvmlClient(supervisor.connection)
-    runs = program.make(words, env, client, journal)
-    task = asyncio.ensure_future(runs.run())
+    work: Task = entry.module("task").make(
+        Context(env=env, client=client, journal=journal, words=words)
+    )
+    task = asyncio.ensure_future(work.run())
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, runs.reload.set)
+    loop.add_signal_handler(signal.SIGHUP, work.reload.set)
     for number in ENDING:
         loop.add_signal_handler(number, task.cancel)
     if early.wants_reload:
-        runs.reload.set()
+        work.reload.set()
     try:
         await task
     except asyncio.CancelledError:
         journal.info("Received a signal, shutting down.")
     finally:
         client.disconnect()
+
+
+if __name__ == "__main__":
+    main()

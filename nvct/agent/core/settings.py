@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of the options of the agent's programs: flags, variables, keys of the config file.
+"""Settings of the agent's programs: a field of a dataclass is a flag, a variable and a key.
 
 Flags are Go's, as those of NVIDIA's programs: one dash equals two, and a switch takes a value only
 after an equals sign. Unlike there, a word that belongs to no flag is refused: after
@@ -8,65 +8,148 @@ after an equals sign. Unlike there, a word that belongs to no flag is refused: a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from nvct.errors import UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any, Literal, TypeAlias
-
-    Kind: TypeAlias = Literal["text", "switch", "words", "numbers", "duration"]
+T = TypeVar("T")
+Kind: TypeAlias = Literal["text", "switch", "words", "numbers", "duration"]
 
 TRUE = ("1", "t", "T", "true", "TRUE", "True")  # strconv.ParseBool
 FALSE = ("0", "f", "F", "false", "FALSE", "False")
-CONFIG_FILE = "config-file"
-"""The flag of the config file, which every program has."""
+CONFIG_FILE = "config_file"
+"""The field of the config file, if a program reads one."""
+KINDS: Mapping[str, Kind] = {
+    "bool": "switch", "bool | None": "switch",
+    "tuple[str, ...]": "words", "tuple[int, ...]": "numbers",
+}  # fmt: skip
+"""By a field's type; any other is text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One setting.
+    """How one field of the settings is given.
 
     Attributes:
         flags: without dashes; the first one is the documented name.
         env: variables; the first one that is set counts.
-        field: of Settings, "" for one that is used elsewhere.
         key: of the config file, with dots; "" if it has none.
         choices: the possible values, empty if there are no others to refuse.
+        default: as --help shows it.
     """
 
+    field: str
     flags: tuple[str, ...]
     env: tuple[str, ...]
-    field: str
     help: str
-    kind: Kind = "text"
-    key: str = ""
-    choices: tuple[str, ...] = ()
+    kind: Kind
+    key: str
+    choices: tuple[str, ...]
+    default: str
 
     def choices_text(self) -> str:
         """Return the possible values for a sentence; the empty one is left out."""
         return ", ".join(filter(None, self.choices))
 
 
+def option(
+    default: T,
+    text: str,
+    *,
+    flags: str = "",
+    env: str = "",
+    key: str = "",
+    kind: Kind | None = None,
+    choices: tuple[str, ...] = (),
+    shown: str | None = None,
+) -> T:
+    """Declare a field that is an option, for a dataclass of settings.
+
+    Args:
+        default: without a value.
+        text: for --help.
+        flags: names, separated by blanks; without any, it is the field's.
+        env: variables, same; without any, it is the field's name in capitals.
+        key: as Option.key.
+        kind: if it is not that of the field's type.
+        choices: as Option.choices.
+        shown: the default as --help shows it, if that is not `default`.
+    """
+    how = {
+        "help": text, "flags": flags, "env": env, "key": key, "kind": kind, "choices": choices,
+        "shown": shown,
+    }  # fmt: skip
+    return field(default=default, metadata=how)
+
+
+@cache
+def options_of(settings: type) -> tuple[Option, ...]:
+    """Return the options that a dataclass of settings declares, in its order."""
+    return tuple(
+        Option(
+            field=each.name,
+            flags=tuple(each.metadata["flags"].split()) or (each.name.replace("_", "-"),),
+            env=tuple(each.metadata["env"].split()) or (each.name.upper(),),
+            help=each.metadata["help"],
+            kind=each.metadata["kind"] or KINDS.get(str(each.type), "text"),
+            key=each.metadata["key"],
+            choices=each.metadata["choices"],
+            default=_shown(each.default, each.metadata["shown"]),
+        )
+        for each in fields(settings)
+        if each.metadata
+    )
+
+
+def _shown(default: object, shown: str | None) -> str:
+    if shown is not None:
+        return shown
+    if default in (None, False):
+        return ""
+    text = ",".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    return text.lower() if default is True else text
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """The options of a program.
+class Program:
+    """A program of the agent: a task with its own command line.
 
     Attributes:
-        program: its name.
+        title: that NVIDIA's program prints with its version.
+        version: of NVIDIA's program whose options this one takes.
         summary: what it does, a sentence.
-        options: in the order of --help.
+        settings: the dataclass that declares its options, in the order of --help.
+        only: the fields that are its options, if not all of them are.
+        commands: what its first word can be instead of an option.
     """
 
-    program: str
+    name: str
+    title: str
+    version: str
     summary: str
-    options: tuple[Option, ...]
+    settings: type
+    only: tuple[str, ...] = ()
+    commands: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Return the options in the order of --help."""
+        known = {each.field: each for each in options_of(self.settings)}
+        return tuple(known[name] for name in self.only or known)
+
+    def values(self, words: Sequence[str], env: Mapping[str, str]) -> dict[str, Any]:
+        """Return the values by field; the command line takes precedence over the environment.
+
+        Raises:
+            UsageError: a value is malformed or not one of its choices.
+        """
+        return self.checked({**self.from_environment(env), **self.from_command_line(words)})
 
     def from_command_line(self, words: Sequence[str]) -> dict[str, Any]:
-        """Return the values of flags, by the first name of each.
+        """Return the values of flags by field.
 
         Raises:
             UsageError: a flag is unknown or has a malformed value, or a word belongs to no flag.
@@ -81,7 +164,7 @@ class Table:
             if option is None:
                 hint = "a switch takes its value after =, as --fail-on-init-error=false"
                 raise UsageError(
-                    f"{word!r} is no option of {self.program}",
+                    f"{word!r} is no option of {self.name}",
                     hint="see --help" if word.startswith("-") else hint,
                 )
             if not equals and option.kind == "switch":
@@ -92,12 +175,12 @@ class Table:
                 text = rest.pop(0)
             value = _parsed(option, text, f"--{name}")
             if option.kind in ("words", "numbers"):
-                value = (*values.get(option.flags[0], ()), *value)
-            values[option.flags[0]] = value
+                value = (*values.get(option.field, ()), *value)
+            values[option.field] = value
         return values
 
     def from_environment(self, env: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values of variables, by the first flag of each option.
+        """Return the values of variables by field.
 
         Raises:
             UsageError: a variable has a malformed value.
@@ -108,12 +191,12 @@ class Table:
                 if name in env:
                     empty_switch = option.kind == "switch" and not env[name]
                     text = "false" if empty_switch else env[name]
-                    values[option.flags[0]] = _parsed(option, text, name)
+                    values[option.field] = _parsed(option, text, name)
                     break
         return values
 
     def from_file(self, document: Mapping[str, Any], path: str) -> dict[str, Any]:
-        """Return the values of a config file's flags, by the first flag of each option.
+        """Return the values of a config file's keys by field.
 
         Raises:
             UsageError: a key has a value of another type.
@@ -124,42 +207,35 @@ class Table:
             for part in option.key.split("."):
                 value = value.get(part) if isinstance(value, dict) else None
             if option.key and value is not None:
-                values[option.flags[0]] = typed(option.kind, value, f"{option.key} in {path}")
+                values[option.field] = typed(option.kind, value, f"{option.key} in {path}")
         return values
 
-    def fields(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return values by the fields of the settings.
+    def checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the values, each of which is one of its choices.
 
         Raises:
-            UsageError: a value is not one of its choices.
+            UsageError: one is not.
         """
-        fields = {}
         for option in self.options:
-            flag = option.flags[0]
-            if flag not in values or not option.field:
-                continue
-            value = values[flag]
+            value = values.get(option.field, ())
             for word in value if isinstance(value, tuple) else (value,):
                 if option.choices and word not in option.choices:
                     raise UsageError(
-                        f"invalid --{flag} option: {word!r}",
+                        f"invalid --{option.flags[0]} option: {word!r}",
                         hint=f"it is one of {option.choices_text()}",
                     )
-            fields[option.field] = value
-        return fields
+        return dict(values)
 
-    def help_text(self, defaults: Mapping[str, object]) -> str:
-        """Return the text of --help, with the defaults of fields."""
-        lines = [self.summary, "", f"Usage: {self.program} [OPTIONS]", ""]
+    def help_text(self) -> str:
+        """Return the text of --help."""
+        lines = [self.summary, "", f"Usage: {self.name} [OPTIONS]", ""]
         for option in self.options:
             names = ", ".join(f"--{flag}" for flag in option.flags)
-            default = defaults.get(option.field)
-            shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
             lines.append(f"  {names}{'' if option.kind == 'switch' else ' VALUE'}")
             choices = f" ({option.choices_text()})" if option.choices else ""
             lines.append(f"        {option.help}{choices} [{option.env[0]}]")
-            if shown not in (None, "", False):
-                lines.append(f"        default: {str(shown).lower() if shown is True else shown}")
+            if option.default:
+                lines.append(f"        default: {option.default}")
         lines += ["  --version", "  --help", ""]
         return "\n".join(lines)
 

@@ -8,16 +8,13 @@ once in AGAIN_S: it must not push out the records of others.
 from __future__ import annotations
 
 import time
+from typing import Literal, TypeAlias
 
 from nvct.container import recorder
 from nvct.container.plan.store import Store
 from nvct.paths import AGENT_DIR
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal, TypeAlias
-
-    Outcome: TypeAlias = Literal["given", "refused", "changed"]
+Outcome: TypeAlias = Literal["given", "refused", "changed"]
 
 AGAIN_S = 300.0
 REMEMBERED = 256

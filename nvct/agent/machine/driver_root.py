@@ -8,14 +8,11 @@ rights loads its code from there.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from nvct.errors import HostError
 from nvct.host.roots import Roots
 from nvct.installer import ready
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
 ROOT_ENV = "DRIVER_ROOT_CTR_PATH"

@@ -7,28 +7,27 @@ import contextlib
 import os
 import time
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nvct.agent.host_side import Host, Place
-from nvct.agent.inventory import Inventory
+from nvct.agent.machine.inventory import Inventory
+from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.nvml.host_verbs import Look, Machine, NodeNames
 from nvct.errors import NvctError, NvmlError
 from nvct.host import procfs
 from nvct.host.gpu import gpus, mig, nodes, pci
-from nvct.host.model import Findings
+from nvct.host.model import Findings, Mode
 from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.model import GpuLink, NvmlReport
 from nvct.host.roots import Roots
 from nvct.linux import device_nodes
 
+Signature: TypeAlias = tuple[object, ...]
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from nvct.agent.nvml.client import NvmlClient
     from nvct.host.gpu.nodes import NodeStat, StatNode
-    from nvct.host.model import Mode
-    from nvct.host.nvml.model import GpuLink, NvmlReport
-
-    Signature: TypeAlias = tuple[object, ...]
 
 MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""

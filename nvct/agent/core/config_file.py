@@ -9,19 +9,14 @@ effect.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
 
-from nvct.agent import option_table
-from nvct.agent.option_table import CONFIG_FILE
+from nvct.agent.core.settings import CONFIG_FILE, Kind, Option, Program, options_of, typed
 from nvct.errors import DocumentError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from nvct.agent.option_table import Kind, Option, Table
-    from nvct.host.model import Gpu
+from nvct.host.model import Gpu
 
 PREFIX = "nvidia.com/"
 VERSION = "v1"
@@ -34,28 +29,11 @@ NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])
 DEVICE = re.compile(
     r"\d+(:\d+)?|GPU-[0-9a-f-]{36}|MIG-[0-9a-f-]{36}|MIG-GPU-[0-9a-f-]{36}/\d+/\d+"
 )
-TYPES: Mapping[str, Kind] = {
-    "imex.channelIDs": "numbers", "imex.required": "switch",
-    **{
-        f"flags.{key}": cast("Kind", kind)
-        for kind, keys in {
-            "switch": "failOnInitError gdrcopyEnabled gdsEnabled mofedEnabled useNodeFeatureAPI "
-            "plugin.passDeviceSpecs gfd.oneshot gfd.noTimestamp",
-            "words": "plugin.deviceListStrategy",
-            "duration": "gfd.sleepInterval",
-            "text": "migStrategy mpsRoot nvidiaDriverRoot nvidiaDevRoot deviceDiscoveryStrategy "
-            "plugin.deviceIDStrategy plugin.cdiAnnotationPrefix plugin.nvidiaCTKPath "
-            "plugin.containerDriverRoot plugin.sharedDevicesAllocationPolicy "
-            "plugin.startupTaint gfd.outputFile gfd.machineTypeFile",
-        }.items()
-        for key in keys.split()
-    },
-}  # fmt: skip
-"""Of the settings of schema v1, which all programs check; each uses its own."""
-KEYS = {
-    "version", "resources.gpus", "resources.mig", "resources.exclude",
-    "sharing.timeSlicing", "sharing.mps", *TYPES,
-}  # fmt: skip
+TABLES = (
+    "version", "resources.gpus", "resources.mig", "resources.exclude", "sharing.timeSlicing",
+    "sharing.mps",
+)  # fmt: skip
+"""Keys that are no flag's."""
 SLICING, MPS = "time-slicing", "mps"
 STRATEGIES = {"mps": MPS, "timeSlicing": SLICING}
 """Sharing strategies by their key. If a file has both, the first one counts, as there."""
@@ -90,12 +68,7 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing:
-    """How resources are shared.
-
-    Attributes:
-        strategy: time-slicing or mps.
-        one_each: refuse a container that asks for more than one replica.
-    """
+    """How resources are shared; `one_each` refuses a container that asks for more than one."""
 
     strategy: str
     replicas: tuple[Replicas, ...]
@@ -107,7 +80,7 @@ class Document:
     """A config file.
 
     Attributes:
-        values: of flags, by the first name of each.
+        values: of options, by field.
         gpu_names, mig_names: names of resources.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
         sharing: None if nothing is shared.
@@ -121,7 +94,47 @@ class Document:
     excluded: tuple[str, ...] = ()
     sharing: Sharing | None = None
     warnings: tuple[str, ...] = ()
-    content: bytes = b""
+    config_content: bytes = b""
+
+    @property
+    def replicas(self) -> tuple[Replicas, ...]:
+        """Return the resources whose devices are shared."""
+        return self.sharing.replicas if self.sharing else ()
+
+    @property
+    def one_each(self) -> bool:
+        """Return whether a container that asks for more than one replica is refused."""
+        return bool(self.sharing and self.sharing.one_each)
+
+    @property
+    def mps(self) -> bool:
+        """Return whether devices are shared by MPS."""
+        return bool(self.sharing and self.sharing.strategy == MPS)
+
+    def settings_of(self, program: Program) -> dict[str, Any]:
+        """Return values for the fields of a program's settings: its options, and what else it has.
+
+        Raises:
+            UsageError: a value is not one of its choices.
+        """
+        names = [each.name for each in fields(program.settings) if hasattr(self, each.name)]
+        return {**program.checked(self.values), **{name: getattr(self, name) for name in names}}
+
+
+@cache
+def types() -> Mapping[str, Kind]:
+    """Return the kinds of flags' keys; each program checks also those of the others."""
+    from nvct.agent.device_plugin.settings import Settings as OfPlugin
+    from nvct.agent.labels.settings import Settings as OfLabels
+
+    known = (*options_of(OfPlugin), *options_of(OfLabels))
+    return {each.key: each.kind for each in known if each.key}
+
+
+@cache
+def keys() -> frozenset[str]:
+    """Return all keys of schema v1, with dots; those of shared resources are not among them."""
+    return frozenset({*TABLES, *types()})
 
 
 def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
@@ -140,7 +153,7 @@ def _matches(text: str, pattern: str) -> bool:
     return bool(re.fullmatch(".*".join(parts), text))
 
 
-def resolve(table: Table, words: Sequence[str], env: Mapping[str, str]) -> Document:
+def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> Document:
     """Return the config file's content with the values of command line and environment.
 
     The command line takes precedence over the environment, and that over the config file.
@@ -148,15 +161,15 @@ def resolve(table: Table, words: Sequence[str], env: Mapping[str, str]) -> Docum
     Raises:
         UsageError, DocumentError: a value is malformed.
     """
-    of_env, of_words = table.from_environment(env), table.from_command_line(words)
+    of_env, of_words = program.from_environment(env), program.from_command_line(words)
     values = {**of_env, **of_words}
-    path = values.pop(CONFIG_FILE, "")
-    document = load(path, table) if path else Document(values={})
+    path = values.get(CONFIG_FILE, "")
+    document = load(path, program) if path else Document(values={})
     warnings = tuple(
         f"{path}: {option.key} has no effect: {_name_of(option, of_words, env)} is set"
-        for option in table.options
-        if document.values.get(flag := option.flags[0], values.get(flag)) != values.get(flag)
-        and flag in values
+        for option in program.options
+        if document.values.get(name := option.field, values.get(name)) != values.get(name)
+        and name in values
     )
     return replace(
         document,
@@ -167,30 +180,24 @@ def resolve(table: Table, words: Sequence[str], env: Mapping[str, str]) -> Docum
 
 def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]) -> str:
     """Return the flag or variable that sets an option."""
-    if option.flags[0] in of_words:
+    if option.field in of_words:
         return f"--{option.flags[0]}"
     return next(name for name in option.env if name in env)
 
 
-def load(path: str, table: Table) -> Document:
-    """Read a config file for a program with these options.
+def load(path: str, program: Program) -> Document:
+    """Read a config file for a program.
 
     Raises:
         DocumentError: it cannot be read, is malformed or has another version.
         UsageError: a flag has a value of another type.
     """
-    from nvct.agent import yaml_file  # 2 MB, which a plugin without a config file does without
+    from nvct.agent.core import (
+        yaml_file,  # 2 MB, which a plugin without a config file does without
+    )
 
     content = yaml_file.read(path, "config file")  # first: a later change is news at the next load
-    return replace(parse(yaml_file.load(path, "config file"), path, table), content=content)
-
-
-def parse(document: object, path: str, table: Table) -> Document:
-    """Return the content of a config file from its data.
-
-    Raises:
-        DocumentError, UsageError: as `load`.
-    """
+    document = yaml_file.load(path, "config file")
     document = {} if document is None else document
     if not isinstance(document, dict):
         raise DocumentError(f"config file {path} is no table of settings")
@@ -207,12 +214,13 @@ def parse(document: object, path: str, table: Table) -> Document:
     _check_types(document, path)
     unknown = tuple(f"{path}: unknown key {key} has no effect" for key in _unknown(document))
     return Document(
-        values=table.from_file(document, path),
+        values=program.from_file(document, path),
         gpu_names=gpu_names,
         mig_names=mig_names,
         excluded=excluded,
         sharing=sharing,
         warnings=unknown,
+        config_content=content,
     )
 
 
@@ -226,9 +234,9 @@ def _check_types(document: Mapping[str, Any], path: str, prefix: str = "") -> No
         name = f"{prefix}{key}"
         if value is None:
             continue
-        if kind := TYPES.get(name):
-            option_table.typed(kind, value, f"{name} in {path}")
-        elif any(each.startswith(f"{name}.") for each in TYPES):
+        if kind := types().get(name):
+            typed(kind, value, f"{name} in {path}")
+        elif any(each.startswith(f"{name}.") for each in types()):
             if not isinstance(value, dict):
                 raise UsageError(f"{name} in {path} must be a table, not {value!r}")
             _check_types(value, path, f"{name}.")
@@ -240,7 +248,7 @@ def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     NVIDIA's programs read the file by Go's encoding/json, to which `timeslicing` is `timeSlicing`;
     but not below `sharing.timeSlicing` and `sharing.mps`.
     """
-    known = {key[len(prefix) :].partition(".")[0] for key in KEYS if key.startswith(prefix)}
+    known = {key[len(prefix) :].partition(".")[0] for key in keys() if key.startswith(prefix)}
     by_case = {name.lower(): name for name in known}
     result: dict[str, Any] = {}
     for key, value in document.items():
@@ -248,7 +256,7 @@ def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if name != key and name in document:
             name = key  # it stands there in both spellings: the exact one counts
         path = f"{prefix}{name}"
-        has_keys = isinstance(value, dict) and any(k.startswith(f"{path}.") for k in KEYS)
+        has_keys = isinstance(value, dict) and any(k.startswith(f"{path}.") for k in keys())
         result[name] = _canonical(value, f"{path}.") if has_keys else value
     return result
 
@@ -375,11 +383,11 @@ def _unknown(document: Mapping[str, Any]) -> Iterator[str]:
     def walk(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
         for key, value in table.items():
             path = f"{prefix}{key}"
-            if path in KEYS:
+            if path in keys():
                 continue
-            if isinstance(value, dict) and any(name.startswith(f"{path}.") for name in KEYS):
+            if isinstance(value, dict) and any(name.startswith(f"{path}.") for name in keys()):
                 yield from walk(value, f"{path}.")
-            elif value is not None or not any(name.startswith(f"{path}.") for name in KEYS):
+            elif value is not None or not any(name.startswith(f"{path}.") for name in keys()):
                 yield path
 
     yield from walk(document, "")

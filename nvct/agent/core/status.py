@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
+from nvct.agent.core.task import KeptTask
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, Sample
-from nvct.agent.web.http import Answer
+from nvct.agent.web.http import Answer, Request
 from nvct.version import __version__
+
+Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import Any, Literal, TypeAlias
-
-    from nvct.agent.tasks import Task
-    from nvct.agent.web.http import Request
     from nvct.oci.jsontext import Json
-
-    Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 
 JSON = "application/json"
 READY = ("listed", "written")
@@ -46,7 +45,7 @@ class Status:
         health: returns the health of the GPUs, None if no task watches it.
     """
 
-    tasks: Sequence[Task]
+    tasks: Sequence[KeptTask]
     nvml_problem: Callable[[], str | None] = lambda: None
     part: Part = "starting"
     health: Callable[[], dict[str, Json] | None] = lambda: None

@@ -9,13 +9,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable
 from typing import TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
 T = TypeVar("T")
+DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+"""Before the next attempt after a failure, and the next one."""
+
+
+class Backoff:
+    """How long until the next attempt: longer after each failure."""
+
+    def __init__(self, longest_s: float = 60.0, spread: tuple[float, float] = (1, 1)) -> None:
+        """Begin with the first delay.
+
+        Args:
+            longest_s: the delay that stays.
+            spread: each delay is multiplied by a random number between these two, because nodes
+                must not all ask at once.
+        """
+        self.failures = 0
+        self._longest_s, self._spread = longest_s, spread
+
+    def next_s(self) -> float:
+        """Count a failure, and return the seconds until the next attempt."""
+        delay_s = min(DELAYS_S[min(self.failures, len(DELAYS_S) - 1)], self._longest_s)
+        self.failures += 1
+        if self._spread == (1, 1):
+            return delay_s
+        import random  # 0.3 MB, which a device plugin does without
+
+        return delay_s * random.uniform(*self._spread)  # noqa: S311  no secret
+
+    def reset(self) -> None:
+        """Begin again after a success."""
+        self.failures = 0
 
 
 async def until_set(event: asyncio.Event, limit_s: float | None = None) -> bool:
