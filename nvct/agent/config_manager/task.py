@@ -7,7 +7,6 @@ restart. A changed label or ConfigMap has an effect at once, without a restart.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from nvct.agent.config_manager.settings import Settings
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import Task
-from nvct.agent.core.waiting import tick, until_set
+from nvct.agent.core.waiting import tick, together, until_set
 from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.kubernetes import node_watch
 from nvct.agent.kubernetes.cluster import NODE, Cluster, Object, no_node
@@ -100,21 +99,15 @@ class ConfigManager(Task):
                 self._see(await self._cluster.find(NODE, self._settings.node))
                 self._update()
                 return
-            watch = asyncio.create_task(
-                node_watch.follow(self._cluster, self._settings.node, self._see, self._complain)
+            watch = node_watch.follow(
+                self._cluster, self._settings.node, self._see, self._complain
             )
-            try:
-                await self._follow(watch)
-            finally:
-                watch.cancel()
-                await asyncio.gather(watch, return_exceptions=True)
+            await together(watch, self._follow())
         finally:
             await self._cluster.close()
 
-    async def _follow(self, watch: asyncio.Task[None]) -> None:
+    async def _follow(self) -> None:
         while True:
-            if watch.done():
-                watch.result()
             self.reload.clear()
             if self._labels is not None:
                 try:

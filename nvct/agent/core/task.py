@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from nvct import errors
 from nvct.agent.core.logs import Log, Problem
@@ -16,6 +16,7 @@ from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family
 from nvct.errors import NvctError
 
+T = TypeVar("T")
 State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
 LASTS_S = 300.0
 """A task that ran that long starts with the shortest delay again."""
@@ -45,6 +46,16 @@ class Task:
     def metrics(self) -> Iterable[Family]:
         """Return the task's own metrics."""
         return ()
+
+    def _loaded_again(self, load: Callable[[], T], before: T) -> T:
+        """Return the settings as they are now; those before stay if they are wrong."""
+        self.reload.clear()
+        self._log.info("Received SIGHUP, reading the settings again")
+        try:
+            return load()
+        except NvctError as error:
+            self._log.error(f"the settings stay as they were: {error.message}")
+            return before
 
 
 @dataclass

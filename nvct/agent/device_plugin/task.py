@@ -33,7 +33,7 @@ from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import Resource, resources, without
-from nvct.agent.device_plugin.served import ServedResources, canceled
+from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.health import settings as health_settings
@@ -209,25 +209,19 @@ class DevicePlugin(Task):
             NvctError: at the start, the MIG devices do not fit the strategy; or, if the settings
                 say so, the driver does not answer.
         """
-        tasks = [
-            asyncio.create_task(self._follow()),
-            asyncio.create_task(self._served.watch()),
-            asyncio.create_task(self._health.run(self._watched, self._note_health)),
-            asyncio.create_task(self._mps.run(lambda: self._discovery.nvml)),
-            asyncio.create_task(self._mig_changes.watch()),
-            asyncio.create_task(
-                kubelet_view.watch(self._settings.kubelet_socket, self._current, self._log)
-            ),
+        works = [
+            self._follow(),
+            self._served.watch(),
+            self._health.run(self._watched, self._note_health),
+            self._mps.run(lambda: self._discovery.nvml),
+            self._mig_changes.watch(),
+            kubelet_view.watch(self._settings.kubelet_socket, self._current, self._log),
         ]
         if self._taint is not None:
-            tasks.append(asyncio.create_task(self._taint.run(self._listed)))
+            works.append(self._taint.run(self._listed))
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()  # none ends without an error
+            await waiting.together(*works)  # none ends without an error
         finally:
-            # The error of one that has failed is raised above: nothing is served after that.
-            await asyncio.gather(*(canceled(task) for task in tasks), return_exceptions=True)
             await self._served.stop()
 
     async def _follow(self) -> None:

@@ -19,7 +19,7 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import ResourcesMode
 from nvct.agent.core.task import Task
-from nvct.agent.core.waiting import tick, until_set
+from nvct.agent.core.waiting import tick, together, until_set
 from nvct.agent.dra import claims, gather, metrics, settings
 from nvct.agent.dra.claim_specs import ClaimSpecs
 from nvct.agent.dra.classic import Classic
@@ -144,15 +144,9 @@ class DraDriver(Task):
         if self._mode is not None:
             node, look = self._settings.node, self.reload.set
             works.append(self._mode.follow(self._cluster, node, look, self._log))
-        tasks = [asyncio.create_task(work) for work in works]
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()  # none ends without an error
+            await together(*works)  # none ends without an error
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self._endpoint.stop()
             await self._classic.close()
             await self._cluster.close()

@@ -167,12 +167,7 @@ class NodeLabels(Task):
         return is_driver and not self._settings.fail_on_init_error
 
     def _read_settings(self) -> None:
-        self.reload.clear()
-        self._log.info("Received SIGHUP, reading the settings again")
-        try:
-            self._settings = self._load()
-        except NvctError as error:
-            self._log.error(f"the settings stay as they were: {error.message}")
+        self._settings = self._loaded_again(self._load, self._settings)
         self._discovery = self._make_discovery(self._settings)
         self._due_at = 0.0
 

@@ -184,23 +184,17 @@ class MigManager(Task):
         Raises:
             Exception: the watch has a bug.
         """
-        watch = asyncio.create_task(
-            node_watch.follow(self._cluster, self._settings.node, self._see, self.problem.tell)
-        )
+        watch = node_watch.follow(self._cluster, self._settings.node, self._see, self.problem.tell)
         try:
-            await self._follow(watch)
+            await waiting.together(watch, self._follow())
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
             await self._leave()
             await self._pods.close()
             await self._cluster.close()
 
-    async def _follow(self, watch: asyncio.Task[None]) -> None:
+    async def _follow(self) -> None:
         backoff = Backoff(30.0, spread=(1, 1.5))
         while True:
-            if watch.done():
-                watch.result()
             self.reload.clear()
             delay_s = PERIOD_S
             if self._node is not None:

@@ -7,7 +7,6 @@ daemon is ready, and `.ready` in that of MPS when all of them are.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
@@ -17,7 +16,7 @@ from dataclasses import replace
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import Task
-from nvct.agent.core.waiting import tick, until_set
+from nvct.agent.core.waiting import tick, together, until_set
 from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import Settings
@@ -81,22 +80,17 @@ class MpsDaemons(Task):
         Raises:
             SupervisorEndedError: they cannot be kept any more.
         """
-        watch = asyncio.create_task(self._watch.run(lambda: self._discovery.nvml))
+        watch = self._watch.run(lambda: self._discovery.nvml)
         try:
-            await self._follow(watch)
+            await together(watch, self._follow())
         finally:
-            watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
             self._remove_files(())
 
-    async def _follow(self, watch: asyncio.Task[None]) -> None:
+    async def _follow(self) -> None:
         due, signature = 0.0, None
         while True:
-            if watch.done():
-                watch.result()
             if self.reload.is_set():
-                self._read_settings()
+                self._settings = self._loaded_again(self._load, self._settings)
                 due = 0.0
             current = await self._discovery.signature()
             if current != signature or time.monotonic() > due:
@@ -123,14 +117,6 @@ class MpsDaemons(Task):
         self.problem.clear()
         self._tell()
         return True
-
-    def _read_settings(self) -> None:
-        self.reload.clear()
-        self._log.info("Received SIGHUP, reading the settings again")
-        try:
-            self._settings = self._load()
-        except NvctError as error:
-            self._log.error(f"the settings stay as they were: {error.message}")
 
     def _tell(self) -> None:
         """Make the files that say what is ready, and remove the others."""
