@@ -58,10 +58,7 @@ class Agent:
     """An agent that is to run on this node.
 
     Attributes:
-        names: of its tasks.
         env: the environment, which has the tasks' settings.
-        client: of NVML.
-        journal: its log.
         has_gpu: whether this node has a GPU.
         listen: host and port for everybody's requests, None to have no port.
         running: what does a task's work while it runs, by the task's name.

@@ -33,7 +33,6 @@ async def is_coming(env: Mapping[str, str], host: str, socket: str = SOCKET) -> 
     False also if this is no pod, or if the kubelet does not answer.
 
     Args:
-        env: the environment.
         host: name of this host, which is a pod's name.
         socket: the kubelet's for pods' resources.
     """

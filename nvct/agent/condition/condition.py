@@ -53,7 +53,6 @@ class Condition:
 
         Args:
             since: when the status became what it is, RFC 3339.
-            now: the same.
         """
         return {
             "type": TYPE,

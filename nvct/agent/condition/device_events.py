@@ -41,9 +41,7 @@ class DeviceEvents:
         """Do nothing yet; nothing that happened before becomes an Event.
 
         Args:
-            node: name of the Node.
             socket: of the kubelet's service for pods' resources.
-            log: for what fails.
         """
         self.problem = Problem(log)
         self._node = node

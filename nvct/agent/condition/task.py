@@ -57,9 +57,7 @@ class NodeCondition(Task):
 
         Args:
             connect: returns the cluster.
-            node: name of the Node.
             status: returns what the agent's /status shows.
-            log: for what happens.
             tasks: names of the tasks that pods need to get GPUs.
             pod_resources: socket of the kubelet's service for pods' resources.
         """

@@ -33,9 +33,7 @@ def choose(settings: Settings, label: str | None, available: Sequence[str]) -> s
     """Return the name of the file that a node gets, "" for an empty configuration.
 
     Args:
-        settings: of the program.
         label: the value of the node's label, None if it has none.
-        available: the names of the files.
 
     Raises:
         HostError: the named file does not exist, or nothing names one.

@@ -63,10 +63,7 @@ class ConfigManager(Task):
         """Do nothing yet.
 
         Args:
-            settings: of the program.
-            cluster: of the node.
             notify: notifies the programs of a change, and returns how many there are.
-            log: for what happens.
         """
         super().__init__(log, problems_are_errors=True)
         self.name: str | None = None

@@ -54,8 +54,6 @@ class Replicas:
     """A resource whose devices are shared.
 
     Attributes:
-        name: of the resource.
-        replicas: of each device.
         rename: the name of the shared resource, "" for the same one.
         devices: "all", how many, or their indices and UUIDs.
     """
@@ -81,7 +79,6 @@ class Document:
 
     Attributes:
         values: of options, by field.
-        gpu_names, mig_names: names of resources.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
         sharing: None if nothing is shared.
         warnings: a sentence for each unknown key.

@@ -93,7 +93,6 @@ class EarlySignals:
     """
 
     def __init__(self) -> None:
-        """Set the handlers."""
         self.wants_reload = False
         signal.signal(signal.SIGHUP, self._reload)
         for number in ENDING:

@@ -35,7 +35,6 @@ class Recorder:
 
         Args:
             task: that decided.
-            outcome: of the decision.
             about: the resource, claim or device.
             texts: `asked` and `result`; `error`, `code` and `hint` of a refusal.
         """

@@ -38,7 +38,6 @@ class Status:
     """The state of the agent and its tasks.
 
     Attributes:
-        tasks: of the agent.
         nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
         part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
             while another one serves it.

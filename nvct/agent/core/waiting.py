@@ -24,7 +24,6 @@ class Backoff:
         """Begin with the first delay.
 
         Args:
-            longest_s: the delay that stays.
             spread: each delay is multiplied by a random number between these two, because nodes
                 must not all ask at once.
         """

@@ -42,7 +42,6 @@ def load(path: str, what: str) -> object:
     """Return the document in a file; None if it is empty.
 
     Args:
-        path: of the file.
         what: the file is, for errors.
 
     Raises:
@@ -57,9 +56,7 @@ def load_all(
     """Return the documents in a file, without empty ones.
 
     Args:
-        path: of the file.
         what: the file is, for errors.
-        loader: for what values look like.
         size_limit: in bytes.
 
     Raises:

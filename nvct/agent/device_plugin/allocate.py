@@ -56,9 +56,7 @@ def answer(
     """Return the answer for the devices of one container.
 
     Args:
-        resource: of the devices.
         ids: of its devices; all of them exist. Without any, the answer is empty.
-        settings: of the plugin.
         node: what else is in the answer.
         unique: a text that differs in each answer, for the name of an annotation.
     """

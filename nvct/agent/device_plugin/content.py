@@ -31,10 +31,7 @@ class Content:
     """What an endpoint serves; replaced as a whole.
 
     Attributes:
-        resource: its devices.
-        settings: of the plugin.
         node: what else answers need.
-        scores: of pairs of GPUs.
         unhealthy: the reason for each device that is not healthy, by id.
         mode: what it shares with the DRA driver of the same agent, None without one.
     """

@@ -50,7 +50,6 @@ class Endpoint:
     """Serves one resource on a socket in the kubelet's folder.
 
     Attributes:
-        path: of the socket.
         is_listed: whether the kubelet has read the list since the last registration.
         has_ended: whether it has closed all streams that it opened since then.
     """
@@ -66,11 +65,7 @@ class Endpoint:
         """Serve nothing yet.
 
         Args:
-            content: to be served.
-            folder: of the kubelet.
             wake: called when a stream begins or ends.
-            counts: of the plugin.
-            log: records what containers get.
         """
         self.path = f"{folder}/{content.resource.endpoint}"
         self.is_listed = False

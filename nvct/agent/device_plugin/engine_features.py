@@ -33,9 +33,6 @@ def features(answers: Json) -> Engine | str:
 
     The kubelet does not tell whether it takes CDI names (it does from 1.29 on, and ignores them
     before); annotations work with every kubelet.
-
-    Args:
-        answers: of `nvct.agent.nvml.engine_question`.
     """
     if not isinstance(answers, dict) or not answers:
         return "no container engine answers"

@@ -14,9 +14,7 @@ def wanted(settings: Settings, existing: Collection[int], journal: Log) -> tuple
     """Return the numbers of the channels in the settings that this machine has.
 
     Args:
-        settings: of the plugin.
         existing: the channels of this machine.
-        journal: the log.
 
     Raises:
         HostError: a channel is missing, and the settings require it.

@@ -32,7 +32,6 @@ class MigChanges:
 
         Args:
             changed: called when a change begins or ends.
-            folder: of the announcement.
         """
         self._changed = changed
         self._folder = folder

@@ -37,7 +37,6 @@ class MpsWatch:
         """Want nothing yet.
 
         Args:
-            log: for what happens.
             changed: called when a daemon has become ready, or is so no more.
             starts: whether daemons are to be started; else another program does that.
         """

@@ -55,11 +55,9 @@ def preferred(
     """Return ids of `size` devices, the required ones among them; none if there are not enough.
 
     Args:
-        resource: of the devices.
         available: ids of free devices.
         required: ids that the answer must contain.
         size: of the answer.
-        table: of `scores`.
         policy: distributed, packed or distinct, for replicas and MIG devices.
     """
     known = resource.devices

@@ -55,7 +55,6 @@ class Registration:
 
     Attributes:
         reason: why it is in this state, a sentence or "".
-        endpoint: its server.
     """
 
     def __init__(
@@ -64,10 +63,7 @@ class Registration:
         """Do nothing yet.
 
         Args:
-            content: to be served.
             kubelet: path of the kubelet's socket; "" serves without registration.
-            folder: for the resource's socket.
-            log: for changes of the state.
             counts: of the plugin; None counts for this registration alone.
         """
         self.reason = ""

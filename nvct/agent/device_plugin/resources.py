@@ -34,11 +34,9 @@ class Device:
 
     Attributes:
         id: the kubelet's; with a suffix if it is a replica.
-        uuid: of the GPU or MIG device.
         index: "0", or "0:1" for a MIG device.
         gpu: the UUID of the GPU, also of a MIG device.
         numa: its NUMA node, None if there is none.
-        paths: of its device nodes in a container.
         instance: the ids of GPU instance and compute instance, None for a whole GPU.
         is_replica: whether others may use the same device.
     """

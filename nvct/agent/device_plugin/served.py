@@ -42,12 +42,6 @@ class ServedResources:
     """What this process offers to the kubelet."""
 
     def __init__(self, log: Log, counts: Counts) -> None:
-        """Offer nothing yet.
-
-        Args:
-            log: of the registrations.
-            counts: of the plugin.
-        """
         self._log = log
         self._counts = counts
         self._entries: dict[str, Entry] = {}

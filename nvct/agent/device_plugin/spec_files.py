@@ -36,7 +36,6 @@ class PluginFiles:
 
         Args:
             folder: the host's, where this process writes.
-            log: the log.
             host_roots: where the host's root may be mounted, where this process looks.
         """
         self.signature: Signature = ()

@@ -41,8 +41,6 @@ class StartupTaint:
     """The taint of one key.
 
     Attributes:
-        key: of the taint.
-        node: name of the Node.
         reason: why the taint is still there, "" if it is not.
     """
 

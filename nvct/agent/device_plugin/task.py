@@ -129,7 +129,6 @@ class DevicePlugin(Task):
             load: returns the settings.
             discovery: returns the discovery of this machine for settings.
             health: returns the health of this node's GPUs for settings.
-            log: for what happens.
             spec_folder: of the host's CDI specifications.
             ask_engine: tells what the container engine supports.
             starts_mps: whether it starts the control daemons of MPS; else another program does.

@@ -45,7 +45,6 @@ class ClaimSpecs:
     """
 
     def __init__(self, settings: Settings, discovery: Discovery) -> None:
-        """Write nothing yet."""
         self.is_known = False
         self.signature: Signature = ()
         place = Place(

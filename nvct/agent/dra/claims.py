@@ -95,7 +95,6 @@ def entries(
     Args:
         devices: that the claim has.
         known: the devices of the node, by name.
-        node: its name.
         before: the claim as it was prepared.
 
     Raises:

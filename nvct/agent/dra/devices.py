@@ -117,7 +117,6 @@ class Machine:
     """What devices are made of.
 
     Attributes:
-        inventory: of the agent.
         attributes: NVML's, of each GPU by its UUID.
         properties: NVML's, same.
         pcie_roots: the PCIe root of each GPU by its UUID; a GPU without a known one is missing.

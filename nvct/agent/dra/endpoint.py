@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 
 class Endpoint:
-    """Serves a driver on its sockets.
-
-    Attributes:
-        socket: of the driver's services.
-        registration: of its registration.
-    """
+    """Serves a driver on its sockets."""
 
     def __init__(self, driver: Driver, registry: str, plugins: str, pod_uid: str) -> None:
         """Serve nothing yet.

@@ -39,7 +39,6 @@ class Instances:
             nvml: which makes them.
             look: makes missing device nodes, looks at the machine, and returns the UUIDs of MIG
                 devices by the UUID of the GPU and the id of the GPU instance.
-            log: for what happens.
         """
         self._nvml = nvml
         self._look = look

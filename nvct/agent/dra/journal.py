@@ -43,8 +43,6 @@ class Entry:
     """A device of a prepared claim.
 
     Attributes:
-        device: its name in the pool.
-        uuid: of the GPU or MIG device.
         gpu: the UUID of the GPU.
         requests: names of the claim's requests that it is for.
         is_admin: whether others may have it too.

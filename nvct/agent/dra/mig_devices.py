@@ -44,7 +44,6 @@ def possible(
     Args:
         gpu: in MIG mode.
         state: NVML's of the GPU.
-        machine: of the GPU.
         foreign: its GPU instances that no claim has; what they overlap is not possible.
     """
     devices = []

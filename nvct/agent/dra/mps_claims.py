@@ -39,7 +39,6 @@ class ClaimDaemons:
 
         Args:
             nvml: the client of the supervisor that has the keeper.
-            log: for what happens.
         """
         self.problems: dict[str, str] = {}
         self._nvml = nvml

@@ -16,7 +16,6 @@ def offer(machine: Machine, claimed: Mapping[str, Collection[Place]], *, on_dema
     """Return the devices of a node, and the counters that they share.
 
     Args:
-        machine: the node.
         claimed: the places of MIG devices that were made for claims, by the UUID of the GPU.
         on_demand: whether MIG devices are made when a claim is prepared.
     """

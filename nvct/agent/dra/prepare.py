@@ -55,10 +55,7 @@ class Preparer:
 
         Args:
             node: its name, which is that of the pool.
-            journal: of prepared claims.
-            specs: of CDI.
             find: returns a claim as the API server has it.
-            log: for what happens.
         """
         self.devices: Mapping[str, Device] = {}
         self.instances: Instances | None = None

@@ -39,7 +39,6 @@ class Publisher:
     """
 
     def __init__(self, cluster: Cluster, node: str, log: Log) -> None:
-        """Write nothing before devices are offered."""
         self.version = ""
         self.written = 0
         self.problem = Problem(log)

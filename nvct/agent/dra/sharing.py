@@ -87,7 +87,6 @@ def daemon(
 
     Args:
         found: the claim's configurations.
-        uid: of the claim.
         used: its requests and their devices, without those of admin access.
         compute: the CUDA compute capability of GPUs by UUID, as an attribute has it.
 

@@ -93,11 +93,7 @@ class DraDriver(Task):
         """Do nothing yet.
 
         Args:
-            settings: of the driver.
-            discovery: of this machine.
             connect: returns the cluster.
-            health: of this node's GPUs.
-            log: for what happens.
             load: reads the settings again; of these, `excluded` alone has an effect.
             mode: what this task shares with the agent's device plugin; None without one.
         """

@@ -70,7 +70,6 @@ class PodDevices:
         """Keep the arguments.
 
         Args:
-            socket: of the kubelet's service.
             wanted: None if the socket's existence decides.
             names: further resources whose ids are devices.
             old: whether labels have the names of dcgm-exporter's version 1.
@@ -78,7 +77,6 @@ class PodDevices:
             claims: whether series have the labels of claims.
             metadata: labels and UIDs of pods; None if they are not wanted.
             slices: devices of the node's slices; None if they are not asked for.
-            journal: the log.
         """
         self._socket, self._wanted, self._log = socket, wanted, journal
         self._names = frozenset((GPU, *names))
@@ -179,7 +177,6 @@ def labels(
 
     Args:
         holdings: what containers have.
-        samples: of the GPUs and MIG devices.
         names: of the labels for container, namespace and pod.
         is_device: whether the ids of a resource are devices.
         virtual: whether several containers of one device are shown.

@@ -77,9 +77,7 @@ class View:
     """The data of which metrics are made.
 
     Attributes:
-        samples: of all GPUs.
         history: counts since the start.
-        settings: of the exporter.
         pods: who has which device.
         now: seconds since 1970.
         usages: what containers use, by their processes; None if that is not known.

@@ -109,11 +109,8 @@ class Exporter(Task):
 
         Args:
             load: returns the settings.
-            client: of NVML.
-            journal: the log.
             pods: returns who tells which pod has which device.
             library: returns the path of NVML.
-            shared: with the tasks of the same process.
         """
         super().__init__(journal)
         self.port = 0

@@ -26,7 +26,6 @@ class Usage:
     """What one container uses of one device.
 
     Attributes:
-        gpu: the device's GPU.
         gi: id of the GPU instance, -1 for a whole GPU.
         memory: bytes.
         sm: per cent of the GPU's time.
@@ -50,7 +49,6 @@ def usages(samples: NvmlSamples, container_of: Callable[[int], Labels]) -> tuple
     """Return what containers use, by device and container; "" is for processes in none.
 
     Args:
-        samples: with the processes.
         container_of: returns the labels of the container of a process.
     """
     found: dict[tuple[str, int, Holder], Usage] = {}

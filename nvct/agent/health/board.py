@@ -52,7 +52,6 @@ class GpuLook:
     """What a look at a GPU has found.
 
     Attributes:
-        look: of the GPU.
         instances: the MIG devices on it, their UUIDs by the ids of their instances; None if that
             is unknown.
     """
@@ -80,7 +79,6 @@ class Board:
     """The health of a node.
 
     Attributes:
-        rules: of the state machine.
         states: of all GPUs that were seen, and of the instances that had an error.
         instances: UUIDs of MIG devices by the ids of their instances, by GPU.
     """

@@ -87,8 +87,6 @@ class HealthEngine:
         """Take over the states of an earlier process of this boot; otherwise all are healthy.
 
         Args:
-            settings: of the state machine and the XIDs.
-            log: for what happens.
             store: keeps the states for the next process.
         """
         self._settings = settings

@@ -31,7 +31,6 @@ class Notice:
         number: increases by one with each notice of this process.
         at: in seconds since 1970.
         reason: a word as Kubernetes has it in Events.
-        message: a sentence.
         is_warning: whether somebody has to do something.
         devices: the UUIDs of GPU and MIG devices concerned.
     """

@@ -21,7 +21,6 @@ class Settings:
     """The settings in force.
 
     Attributes:
-        rules: of the state machine.
         table: what XIDs ask for.
     """
 

@@ -103,9 +103,7 @@ def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> 
 
     Args:
         driver: answers the kubelet.
-        name: of the driver.
         endpoint: path of its socket, as the kubelet knows it.
-        sockets: to bind.
     """
     services = {
         REGISTRATION: _registration(driver, name, endpoint),

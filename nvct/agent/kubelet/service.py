@@ -104,8 +104,6 @@ async def register(socket: str, resource: str, endpoint: str) -> None:
     """Register a resource with the kubelet.
 
     Args:
-        socket: of the kubelet.
-        resource: its name.
         endpoint: the name of the plugin's socket, in the folder of the kubelet's.
 
     Raises:

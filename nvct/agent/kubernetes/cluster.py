@@ -180,9 +180,6 @@ class Cluster:
         are taken over from other managers.
 
         Args:
-            kind: of the object.
-            manifest: of the object.
-            manager: of the fields.
             part: status, or all but that.
 
         Raises:

@@ -58,10 +58,6 @@ class GpuNode(NamedTuple):
 async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
     """Return the GPU nodes, sorted by name.
 
-    Args:
-        cluster: to ask.
-        namespace: of the agent's pods.
-
     Raises:
         ClusterError: the API server refuses, or does not answer.
     """
@@ -138,7 +134,6 @@ def gpu_node(
     """Return a node as it is shown.
 
     Args:
-        node: the Node.
         pod: of the agent on it, None if there is none.
         reasons: the latest warning by the name of a pod.
         claimable: devices of its ResourceSlices.

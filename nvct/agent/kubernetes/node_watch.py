@@ -22,8 +22,6 @@ async def follow(
     """Report a Node as it is now, and after each change, until canceled.
 
     Args:
-        cluster: of the Node.
-        name: of the Node.
         see: takes the Node, None if it is deleted; an error that it raises is reported, too.
         complain: takes the reason why the Node cannot be watched now.
     """

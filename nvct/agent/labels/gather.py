@@ -26,7 +26,6 @@ async def with_gpus(
     """Return the facts of a node with a driver, and warnings.
 
     Args:
-        discovery: of the machine.
         machine_type_file: has the name of the machine's product.
         excluded: GPUs that Kubernetes does not get; see `config_file.Document`.
 

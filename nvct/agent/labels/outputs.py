@@ -98,7 +98,6 @@ class OwnNode:
     """The Node of this machine, by server-side apply: labels of others stay as they are."""
 
     def __init__(self, cluster: Cluster, node: str) -> None:
-        """Label a node of a cluster."""
         self._cluster = cluster
         self._node = node
         self._applied: tuple[str, Labels] | None = None

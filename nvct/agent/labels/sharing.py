@@ -18,10 +18,7 @@ def labels(key: str, resource: str, model: str, sharing: Sharing | None, *suffix
 
     Args:
         key: what its labels begin with, e.g. nvidia.com/gpu.
-        resource: its name before sharing.
-        model: of the GPUs.
         sharing: None if nothing is shared.
-        suffixes: of the product.
     """
     rules = [rule for rule in sharing.replicas if rule.name == resource] if sharing else []
     rule = rules[0] if rules else None

@@ -81,7 +81,6 @@ class NodeLabels(Task):
             load: returns the settings.
             discovery: returns the discovery of this machine for settings.
             output: returns where labels are written to.
-            log: for what happens.
         """
         super().__init__(log, problems_are_errors=True)
         self.labels: Labels | None = None

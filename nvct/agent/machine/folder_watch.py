@@ -24,7 +24,6 @@ class FolderWatch:
     """Tells of files that appear or disappear in some folders. A context, for one asyncio task."""
 
     def __init__(self) -> None:
-        """Watch nothing yet."""
         self._inotify: Inotify | None = None
         self._watches: dict[int, str] = {}
         self._changed = asyncio.Event()

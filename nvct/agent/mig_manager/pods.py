@@ -49,7 +49,6 @@ class Pods:
         Args:
             nvml: knows which device is of which GPU.
             cluster: tells pods that have ended.
-            socket: of the kubelet's service.
         """
         self._nvml = nvml
         self._cluster = cluster

@@ -37,7 +37,6 @@ class Renewals:
             health: returns that of the GPUs, None if no task watches it.
             work: changes MIG.
             pods: that have devices.
-            log: for what happens.
         """
         self._health, self._work, self._pods, self._log = health, work, pods, log
         self._made: defaultdict[tuple[str, int], list[float]] = defaultdict(list)

@@ -44,7 +44,6 @@ class Work:
     """The machine and its configurations.
 
     Attributes:
-        machine: of the changes.
         config_file: the user's, "" for none.
         state_file: the drop-in of the host's unit.
         strategy: returns the MIG strategy by which this agent offers GPUs, "" if it offers none.

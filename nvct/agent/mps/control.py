@@ -43,7 +43,6 @@ class Control:
     """The daemon of one resource; its folder has the resource's name."""
 
     def __init__(self, daemon: Daemon, place: Place) -> None:
-        """Start nothing."""
         self.daemon = daemon
         self._place = place
         self._child: subprocess.Popen[bytes] | None = None

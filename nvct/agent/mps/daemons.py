@@ -64,7 +64,6 @@ class Wanted:
 
     Attributes:
         starts: whether they are started, and others stopped.
-        owner: the task.
     """
 
     daemons: tuple[Daemon, ...] = ()

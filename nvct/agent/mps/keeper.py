@@ -128,7 +128,6 @@ class Kept:
     """
 
     def __init__(self, control: Control) -> None:
-        """Start nothing yet."""
         self.control = control
         self.problem = NOT_YET
         self._failures = 0
@@ -256,7 +255,6 @@ class KeeperProcess:
     STOP_S = 10.0
 
     def __init__(self) -> None:
-        """Start nothing yet."""
         self._process: WorkerProcess | None = None
         self._of_owners: dict[str, tuple[Daemon, ...]] = {}
         self._sent: Wanted | None = None

@@ -54,9 +54,6 @@ class MpsDaemons(Task):
 
         Args:
             load: returns the settings.
-            discovery: of this machine.
-            folder: of MPS.
-            log: for what happens.
         """
         super().__init__(log, problems_are_errors=True)
         self._load = load

@@ -23,7 +23,6 @@ class Turns:
     """The turns of one kind of work."""
 
     def __init__(self) -> None:
-        """Wait for nobody."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._is_taken = False
 
