@@ -12,15 +12,16 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nvct.agent import service_manager, successor, task_table
+from nvct.agent import task_table
 from nvct.agent.core import logs, resources_mode, status
 from nvct.agent.core.context import Context, Shared
-from nvct.agent.core.instance import FOLDER, Instance
+from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
 from nvct.agent.core.logs import Log
 from nvct.agent.core.program import ENDING
 from nvct.agent.core.recorder import Recorder
@@ -42,6 +43,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
 
+READY, STOPPING = "READY=1", "STOPPING=1"
+NOTIFY_ENV = "NOTIFY_SOCKET"
 HTTP = "http"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
@@ -136,11 +139,11 @@ class Agent:
         is_second_signal, self._is_ending = self._is_ending, True
         serves = self.status.part == "serving" and not is_second_signal
         try:
-            if serves and await successor.is_coming(self.env, os.uname().nodename):
+            if serves and await successor_is_coming(self.env, os.uname().nodename):
                 self.journal.info(
                     "a newer pod starts: this agent serves until that one takes over"
                 )
-                await asyncio.sleep(self.grace_s - successor.MARGIN_S)
+                await asyncio.sleep(self.grace_s - MARGIN_S)
         finally:
             stopped.set()
 
@@ -150,7 +153,7 @@ class Agent:
         yielded = asyncio.Event()
         server = status.with_yield(self.status, yielded.set)
         await server.listen_unix(instance.socket)
-        service_manager.notify(self.env, service_manager.READY)
+        notify(self.env, READY)
         self.env = {**self.env, SOCKET_ENV: instance.socket}
         runs = asyncio.create_task(unless(yielded, self._run()))
         try:
@@ -261,7 +264,25 @@ async def _serve(agent: Agent, instance: Instance) -> None:
         loop.add_signal_handler(number, lambda: ends.add(asyncio.create_task(agent.end(stopped))))
     try:
         await agent.serve(instance, stopped)
-        service_manager.notify(agent.env, service_manager.STOPPING)
+        notify(agent.env, STOPPING)
     finally:
         agent.client.disconnect()
     agent.journal.info("Received a signal, shutting down.")
+
+
+def notify(env: Mapping[str, str], state: str) -> None:
+    """Tell systemd a state, by sd_notify(3) without its library; elsewhere do nothing.
+
+    Args:
+        env: the environment, which names the socket: a path, or an abstract one after `@`.
+        state: READY or STOPPING.
+    """
+    path = env.get(NOTIFY_ENV, "")
+    if path[:1] not in ("/", "@"):
+        return
+    address = f"\0{path[1:]}" if path.startswith("@") else path
+    with (
+        contextlib.suppress(OSError),  # the service manager is gone
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier,
+    ):
+        notifier.sendto(state.encode(), address)

@@ -22,7 +22,8 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import EVENT, NODE, Cluster, ClusterError, Object, find_node
+from nvct.agent.kubernetes.cluster import EVENT, NODE, Cluster, ClusterError, Object
+from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.task_table import OFFERING
 
 LOOK_S = 1.0

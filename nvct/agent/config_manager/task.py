@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from nvct.agent.config_manager import choice, processes, settings
-from nvct.agent.config_manager.settings import Settings
+from nvct.agent.config_manager import settings
+from nvct.agent.config_manager.settings import EMPTY, NAMED, SINGLE, Settings
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import tick, together, until_set
 from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.kubernetes import node_watch
-from nvct.agent.kubernetes.cluster import NODE, Cluster, Object, no_node
+from nvct.agent.kubernetes.cluster import NODE, Cluster, Object
 from nvct.errors import HostError, NvctError
+from nvct.host import procfs
 from nvct.linux.files import write_atomic
 
+WORDS = 5
+"""Of a command line, in which a program's name can be: python -I -m MODULE NAME."""
+DEFAULT_NAME = "default"
+"""The file of fallback strategy `named`."""
 FILES_S = 1.0
 """How often the folder of config files is looked at."""
 MODE = 0o644
@@ -43,7 +48,7 @@ def make(context: Context) -> ConfigManager:
 
     def notify() -> int:
         if not context.in_agent:
-            return processes.send(known.process, known.signal)
+            return signal_processes(known.process, known.signal)
         os.kill(os.getpid(), signal.SIGHUP)
         return 1
 
@@ -116,7 +121,7 @@ class ConfigManager(Task):
 
     def _see(self, node: Object | None) -> None:
         if node is None:
-            raise no_node(self._settings.node)
+            raise node_watch.no_node(self._settings.node)
         self._labels = node["metadata"].get("labels") or {}
         self.reload.set()
 
@@ -128,7 +133,7 @@ class ConfigManager(Task):
         """
         known = self._settings
         label = (self._labels or {}).get(known.node_label)
-        name = choice.choose(known, label, choice.names(known.source))
+        name = choose(known, label, files(known.source))
         data = self._content(f"{known.source}/{name}") if name else b""
         if data == _read(known.target):
             self.name = name
@@ -180,3 +185,85 @@ def _read(path: str) -> bytes | None:
             return file.read()
     except OSError:
         return None
+
+
+def files(folder: str) -> list[str]:
+    """Return the config files of a folder; those of a ConfigMap's volume are links.
+
+    Raises:
+        HostError: the folder cannot be read.
+    """
+    try:
+        found = sorted(os.listdir(folder))
+    except OSError as error:
+        raise HostError(
+            f"the folder of config files {folder}: {error.strerror}",
+            hint="mount a ConfigMap there, or name another folder by CONFIG_FILE_SRCDIR",
+        ) from error
+    return [name for name in found if name[0] != "." and os.path.isfile(f"{folder}/{name}")]
+
+
+def choose(settings: Settings, label: str | None, available: Sequence[str]) -> str:
+    """Return the name of the file that a node gets, "" for an empty configuration.
+
+    Args:
+        label: the value of the node's label, None if it has none.
+
+    Raises:
+        HostError: the named file does not exist, or nothing names one.
+    """
+    there = f"there are: {', '.join(available)}" if available else "there is none at all"
+    wanted = (
+        (label, f"label {settings.node_label} of node {settings.node}"),
+        (settings.default, "the default"),
+    )
+    for name, what in wanted:
+        if name:
+            if name not in available:
+                raise HostError(
+                    f"{what} names the config file {name!r}, which {settings.source} lacks",
+                    hint=there,
+                )
+            return name
+    for strategy in settings.fallbacks:
+        if strategy == NAMED and DEFAULT_NAME in available:
+            return DEFAULT_NAME
+        if strategy == SINGLE and len(available) == 1:
+            return available[0]
+        if strategy == EMPTY:
+            return ""
+    raise HostError(
+        f"no config file for node {settings.node}: it has no label {settings.node_label}, "
+        "and there is no default",
+        hint=f"label it, or set DEFAULT_CONFIG or FALLBACK_STRATEGIES; {there}",
+    )
+
+
+def processes(name: str, proc: str = "/proc") -> list[int]:
+    """Return the processes that run a program, in a pod whose containers share them.
+
+    Those that the program has forked are left out.
+    """
+    found = [
+        int(entry)
+        for entry in procfs.list_directory(proc)
+        if entry.isdigit() and int(entry) != os.getpid() and _runs(f"{proc}/{entry}", name)
+    ]
+    return [pid for pid in found if procfs.parent(f"{proc}/{pid}") not in found]
+
+
+def signal_processes(name: str, number: int) -> int:
+    """Send a signal to a program's processes; return how many there are."""
+    count = 0
+    for pid in processes(name):
+        try:
+            os.kill(pid, number)
+            count += 1
+        except (ProcessLookupError, PermissionError):
+            continue  # it has just ended, or is another user's of the same name
+    return count
+
+
+def _runs(path: str, name: str) -> bool:
+    words = (procfs.read_text(f"{path}/cmdline") or "").split("\0")[:WORDS]
+    return any(os.path.basename(word) == name for word in words)

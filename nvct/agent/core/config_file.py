@@ -20,7 +20,6 @@ from nvct.host.model import Gpu
 
 PREFIX = "nvidia.com/"
 VERSION = "v1"
-SHARED = ".shared"
 NAME_LIMIT = 63
 REPLICAS_LIMIT = 32768
 """Of one device; each is an entry in the list that the kubelet reads as one message of 4 MiB."""
@@ -145,7 +144,6 @@ def is_excluded(gpu: Gpu, words: Sequence[str]) -> bool:
 
 
 def _matches(text: str, pattern: str) -> bool:
-    """Return whether a text matches a pattern with asterisks."""
     parts = (re.escape(part) for part in pattern.split("*"))
     return bool(re.fullmatch(".*".join(parts), text))
 
@@ -313,7 +311,7 @@ def _replicas(rule: Mapping[str, Any], place: str, *, renames: bool) -> Replicas
     if rename is not None and not isinstance(rename, str):
         raise DocumentError(f"sharing of {name}: rename must be a string")
     name = resource_name(name)
-    default = f"{name}{SHARED}" if renames else ""
+    default = f"{name}.shared" if renames else ""
     return Replicas(
         name=name,
         replicas=replicas,

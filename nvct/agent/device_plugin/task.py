@@ -19,7 +19,6 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import DRA, ResourcesMode
 from nvct.agent.core.task import Task
 from nvct.agent.device_plugin import (
-    imex_channels,
     kubelet_view,
     list_strategy,
     preferred,
@@ -27,7 +26,7 @@ from nvct.agent.device_plugin import (
     settings,
     startup_taint,
 )
-from nvct.agent.device_plugin.content import Content, Node
+from nvct.agent.device_plugin.content import Content, Node, imex_channels
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
 from nvct.agent.device_plugin.mig_changes import MigChanges
@@ -61,8 +60,6 @@ ASKED_S = 0.005
 """After which the first request to NVML has been sent."""
 RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
-
-
 LATER = ("device_plugin.registration",)
 """Imported when the task has something to offer."""
 
@@ -87,17 +84,8 @@ def make(context: Context) -> DevicePlugin:
 
     async def ask_engine(known: Settings) -> Engine | str:
         from nvct.agent.device_plugin import engine_features  # not for every strategy
-        from nvct.agent.nvml.engine_question import roots
 
-        machine = discovery(known)
-        try:
-            if (await machine.machine()).mode != "nvml":
-                return "CDI is for machines with NVML"
-            files = PluginFiles(SPEC_FOLDER, context.journal, tuple(roots(context.env)))
-            reason = await files.why_not(known, machine)
-            return reason or engine_features.features(await context.client.engine())
-        except NvmlError as error:
-            return error.message
+        return await engine_features.ask(context, discovery(known), known)
 
     return DevicePlugin(
         lambda: context.load(settings.resolve), discovery, health, context.journal,
@@ -126,10 +114,6 @@ class DevicePlugin(Task):
         """Do nothing yet.
 
         Args:
-            load: returns the settings.
-            discovery: returns the discovery of this machine for settings.
-            health: returns the health of this node's GPUs for settings.
-            spec_folder: of the host's CDI specifications.
             ask_engine: tells what the container engine supports.
             starts_mps: whether it starts the control daemons of MPS; else another program does.
             mode: what this task shares with the agent's DRA driver; None without one.
@@ -214,7 +198,9 @@ class DevicePlugin(Task):
             self._health.run(self._watched, self._note_health),
             self._mps.run(lambda: self._discovery.nvml),
             self._mig_changes.watch(),
-            kubelet_view.watch(self._settings.kubelet_socket, self._current, self._log),
+            kubelet_view.watch(
+                self._settings.kubelet_socket, lambda: self.registrations.values(), self._log
+            ),
         ]
         if self._taint is not None:
             works.append(self._taint.run(self._listed))
@@ -333,7 +319,7 @@ class DevicePlugin(Task):
 
     async def _node(self, inventory: Inventory) -> Node:
         """Return what answers need; write the CDI specifications first, if there are any."""
-        channels = imex_channels.wanted(self._settings, inventory.imex_channels, self._log)
+        channels = imex_channels(self._settings, inventory.imex_channels, self._log)
         features: tuple[str, ...] = ()
         if self._settings.uses_cdi:
             features = await self._files.write(self._settings, self._discovery, channels)
@@ -361,9 +347,6 @@ class DevicePlugin(Task):
     def _watched(self) -> NvmlClient | None:
         """Return the client of NVML if there are devices that it watches."""
         return self._discovery.nvml if self.registrations and self._has_nvml else None
-
-    def _current(self) -> Iterable[Registration]:
-        return self.registrations.values()
 
     def _listed(self) -> list[str]:
         """Return the names of all resources if the kubelet has read each list, else nothing."""

@@ -15,7 +15,8 @@ from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.waiting import Backoff, unless, until_set
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, Offer
-from nvct.agent.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, Object, find_node
+from nvct.agent.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, Object
+from nvct.agent.kubernetes.node_watch import find_node
 from nvct.errors import HostError
 
 MANAGER = "nvct-dra"

@@ -27,8 +27,8 @@ from nvct.agent.dra.devices import DRIVER, Device, Offer
 from nvct.agent.dra.endpoint import Endpoint
 from nvct.agent.dra.instances import Instances, make_nodes
 from nvct.agent.dra.journal import Journal, ref_of
+from nvct.agent.dra.mig_devices import offer
 from nvct.agent.dra.mps_claims import ClaimDaemons
-from nvct.agent.dra.offer import offer
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
 from nvct.agent.dra.settings import ON_DEMAND, Settings

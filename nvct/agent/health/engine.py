@@ -152,17 +152,7 @@ class HealthEngine:
                 for key, health in self._board.states.items()
                 if health.state != "healthy"
             ],
-            "notices": [
-                {
-                    "number": notice.number,
-                    "at": round(notice.at, 3),
-                    "reason": notice.reason,
-                    "message": notice.message,
-                    "is_warning": notice.is_warning,
-                    "devices": list(notice.devices),
-                }
-                for notice in self._notices.all
-            ],
+            "notices": [notice.describe() for notice in self._notices.all],
             "problem": self._store.problem if self._store else "",
         }
 

@@ -12,6 +12,10 @@ from nvct.agent.health.board import Change, Key
 from nvct.agent.health.machine import FLAPPING, Health
 from nvct.host.nvml.model import XidEvent
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.oci.jsontext import Json
+
 LIMIT = 50
 """Notices that are kept."""
 AGAIN_S = 60.0
@@ -41,6 +45,17 @@ class Notice:
     message: str
     is_warning: bool
     devices: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Json]:
+        """Return the notice as /status shows it."""
+        return {
+            "number": self.number,
+            "at": round(self.at, 3),
+            "reason": self.reason,
+            "message": self.message,
+            "is_warning": self.is_warning,
+            "devices": list(self.devices),
+        }
 
 
 @dataclass(slots=True)

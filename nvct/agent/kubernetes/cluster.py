@@ -84,15 +84,6 @@ class ClusterError(HostError):
         self.status = status
 
 
-def no_node(name: str) -> ClusterError:
-    """Return the error of a name that no Node of the cluster has."""
-    return ClusterError(
-        f"the cluster has no Node {name}",
-        hint="give its name: NODE_NAME, from the field spec.nodeName",
-        status=NOT_FOUND,
-    )
-
-
 class Cluster:
     """The API server of one cluster."""
 
@@ -326,18 +317,6 @@ class Cluster:
         if isinstance(error, (MsgspecError, TypeError, ValueError)):
             return ClusterError(f"the API server {self._server} gives a malformed answer: {error}")
         raise error
-
-
-async def find_node(cluster: Cluster, name: str) -> Object:
-    """Return a Node.
-
-    Raises:
-        ClusterError: as `Cluster.find`, or there is no such Node.
-    """
-    node = await cluster.find(NODE, name)
-    if node is None:
-        raise no_node(name)
-    return node
 
 
 def connect(kubeconfig: str, env: Mapping[str, str]) -> Cluster:

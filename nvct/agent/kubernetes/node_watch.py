@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows one Node for the tasks that obey a label of it."""
+"""One Node: found for the tasks that write to it, followed for those that obey a label of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,29 @@ from typing import NoReturn
 
 from nvct.agent.core.waiting import Backoff
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import NODE, Cluster, Object
+from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, Cluster, ClusterError, Object
 from nvct.errors import NvctError
+
+
+async def find_node(cluster: Cluster, name: str) -> Object:
+    """Return a Node.
+
+    Raises:
+        ClusterError: as `Cluster.find`, or there is no such Node.
+    """
+    node = await cluster.find(NODE, name)
+    if node is None:
+        raise no_node(name)
+    return node
+
+
+def no_node(name: str) -> ClusterError:
+    """Return the error of a name that no Node of the cluster has."""
+    return ClusterError(
+        f"the cluster has no Node {name}",
+        hint="give its name: NODE_NAME, from the field spec.nodeName",
+        status=NOT_FOUND,
+    )
 
 
 async def follow(

@@ -119,7 +119,8 @@ class OwnNode:
         Raises:
             ClusterError: the API server refuses, or there is no such Node.
         """
-        from nvct.agent.kubernetes.cluster import NODE, find_node
+        from nvct.agent.kubernetes.cluster import NODE
+        from nvct.agent.kubernetes.node_watch import find_node
 
         node = await find_node(self._cluster, self._node)
         uid, there = node["metadata"]["uid"], node["metadata"].get("labels") or {}

@@ -12,8 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nvct.agent.condition.condition import Condition
 from nvct.agent.condition.task import event
@@ -32,7 +31,6 @@ from nvct.agent.kubernetes.cluster import (
     Cluster,
     ClusterError,
     Object,
-    find_node,
 )
 from nvct.agent.machine.driver_root import ROOT_ENV, machine_roots
 from nvct.agent.mig_manager import node_labels, settings
@@ -42,13 +40,9 @@ from nvct.agent.mig_manager.pods import PodDevice, Pods, sentence
 from nvct.agent.mig_manager.renewal import Renewals
 from nvct.agent.mig_manager.session import AgentSession
 from nvct.agent.mig_manager.settings import Settings
-from nvct.agent.mig_manager.work import Change, Work
-from nvct.agent.nvml import mig_verbs
-from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
+from nvct.agent.mig_manager.work import Change, Work, of_agent
+from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
-from nvct.mig import pause
-from nvct.mig.apply import Machine
-from nvct.mig.journal import Journal
 
 T = TypeVar("T")
 
@@ -94,44 +88,13 @@ def make(context: Context) -> MigManager:
     return MigManager(
         known,
         cluster=connected,
-        work=_work(client, session, known, partial(_strategy, context.status)),
+        work=of_agent(client, session, known, context.status),
         session=session,
         services=HostServices(known.host_root, known.clients_file, FOLDER),
         pods=Pods(client, connected),
         log=context.journal,
         health=lambda: context.shared.health,
     )
-
-
-def _work(
-    client: NvmlClient, session: AgentSession, known: Settings, strategy: Callable[[], str]
-) -> Work:
-    roots = session.roots
-    machine = Machine(
-        session=session,
-        roots=roots,
-        journal=Journal(FOLDER),
-        reset=session.reset,
-        pause=partial(pause.announce, FOLDER, wait_s=pause.PAUSE_S),
-        find_holders=None if client.chooses_library else session.holders,
-    )
-    return Work(
-        machine=machine,
-        config_file=known.config_file,
-        state_file=f"{known.host_root}{known.state_file}",
-        make_nodes=partial(mig_verbs.make_nodes, roots)
-        if client.chooses_library
-        else session.make_nodes,
-        strategy=strategy,
-    )
-
-
-def _strategy(status: Callable[[], dict[str, Any]]) -> str:
-    """Return the MIG strategy of the agent's device plugin, "" if it offers nothing."""
-    tasks = status().get("tasks", ())
-    details = (task["detail"] for task in tasks if task["name"] == "device-plugin")
-    return next((entry["mig_strategy"] for detail in details for entry in detail
-                 if "mig_strategy" in entry), "")  # fmt: skip
 
 
 class MigManager(Task):
@@ -396,7 +359,7 @@ class MigManager(Task):
             except ClusterError as error:
                 if error.status != CONFLICT:
                     raise
-                self._node = await find_node(self._cluster, self._settings.node)
+                self._node = await node_watch.find_node(self._cluster, self._settings.node)
                 continue
             was_changed = node_labels.state(node) == "pending" or "annotations" in metadata
             if state in ("success", "failed") and was_changed:

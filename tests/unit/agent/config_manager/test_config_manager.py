@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
-from nvct.agent.config_manager import choice, processes, task
 from nvct.agent.config_manager import settings as options
+from nvct.agent.config_manager import task
 from nvct.agent.config_manager.settings import Settings
 from nvct.agent.config_manager.task import ConfigManager
 from nvct.agent.core.logs import Log
@@ -49,7 +49,7 @@ def test_the_label_comes_before_the_default_and_that_before_fallbacks(
 ) -> None:
     settings = Settings(default=default, fallbacks=fallbacks)
 
-    assert choice.choose(settings, label, available) == name
+    assert task.choose(settings, label, available) == name
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_without_a_file_a_sentence_says_why(
     label: str | None, default: str, sentence: str
 ) -> None:
     with pytest.raises(HostError) as caught:
-        choice.choose(Settings(node_name="n", default=default), label, ["a", "b"])
+        task.choose(Settings(node_name="n", default=default), label, ["a", "b"])
     assert sentence in caught.value.message
     assert "there are: a, b" in caught.value.hint
 
@@ -251,8 +251,8 @@ def test_a_program_gets_the_signal_and_what_it_forked_does_not() -> None:
     pids = {int(process.stdout.readline()) for _ in range(2)}
     (child,) = pids - {process.pid}
     try:
-        assert processes.of_program(name) == [process.pid]
-        assert processes.send(name, signal.SIGHUP) == 1
+        assert task.processes(name) == [process.pid]
+        assert task.signal_processes(name, signal.SIGHUP) == 1
         assert process.wait(20) == 0
         os.kill(child, 0)  # it lives
     finally:
@@ -272,8 +272,8 @@ def test_a_process_of_another_user_does_not_keep_the_signal_from_the_program(
             raise PermissionError
         told.append((pid, number))
 
-    monkeypatch.setattr(processes, "of_program", lambda _name: [1, 2])
+    monkeypatch.setattr(task, "processes", lambda _name: [1, 2])
     monkeypatch.setattr(os, "kill", kill)
 
-    assert processes.send("nvidia-device-plugin", signal.SIGHUP) == 1
+    assert task.signal_processes("nvidia-device-plugin", signal.SIGHUP) == 1
     assert told == [(2, signal.SIGHUP)]

@@ -19,7 +19,7 @@ from nvct.agent.device_plugin import specs
 from nvct.agent.dra import gather, slices
 from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances
-from nvct.agent.dra.offer import offer
+from nvct.agent.dra.mig_devices import offer
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
