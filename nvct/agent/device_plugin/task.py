@@ -199,7 +199,9 @@ class DevicePlugin(Task):
             self._mps.run(lambda: self._discovery.nvml),
             self._mig_changes.watch(),
             kubelet_view.watch(
-                self._settings.kubelet_socket, lambda: self.registrations.values(), self._log
+                self._settings.kubelet_socket,
+                lambda: self.registrations.values(),  # noqa: PLW0108 - it is another one later
+                self._log,
             ),
         ]
         if self._taint is not None:
@@ -349,7 +351,7 @@ class DevicePlugin(Task):
         return self._discovery.nvml if self.registrations and self._has_nvml else None
 
     def _listed(self) -> list[str]:
-        """Return the names of all resources if the kubelet has read each list, else nothing."""
+        """Return the names of all resources, [] unless the kubelet has read each list."""
         if self._mode is not None and self._mode.mode == DRA:
             return [DRA] if self._mode.is_listed else []
         states = {name: entry.state for name, entry in self.registrations.items()}
