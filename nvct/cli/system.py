@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import click
 
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import GoStyle, say, settings_in_force
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.host.device_nodes.create import Kind
-    from nvct.host.roots import Roots
+from nvct.host.device_nodes.create import Kind
+from nvct.host.roots import Roots
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, envvar="DRY_RUN", help="Print the commands; change nothing."
@@ -126,13 +122,13 @@ def _roots(driver_root: str, dev_root: str | None) -> Roots:
 
 
 def _load(driver_root: str, *, dry_run: bool) -> None:
-    from nvct.host.device_nodes import kernel_modules
+    from nvct.host.device_nodes import create
 
     if dry_run:
-        for argv in kernel_modules.commands(driver_root):
+        for argv in create.commands(driver_root):
             click.echo(" ".join(argv))
         return
-    for warning in kernel_modules.load(driver_root, kernel_modules.run):
+    for warning in create.load(driver_root, create.run):
         say(f"warning: {warning}")
 
 

@@ -12,7 +12,7 @@ from nvct.agent.health.board import GpuLook
 from nvct.agent.health.machine import Look
 from nvct.host.health import faults
 from nvct.host.health.faults import RESET_REQUIRED, Fault
-from nvct.host.nvml.condition_model import GpuCondition
+from nvct.host.nvml.sample_model import GpuCondition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ MESSAGE_S = 1.0
 """How long a client may take to send a request that it has begun, or to take its answer."""
 MARGIN_S = 3
 """How much earlier than its pod must have ended the worker ends: later than an agent that serves
-on, see `nvct.agent.successor`."""
+on, see `nvct.agent.core.instance`."""
 PEER = struct.Struct("3i")
 """pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)."""
 

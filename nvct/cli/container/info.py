@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nvct.cli.container.arguments import Option
 from nvct.cli.container.select import bus_id
 from nvct.errors import HostError, NvmlError
-from nvct.host.driver import cuda_version, libraries
+from nvct.host.driver import libraries, names
 from nvct.host.nvml import shared
 from nvct.host.nvml.model import GpuProperties
 
@@ -74,13 +74,11 @@ def ask(
     """Return the driver's versions and the GPUs; a value that only NVML has may be "Unknown".
 
     Args:
-        inventory: of the host.
         nvml: of its driver, None if NVML does not work.
-        warn: logs a sentence about a value that NVML does not return.
     """
     properties: dict[str, GpuProperties] = {}
     report: NvmlReport | None = None
-    cuda = inventory.cuda_version or cuda_version.of_driver(inventory.driver_version)
+    cuda = inventory.cuda_version or names.cuda_version_of(inventory.driver_version)
     try:
         if nvml is not None:
             properties = nvml.properties()

@@ -67,7 +67,6 @@ class Log:
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file; an empty path disables the log."""
         self._file: IO[str] | None = None
         if not path:
             return
@@ -96,12 +95,7 @@ class Log:
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run the program and return its exit status.
-
-    Args:
-        argv: the arguments, without the program's name.
-        env: the environment.
-    """
+    """Run the program and return its exit status."""
     try:
         _run(argv, env)
         sys.stdout.flush()
@@ -295,19 +289,18 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
 def _load_modules(roots: Roots, log: Log) -> None:
     """Load the missing kernel modules; a failure is only logged, and appears in later steps."""
     from nvct.host import procfs
-    from nvct.host.device_nodes import kernel_modules
+    from nvct.host.device_nodes import create
 
     if procfs.driver_version(roots) and "nvidia-uvm" in procfs.majors(roots):
         return
     try:
-        for text in kernel_modules.load(roots.driver_root, kernel_modules.run):
+        for text in create.load(roots.driver_root, create.run):
             log(text)
     except HostError as error:
         log(error.message)
 
 
 def _described(name: str) -> tuple[Sequence[Option], str, str]:
-    """Return a command's options, description and arguments."""
     if name == "info":
         from nvct.cli.container import info as container_info
 
