@@ -330,11 +330,7 @@ class DevicePlugin(Task):
         )
 
     def _fail(self, error: NvctError) -> float:
-        """Offer nothing any more; unhealthy devices if it is only NVML that does not answer.
-
-        Returns:
-            The time until the next attempt, in seconds.
-        """
+        """Offer nothing, or unhealthy devices if only NVML fails; return how long, in seconds."""
         if self._failure is None or error.message != self._failure.message:
             self._log.error(logs.sentence(error))
         self._failure = error

@@ -11,10 +11,7 @@ from collections.abc import Iterable
 from types import NoneType
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
-from nvct.agent.dra.journal import Entry, Prepared
-from nvct.agent.dra.settings import Settings
 from nvct.agent.host_side import Host, Place
-from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.host_verbs import (
     ClaimDevice,
     ClaimSpec,
@@ -26,8 +23,11 @@ from nvct.agent.nvml.host_verbs import (
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # NVML's worker imports this module, and must not load gRPC
+    from nvct.agent.dra.journal import Entry, Prepared
+    from nvct.agent.dra.settings import Settings
     from nvct.agent.host_side import Signature
+    from nvct.agent.machine.discovery import Discovery
 
 DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
 MPS = "-mps"
