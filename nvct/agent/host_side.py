@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from nvct.agent.nvml.client import NvmlClient
     from nvct.agent.nvml.host_verbs import Call
     from nvct.cdi.types import ContainerEdits
-    from nvct.host.containers import Containers
+    from nvct.doctor.containers import Containers
     from nvct.host.gpu.nodes import StatNode
     from nvct.host.nvml.model import NvmlReport
     from nvct.oci.jsontext import Json
@@ -191,7 +191,7 @@ class HostSide:
 
     def _labels(self, place: Place, pids: Iterable[int]) -> dict[str, Mapping[str, str]]:
         if self._containers is None:
-            from nvct.host.containers import Containers  # few agents ask
+            from nvct.doctor.containers import Containers  # few agents ask
 
             self._containers = Containers(place.host_root)
         self._containers.refresh()

@@ -10,9 +10,9 @@ import click
 
 from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
 from nvct.cli.runtime.options import state_dir
+from nvct.doctor import mends
 from nvct.doctor.checks import Node
-from nvct.doctor.mending import mends
-from nvct.doctor.mending.transaction import Transaction
+from nvct.doctor.fix import Transaction
 from nvct.doctor.model import Part
 
 

@@ -87,7 +87,7 @@ def explain(
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
     from nvct.cli import explain_container
-    from nvct.doctor.container import explanation
+    from nvct.doctor import explanation
 
     standard_input = _standard_input() if config_json == "-" else ""
     kind = "pod" if namespace else _kind(config_json, standard_input)

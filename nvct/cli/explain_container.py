@@ -35,7 +35,7 @@ def explain_existing(word: str, form: str) -> None:
     """
     from nvct.cli.ps import uses_of_host
     from nvct.compile import live_host
-    from nvct.doctor.container import decisions, one_container
+    from nvct.doctor import decisions, one_container
 
     settings = settings_in_force()
     around = one_container.Surroundings(

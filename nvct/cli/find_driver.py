@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from nvct.cli.options import say
-from nvct.doctor.host import driver as drivers
+from nvct.doctor import driver as drivers
 from nvct.errors import HostError
 from nvct.installer import device_links
 from nvct.installer.host import HostPrograms

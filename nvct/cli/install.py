@@ -12,7 +12,7 @@ import click
 
 from nvct.cli import install_options
 from nvct.cli.options import GoStyle, flat, say
-from nvct.engine.usage import SUITS_ENGINE
+from nvct.engine.modules import SUITS_ENGINE
 from nvct.errors import UsageError
 from nvct.installer.request import Request
 

@@ -7,7 +7,7 @@ import click
 
 from nvct import version
 from nvct.cli.options import Adds, all_of, drop_in_option, words
-from nvct.engine.usage import SUITS_ENGINE
+from nvct.engine.modules import SUITS_ENGINE
 
 DRIVER_ROOT = "/run/nvidia/driver"
 RUNTIME_TYPE = "io.containerd.runc.v2"

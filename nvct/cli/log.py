@@ -43,7 +43,7 @@ def log(
 
     Example: sudo nvct log --outcome refused --since 60
     """
-    from nvct.doctor.container import decisions
+    from nvct.doctor import decisions
 
     wanted = decisions.Filter(
         container=container,
@@ -69,8 +69,8 @@ def log(
 
 
 def _names() -> Callable[[str], str]:
-    from nvct.host.containers import Containers
-    from nvct.host.engine_files import own_names
+    from nvct.doctor.containers import Containers
+    from nvct.engine.engine_files import own_names
 
     containers, own = Containers(), own_names(os.environ)
     containers.refresh()
@@ -91,7 +91,7 @@ def _show(record: Mapping[str, str], form: str, name_of: Callable[[str], str]) -
 
 def _ids(word: str) -> tuple[str, ...]:
     from nvct.compile import live_host
-    from nvct.doctor.container import one_container
+    from nvct.doctor import one_container
 
     try:
         return one_container.ids(live_host.roots_of(settings_in_force()), word, os.environ)
@@ -101,7 +101,7 @@ def _ids(word: str) -> tuple[str, ...]:
 
 def text(record: Mapping[str, str], name_of: Callable[[str], str] | None = None) -> str:
     """Return a record as a line, with a container's name and short id instead of its path."""
-    from nvct.doctor.container.decisions import container_of, subject
+    from nvct.doctor.decisions import container_of, subject
 
     id_ = container_of(record)
     name = name_of(id_) if id_ and name_of else ""

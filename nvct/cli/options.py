@@ -56,7 +56,7 @@ class Words(ParamType):
 
 def say_if_inside() -> None:
     """Tell on stderr who finds nothing that this is a container, if it is one."""
-    from nvct.doctor.host import inside
+    from nvct.doctor import inside
 
     note = inside.hint(os.environ)
     if note:
@@ -81,7 +81,7 @@ def words(*names: str, env: str | list[str] | None = None, text: str) -> Adds:
 
 def drop_in_option(env: str | None = None) -> Adds:
     """Return the option that names the file beside an engine's main file."""
-    from nvct.engine.usage import SUITS_ENGINE
+    from nvct.engine.modules import SUITS_ENGINE
 
     return click.option(
         "--drop-in-config", "drop_in", envvar=env, default=SUITS_ENGINE,

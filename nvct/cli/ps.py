@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.doctor.container.gpu_users import Use
+    from nvct.doctor.gpu_users import Use
     from nvct.host.roots import Roots
 
 HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER")
@@ -82,7 +82,7 @@ def uses_of_host(roots: Roots) -> list[Use]:
         DriverNotFoundError: there is no NVML.
         NvmlError: NVML does not answer.
     """
-    from nvct.doctor.container import gpu_users
+    from nvct.doctor import gpu_users
     from nvct.host.nvml import shared
     from nvct.host.nvml.library import nvml_library
     from nvct.host.nvml.sample_model import NvmlSamples

@@ -12,7 +12,7 @@ import click
 
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import Command, GoStyle, say
-from nvct.doctor.host.driver import Driver
+from nvct.doctor.driver import Driver
 from nvct.doctor.model import Finding
 
 Found = TypeVar("Found")
@@ -79,8 +79,8 @@ def driver(
 
     Example: nvct validate driver --with-wait
     """
+    from nvct.doctor import driver as drivers
     from nvct.doctor import refusals
-    from nvct.doctor.host import driver as drivers
     from nvct.installer import ready
     from nvct.installer.host import HostPrograms
 
@@ -130,8 +130,8 @@ def toolkit(*, skip_validation: bool, output_dir: str, with_wait: bool, pause_s:
 
 def _ask_smi() -> None:
     """Raise a HostError unless this container can use a GPU."""
+    from nvct.doctor import driver as drivers
     from nvct.doctor import refusals
-    from nvct.doctor.host import driver as drivers
 
     if finding := drivers.in_this_container(os.environ):
         raise refusals.to_error(finding)

@@ -7,18 +7,14 @@ somebody: an answer of another form raises one of MALFORMED.
 
 from __future__ import annotations
 
-from nvct.doctor.model import Finding
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.host.nvml import session
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any, TypeAlias
-
-    from nvct.doctor.model import Severity
-
-    Json: TypeAlias = Mapping[str, Any]
+Json: TypeAlias = Mapping[str, Any]
 
 MALFORMED = (LookupError, TypeError, AttributeError, ValueError)
 LISTED = ("listed", "withdrawn")

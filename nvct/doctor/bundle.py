@@ -20,11 +20,14 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from nvct.compile import live_host
-from nvct.doctor.container import decisions
-from nvct.doctor.container.decisions import Filter
+from nvct.doctor import decisions
+from nvct.doctor.checks import Node
+from nvct.doctor.decisions import Filter
 from nvct.errors import DocumentError, HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
@@ -32,13 +35,6 @@ from nvct.host.snapshot import document, record
 from nvct.host.snapshot.redaction import Redactor, Uuids
 from nvct.linux.files import read_bytes, write_atomic
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from nvct.doctor.checks import Node
 
 RECORDS = 200
 DRIVER_WORDS = ("NVRM", "nvidia", "nouveau", "Xid", "module with", "unsigned module")
@@ -52,7 +48,6 @@ class Bundle:
     """What goes into an archive.
 
     Attributes:
-        node: the host.
         documents: name of a JSON file -> its content.
         hangs: whether NVML hangs, and is not asked.
     """

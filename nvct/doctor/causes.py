@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from nvct.cdi.conflicts import Drift
 from nvct.spec.coverage import NOT_GIVEN
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.cdi.conflicts import Drift
 
 VERSION = "driver-version"
 OF_DRIVER = ("file-gone", "file-changed", "node-", "gpu-", "mig-")

@@ -8,65 +8,57 @@ and raises nothing.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from nvct.cdi import conflicts, registry
+from nvct.cdi.registry import Registry
 from nvct.compile import live_host
+from nvct.config.model import Config
 from nvct.container.plan.store import run_dir
 from nvct.doctor import (
     agent_status,
-    hook_programs,
-    image_needs,
-    images,
-    incumbent,
-    parts,
-    security,
-    specifications,
-)
-from nvct.doctor.engines import docker, registered, versions
-from nvct.doctor.host import (
+    docker,
     fabric,
     gpu_health,
     hardware,
+    hook_programs,
+    image_needs,
+    incumbent,
     inotify,
     inside,
     kernel_module,
     kubelet,
+    parts,
+    registered,
     reload,
+    security,
+    specifications,
     user_namespaces,
+    versions,
 )
-from nvct.doctor.model import Finding
+from nvct.doctor.containers import Containers
+from nvct.doctor.gpu_health import Log
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
-from nvct.engine.control import status as engine_status
-from nvct.engine.docker import host as docker_host
-from nvct.engine.model import Files
-from nvct.errors import DriverNotFoundError
+from nvct.engine import docker_host
+from nvct.engine import status as engine_status
+from nvct.engine.model import Engine, Files
+from nvct.engine.status import Status
+from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
-from nvct.host.containers import Containers
+from nvct.host.model import Inventory
 from nvct.host.nvml import shared
 from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.sample_model import NvmlReadiness
+from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
 from nvct.paths import AGENT_DIR
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-    from nvct.cdi.registry import Registry
-    from nvct.config.model import Config
-    from nvct.doctor.host.gpu_health import Log
-    from nvct.doctor.model import Part
-    from nvct.engine.control.status import Status
-    from nvct.engine.detected_engine import Engine
-    from nvct.errors import NvctError
-    from nvct.host.model import Inventory
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.sample_model import NvmlReadiness
-    from nvct.host.nvml.session import NvmlSession
-    from nvct.host.roots import Roots
-    from nvct.spec.drift import Report
+from nvct.spec.drift import Report
 
 BOOTED = "/run/systemd/system"  # sd_booted(3)
 AGENT_TASKS = ("device-plugin",)
@@ -78,9 +70,6 @@ class Node:
     """This host, as the checks look at it; each part of it is read once.
 
     Attributes:
-        settings: config.toml's.
-        env: of the user who asks.
-        engines: the engines of this host.
         agent: /status of the agent that serves this node, None if none does.
         image: a folder with an unpacked image to look at, "" for none.
         trouble: why config.toml cannot be used; the settings are then the defaults.
@@ -167,7 +156,6 @@ class Check:
     Attributes:
         name: one word, for `--only`; it never changes.
         question: a sentence; "no" means that something is wrong.
-        look: returns what was seen.
         is_security: whether it is about what protects the host.
     """
 
@@ -229,7 +217,7 @@ def _kubelet(node: Node) -> Part:
 
 def _images(node: Node) -> Part:
     is_default = any(status.is_default for status in node.statuses)
-    return images.check(node.settings, is_default=is_default)
+    return security.images_ask_for_all(node.settings, is_default=is_default)
 
 
 def _engines(node: Node) -> Part:

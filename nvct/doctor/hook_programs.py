@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Sequence
 
+from nvct.cdi.conflicts import EffectiveSpec
 from nvct.doctor import incumbent
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
-from nvct.engine.control import command
+from nvct.engine import command
+from nvct.engine.command import Run
 from nvct.paths import CTK_PROGRAM, HOOK_PROGRAM
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.cdi.conflicts import EffectiveSpec
-    from nvct.engine.control.command import Run
 
 PROGRAMS = (HOOK_PROGRAM, CTK_PROGRAM)
 """Names of programs that print a release; others are of other vendors."""
@@ -36,12 +32,7 @@ STICKY = 0o1000
 
 
 def findings(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Iterator[Finding]:
-    """Yield a finding for each hook program that is not of the installed release.
-
-    Args:
-        specs: the specifications in force.
-        run: runs a program.
-    """
+    """Yield a finding for each hook program that is not of the installed release."""
     for program, path in list(_programs(specs).items())[:LIMIT]:
         if not os.access(program, os.X_OK) or not os.path.isfile(program):
             continue  # as another finding says

@@ -4,28 +4,27 @@
 Containers get the driver's libraries from the host, and the C library, X11 and so on from their
 image. So the image must have each library that DT_NEEDED of the driver's names, in a version that
 defines the symbols, and the files that name an ICD must name one that a container gets. Cold.
+
+The image is an unpacked folder, and may be hostile: no path leads out of its folder, and every
+file has a limit.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 
-from nvct.doctor.image_tree import ImageTree
-from nvct.doctor.model import Finding
+from nvct.doctor.model import Finding, Part, Severity
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
-from nvct.errors import ElfError, HostError
+from nvct.errors import ElfError, HostError, NvctError
 from nvct.host.driver import config_files
+from nvct.host.driver.libraries import COMPAT_MACHINES, TRIPLETS, machine_directories
 from nvct.host.driver.names import is_of_driver
 from nvct.host.driver.symbol_versions import VersionedElf
+from nvct.host.model import DriverFile, Inventory
 from nvct.linux.root import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.doctor.model import Part, Severity
-    from nvct.host.model import DriverFile, Inventory
 
 LIBC = "libc.so.6"
 ESSENTIAL = ("libcuda.so", "libnvidia-ml.so")
@@ -166,7 +165,6 @@ def _finding(files: Sequence[DriverFile], lack: str, unread: str = "") -> Findin
 
     Args:
         files: the driver's libraries that need it.
-        lack: a sentence.
         unread: a path of the image that could not be read, so that it may be there.
     """
     names = [os.path.basename(file.host_path) for file in files]
@@ -201,3 +199,126 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
                         "host do not get",
                         remedy=f"Remove {path} from the image: the driver brings its own.",
                     )
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.root import Root
+
+CONFIG = "/etc/ld.so.conf"
+CONFIG_LIMIT = 1 << 20
+CONFIGS = 64
+"""Files of ld.so.conf that are read."""
+FOLDERS = 64
+"""Folders that are searched."""
+USUAL = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib")
+MUSL = "ld-musl-"
+
+
+class ImageTree:
+    """The libraries of an image.
+
+    Args:
+        machine: of this host, as uname names it.
+    """
+
+    def __init__(self, root: Root, machine: str) -> None:
+        self._root = root
+        self._machine = machine
+        self._elves: dict[tuple[str, int], VersionedElf | None] = {}
+        self._names: dict[str, list[str]] = {}
+        self.unread: list[str] = []
+        for folder in list(self._folders(machine))[:FOLDERS]:
+            for name in self._list(folder):
+                self._names.setdefault(name, []).append(f"{folder}/{name}")
+
+    @property
+    def has_musl(self) -> bool:
+        """Whether its C library is musl."""
+        return any(name.startswith(MUSL) for name in self._names)
+
+    def library(self, name: str, bits: int) -> VersionedElf | None:
+        """Return the library that the linker takes for a name, None if there is none.
+
+        Args:
+            name: as in DT_NEEDED.
+            bits: 32 or 64.
+        """
+        key = (name, bits)
+        if key not in self._elves:
+            found = (self._read(path) for path in self._names.get(name, ()))
+            self._elves[key] = next(
+                (elf for elf in found if elf and elf.bits == bits and self._is_for_us(elf)), None
+            )
+        return self._elves[key]
+
+    def other_machine(self, name: str) -> str:
+        """Return the machine of a library that is not for this host's, "" if there is none."""
+        folders = (each for one in TRIPLETS for each in machine_directories(one))
+        paths = [*self._names.get(name, ()), *(f"{folder}/{name}" for folder in folders)]
+        found = (self._read(path) for path in paths)
+        return next((elf.machine for elf in found if elf and not self._is_for_us(elf)), "")
+
+    def _is_for_us(self, elf: VersionedElf) -> bool:
+        return elf.machine in (self._machine, COMPAT_MACHINES.get(self._machine))
+
+    def texts(self, folder: str, pattern: str) -> Iterator[tuple[str, str]]:
+        """Yield path and text of each file in a folder that fits a pattern."""
+        for name in self._list(folder)[:CONFIGS]:
+            if fnmatch(name, pattern) and (text := self.text(f"{folder}/{name}")):
+                yield f"{folder}/{name}", text
+
+    def text(self, path: str) -> str:
+        """Return a file's text, "" if it cannot be read."""
+        try:
+            data = self._root.read_file(path, CONFIG_LIMIT)
+        except (OSError, NvctError, ValueError):
+            self.unread.append(path)
+            return ""
+        return (data or b"").decode("utf-8", "replace")
+
+    def _folders(self, machine: str) -> Iterator[str]:
+        """Yield the linker's folders, each once."""
+        seen: set[str] = set()
+        usual = (*machine_directories(machine), *USUAL)
+        for folder in (*self._configured(CONFIG, set()), *usual):
+            if folder.startswith("/") and folder not in seen:
+                seen.add(folder)
+                yield folder.rstrip("/")
+
+    def _configured(self, path: str, read: set[str]) -> Iterator[str]:
+        """Yield the folders of a file of ldconfig(8), and of the files that it includes."""
+        if path in read or len(read) > CONFIGS:
+            return
+        read.add(path)
+        for line in self.text(path).splitlines():
+            word, _, rest = line.partition("#")[0].strip().partition(" ")
+            if word == "include":
+                folder, pattern = os.path.split(os.path.join("/etc", rest.strip()))
+                for name in self._list(folder):
+                    if fnmatch(name, pattern):
+                        yield from self._configured(f"{folder}/{name}", read)
+            elif word.startswith("/"):
+                yield word
+
+    def _list(self, folder: str) -> list[str]:
+        try:
+            return self._root.listdir(folder) or []
+        except (OSError, NvctError, ValueError):
+            self.unread.append(folder)
+            return []
+
+    def _read(self, path: str) -> VersionedElf | None:
+        """Return a library's headers and versions; None if it is no library of any kind."""
+        fd = None
+        try:
+            fd = self._root.file_fd(path)
+            return VersionedElf(fd) if fd is not None else None
+        except ElfError:
+            return None  # a script of the linker, for example
+        except (OSError, NvctError):
+            self.unread.append(path)
+            return None
+        finally:
+            if fd is not None:
+                os.close(fd)

@@ -12,18 +12,13 @@ import glob
 import json
 import os
 import re
+from collections.abc import Iterator
 
-from nvct.doctor.model import Finding
+from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.doctor.model import Part
 
 FIXED = (
     ("1.16.2", ("CVE-2024-0132", "CVE-2024-0133")),

@@ -10,16 +10,13 @@ from __future__ import annotations
 import re
 import sys
 from bisect import bisect_right
+from collections.abc import Iterator
 from functools import lru_cache
 from importlib import import_module, resources
 from typing import NamedTuple
 
 from nvct.doctor.reasons import Reason
 from nvct.host.health import faults
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LIMIT = 256 << 10
 """Characters of a text that are read, the last ones."""
@@ -45,9 +42,7 @@ class Message(NamedTuple):
 
     Attributes:
         name: of the entry; it never changes.
-        source: the program that prints it.
         pattern: a regular expression that is found in it.
-        cause: one sentence.
         step: what to do next; "" for the remedy of the reason.
         reason: of the catalogue, None if there is none.
         is_general: it has many causes.
@@ -71,9 +66,7 @@ class Found(NamedTuple):
     """A message that is in a text.
 
     Attributes:
-        message: its entry.
         line: the first line of the text that has it, from 1.
-        times: how often it is there.
     """
 
     message: Message

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Literal, TypeAlias
+from nvct.doctor.reasons import Reason
 
-    from nvct.doctor.reasons import Reason
-
-    Severity: TypeAlias = Literal["ok", "unknown", "note", "warning", "error"]
-    Health: TypeAlias = Literal["ok", "absent", "attention"]
+Severity: TypeAlias = Literal["ok", "unknown", "note", "warning", "error"]
+Health: TypeAlias = Literal["ok", "absent", "attention"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +17,6 @@ class Finding:
     """What a check found out about one reason.
 
     Attributes:
-        reason: of the catalogue.
         severity: "ok" if the reason does not hold, "unknown" if that cannot be seen, "note" if it
             holds and is no fault, "warning" if containers get GPUs nevertheless, else "error".
         evidence: what was seen, one sentence with the value and the path.

@@ -7,18 +7,20 @@ import errno
 import os
 import re
 import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from nvct import paths
 from nvct.compile import live_host
 from nvct.config import load, unread
-from nvct.config.model import check
+from nvct.config.model import Config, check
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
 from nvct.container.shim import lowlevel
 from nvct.doctor import causes, refusals, specifications
-from nvct.doctor.model import Finding, Part, count
+from nvct.doctor.model import Finding, Health, Part, Severity, count
 from nvct.doctor.reasons import Reason
 from nvct.errors import (
     ConfigError,
@@ -27,18 +29,12 @@ from nvct.errors import (
     RuntimeNotFoundError,
 )
 from nvct.host import procfs
-from nvct.host.model import warning_kind
+from nvct.host.model import Inventory, warning_kind
+from nvct.spec.drift import Report
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Any
-
-    from nvct.config.model import Config
     from nvct.container.plan.model import Farm
-    from nvct.doctor.model import Health, Severity
-    from nvct.host.model import Inventory
-    from nvct.spec.drift import Report
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
@@ -77,12 +73,7 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
 
 
 def low_level_runtime(settings: Config, path: str) -> list[Finding]:
-    """Return a finding if none of the configured low-level runtimes is installed.
-
-    Args:
-        settings: of config.toml.
-        path: the variable PATH.
-    """
+    """Return a finding if none of the configured low-level runtimes is installed."""
     try:
         lowlevel.find(settings.runtimes, path)
     except RuntimeNotFoundError as error:
@@ -147,7 +138,6 @@ def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
     """Check the hooks of the CDI specs in force: their programs and their environment.
 
     Args:
-        report: of the specs.
         programs: what was found out about the releases of the programs.
     """
     if not report.specs:
@@ -266,13 +256,7 @@ def _evidence(findings: Sequence[Finding]) -> list[str]:
 
 
 def unseen(name: str, reason: Reason, path: str) -> Part | None:
-    """Return the part that this user may not look at; None if a path may be read, or is not there.
-
-    Args:
-        name: of the part.
-        reason: what could not be found out.
-        path: of a file or folder.
-    """
+    """Return the part that this user may not look at; None if the path can be looked at."""
     try:
         os.stat(path)
         if os.access(path, os.R_OK, effective_ids=True):

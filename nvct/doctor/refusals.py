@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from nvct.doctor.messages import Message, plain
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
-from nvct.errors import DriverNotFoundError, HostError
+from nvct.errors import DriverNotFoundError, HostError, NvctError
 from nvct.host.nvml import session as sessions
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.errors import NvctError
 
 REASONS = {
     "bad-request": Reason.RequestMalformed,

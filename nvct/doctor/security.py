@@ -1,27 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of what protects a host from its containers and users. Cold; changes nothing."""
+"""Checks of what protects a host from its containers, images and users. Cold; changes nothing."""
 
 from __future__ import annotations
 
+import base64
+import glob
 import os
 import re
 import stat
 import time
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from nvct.doctor.model import Finding
-from nvct.doctor.parts import findings_of, part_of
+from nvct.cdi.registry import SpecFile
+from nvct.config.model import Config
+from nvct.doctor.gpu_health import Log
+from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.parts import findings_of, part_of, unseen
 from nvct.doctor.reasons import Reason
+from nvct.engine.engine_files import read_list, read_object
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.cdi.registry import SpecFile
-    from nvct.doctor.host.gpu_health import Log
-    from nvct.doctor.model import Part
-    from nvct.host.roots import Roots
-    from nvct.kernel.kmsg import Message
+from nvct.host.roots import Roots
+from nvct.kernel.kmsg import Message
 
 BOOLEAN = "fs/selinux/booleans/container_use_devices"
 DENIED = re.compile(
@@ -47,7 +47,6 @@ def spec_folders(folders: Sequence[str], *, owner: int = 0) -> Part:
     """Check that only root can write CDI specifications: an engine carries out what they say.
 
     Args:
-        folders: of the specifications.
         owner: the uid that root's files have, other than 0 in tests only.
     """
     there = [folder for folder in folders if os.path.isdir(folder)]
@@ -76,7 +75,6 @@ def selinux(roots: Roots, log: Log) -> Part:
     """Check SELinux's boolean that lets containers use devices, and what the kernel denied.
 
     Args:
-        roots: of this host.
         log: the kernel's messages; auditd takes the denials from it if it runs.
     """
     enforce = (procfs.read_text(f"{roots.sys}/fs/selinux/enforce") or "").strip()
@@ -107,7 +105,6 @@ def apparmor(roots: Roots, log: Log) -> Part:
     Older messages may be of a profile that was corrected since.
 
     Args:
-        roots: of this host.
         log: the kernel's messages; auditd takes the denials from it if it runs.
     """
     enabled = (procfs.read_text(f"{roots.sys}/module/apparmor/parameters/enabled") or "").strip()
@@ -173,3 +170,75 @@ def _open_capabilities(roots: Roots) -> Iterator[str]:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         if mode & 0o066:
             yield f"{path}, which changes MIG devices, has mode {mode:04o}: not only for root"
+
+
+# Images. Docker keeps an image's configuration in image/DRIVER/imagedb, containers/storage
+# (Podman, CRI-O) in overlay-images. containerd keeps it among all other content, which is not
+# searched.
+
+DOCKER = "var/lib/docker/image/*"
+STORAGE = "var/lib/containers/storage/*-images"
+STATES = ("var/lib/docker/image", "var/lib/containers/storage")
+ASKS = "NVIDIA_VISIBLE_DEVICES=all"
+FILES = 2000
+NAMED = 3
+
+
+def images_ask_for_all(settings: Config, *, is_default: bool, host: str = "/") -> Part:
+    """Check whether an image alone could give a container all GPUs.
+
+    Args:
+        is_default: whether an engine starts every container by NVIDIA's runtime.
+        host: the folder with var.
+    """
+    root = host.rstrip("/")
+    names = sorted({*_docker(root), *_storage(root)})
+    if not names:
+        for path in STATES:
+            if part := unseen("images", Reason.ImagesAskForAll, f"{root}/{path}"):
+                return part
+        text = "no image of Docker, Podman or CRI-O sets it; those of containerd are not searched"
+        return part_of("images", [text], health="absent")
+    rest = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    things = f"{count(len(names), 'image')} with {ASKS}: {', '.join(names[:NAMED])}{rest}"
+    if not settings.accept_envvar_when_unprivileged:
+        return part_of("images", [f"{things}; config.toml ignores it"])
+    if settings.policy:
+        return part_of("images", [f"{things}; the policy decides"])
+    severity: Severity = "warning" if is_default else "note"
+    how = "every container of them" if is_default else "containers of them with --runtime=nvidia"
+    text = f"{things}; {how} get all GPUs"
+    found = Finding(reason=Reason.ImagesAskForAll, severity=severity, evidence=text)
+    return part_of("images", [text], [found])
+
+
+def _docker(root: str) -> Iterator[str]:
+    for folder in glob.glob(f"{root}/{DOCKER}"):
+        listed = read_object(f"{folder}/repositories.json").get("Repositories")
+        names = {
+            str(digest): str(name)
+            for tags in (listed.values() if isinstance(listed, dict) else ())
+            for name, digest in (tags.items() if isinstance(tags, dict) else ())
+            if "@" not in str(name)
+        }
+        for path in glob.glob(f"{folder}/imagedb/content/sha256/*")[:FILES]:
+            digest = path.rpartition("/")[2]
+            if _asks(read_object(path)):
+                yield names.get(f"sha256:{digest}", digest[:12])
+
+
+def _storage(root: str) -> Iterator[str]:
+    for folder in glob.glob(f"{root}/{STORAGE}"):
+        for image in read_list(f"{folder}/images.json")[:FILES]:
+            id_ = str(image.get("id") if isinstance(image, dict) else "")
+            # The name of an item of big data is its key in base64: containers/storage, images.go.
+            key = base64.b64encode(f"sha256:{id_}".encode()).decode()
+            if _asks(read_object(f"{folder}/{id_}/={key}")):
+                names = image.get("names")
+                yield str(names[0]) if isinstance(names, list) and names else id_[:12]
+
+
+def _asks(document: dict[str, Any]) -> bool:
+    config = document.get("config")
+    env = config.get("Env") if isinstance(config, dict) else None
+    return isinstance(env, list) and ASKS in env

@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nvct.cdi import registry
+from nvct.cdi.conflicts import Drift, Kind
 from nvct.compile import farm_plan, live_host
-from nvct.doctor.model import Finding
+from nvct.config.model import Config
+from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
 from nvct.spec import drift
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.cdi.conflicts import Drift, Kind
-    from nvct.config.model import Config
-    from nvct.doctor.model import Severity
-    from nvct.host.model import Inventory
-    from nvct.spec.drift import Report
+from nvct.spec.drift import Report
 
 REASONS: dict[Kind, tuple[Reason, Severity]] = {
     "unreadable": (Reason.SpecificationUnreadable, "error"),
@@ -51,7 +47,6 @@ def look(settings: Config, *, required: bool) -> tuple[Inventory | None, str]:
     If the driver on disk was replaced, a view of the loaded driver takes its place.
 
     Args:
-        settings: config.toml's.
         required: whether somebody named a driver root, which then must have a driver.
 
     Raises:

@@ -10,25 +10,18 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
-from nvct.engine import advice, modules, platforms
+from nvct.engine import advice, command, crio, modules, platforms, processes, syntax, units
 from nvct.engine.advice import sentences
-from nvct.engine.control import command, processes, units
-from nvct.engine.control.processes import ROOTLESS, Process, option, options
-from nvct.engine.crio import config as crio
-from nvct.engine.detected_engine import Engine
-from nvct.engine.files import syntax
-from nvct.engine.model import Files
+from nvct.engine.model import Engine, Files
+from nvct.engine.processes import ROOTLESS, Process, option, options
 from nvct.errors import DocumentError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import TypeAlias
-
-    # (file to execute, argv) → what it printed; "" if it cannot be run.
-    Ask: TypeAlias = Callable[[str, list[str]], str]
+# (file to execute, argv) → what it printed; "" if it cannot be run.
+Ask: TypeAlias = Callable[[str, list[str]], str]
 
 UNIT = {
     "docker": "docker.service",
@@ -51,10 +44,7 @@ def engines(
     """Return the host's engines by kind: Docker, containerd, CRI-O, Podman; running ones first.
 
     Args:
-        files: the host's files.
         ask: runs a program and returns what it prints.
-        proc: where procfs is.
-        uid: the calling user.
         environ: of that user, for Podman, which has no daemon.
     """
     running = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values: the options to configure in an engine, the state of its files, a change of them.
+"""Values: an engine of this host, options to configure in one, the state of its files, a change.
 
 An engine module (docker, containerd, crio, podman) has three functions without side effects::
 
@@ -13,16 +13,19 @@ An engine module (docker, containerd, crio, podman) has three functions without 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError
 from nvct.linux import files as host_files
 from nvct.linux.files import MIB
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
+class Absent:
+    """The value of a key that is missing, or is to be removed."""
+
+
+ABSENT = Absent()
 FILE_LIMIT = 4 * MIB  # bytes; an engine's configuration is a few KB
 
 
@@ -40,11 +43,9 @@ class EngineOptions:
 
     Attributes:
         engine: docker, containerd, crio or podman.
-        handlers: to register.
         default: name of the handler to make the default; "" leaves the default as it is.
         cdi: switch the engine's own CDI on, if it has such a switch.
         spec_dirs: CDI folders that the engine is to read; () leaves them as they are.
-        config: the engine's main file.
         drop_in: the file to write instead; "" edits the main file; None is the choice of the
             engine's module.
         source: "file", or "command": the configuration in force is that which the engine prints.
@@ -127,6 +128,16 @@ class Change:
     notes: tuple[str, ...] = ()
 
 
+def text_of(data: bytes) -> str:
+    """Return a file's text; bytes that are not UTF-8 survive."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def data_of(text: str) -> bytes:
+    """Return the bytes of a text; see `text_of`."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 class Files:
     """The host's files, as paths below a root: "/", or a tree in tests and containers.
 
@@ -134,7 +145,6 @@ class Files:
     """
 
     def __init__(self, root: str = "/") -> None:
-        """Keep the root."""
         self.root = root
 
     def at(self, path: str) -> str:
@@ -161,3 +171,57 @@ class Files:
         except OSError:
             return []
         return [f"{folder.rstrip('/')}/{name}" for name in names if name.endswith(suffix)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """One engine of this host.
+
+    Attributes:
+        engine: docker, containerd, crio or podman.
+        pid: of its process, 0 if it does not run.
+        binary: the program's path, in its own file system.
+        version: such as "1.7.24", "" if the program is not run.
+        unit: the systemd unit that runs it, or would start it; "" for none.
+        user_unit: whether that is a unit of a user's own service manager.
+        path: the variable PATH of its process; None if that is unknown.
+        socket: path of its API, "" if it has none.
+        config: the main file that it reads, whether it exists or not.
+        config_dir: the folder of drop-ins that it reads, too; "" if there is none or the main
+            file names them.
+        root: the root directory of these paths, as a path of this process: "/" or /proc/PID/root.
+        platform: what set it up, "" for the distribution or the administrator; see `platforms`.
+        edit: the file to edit in place of `config`, "" for `config` itself.
+        drop_in: the drop-in to write; None for the engine module's choice, "" for none.
+        leave: its files must not be edited; `advice` says what to do instead.
+        restart: the command that makes it read its files again, () for its unit's restart.
+        advice: sentences for users who want to change its configuration.
+        notes: sentences about unusual findings.
+        foreign: it belongs to another user or file system, and cannot be trusted.
+    """
+
+    engine: str
+    pid: int = 0
+    binary: str = ""
+    version: str = ""
+    unit: str = ""
+    user_unit: bool = False
+    uid: int = 0
+    path: str | None = None
+    socket: str = ""
+    config: str = ""
+    config_dir: str = ""
+    root: str = "/"
+    platform: str = ""
+    edit: str = ""
+    drop_in: str | None = None
+    leave: bool = False
+    restart: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    foreign: bool = False
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version as numbers, () if it is unknown."""
+        return tuple(int(part) for part in self.version.split(".")) if self.version else ()

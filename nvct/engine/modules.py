@@ -1,35 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines by name: their modules, and their default files, sockets and programs."""
+"""The engines by name: their modules, usual files, sockets and programs; our runtimes in them."""
 
 from __future__ import annotations
 
 import importlib
+import posixpath
+from typing import Protocol, cast
 
+from nvct.engine.model import Change, EngineOptions, Files, Handler, State
+from nvct.engine.syntax import Syntax
 from nvct.errors import UsageError
+from nvct.paths import SHIM_PROGRAM
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Protocol, cast
 
-    from nvct.engine.files.syntax import Syntax
-    from nvct.engine.model import Change, EngineOptions, Files, State
+class Module(Protocol):
+    """An engine's module; its functions have no side effects."""
 
-    class Module(Protocol):
-        """An engine's module; its functions have no side effects."""
+    SYNTAX: Syntax
 
-        SYNTAX: Syntax
+    @staticmethod
+    def state(options: EngineOptions, files: Files) -> State:
+        """Return what the files say."""
 
-        @staticmethod
-        def state(options: EngineOptions, files: Files) -> State:
-            """Return what the files say."""
+    @staticmethod
+    def plan(options: EngineOptions, files: Files) -> Change:
+        """Return the smallest edit that configures the options."""
 
-        @staticmethod
-        def plan(options: EngineOptions, files: Files) -> Change:
-            """Return the smallest edit that configures the options."""
-
-        @staticmethod
-        def removal(options: EngineOptions, files: Files) -> Change:
-            """Return the smallest edit that removes our handlers."""
+    @staticmethod
+    def removal(options: EngineOptions, files: Files) -> Change:
+        """Return the smallest edit that removes our handlers."""
 
 
 ENGINES = ("docker", "containerd", "crio", "podman")
@@ -61,7 +60,51 @@ def of(engine: str) -> Module:
     """
     if engine not in ENGINES:
         raise UsageError(f"unknown engine {engine!r}", hint=f"one of {', '.join(ENGINES)}")
-    module = importlib.import_module(f"nvct.engine.{engine}.config")
-    if TYPE_CHECKING:
-        return cast("Module", module)
-    return module
+    module = importlib.import_module(f"nvct.engine.{engine}")
+    return cast("Module", module)
+
+
+SUITS_ENGINE = "RUNTIME_SPECIFIC_DEFAULT"
+"""Value of an option that stands for the engine's own default, as in NVIDIA's installer."""
+NAME = "nvidia"
+SHIM_PATH = f"/usr/bin/{SHIM_PROGRAM}"
+# Name of a runtime and suffix of its program, as in NVIDIA's installer.
+VARIANTS = ((NAME, ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
+
+
+def handlers(program: str, first: str = NAME) -> tuple[Handler, ...]:
+    """Return the three runtimes of a program and its variants; `first` names the first one."""
+    return tuple(
+        Handler(name=first if name == NAME else name, path=program + suffix)
+        for name, suffix in VARIANTS
+    )
+
+
+def check_absolute(option: str, path: str) -> None:
+    """Refuse a path that is not absolute.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if not posixpath.isabs(path):
+        raise UsageError(f"{option} {path!r} is not an absolute path", hint="begin it with /")
+
+
+def check_drop_in(engine: str, drop_in: str | None) -> None:
+    """Refuse a drop-in for an engine that reads none.
+
+    Raises:
+        UsageError: Docker reads none.
+    """
+    if engine == "docker" and drop_in:
+        raise UsageError("docker does not support drop-in configs", hint="use --config")
+
+
+def check_name(name: str | None, option: str) -> None:
+    """Refuse a runtime without a name; None stands for the default name.
+
+    Raises:
+        UsageError: the name is empty.
+    """
+    if name == "":
+        raise UsageError("the runtime's name is empty", hint=f"{option}={NAME}")

@@ -13,23 +13,17 @@ import fnmatch
 import os
 import posixpath
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
-from nvct.engine import advice
+from nvct.engine import advice, toml_file
 from nvct.engine.advice import sentences
-from nvct.engine.control.processes import ROOTLESS
-from nvct.engine.detected_engine import Engine
-from nvct.engine.files import toml_file
+from nvct.engine.model import Engine, Files
+from nvct.engine.processes import ROOTLESS
 from nvct.errors import DocumentError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
-    from nvct.engine.model import Files
-
-    Rule: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], "Engine | None"]
+Rule: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], "Engine | None"]
 
 MERGES_DEEPLY = (
     2,
@@ -49,8 +43,6 @@ def adapt(engine: Engine, files: Files, env: Mapping[str, str]) -> Engine:
 
     Args:
         engine: as its process or its unit shows it.
-        files: of its own file system.
-        env: of its process.
     """
     for rule in RULES:
         adapted = rule(engine, files, env)

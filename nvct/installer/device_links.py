@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.doctor.host.driver import Driver, Places
+    from nvct.doctor.driver import Driver, Places
 
 DEV_CHAR = "/host-dev-char"
 

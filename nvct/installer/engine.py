@@ -6,14 +6,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from nvct.engine import modules, oci_hook, usage
-from nvct.engine.change.journal import Journal
-from nvct.engine.change.transaction import Transaction
-from nvct.engine.control import command
-from nvct.engine.control.engine_control import EngineControl
-from nvct.engine.control.status import is_nvidia
-from nvct.engine.files import writing
+from nvct.engine import command, modules, oci_hook, writing
+from nvct.engine.engine_control import EngineControl
+from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions, Files
+from nvct.engine.status import is_nvidia
+from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
 from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
@@ -82,9 +80,9 @@ def handlers(request: Request) -> tuple[tuple[Handler, ...], str]:
 
     As in NVIDIA's installer, a request for one of the two fixed names does not rename the first.
     """
-    fixed = [name for name, suffix in usage.VARIANTS if suffix]
-    first = usage.NAME if request.name in fixed else request.name
-    registered = usage.handlers(request.program(SHIM_PROGRAM), first)
+    fixed = [name for name, suffix in modules.VARIANTS if suffix]
+    first = modules.NAME if request.name in fixed else request.name
+    registered = modules.handlers(request.program(SHIM_PROGRAM), first)
     return registered, request.name if request.default else ""
 
 

@@ -12,10 +12,9 @@ import os
 import subprocess
 from typing import NamedTuple
 
-from nvct.engine import detect
-from nvct.engine.control import command
-from nvct.engine.control.processes import option
+from nvct.engine import command, detect
 from nvct.engine.model import Files
+from nvct.engine.processes import option
 from nvct.errors import EngineError
 
 TYPE_CHECKING = False
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from nvct.engine.detect import Ask
-    from nvct.engine.detected_engine import Engine
+    from nvct.engine.model import Engine
 
 SHIM, MONITOR = "containerd-shim", "conmon"
 DOCKERS_NAMESPACE = "moby"

@@ -10,15 +10,14 @@ from __future__ import annotations
 import os
 import posixpath
 
-from nvct.engine import modules
-from nvct.engine.control import command
+from nvct.engine import command, modules
 from nvct.engine.model import Files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.control.command import Completed, Enter
+    from nvct.engine.command import Completed, Enter
     from nvct.installer.request import Request
 
 

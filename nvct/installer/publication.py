@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from nvct.cdi.types import Hook, Spec
-    from nvct.engine.control.command import Run
+    from nvct.engine.command import Run
     from nvct.installer.request import Request
 
 PATH = "/run/cdi/nvidia.yaml"

@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.engine.control.command import Completed, Run
+    from nvct.engine.command import Completed, Run
     from nvct.installer.request import Request
 
 FOLDER = "/run/systemd/system"

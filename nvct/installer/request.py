@@ -7,9 +7,9 @@ import posixpath
 from dataclasses import dataclass
 
 from nvct.cdi.names import check_class, check_vendor
-from nvct.engine.containerd.config import RUNC_TYPES
-from nvct.engine.containerd.load import RUNC_TYPE
-from nvct.engine.usage import check_absolute, check_drop_in, check_name
+from nvct.engine.containerd import RUNC_TYPES
+from nvct.engine.containerd_load import RUNC_TYPE
+from nvct.engine.modules import check_absolute, check_drop_in, check_name
 from nvct.errors import NvctError, UsageError
 
 ENGINES = ("containerd", "crio", "docker")

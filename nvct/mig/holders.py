@@ -14,7 +14,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from nvct.host import containers, procfs
+from nvct.host import procfs
 from nvct.host.gpu import mig
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.host.roots import Roots
@@ -140,7 +140,7 @@ def _open_devices(roots: Roots, pid: int) -> Iterator[tuple[int, int]]:
 def _holder(roots: Roots, pid: int, device: str, instance: tuple[str, int, int] | None) -> Holder:
     folder = f"{roots.proc}/{pid}"
     cgroup = procfs.read_text(f"{folder}/cgroup") or ""
-    container, unit, pod = (p.search(cgroup) for p in (containers.ID, UNIT, POD))
+    container, unit, pod = (p.search(cgroup) for p in (procfs.CONTAINER_ID, UNIT, POD))
     return Holder(
         pid=pid,
         command=(procfs.read_text(f"{folder}/comm") or "?").strip(),

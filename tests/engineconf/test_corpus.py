@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import modules
-from nvct.engine.change.journal import Journal
-from nvct.engine.change.transaction import Transaction
-from nvct.engine.containerd import load as containerd_load
-from nvct.engine.files import toml_file
+from nvct.engine import containerd_load, modules, toml_file
+from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions, Files, Handler
+from nvct.engine.transaction import Transaction
 from nvct.errors import DocumentError
 from tests.support.memory import in_memory
 
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from nvct.engine.change.transaction import Outcome
+    from nvct.engine.transaction import Outcome
 
 HERE = Path(__file__).parent
 SUFFIXES = (".toml", ".json", ".conf")

@@ -10,8 +10,7 @@ from dataclasses import replace
 import jsonschema
 import pytest
 
-from nvct.engine.crio import config as crio
-from nvct.engine.files import toml_file
+from nvct.engine import crio, toml_file
 from nvct.engine.model import Files
 from nvct.errors import ContainerNotPossibleError
 from tests.engineconf.test_corpus import CASES, HERE, Case

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine.docker import config as docker
+from nvct.engine import docker
 from nvct.engine.model import EngineOptions, Files, Handler
 from tests.engines import releases
 

@@ -10,10 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine.containerd import config as containerd
-from nvct.engine.containerd import dump as containerd_dump
-from nvct.engine.containerd import load as containerd_load
-from nvct.engine.control import command
+from nvct.engine import command, containerd, containerd_dump, containerd_load
 from nvct.engine.model import EngineOptions, Files, Handler
 from nvct.errors import EngineConfigError
 from tests.engines import releases

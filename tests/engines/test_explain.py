@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from nvct.doctor.engines.docker import MESSAGE
+from nvct.doctor.docker import MESSAGE
 from nvct.paths import DEFAULT_PATH_DIRS
 from tests.engines import configured, releases
 from tests.engines.box import PROGRAMS

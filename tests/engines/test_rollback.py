@@ -8,17 +8,16 @@ from dataclasses import replace
 
 import pytest
 
+from nvct.engine import containerd as containerd_files
+from nvct.engine import docker as docker_files
 from nvct.engine import modules
-from nvct.engine.change.journal import Journal
-from nvct.engine.change.transaction import Transaction
-from nvct.engine.containerd import config as containerd_files
-from nvct.engine.control.command import Completed
-from nvct.engine.control.engine_control import EngineControl
-from nvct.engine.control.processes import Process
-from nvct.engine.control.reload import HostReloader
-from nvct.engine.detected_engine import Engine
-from nvct.engine.docker import config as docker_files
-from nvct.engine.model import EngineOptions, Files, Handler
+from nvct.engine.command import Completed
+from nvct.engine.engine_control import EngineControl
+from nvct.engine.journal import Journal
+from nvct.engine.model import Engine, EngineOptions, Files, Handler
+from nvct.engine.processes import Process
+from nvct.engine.reload import HostReloader
+from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError
 from tests.engines.configured import started
 from tests.engines.daemons import Containerd, Docker

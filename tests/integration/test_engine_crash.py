@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine.change.journal import Journal
-from nvct.engine.change.transaction import Transaction
+from nvct.engine.journal import Journal
 from nvct.engine.model import Files
+from nvct.engine.transaction import Transaction
 from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, options, starts
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory

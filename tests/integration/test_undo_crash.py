@@ -12,9 +12,9 @@ import signal
 import pytest
 
 from nvct.engine import modules
-from nvct.engine.change.journal import Journal
-from nvct.engine.change.transaction import Transaction
+from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions, Files, Handler
+from nvct.engine.transaction import Transaction
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel

@@ -6,8 +6,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nvct.engine.files.toml_file import DELETE, edit, find, parse
-from nvct.engine.files.toml_value import key_text as quoted
+from nvct.engine.model import ABSENT
+from nvct.engine.toml_file import edit, find, parse
+from nvct.engine.toml_value import key_text as quoted
 from nvct.errors import EngineConfigError
 
 TYPE_CHECKING = False
@@ -86,7 +87,7 @@ def test_adding_and_removing_a_key_restores_the_file(
     assert edit(after, [(table, "new", item)], "x") == after
     comments = [line for line in text.splitlines() if line.lstrip().startswith("#")]
     assert [line for line in after.splitlines() if line.lstrip().startswith("#")] == comments
-    restored = edit(after, [(table, "new", DELETE)], "x")
+    restored = edit(after, [(table, "new", ABSENT)], "x")
     assert _without_empty(parse(restored, "x")) == _without_empty(before)
 
 
@@ -108,10 +109,10 @@ def test_a_change_of_any_key_is_made_or_refused_with_a_reason(
 @settings(max_examples=100, deadline=None)
 @given(texts(), PATHS, st.sampled_from(NAMES))
 def test_any_key_can_be_removed(text: str, table: tuple[str, ...], name: str) -> None:
-    after = edit(text, [(table, name, DELETE)], "x")
+    after = edit(text, [(table, name, ABSENT)], "x")
 
     assert find(parse(after, "x"), (*table, name)) is None
-    assert edit(after, [(table, name, DELETE)], "x") == after
+    assert edit(after, [(table, name, ABSENT)], "x") == after
 
 
 def _without_empty(item: object) -> object:

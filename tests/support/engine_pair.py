@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from nvct.engine.files.syntax import Syntax
 from nvct.engine.model import Change, EngineOptions, FileEdit, Handler, State
+from nvct.engine.syntax import Syntax
 from nvct.errors import EngineConfigError, EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.files.syntax import KeyEdit, Path, Table
     from nvct.engine.model import Files
+    from nvct.engine.syntax import KeyEdit, Path, Table
 
 MAIN = "/etc/pair/main.conf"
 EXTRA = "/etc/pair/conf.d/extra.conf"

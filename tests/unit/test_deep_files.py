@@ -9,10 +9,8 @@ from nvct.agent.device_plugin import engine_features
 from nvct.agent.labels import tegra
 from nvct.cli import explain
 from nvct.container.request import kubelet_record
-from nvct.doctor import incumbent
-from nvct.doctor.host import kubelet
+from nvct.doctor import containers, incumbent, kubelet
 from nvct.errors import DocumentError, NvctError
-from nvct.host import containers
 from nvct.installer import settings
 from nvct_sim import play, tree
 

@@ -16,9 +16,9 @@ from nvct.cli.options import GoStyle, say, tell
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
 from nvct.cli.runtime.options import Invocation
-from nvct.engine.change.journal import Journal
-from nvct.engine.change.transaction import Outcome
+from nvct.engine.journal import Journal
 from nvct.engine.model import Change, EngineOptions, FileEdit
+from nvct.engine.transaction import Outcome
 from nvct.errors import NvctError
 
 OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
@@ -101,9 +101,9 @@ def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str
 
 def _say_what_needs_a_restart() -> None:
     """Tell that a running dockerd does not know `--gpus` yet, if it does not."""
-    from nvct.doctor.engines.docker import why_docker_cannot
+    from nvct.doctor.docker import why_docker_cannot
     from nvct.doctor.reasons import Reason
-    from nvct.engine.docker import host
+    from nvct.engine import docker_host as host
     from nvct.engine.model import Files
     from nvct.host.roots import Roots
 
@@ -163,8 +163,7 @@ def diff(edit: FileEdit) -> Iterator[str]:
 
 
 def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
-    from nvct.engine import oci_hook
-    from nvct.engine.files import writing
+    from nvct.engine import oci_hook, writing
     from nvct.kernel.calls import KERNEL
     from nvct.linux.files import write_atomic
 

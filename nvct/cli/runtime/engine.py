@@ -11,12 +11,11 @@ from dataclasses import replace
 import click
 
 from nvct.cli.context import say
-from nvct.engine.change.journal import Journal
-from nvct.engine.change.transaction import Transaction
-from nvct.engine.control.engine_control import EngineControl
-from nvct.engine.control.processes import Process
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import EngineOptions
+from nvct.engine.engine_control import EngineControl
+from nvct.engine.journal import Journal
+from nvct.engine.model import Engine, EngineOptions
+from nvct.engine.processes import Process
+from nvct.engine.transaction import Transaction
 from nvct.errors import DocumentError, EngineError, NvctError, UsageError
 
 PROC = "/proc"
@@ -114,7 +113,7 @@ def recorded(
     Raises:
         DocumentError: the journal cannot be read.
     """
-    from nvct.engine.change.journal import DamagedJournalError
+    from nvct.engine.journal import DamagedJournalError
 
     recorded_options = []
     path = None if config is None else os.path.abspath(config)
@@ -160,12 +159,12 @@ def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | 
 
 def bare(engine: str, config: str | None) -> EngineOptions:
     """Return the default options of an engine, to remove them."""
-    from nvct.engine import modules, usage
+    from nvct.engine import modules
 
     modules.of(engine)
-    handlers = usage.handlers(usage.SHIM_PATH)
+    handlers = modules.handlers(modules.SHIM_PATH)
     path = os.path.abspath(config or modules.CONFIG[engine])
-    return EngineOptions(engine=engine, handlers=handlers, default=usage.NAME, config=path)
+    return EngineOptions(engine=engine, handlers=handlers, default=modules.NAME, config=path)
 
 
 def _has_host_paths(detected: Engine) -> bool:
@@ -191,7 +190,7 @@ def _control(
     options: EngineOptions, detected: Engine | None, reload_mode: str, *, removing: bool
 ) -> EngineControl:
     from nvct.engine import modules
-    from nvct.engine.control.reload import HostReloader
+    from nvct.engine.reload import HostReloader
 
     program = options.executable or (detected.binary if detected else "")
     program = program or shutil.which(modules.PROGRAM[options.engine]) or ""
@@ -221,6 +220,6 @@ def _arguments(detected: Engine) -> tuple[str, ...]:
 
 
 def _process(pid: int) -> Process | None:
-    from nvct.engine.control import processes
+    from nvct.engine import processes
 
     return next((process for process in processes.running(PROC) if process.pid == pid), None)

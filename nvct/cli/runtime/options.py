@@ -15,9 +15,8 @@ import click
 from nvct import paths
 from nvct.cli.options import all_of, drop_in_option, flat, say, settings_in_force, words
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import EngineOptions, Handler
-from nvct.engine.usage import (
+from nvct.engine.model import Engine, EngineOptions, Handler
+from nvct.engine.modules import (
     NAME,
     SHIM_PATH,
     SUITS_ENGINE,
@@ -130,8 +129,7 @@ def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocatio
 def _engine_options(
     values: Mapping[str, Any], warnings: list[str], *, all_variants: bool
 ) -> EngineOptions:
-    from nvct.engine import modules
-    from nvct.engine.control import command
+    from nvct.engine import command, modules
 
     engine = values["engine"]
     modules.of(engine)  # refuses an unknown engine

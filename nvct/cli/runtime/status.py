@@ -15,9 +15,8 @@ import click
 from nvct.cli.options import GoStyle, format_option, say
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.doctor.model import Finding
-from nvct.engine.control.status import Status
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import State
+from nvct.engine.model import Engine, State
+from nvct.engine.status import Status
 from nvct.errors import printable
 
 FORMAT = format_option("table")
@@ -54,7 +53,7 @@ def status(*, form: str) -> None:
 
     Example: sudo nvct runtime status
     """
-    from nvct.engine.control import status as statuses
+    from nvct.engine import status as statuses
     from nvct.engine.model import Files
 
     every = [statuses.of(engine, Files()) for engine in runtime_engine.engines()]
@@ -154,7 +153,7 @@ def _in_force(engine_status: Status) -> Iterator[tuple[str, str]]:
 
 def _cdi(engine: Engine, state: State) -> bool | None:
     """Return whether CDI is on, by the engine's files, else by its version."""
-    from nvct.engine.docker import config as docker
+    from nvct.engine import docker
 
     if engine.engine == "docker":
         return docker.cdi_is_on(engine.numbers, said=state.cdi)
@@ -203,8 +202,8 @@ def explain(*, form: str) -> None:
 
     Example: sudo nvct runtime explain
     """
-    from nvct.doctor.engines import docker
-    from nvct.engine.docker import host as docker_host
+    from nvct.doctor import docker
+    from nvct.engine import docker_host
     from nvct.engine.model import Files
     from nvct.host.roots import Roots
 
@@ -235,7 +234,7 @@ def environ_of_user(environ: Mapping[str, str]) -> Mapping[str, str]:
 
 def causes(findings: list[Finding], cause: Finding | None) -> str:
     """Render the findings: the cause, what to do, and what was checked."""
-    from nvct.doctor.engines.docker import CAUSES, command_of
+    from nvct.doctor.docker import CAUSES, command_of
 
     lines = []
     if cause:
@@ -255,7 +254,7 @@ def causes(findings: list[Finding], cause: Finding | None) -> str:
 
 
 def _to_dict(finding: Finding) -> dict[str, str | bool | None]:
-    from nvct.doctor.engines.docker import CAUSES, command_of
+    from nvct.doctor.docker import CAUSES, command_of
 
     return {
         "cause": CAUSES[finding.reason],

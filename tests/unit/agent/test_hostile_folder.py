@@ -35,7 +35,7 @@ from nvct.agent.nvml import worker
 from nvct.agent.web import http
 from nvct.cdi import store as cdi
 from nvct.compile import published_spec
-from nvct.doctor.container import ring
+from nvct.doctor import ring
 from nvct.errors import NvctError
 from nvct.installer import instance as installer
 from nvct.installer import ready

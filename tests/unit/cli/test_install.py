@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from nvct.cli.install import install
 from nvct.cli.main import program
-from nvct.engine.files import toml_file
+from nvct.engine import toml_file
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.launcher import script
 from tests.unit.installer.conftest import bundle

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nvct.engine.detected_engine import Engine
+from nvct.engine.model import Engine
 from nvct.host import platform
 from nvct.installer import find_engine
 from tests.unit.cli.test_install import CONTAINERD, Node, node, parsed

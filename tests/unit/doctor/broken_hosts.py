@@ -9,20 +9,27 @@ import shutil
 
 from nvct.config import load
 from nvct.container.plan.store import Store
-from nvct.doctor import agent_status, image_needs, parts, security, specifications
-from nvct.doctor.engines import docker
-from nvct.doctor.host import driver, hardware
-from nvct.doctor.host.gpu_health import Log
+from nvct.doctor import (
+    agent_status,
+    docker,
+    driver,
+    hardware,
+    image_needs,
+    parts,
+    security,
+    specifications,
+)
+from nvct.doctor.gpu_health import Log
 from nvct.doctor.reasons import Reason
-from nvct.engine.control.command import Completed
+from nvct.engine.command import Completed
 from nvct.host.model import Inventory
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from tests.support import explained as request
 from tests.support.explained import VISIBLE, explained
 from tests.support.host_tree import LIB
 from tests.unit.doctor import broken_nodes, test_hook_programs
-from tests.unit.doctor.engines import statuses as engine_statuses
-from tests.unit.doctor.engines import unread_files as unread_engine_files
+from tests.unit.doctor import statuses as engine_statuses
+from tests.unit.doctor import unread_files as unread_engine_files
 from tests.unit.engine.docker_lab import CDI_HOOK, HOUR, RUNTIME_HOOK, DockerLab
 
 TYPE_CHECKING = False

@@ -14,25 +14,25 @@ import time
 
 from nvct.cdi import registry
 from nvct.config.model import Config
-from nvct.doctor import images, incumbent, security
-from nvct.doctor.engines import versions
-from nvct.doctor.host import (
+from nvct.doctor import (
     fabric,
     gpu_health,
     hardware,
+    incumbent,
     inotify,
     inside,
     kernel_module,
     kubelet,
     reload,
+    security,
     user_namespaces,
+    versions,
 )
-from nvct.doctor.host.gpu_health import Log
-from nvct.engine.control.command import Completed
-from nvct.engine.control.status import Status
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import State
-from nvct.host.containers import Containers
+from nvct.doctor.containers import Containers
+from nvct.doctor.gpu_health import Log
+from nvct.engine.command import Completed
+from nvct.engine.model import Engine, State
+from nvct.engine.status import Status
 from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.nvml.sample_model import GpuCondition, GpuReadiness, NvmlConditions, NvmlReadiness
@@ -206,13 +206,13 @@ def an_open_capability(home: Path, broken: bool) -> Part:  # noqa: FBT001
 
 
 def an_image_that_asks_for_all(home: Path, broken: bool) -> Part:  # noqa: FBT001
-    config = json.dumps({"config": {"Env": ["PATH=/bin", images.ASKS]}})
+    config = json.dumps({"config": {"Env": ["PATH=/bin", security.ASKS]}})
     folder = "var/lib/docker/image/overlay2"
     write(home, f"{folder}/imagedb/content/sha256/{ID}", config)
     tags = {"Repositories": {"nvidia/cuda": {"nvidia/cuda:12.4-base": f"sha256:{ID}"}}}
     write(home, f"{folder}/repositories.json", json.dumps(tags))
     settings = Config(accept_envvar_when_unprivileged=broken)
-    return images.check(settings, is_default=True, host=str(home))
+    return security.images_ask_for_all(settings, is_default=True, host=str(home))
 
 
 def an_image_of_podman(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -220,8 +220,8 @@ def an_image_of_podman(home: Path, broken: bool) -> Part:  # noqa: FBT001
     listed = [{"id": ID, "names": ["quay.io/me/train:1"]}]
     write(home, f"{folder}/images.json", json.dumps(listed))
     key = base64.b64encode(f"sha256:{ID}".encode()).decode()
-    write(home, f"{folder}/{ID}/={key}", json.dumps({"config": {"Env": [images.ASKS]}}))
-    return images.check(Config(), is_default=broken, host=str(home))
+    write(home, f"{folder}/{ID}/={key}", json.dumps({"config": {"Env": [security.ASKS]}}))
+    return security.images_ask_for_all(Config(), is_default=broken, host=str(home))
 
 
 def a_scope_without_the_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001

@@ -10,10 +10,8 @@ import pytest
 
 from nvct.cdi import registry
 from nvct.config.model import Config
-from nvct.doctor import images, incumbent
-from nvct.doctor.engines import versions
-from nvct.doctor.host import gpu_health, hardware, kubelet
-from nvct.doctor.host.gpu_health import Log
+from nvct.doctor import gpu_health, hardware, incumbent, kubelet, security, versions
+from nvct.doctor.gpu_health import Log
 from nvct.doctor.reasons import Reason
 from nvct.kernel.kmsg import RECORD_LIMIT
 from tests.unit.doctor import broken_nodes as hosts
@@ -163,7 +161,7 @@ def test_an_image_whose_configuration_is_damaged_asks_for_nothing(
     hosts.write(tmp_path, f"{folder}/repositories.json", text)
     hosts.write(tmp_path, "var/lib/containers/storage/overlay-images/images.json", text)
 
-    part = images.check(Config(), is_default=True, host=str(tmp_path))
+    part = security.images_ask_for_all(Config(), is_default=True, host=str(tmp_path))
 
     assert part.health == "absent"
 

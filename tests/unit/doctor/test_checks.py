@@ -17,12 +17,10 @@ from nvct.cli import doctor as command
 from nvct.cli.doctor import text
 from nvct.cli.main import program
 from nvct.config import load
-from nvct.doctor import checks, parts
-from nvct.doctor.host import hardware, inside
-from nvct.doctor.mending import mends
+from nvct.doctor import checks, hardware, inside, mends, parts
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.reasons import Reason
-from nvct.engine.detected_engine import Engine
+from nvct.engine.model import Engine
 from nvct.errors import NvmlError
 from nvct.host.roots import Roots
 from tests.support.shim_lab import Lab

@@ -14,8 +14,7 @@ from click.testing import CliRunner
 from nvct import errors
 from nvct.cdi.conflicts import Kind
 from nvct.cli.main import program
-from nvct.doctor import refusals, specifications
-from nvct.doctor.engines import docker
+from nvct.doctor import docker, refusals, specifications
 from nvct.doctor.reasons import Reason
 from tests.support.explained import VISIBLE, explained
 from tests.support.shim_lab import Lab

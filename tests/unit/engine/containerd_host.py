@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from nvct.engine.files import toml_file
+from nvct.engine import toml_file
 from nvct.engine.model import EngineOptions, Files, Handler
 
 TYPE_CHECKING = False

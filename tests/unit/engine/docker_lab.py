@@ -9,9 +9,8 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from nvct.doctor.engines import docker as doctor
-from nvct.engine.docker import config as docker
-from nvct.engine.docker import host as docker_host
+from nvct.doctor import docker as doctor
+from nvct.engine import docker, docker_host
 from nvct.engine.model import Files
 from tests.support.host_tree import HostTree
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nvct.doctor.model import Finding
-    from nvct.engine.docker.host import DockerHost
+    from nvct.engine.docker_host import DockerHost
 
 BOOT = int(time.time()) - 100_000
 HOUR = 3600.0

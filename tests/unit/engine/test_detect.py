@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import detect
-from nvct.engine.control import processes
+from nvct.engine import detect, processes
 from tests.unit.engine.fake_host import FakeHost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.engine.detected_engine import Engine
+    from nvct.engine.model import Engine
 
 
 @pytest.fixture

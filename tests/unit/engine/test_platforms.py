@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.engine import detect
-from nvct.engine.containerd import config as containerd
-from nvct.engine.control import status
+from nvct.engine import containerd, detect, status
 from nvct.engine.model import Handler
 from tests.unit.engine.fake_host import FakeHost
 
@@ -15,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.engine.detected_engine import Engine
+    from nvct.engine.model import Engine
 
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
 RKE2 = "/var/lib/rancher/rke2/agent/etc/containerd"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.engine.control.engine_control import EngineControl
+from nvct.engine.engine_control import EngineControl
 from nvct.engine.model import EngineOptions, FileEdit
 from nvct.errors import EngineError
 from nvct.installer.engine_reload import ContainerReloader

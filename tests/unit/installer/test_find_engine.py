@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nvct.engine.detected_engine import Engine
+    from nvct.engine.model import Engine
 
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
 SOCKET = "/run/containerd/containerd.sock"

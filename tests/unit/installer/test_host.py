@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from nvct.engine.control.command import NOT_ENTERED
+from nvct.engine.command import NOT_ENTERED
 from nvct.engine.model import State
 from nvct.installer import host
 from nvct.installer.engine import handlers, low_level

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from nvct.engine.control.command import Completed
+from nvct.engine.command import Completed
 from nvct.installer import publication
 
 TYPE_CHECKING = False

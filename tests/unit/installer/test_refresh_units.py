@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from nvct.engine.control.command import Completed
+from nvct.engine.command import Completed
 from nvct.installer import refresh_units
 
 TYPE_CHECKING = False

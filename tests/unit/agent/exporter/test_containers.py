@@ -12,7 +12,7 @@ from nvct.agent.exporter import series, usage
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.settings import Settings
 from nvct.agent.web import exposition
-from nvct.host.containers import Containers
+from nvct.doctor.containers import Containers
 from nvct.host.nvml.sample_model import NvmlSamples, ProcessSample
 from tests.unit.agent.exporter.test_series import DEFAULT, NOW, gpu, mig
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from nvct.cli.runtime import engine as runtime_engine
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import EngineOptions, Handler
+from nvct.engine.model import Engine, EngineOptions, Handler
 from nvct.errors import EngineError, UsageError
 
 USUAL = "/etc/containerd/config.toml"

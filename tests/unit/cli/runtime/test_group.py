@@ -396,7 +396,7 @@ def test_one_damaged_journal_does_not_stop_the_others(lab: Lab) -> None:
     for engine in ("docker", "containerd"):
         lab.ctk(engine=engine)
     (page,) = (lab.folder / "state").glob("containerd-*.json")
-    page.write_text(page.read_text(encoding="utf-8").replace('"format": 1', '"format": 99'))
+    page.write_text(page.read_text(encoding="utf-8").replace('"format": 2', '"format": 99'))
     held = page.read_bytes()
     argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
 

@@ -9,9 +9,8 @@ from click.testing import CliRunner
 
 from nvct.cli.main import program
 from nvct.cli.runtime import status as runtime_status
-from nvct.engine.control.status import Status
-from nvct.engine.detected_engine import Engine
-from nvct.engine.model import State
+from nvct.engine.model import Engine, State
+from nvct.engine.status import Status
 
 DOCKER = Engine(
     engine="docker", pid=71, binary="/usr/bin/dockerd", version="28.5.2", unit="docker.service",

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from nvct.container.cdi_hook.main import HOOKS, main
-from nvct.doctor.container import decisions
+from nvct.doctor import decisions
 from nvct.errors import LINE_LIMIT
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.containers import Container, run_hook

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""What is known of one container: its creation, its devices, and who uses them."""

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the container of a process: by the id in its cgroup, and who knows the name of that id.
+
+Names come from the kubelet's links in /var/log/containers (pod, namespace and container), Docker's
+and Podman's state. No API server or engine is asked. A container that none of them knows is shown
+with the first digits of its id, and a process in no container without labels.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from nvct.host.procfs import CONTAINER_ID
+
+Labels: TypeAlias = Mapping[str, str]
+
+USERS = re.compile(r"/user\.slice/user-[1-9]\d*\.slice/")
+"""The groups of a user's own systemd; rootless Podman has its containers there."""
+LOG = re.compile(r"([^_]+)_([^_]+)_(.+)-([0-9a-f]{64})\.log")
+"""POD_NAMESPACE_CONTAINER-ID.log: pkg/kubelet/kuberuntime/legacy.go of Kubernetes."""
+KUBELET = "var/log/containers"
+DOCKER = "var/lib/docker/containers"
+PODMAN = tuple(
+    f"var/lib/containers/storage/{driver}-containers/{name}.json"
+    for driver in ("overlay", "vfs", "btrfs", "zfs")
+    for name in ("containers", "volatile-containers")
+)
+SHORT = 12
+"""Digits of an id, as engines show it."""
+CACHED = 4096
+
+
+class Containers:
+    """The containers of one host."""
+
+    def __init__(self, root: str = "/") -> None:
+        """Keep the folder where the host's /proc and /var are."""
+        self._root = root
+        self._kubelet: dict[str, Labels] = {}
+        self._podman: dict[str, dict[str, str]] = {}
+        self._docker: dict[str, str] = {}
+        self._read: dict[str, tuple[int, ...]] = {}
+
+    def refresh(self) -> None:
+        """Look again which containers there are."""
+        try:
+            names = os.listdir(self._path(KUBELET))
+        except OSError:
+            names = []
+        found = (LOG.fullmatch(name) for name in names)
+        self._kubelet = {
+            m[4]: {"container": m[3], "namespace": m[2], "pod": m[1]} for m in found if m
+        }
+        for path in PODMAN:
+            if self._has_changed(path):
+                self._podman[path] = _podman_names(self._path(path))
+        if len(self._docker) > CACHED:
+            self._docker.clear()
+
+    def labels(self, pid: int) -> Labels:
+        """Return the labels of a process's container; {} if it is in none, or has ended."""
+        id_, labels = self._find(pid)
+        return labels or ({"container": id_[:SHORT]} if id_ else {})
+
+    def id_of(self, pid: int) -> str:
+        """Return the id of a process's container; "" if it is in none, or has ended."""
+        return self._find(pid)[0]
+
+    def name_of_process(self, pid: int) -> str:
+        """Return the name of a process's container, as `name_of`; its id if it has no name."""
+        return _joined(self.labels(pid))
+
+    def named(self, name: str) -> list[str]:
+        """Return the ids of Docker's and Podman's containers with a name, running or not."""
+        podman = [
+            id_ for names in self._podman.values() for id_, one in names.items() if one == name
+        ]
+        try:
+            docker = sorted(os.listdir(self._path(DOCKER)))
+        except OSError:
+            docker = []
+        return [*podman, *(id_ for id_ in docker if self._docker_name(id_) == name)]
+
+    def name_of_id(self, id_: str) -> str:
+        """Return the name of a container, as namespace/pod/container; "" if none is known."""
+        return _joined(self._known(id_))
+
+    def _find(self, pid: int) -> tuple[str, Labels]:
+        """Return the id of a process's container, and its names; ("", {}) without one.
+
+        Users choose the names of the groups below their slice, and a container those below its
+        own. So a user's group has no name but its id, and a container of the kubelet is looked for
+        from outside.
+        """
+        try:
+            with open(self._path(f"proc/{pid}/cgroup"), encoding="utf-8") as file:
+                lines = list(file)
+        except (OSError, UnicodeDecodeError):
+            return "", {}
+        every = list(dict.fromkeys(CONTAINER_ID.findall("".join(lines))))
+        users = {id_ for line in lines if USERS.search(line) for id_ in CONTAINER_ID.findall(line)}
+        kubelet = [id_ for id_ in every if id_ in self._kubelet]
+        for id_ in (*kubelet, *reversed(every)):
+            if id_ not in users and (labels := self._known(id_)):
+                return id_, labels
+        return (every[-1] if every else ""), {}
+
+    def _known(self, id_: str) -> Labels:
+        if id_ in self._kubelet:
+            return self._kubelet[id_]
+        podman = (names[id_] for names in self._podman.values() if id_ in names)
+        name = next(podman, "") or self._docker_name(id_)
+        return {"container": name} if name else {}
+
+    def _docker_name(self, id_: str) -> str:
+        if id_ not in self._docker:
+            document = _json(self._path(f"{DOCKER}/{id_}/config.v2.json"))
+            name = document.get("Name") if isinstance(document, dict) else None
+            if not isinstance(name, str):
+                return ""
+            self._docker[id_] = name.lstrip("/")
+        return self._docker[id_]
+
+    def _has_changed(self, path: str) -> bool:
+        try:
+            found = os.stat(self._path(path))
+        except OSError:
+            return False
+        signature = (found.st_ino, found.st_size, found.st_mtime_ns)
+        is_new = self._read.get(path) != signature
+        self._read[path] = signature
+        return is_new
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._root, name)
+
+
+def _joined(labels: Labels) -> str:
+    parts = (labels.get(name, "") for name in ("namespace", "pod", "container"))
+    return "/".join(part for part in parts if part)
+
+
+def _podman_names(path: str) -> dict[str, str]:
+    """Return the name of each container by its id, from the list of containers/storage."""
+    document = _json(path)
+    names = {}
+    for entry in document if isinstance(document, list) else ():
+        given = entry.get("names") if isinstance(entry, dict) else None
+        if isinstance(given, list) and given and isinstance(given[0], str):
+            names[str(entry.get("id"))] = given[0]
+    return names
+
+
+def _json(path: str) -> Any:  # noqa: ANN401 - JSON data
+    try:
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the driver and checks that it works, for `nvct validate`.
+
+The host's own driver comes first, as in gpu-operator's nvidia-validator, then the driver in the
+root of a driver container. A driver works if its nvidia-smi does. That runs in the driver's root,
+so the image of this container need not match it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nvct.doctor.model import Finding
+from nvct.doctor.reasons import Reason
+from nvct.engine import command
+from nvct.engine.command import Completed, Run
+from nvct.errors import HostError
+from nvct.host.driver.libraries import machine_directories
+from nvct.linux.files import read_bytes
+
+Programs: TypeAlias = Callable[[str], Run]
+
+SMI = "nvidia-smi"
+TIMEOUT_S = 60.0
+PROGRAM_DIRS = ("/usr/bin", "/usr/sbin", "/bin", "/sbin", "/run/opengl-driver/bin", "/opt/bin",
+          "/run/current-system/sw/bin", "/home/kubernetes/bin/nvidia/bin")  # fmt: skip
+WSL = "/usr/lib/wsl/lib/nvidia-smi"
+# Names in .driver-ctr-ready, with the module that has to be loaded and the status file.
+COMPONENTS = {
+    "GDS_ENABLED": ("nvidia_fs", "nvidia-fs-ready"),
+    "GDRCOPY_ENABLED": ("gdrdrv", "gdrcopy-ready"),
+    "GPU_DIRECT_RDMA_ENABLED": ("nvidia_peermem", "nvidia-peermem-ready"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where to look.
+
+    Attributes:
+        host: the host's root, as a path of the host.
+        host_here: the same root, as a path of this process.
+        driver: the root of a driver container, as a path of the host.
+        driver_here: the same root, as a path of this process.
+        sys: the mount point of sysfs.
+        init: whether nvidia-smi may initialize the GPUs; else it only prints its version.
+    """
+
+    host: str = "/"
+    host_here: str = "/host"
+    driver: str = "/run/nvidia/driver"
+    driver_here: str = "/run/nvidia/driver"
+    sys: str = "/sys"
+    init: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """A working driver: its roots on the host, and their mount points in operands."""
+
+    is_host: bool
+    root: str
+    root_here: str
+    dev_root: str
+    dev_root_here: str
+    wsl: bool = False
+
+    def values(self) -> dict[str, str]:
+        """Return the content of driver-ready."""
+        return {
+            "IS_HOST_DRIVER": "true" if self.is_host else "false",
+            "NVIDIA_DRIVER_ROOT": self.root,
+            "DRIVER_ROOT_CTR_PATH": self.root_here,
+            "NVIDIA_DEV_ROOT": self.dev_root,
+            "DEV_ROOT_CTR_PATH": self.dev_root_here,
+        }
+
+
+def find(places: Places, ready: str, programs: Programs) -> Driver | Finding:
+    """Return the driver of this host, or the reason why none works.
+
+    Args:
+        ready: a file that a driver container must have written; "" for none.
+    """
+    wsl = _size(f"{places.host_here.rstrip('/')}{WSL}") > 0
+    host_problem = "" if wsl else _smi_problem(places.host_here, places, programs)
+    if not host_problem:
+        return Driver(is_host=True, root=places.host, root_here="/host", dev_root=places.host,
+                      dev_root_here="/host", wsl=wsl)  # fmt: skip
+    if ready and not os.path.exists(ready):
+        return _fault(
+            Reason.DriverContainerNotReady,
+            f"the driver container is not ready: {ready} does not exist",
+            context=f"and the host itself: {host_problem}",
+        )
+    if not os.path.isdir(places.driver_here):
+        return _fault(
+            Reason.DriverNotFound,
+            f"no working driver on the host: {host_problem}",
+            context=f"and no driver container: {places.driver_here} does not exist",
+        )
+    of_container = _smi_problem(places.driver_here, places, programs)
+    if of_container:
+        return _fault(
+            Reason.DriverNotWorking,
+            f"no working driver in {places.driver_here}: {of_container}",
+            context=f"and none on the host: {host_problem}",
+        )
+    # Unlike nvidia-validator, any dev/ is not enough: it may be empty, and the host's may be used.
+    has_dev = os.path.lexists(f"{places.driver_here}/dev/nvidiactl")
+    return Driver(
+        is_host=False,
+        root=places.driver,
+        root_here="/driver-root",
+        dev_root=places.driver if has_dev else places.host,
+        dev_root_here="/driver-root" if has_dev else "/host",
+    )
+
+
+def components(ready: str, sys: str) -> dict[str, Finding]:
+    """Return the status files of a driver container's optional parts: whether each is loaded.
+
+    Raises:
+        HostError: the driver container's file cannot be read.
+    """
+    try:
+        text = read_bytes(ready, 64 << 10).decode(errors="replace")
+    except OSError as error:
+        raise HostError(f"{ready} cannot be read: {error.strerror}") from error
+    findings = {}
+    for line in text.splitlines():
+        key, _, value = line.partition(":" if ":" in line else "=")
+        if key.strip() in COMPONENTS and value.strip().strip("\"'").lower() == "true":
+            module, name = COMPONENTS[key.strip()]
+            loaded = os.path.exists(f"{sys}/module/{module}")
+            findings[name] = Finding(
+                reason=Reason.ModuleNotLoaded,
+                severity="ok" if loaded else "error",
+                evidence=f"the module of {name} is {'loaded' if loaded else 'not loaded yet'}",
+            )
+    return findings
+
+
+def in_this_container(environ: Mapping[str, str]) -> Finding | None:
+    """Return the reason why this container cannot use a GPU, None if nvidia-smi works."""
+    program = shutil.which(SMI, path=environ.get("PATH"))
+    if not program:
+        return Finding(
+            reason=Reason.ContainerWithoutDriver,
+            severity="error",
+            evidence=f"{SMI} is not on PATH: this container was given no driver",
+            remedy="start it with the runtime nvidia and NVIDIA_VISIBLE_DEVICES=all",
+        )
+    completed = command.run([program], TIMEOUT_S, env=dict(environ))
+    if not completed.status:
+        return None
+    return _fault(
+        Reason.DriverNotWorking, f"{program} fails in this container: {completed.reason}"
+    )
+
+
+def _fault(reason: Reason, evidence: str, context: str = "") -> Finding:
+    return Finding(reason=reason, severity="error", evidence=evidence, context=context)
+
+
+def _smi_problem(root: str, places: Places, programs: Programs) -> str:
+    """Return why nvidia-smi does not work in a root, "" if it does."""
+    arguments = [] if places.init else ["--version"]
+    if not os.path.isdir(root):
+        return f"{root} does not exist"
+    for folder in PROGRAM_DIRS:
+        program = f"{folder}/{SMI}"
+        if not os.path.lexists(root.rstrip("/") + program):
+            continue
+        completed = programs(root)([program, *arguments], TIMEOUT_S)
+        if completed.status == command.NOT_FOUND:
+            completed = _run_with_host_libraries(root, program, arguments, places, programs)
+        return "" if completed.status == 0 else f"{program}: {completed.reason}"
+    return f"{root} has no {SMI}"
+
+
+def _run_with_host_libraries(
+    root: str, program: str, arguments: list[str], places: Places, programs: Programs
+) -> Completed:
+    """Run the nvidia-smi of a root that has no C library of its own, with the host's.
+
+    This is the case on Google's COS, or if only the driver's files are mounted.
+    """
+    usual = ("/lib64", "/usr/lib64", *machine_directories(os.uname().machine))
+    folders = [folder for folder in usual if os.path.isdir(root + folder)]
+    completed = command.Completed(status=command.NOT_FOUND, err=f"{root}{program} cannot be run")
+    for base, prefix in ((places.host_here, places.driver), ("/", root)):
+        env = {**command.ENV, "LD_LIBRARY_PATH": ":".join(prefix + name for name in folders)}
+        if root == places.driver_here and os.path.isdir(base):
+            completed = programs(base)([prefix + program, *arguments], TIMEOUT_S, env)
+        if completed.status != command.NOT_FOUND:
+            break
+    return completed
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0

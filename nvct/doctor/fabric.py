@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the NVLink fabric of NVSwitches: the fabric manager, its release, and each GPU's state.
+
+Until the fabric is complete, CUDA fails with 802: system not yet initialized. A fabric manager of
+another release than the driver ends at its start. Cold; changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.reasons import Reason
+from nvct.engine import command
+from nvct.engine.command import Run
+from nvct.host import procfs
+from nvct.host.nvml.sample_model import (
+    COMPLETED,
+    IN_PROGRESS,
+    NOT_STARTED,
+    GpuReadiness,
+    NvmlReadiness,
+)
+from nvct.host.roots import Roots
+
+PROGRAM = "nv-fabricmanager"
+NAME = PROGRAM[:15]
+"""As /proc/PID/comm has it: TASK_COMM_LEN of Linux is 16, with the terminating zero."""
+FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin")
+TIMEOUT_S = 1.0
+RELEASE = re.compile(r"\b(\d{3,4}\.\d{1,4}(?:\.\d{1,4})?)\b")
+STATES = {NOT_STARTED: "Not Started", IN_PROGRESS: "In Progress", COMPLETED: "Completed"}
+"""In the words of `nvidia-smi -q`."""
+SHOWN = 4
+
+
+def check(
+    roots: Roots,
+    readiness: NvmlReadiness | None,
+    run: Run = command.run,
+    folders: Sequence[str] = FOLDERS,
+) -> Part:
+    """Check that the fabric manager runs, is of the driver's release, and is done with each GPU.
+
+    Args:
+        readiness: what NVML reports of the GPUs, None if it does not answer.
+        folders: where the fabric manager's program may be.
+    """
+    switches = procfs.list_directory(f"{roots.proc}/driver/nvidia-nvswitch/devices")
+    gpus = readiness.gpus if readiness else ()
+    waiting = _waiting(gpus, has_switches=bool(switches))
+    members = [gpu for gpu in gpus if gpu.fabric in STATES]
+    if not switches and not members:
+        text = "no NVSwitch that this host has to manage"
+        return part_of("fabric", [text], health="absent")
+    found = _manager(roots, len(switches), run, folders) if switches else []
+    found += waiting
+    lines = [finding.evidence for finding in found if finding.severity != "ok"]
+    if not lines:
+        lines = [", ".join((*(one.evidence for one in found), *_registered(members)))]
+    return part_of("fabric", lines, [one for one in found if one.severity != "ok"])
+
+
+def _registered(members: Sequence[GpuReadiness]) -> Iterator[str]:
+    """Yield how many GPUs are registered, and how many of a virtual machine wait for its host."""
+    done = sum(gpu.fabric == COMPLETED for gpu in members)
+    if done:
+        yield f"{count(done, 'GPU')} registered"
+    if len(members) > done:
+        yield f"{count(len(members) - done, 'GPU')} without a fabric to register with"
+
+
+def _manager(roots: Roots, switches: int, run: Run, folders: Sequence[str]) -> list[Finding]:
+    """Return whether the fabric manager runs, and of which release it is."""
+    things = f"{switches} NVSwitch{'' if switches == 1 else 'es'}"
+    pid = _process(roots)
+    release = _other_release(roots, pid, run, folders)
+    if pid:
+        text = f"{things}, and the fabric manager runs"
+        running = Finding(reason=Reason.FabricManagerNotRunning, severity="ok", evidence=text)
+        return release or [running]
+    text = f"{things}, and no process {PROGRAM}"
+    if hidden := procfs.hidden_processes(roots.proc):
+        text += f" that can be seen: {hidden}"
+    severity: Severity = "unknown" if hidden else "error"
+    return [*release, *findings_of(Reason.FabricManagerNotRunning, severity, [text])]
+
+
+def _process(roots: Roots) -> str:
+    """Return the id of the fabric manager's process, "" if none is seen."""
+    pids = (one for one in procfs.list_directory(roots.proc) if one.isdecimal())
+    return next(
+        (
+            pid
+            for pid in pids
+            if (procfs.read_text(f"{roots.proc}/{pid}/comm") or "").rstrip("\n") == NAME
+            and _is_roots(f"{roots.proc}/{pid}")
+        ),
+        "",
+    )
+
+
+def _is_roots(folder: str) -> bool:
+    """Return whether a process is root's or ours: any user can name a process as the manager."""
+    try:
+        return os.stat(folder).st_uid in (0, os.geteuid())
+    except OSError:
+        return False
+
+
+def _other_release(roots: Roots, pid: str, run: Run, folders: Sequence[str]) -> list[Finding]:
+    """Return a finding if the program is of another release than the loaded driver."""
+    driver = procfs.driver_version(roots)
+    here = [f"{folder}/{PROGRAM}" for folder in folders]
+    program = next((path for path in here if os.access(path, os.X_OK)), "")
+    if not program or not driver or (pid and not _sees(f"{roots.proc}/{pid}", program)):
+        return []
+    printed = run([program, "--version"], TIMEOUT_S)
+    match = RELEASE.search(printed.out) if printed.status == 0 else None
+    if match is None or match[1] == driver:
+        return []
+    text = f"{program} is of release {match[1]}, and the loaded driver is {driver}"
+    return findings_of(Reason.FabricManagerOtherRelease, "error", [text])
+
+
+def _sees(folder: str, program: str) -> bool:
+    """Return whether a process sees this program: one in a container has a program of its own."""
+    try:
+        return os.path.samefile(f"{folder}/root{program}", program)
+    except OSError:
+        return False
+
+
+def _waiting(gpus: Sequence[GpuReadiness], *, has_switches: bool) -> list[Finding]:
+    """Return the findings about GPUs that are not registered with the fabric, by their state.
+
+    Without NVSwitches of its own, a host cannot complete the fabric, for example a virtual
+    machine: then it is a warning.
+    """
+    states: dict[str, list[str]] = {}
+    for gpu in gpus:
+        if gpu.fabric == COMPLETED and gpu.fabric_status:
+            states.setdefault(f"Completed with the error {gpu.fabric_status}", []).append(
+                gpu.bus_id
+            )
+        elif gpu.fabric == IN_PROGRESS or (gpu.fabric == NOT_STARTED and has_switches):
+            states.setdefault(STATES[gpu.fabric], []).append(gpu.bus_id)
+    severity: Severity = "error" if has_switches else "warning"
+    texts = [f"{_named(names)}: the fabric is {state}" for state, names in states.items()]
+    return findings_of(Reason.FabricNotReady, severity, texts)
+
+
+def _named(bus_ids: Sequence[str]) -> str:
+    names = ", ".join(procfs.canonical_bus_id(name) or name for name in bus_ids[:SHOWN])
+    more = f" and {len(bus_ids) - SHOWN} more" if len(bus_ids) > SHOWN else ""
+    return f"GPU{'' if len(bus_ids) == 1 else 's'} {names}{more}"

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out `nvct doctor --fix` completely or not at all, and takes the last one back.
+
+Order: lock; take back what a killed run left; for each step: look at its paths, write the journal,
+change the paths. A failure takes back all steps. A kill at any point leaves each path in its
+former or its new state, and a journal from which the next --fix or --undo takes the changes back.
+What others changed since is left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nvct.engine.journal import Entry, Journal, Page, Record
+from nvct.engine.model import Files
+from nvct.engine.path_changes import PathChanges
+from nvct.engine.writing import ABSENT, PathState, identity, state_of
+from nvct.errors import HostError, NvctError
+from nvct.host import procfs
+from nvct.host.roots import Roots
+from nvct.kernel.calls import KERNEL
+from nvct.mig import holders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+
+Say = Callable[[str], None]
+NAME = "doctor.journal"
+CHANGED = "somebody else changed it since"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of --fix.
+
+    Attributes:
+        plan: returns the state that each path is to get.
+    """
+
+    name: str
+    plan: Callable[[], Mapping[str, PathState]]
+
+
+class Transaction:
+    """The changes of --fix on one host."""
+
+    def __init__(self, folder: str, roots: Roots, say: Say, kernel: Kernel = KERNEL) -> None:
+        self.page_path = f"{folder}/{NAME}"
+        self.roots = roots
+        self.say = say
+        self.journal = Journal(folder, kernel, damage_hint="move it away: nothing can be undone")
+        self.paths = PathChanges(self.journal, Files(), follow=False, refused=_refused)
+
+    def settle(self) -> None:
+        """Take back what a killed run left; without such a run, write nothing.
+
+        Contract: it comes before the checks, because they would not find what is taken back.
+
+        Raises:
+            NvctError: the journal cannot be used.
+        """
+        if self._page().pending is None:
+            return
+        with self.paths.locked():
+            page = self._page()
+            left = self._take_back_pending(page)
+            record = page.pending and self._rest(page.pending, left)
+            self._save(Page(done=page.done, pending=record))
+
+    def carry_out(self, steps: Sequence[Step]) -> bool:
+        """Carry out all steps; return False if one failed, and all were taken back.
+
+        Raises:
+            NvctError: the journal cannot be used.
+        """
+        with self.paths.locked():
+            page = self._page()
+            entries = self._take_back_pending(page)
+            done = page.done
+            for step in steps:
+                try:
+                    self._carry_out(step, done, entries)
+                except BaseException as error:
+                    self._undo_failed(step, done, entries, error)
+                    if isinstance(error, NvctError):
+                        return False
+                    raise
+            self._save(Page(done=self._record(entries) if entries else done))
+            return True
+
+    def undo(self, *, dry_run: bool = False) -> bool:
+        """Take back the last --fix; return whether all of it is taken back.
+
+        Args:
+            dry_run: only print what would be done.
+
+        Raises:
+            NvctError: the journal cannot be used.
+        """
+        with self.paths.locked():
+            page = self._page()
+            record = page.pending or page.done
+            if record is None:
+                folder = self.journal.folder
+                self.say(f"nothing to take back: {folder} has no record of a --fix")
+                return True
+            if dry_run:
+                return not self._take_back(record, dry_run=True)
+            done = page.done if page.pending else None
+            self._save(Page(done=done, pending=record))  # if killed, the next run goes on
+            left = self._take_back(record)
+            self._save(Page(done=done, pending=self._rest(record, left)))
+            return not left
+
+    # Steps.
+
+    def _carry_out(self, step: Step, done: Record | None, entries: list[Entry]) -> None:
+        """Carry out a step, and add its paths to `entries`."""
+        self.say(f"running: {step.name}")
+        first = len(entries)
+        for path, after in step.plan().items():
+            before = state_of(path)
+            if before != after:
+                folders = tuple(self.paths.missing_folders(path, after))
+                entries.append(Entry(path=path, before=before, after=after, folders=folders))
+        if first == len(entries):
+            return
+        self._save(Page(done=done, pending=self._record(entries)))
+        for index, entry in enumerate(entries[first:], first):
+            self.paths.write(entry)
+            entries[index] = replace(entry, identity=identity(entry.path))
+        self._save(Page(done=done, pending=self._record(entries)))
+
+    def _undo_failed(
+        self, step: Step, done: Record | None, entries: list[Entry], error: BaseException
+    ) -> None:
+        """Take everything back after a failure, and say so."""
+        text = "it was interrupted"
+        if isinstance(error, NvctError):
+            text = f"{error.message}; {error.hint}" if error.hint else error.message
+        self.say(f"{step.name} failed: {text}")
+        self.say("what this --fix changed is taken back" if entries else "nothing was changed")
+        record = self._record(entries)
+        left = self._take_back(record)
+        self._save(Page(done=done, pending=self._rest(record, left)))
+
+    def _take_back_pending(self, page: Page) -> list[Entry]:
+        if page.pending is None:
+            return []
+        self.say("an earlier run was not finished: what it changed is taken back first")
+        return self._take_back(page.pending)
+
+    def _take_back(self, record: Record, *, dry_run: bool = False) -> list[Entry]:
+        """Put back what was there before; return the entries for which that may work later."""
+        left = []
+        for entry in reversed(record.entries):
+            current = self.paths.state_of(entry)
+            if current != entry.before:
+                why = self._why_left(entry, current, record)
+                if not why and not dry_run:
+                    try:
+                        self.paths.put_back(entry)
+                    except HostError as error:
+                        why = error.message.removeprefix(f"{entry.path} cannot be written: ")
+                verb = "removed" if entry.before == ABSENT else "restored"
+                would = "would be " if dry_run else ""
+                self.say(f"  {entry.path}: {f'left as it is: {why}' if why else would + verb}")
+                if why and why != CHANGED:
+                    left.append(entry)
+                    continue
+            if not dry_run:
+                self.paths.remove_folders(entry)
+        return left[::-1]
+
+    def _why_left(self, entry: Entry, current: PathState, record: Record) -> str:
+        """Return why a path cannot be put back now; "" if it can."""
+        if not current.is_like(entry.after):
+            return CHANGED
+        if current != ABSENT and not current.is_file:
+            is_own = not entry.identity or entry.identity == identity(entry.path)
+            if record.boot != self._boot() or not is_own:
+                return CHANGED  # /dev is empty at each boot
+        if current.is_node and current.rdev != entry.before.rdev:
+            number = os.major(current.rdev), os.minor(current.rdev)
+            using = holders.holders_of(self.roots, number, entry.path)
+            if using:
+                return str(using[0])
+        return ""
+
+    # Values.
+
+    def _record(self, entries: Sequence[Entry]) -> Record:
+        return Record(boot=self._boot(), entries=tuple(entries))
+
+    @staticmethod
+    def _rest(record: Record, left: Sequence[Entry]) -> Record | None:
+        """Return what is still to be taken back; None if nothing is."""
+        return replace(record, entries=tuple(left)) if left else None
+
+    def _boot(self) -> str:
+        return procfs.read_text(f"{self.roots.proc}/sys/kernel/random/boot_id") or ""
+
+    def _page(self) -> Page:
+        return self.journal.load(self.page_path)
+
+    def _save(self, page: Page) -> None:
+        self.paths.save(self.page_path, page)
+
+
+def _refused(error: OSError, path: str) -> HostError:
+    return HostError(f"{path} cannot be written: {error.strerror}")

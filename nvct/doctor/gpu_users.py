@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who uses the GPUs of this host: processes and containers, for `nvct ps`. Cold; changes nothing.
+
+A process uses a device that it has open. A container has a device that is among its device nodes,
+whether or not a process of it has the device open. Contract: a process that ends meanwhile is left
+out; without root, those of other users are not seen.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from nvct.doctor.containers import Containers
+from nvct.host import procfs
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.sample_model import NvmlSamples
+from nvct.host.roots import Roots
+from nvct.mig import holders
+
+Names = dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]]
+
+FOLDERS = ("dev", "dev/nvidia-caps")
+
+
+class Device(NamedTuple):
+    """A GPU, or a MIG device of it."""
+
+    gpu: int
+    instance: str
+    """Ids of its GPU instance and compute instance, such as 1/0; "" for the GPU itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """A process that has a device open, or a container that has its node and no such process.
+
+    Attributes:
+        pid: of the process; 0 if a container only has the node.
+        command: its name, as the kernel has it; "" without a process.
+        memory: bytes of the GPU's memory; None if NVML does not report it.
+        unit: the systemd service, "" if it is in none.
+        labels: of the container: container, namespace, pod; empty if it is in none.
+    """
+
+    device: Device
+    pid: int = 0
+    command: str = ""
+    memory: int | None = None
+    unit: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the use as JSON has it."""
+        return {
+            "gpu": self.device.gpu,
+            "instance": self.device.instance,
+            "pid": self.pid,
+            "command": self.command,
+            "memory": self.memory,
+            "unit": self.unit,
+            **{name: self.labels.get(name, "") for name in ("container", "namespace", "pod")},
+        }
+
+
+def users(
+    roots: Roots, state: MigState, samples: NvmlSamples | None = None, host: str = "/"
+) -> list[Use]:
+    """Return who uses the GPUs, by device and process.
+
+    Args:
+        samples: what NVML reports of the processes' memory, if it does.
+        host: the folder that has the engines' state and /proc.
+    """
+    containers = Containers(host)
+    containers.refresh()
+    memory = _memory(samples)
+    indices = {gpu.uuid: gpu.index for gpu in state.gpus}
+    found = []
+    for holder in holders.holders(roots, state.gpus, ignore=holders.own_processes(roots)):
+        device = _device(holder.device, holder.instance, indices)
+        whole = Device(device.gpu, "")  # an old driver does not tell the instance
+        found.append(
+            Use(
+                device=device,
+                pid=holder.pid,
+                command=holder.command,
+                memory=memory.get((device, holder.pid), memory.get((whole, holder.pid))),
+                unit=holder.unit,
+                labels=containers.labels(holder.pid),
+            )
+        )
+    busy = {(use.device, tuple(sorted(use.labels.items()))) for use in found}
+    names = holders.device_numbers(roots, state.gpus, None)
+    for pid, labels in _containers(roots, containers):
+        for name, instance in _nodes(roots, pid, names):
+            device = _device(name, instance, indices)
+            if (device, tuple(sorted(labels.items()))) not in busy:
+                found.append(Use(device=device, labels=labels))
+    key = operator.attrgetter("device", "pid")
+    return sorted(without_ways(found), key=key)
+
+
+def without_ways(uses: Sequence[Use]) -> list[Use]:
+    """Return the uses but those of a GPU by who uses a MIG device of it: that needs both nodes."""
+    of_instances = [(use.device.gpu, use.pid, use.labels) for use in uses if use.device.instance]
+    return [
+        use
+        for use in uses
+        if use.device.instance or (use.device.gpu, use.pid, use.labels) not in of_instances
+    ]
+
+
+def _device(
+    name: str, instance: tuple[str, int, int] | None, indices: Mapping[str, int]
+) -> Device:
+    if instance is None:
+        return Device(int(name.removeprefix("GPU ")), "")
+    uuid, gi, ci = instance
+    return Device(indices[uuid], f"{gi}/{ci}")
+
+
+def _memory(samples: NvmlSamples | None) -> dict[tuple[Device, int], int]:
+    """Return the memory that each process uses, by GPU or MIG device, and process."""
+    total: dict[tuple[Device, int], int] = {}
+    for gpu in samples.gpus if samples else ():
+        for process in gpu.processes:
+            if process.memory is not None:
+                instance = f"{process.gi}/{process.ci}" if process.gi >= 0 else ""
+                key = Device(gpu.index, instance), process.pid
+                total[key] = total.get(key, 0) + process.memory
+    return total
+
+
+def _containers(roots: Roots, containers: Containers) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield each container's first process, and its labels."""
+    seen = set()
+    pids = sorted(int(name) for name in procfs.list_directory(roots.proc) if name.isdecimal())
+    for pid in pids:
+        labels = containers.labels(pid)
+        key = tuple(sorted(labels.items()))
+        if labels and key not in seen:
+            seen.add(key)
+            yield pid, labels
+
+
+def _nodes(
+    roots: Roots, pid: int, names: Names
+) -> Iterator[tuple[str, tuple[str, int, int] | None]]:
+    """Yield the devices that have a node in the /dev of a process."""
+    for folder in FOLDERS:
+        path = f"{roots.proc}/{pid}/root/{folder}"
+        for name in procfs.list_directory(path):
+            if not name.startswith("nvidia"):
+                continue
+            try:
+                status = os.stat(f"{path}/{name}", follow_symlinks=False)
+            except OSError:
+                continue
+            numbers = os.major(status.st_rdev), os.minor(status.st_rdev)
+            if stat.S_ISCHR(status.st_mode) and numbers in names:
+                yield names[numbers]

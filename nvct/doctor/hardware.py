@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of GPUs, NVSwitches and their driver beyond discovery. Cold; changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+
+from nvct.doctor.model import Part, Severity, count
+from nvct.doctor.parts import findings_of, part_of, refused
+from nvct.doctor.reasons import Reason
+from nvct.errors import HostError, NvmlError
+from nvct.host import procfs
+from nvct.host.device_nodes import dev_char
+from nvct.host.gpu import pci
+from nvct.host.model import Findings
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.sample_model import NvmlReadiness
+from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
+
+SHARED_NODE = re.compile(r"nvidia(?:ctl|-uvm|\d+)")
+EVERYBODY = stat.S_IROTH | stat.S_IWOTH
+GROUP = stat.S_IRGRP | stat.S_IWGRP
+"""What the driver gives its nodes unless NVreg_DeviceFileMode says something else."""
+PERSISTENCED_SOCKET = "nvidia-persistenced/socket"
+SLOW_S = 1.0
+"""NVML answers within 0.2 s if the GPUs are initialized, and after 1 to 3 s per GPU if not."""
+
+
+def gpus(roots: Roots) -> Part:
+    """Check that NVIDIA's driver has the GPUs of the PCI bus."""
+    number = pci.count(roots)
+    if not number:
+        text = "no GPU of NVIDIA on the PCI bus"
+        return part_of("gpus", [text], health="absent")
+    elsewhere = pci.bound_elsewhere(roots)
+    lines = [f"{count(number, 'GPU')} of NVIDIA on the PCI bus"]
+    texts = [f"GPU {gpu.bus_id} is bound to {gpu.driver}" for gpu in elsewhere]
+    natives = [gpu for gpu in elsewhere if gpu.driver in pci.NATIVE]
+    # A GPU that is handed on to a virtual machine is as its owner wants it.
+    severity: Severity = "error" if natives else "note"
+    found = findings_of(Reason.GpuBoundElsewhere, severity, texts)
+    return part_of("gpus", [*lines, *texts], found)
+
+
+def nvml(session: NvmlSession | None) -> tuple[Part, MigState | None]:
+    """Check that NVML answers; return the MIG state as well, None if it does not.
+
+    Args:
+        session: with the library of the driver's root; None if there is none.
+    """
+    if session is None:
+        return part_of("nvml", ["no libnvidia-ml.so.1 to ask"], health="absent"), None
+    try:
+        state = session.mig()
+    except NvmlError as error:
+        return refused("nvml", error), None
+    text = f"answers about {count(len(state.gpus), 'GPU')}"
+    if session.first_answer_s is not None and session.first_answer_s > SLOW_S:
+        text += f", the first time after {session.first_answer_s:.1f} s"
+    return part_of("nvml", [text]), state
+
+
+def mig(state: MigState | None) -> Part:
+    """Check that no GPU waits for a reset to change its MIG mode."""
+    capable = [gpu for gpu in state.gpus if gpu.capable] if state else []
+    if not capable:
+        return part_of("mig", ["no GPU that NVML reports can do MIG"], health="absent")
+    on = sum(gpu.enabled for gpu in capable)
+    waiting = [
+        f"GPU {gpu.bus_id} has MIG {_word(gpu.enabled)}, and {_word(gpu.pending)} after a reset"
+        for gpu in capable
+        if gpu.enabled != gpu.pending
+    ]
+    lines = [f"on in {on} of {count(len(capable), 'GPU')} that can do it", *waiting]
+    return part_of("mig", lines, findings_of(Reason.MigModePending, "warning", waiting))
+
+
+def _word(on: bool) -> str:  # noqa: FBT001 - the value itself
+    return "on" if on else "off"
+
+
+def persistence(
+    roots: Roots, readiness: NvmlReadiness | None, first_answer_s: float | None = None
+) -> Part:
+    """Check that something keeps the GPUs initialized: else each first user of a GPU waits for it.
+
+    Args:
+        readiness: the GPUs' persistence mode, None if NVML does not answer.
+        first_answer_s: how long NVML's first answer took to this process, in seconds. It starts
+            the GPUs that nothing else uses; so it is short if something uses them.
+    """
+    if not procfs.driver_version(roots):
+        return part_of("daemon", [procfs.NOT_LOADED], health="absent")
+    path = f"{roots.run}/{PERSISTENCED_SOCKET}"
+    if os.path.exists(path):
+        return part_of("daemon", ["nvidia-persistenced keeps the GPUs initialized"])
+    gpus = readiness.gpus if readiness else ()
+    off = [gpu for gpu in gpus if gpu.persistence is False]
+    if gpus and all(gpu.persistence for gpu in gpus):
+        return part_of("daemon", ["persistence mode keeps the GPUs initialized"])
+    text = f"nvidia-persistenced does not run: {path} does not exist"
+    text += f"; persistence mode is off in {len(off)} of {count(len(gpus), 'GPU')}" if off else ""
+    severity: Severity = "note"
+    if first_answer_s is not None and gpus:
+        text += f"; NVML's first answer took {first_answer_s:.1f} s"
+        severity = "warning" if off and first_answer_s > SLOW_S else "note"
+    return part_of("daemon", [text], findings_of(Reason.PersistenceOff, severity, [text]))
+
+
+def node_modes(roots: Roots) -> Part:
+    """Check who can open the driver's nodes: containers of users need it, NVML says so badly."""
+    nodes = {}
+    for name in procfs.list_directory(roots.dev):
+        if SHARED_NODE.fullmatch(name):
+            with contextlib.suppress(OSError):
+                nodes[f"{roots.dev}/{name}"] = os.stat(f"{roots.dev}/{name}")
+    if not nodes:
+        return part_of("access", ["no device node of the driver"], health="absent")
+    closed = [(path, one) for path, one in nodes.items() if one.st_mode & EVERYBODY != EVERYBODY]
+    if not closed:
+        return part_of("access", [f"{count(len(nodes), 'device node')}, for every user"])
+    path, status = closed[0]
+    text = f"{path} has mode {stat.S_IMODE(status.st_mode):04o} and group {status.st_gid}: "
+    if status.st_mode & GROUP == GROUP:
+        text += "without the group neither rootless engines nor users in containers can open it"
+    else:
+        text += "only its owner can open it, and no other user, in containers neither"
+    if len(closed) > 1:
+        text += f", like {len(closed) - 1} more"
+    return part_of("access", [text], findings_of(Reason.DeviceNodesRestricted, "note", [text]))
+
+
+def character_links(roots: Roots, *, booted: bool) -> Part:
+    """Check /dev/char, which systemd reads when it is reloaded."""
+    if not booted:
+        return part_of("links", ["systemd does not run here"], health="absent")
+    folder = f"{roots.dev}/char"
+    try:
+        plan = dev_char.plan_links(roots, folder, Findings(), create_all=False)
+    except HostError as error:
+        return part_of("links", [error.message], health="absent")
+    wrong = [step for step in plan.steps if step.action in ("make", "replace")]
+    if not plan.steps:
+        return part_of("links", ["no device node of the driver"], health="absent")
+    if not wrong:
+        return part_of("links", [f"{folder} has a link for each device node of the driver"])
+    text = f"{folder} lacks {count(len(wrong), 'link')}, for example {wrong[0].path}"
+    return part_of("links", [text], findings_of(Reason.CharacterLinksMissing, "warning", [text]))
+
+
+def readiness(session: NvmlSession | None) -> NvmlReadiness | None:
+    """Return what NVML reports of each GPU's readiness, None if it does not answer."""
+    if session is None:
+        return None
+    try:
+        return session.ask("readiness", NvmlReadiness)
+    except NvmlError:
+        return None  # as the check of NVML says

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks, from inside a container, that it has what it asks for. Cold; changes nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nvct.container.request.model import VISIBLE_DEVICES
+from nvct.doctor.model import Part, count
+from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.reasons import Reason
+from nvct.host import procfs
+
+MARKS = (".dockerenv", "run/.containerenv")
+"""Files that Docker and Podman make in a container. A virtual machine that was made of an image of
+a container keeps them."""
+HOST_PIDS = "pid:[4026531836]"
+"""The PID namespace that the kernel starts with (linux/proc_ns.h, PROC_PID_INIT_INO)."""
+OVERLAY_ROOT = re.compile(r"^\S+ \S+ \S+ \S+ / .* - (?:overlay|fuse-overlayfs) ", re.MULTILINE)
+VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
+"""Of a pod, and of containers by the Container Interface of systemd."""
+INSIDE = "this is a container: what its host runs and records is not seen here"
+NAMED = 4
+NONE = ("", "void", "none")
+GPU_NODE = re.compile(r"nvidia\d+")
+LIBRARY = "libcuda.so.1"
+FOLDERS = (
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "lib64",
+)
+
+
+def is_container(env: Mapping[str, str], root: str = "/") -> bool:
+    """Return whether this process is in a container."""
+    base = root.rstrip("/")
+    if any(os.path.exists(f"{base}/{name}") for name in MARKS):
+        return not _is_root_of_init(base)
+    mounts = procfs.read_text(f"{base}/proc/self/mountinfo") or ""
+    return any(name in env for name in VARIABLES) and bool(OVERLAY_ROOT.search(mounts))
+
+
+def hint(env: Mapping[str, str], root: str = "/") -> str:
+    """Return a sentence for who looks for containers or records from inside a container, or ""."""
+    return INSIDE if is_container(env, root) else ""
+
+
+def check(env: Mapping[str, str], root: str = "/") -> Part:
+    """Check the container that this process is in: its request, nodes and libraries."""
+    base = root.rstrip("/")
+    if not is_container(env, root):
+        return part_of("container", ["this is no container"], health="absent")
+    asked = env.get(VISIBLE_DEVICES)
+    nodes = [name for name in procfs.list_directory(f"{base}/dev") if GPU_NODE.fullmatch(name)]
+    if not nodes and (asked is None or asked in NONE):
+        text = f"this container asks for no GPU: {VISIBLE_DEVICES} is {asked or 'not set'}"
+        found = findings_of(Reason.GpuNotRequested, "note", [text])
+        return part_of("container", [text], found, health="absent")
+    wrong = []
+    if not nodes:
+        text = f"{VISIBLE_DEVICES} is {asked}, and /dev has no GPU: no runtime of NVIDIA's made it"
+        wrong += findings_of(Reason.ContainerWithoutDriver, "error", [text])
+    denied = [name for name in (*nodes, "nvidiactl") if _is_denied(f"{base}/dev/{name}")]
+    if denied:
+        text = f"/dev/{denied[0]} may not be opened any more: the cgroup has lost the device"
+        wrong += findings_of(Reason.GpuLostAtReload, "error", [text])
+    if nodes and not _has_library(base):
+        text = f"the GPU is here and {LIBRARY} is not: the capability compute was not asked for"
+        wrong += findings_of(Reason.ContainerWithoutDriver, "warning", [text])
+    has = f"it has {count(len(nodes), 'GPU')}: {', '.join(nodes[:NAMED])}"
+    has += ", ..." if len(nodes) > NAMED else ""
+    return part_of("container", [finding.evidence for finding in wrong] or [has], wrong)
+
+
+def without_other_gpus(part: Part) -> Part:
+    """Return a check's result in which a missing node is no fault.
+
+    A container has the nodes of its own GPUs; the driver's /proc may list all of the host's.
+    """
+    found = [
+        replace(one, severity="note") if one.reason is Reason.DeviceNodesMissing else one
+        for one in part.findings
+    ]
+    return part_of(part.name, part.lines, found)
+
+
+def _is_root_of_init(base: str) -> bool:
+    """Return whether the root directory is that of the kernel's first process."""
+    try:
+        return os.readlink(f"{base}/proc/self/ns/pid") == HOST_PIDS and os.path.samefile(
+            f"{base}/proc/1/root", f"{base}/"
+        )
+    except OSError:  # no right to know
+        return False
+
+
+def _is_denied(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        # EPERM is the cgroup's answer; EACCES that of the file's mode.
+        return error.errno == errno.EPERM
+    return False
+
+
+def _has_library(base: str) -> bool:
+    return any(os.path.lexists(f"{base}/{folder}/{LIBRARY}") for folder in FOLDERS)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks a Kubernetes node from its own files: no API server, and no service of the kubelet.
+
+The kubelet writes which devices are registered, and how many it can give, to a checkpoint
+(pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nvct.container.request.kubelet_record import pod_uid
+from nvct.doctor.containers import Containers
+from nvct.doctor.model import Finding, Health, Part, Severity, count
+from nvct.doctor.parts import findings_of, part_of, unseen
+from nvct.doctor.reasons import Reason
+from nvct.engine.status import Status
+from nvct.errors import DocumentError
+from nvct.host import procfs
+from nvct.host.model import Inventory
+from nvct.linux.files import read_bytes
+
+FOLDERS = ("var/lib/kubelet", "var/lib/k0s/kubelet", "var/snap/microk8s/common/var/lib/kubelet")
+"""Of the kubelet, unless --root-dir says something else: the usual one, k0s, MicroK8s."""
+ROOT_DIR = re.compile(rb"--root-dir[=\0]/?([^\0]+)")
+PLUGINS = "device-plugins"
+PROCESSES = ("kubelet", "k3s", "k3s-server", "k3s-agent", "rke2", "k0s", "kubelite", "microk8s")
+"""Names of processes that are, or contain, a kubelet: /proc/PID/comm."""
+CHECKPOINT = f"{PLUGINS}/kubelet_internal_checkpoint"
+LIMIT = 64 << 20
+COMMAND_LIMIT = 1 << 20
+PREFIX = "nvidia.com/"
+VALIDATIONS = "run/nvidia/validations"
+WAITED_FOR = ("driver-ready", "toolkit-ready")
+"""Status files that the pods of a GPU operator wait for in Init."""
+TIMEOUT_S = 0.5
+CAPABILITIES = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
+CAP_SYS_ADMIN = 21
+
+
+def check(
+    proc: str,
+    gpus: int,
+    statuses: Sequence[Status],
+    host: str = "/",
+    *,
+    inventory: Inventory | None = None,
+) -> Part:
+    """Check that the kubelet runs here, has a plugin for GPUs, can give all, and pods have theirs.
+
+    Args:
+        gpus: the number of GPUs that NVML reports; 0 if it does not answer.
+        host: the folder with var and run.
+        inventory: the GPUs, None if they cannot be found.
+    """
+    root = host.rstrip("/")
+    running = processes(proc)
+    base = _folder(proc, running, root)
+    if part := unseen("kubelet", Reason.ResourceNotListed, f"{root}/{base}/{PLUGINS}"):
+        return part
+    if not os.path.isdir(f"{root}/{base}/{PLUGINS}"):
+        text = f"no kubelet: /{base}/{PLUGINS} does not exist"
+        return part_of("kubelet", [text], health="absent")
+    if not running:
+        return _not_running(proc, base)
+    found = _waiting(root)
+    lines: list[str] = []
+    if gpus:
+        record = _record(f"{root}/{base}/{CHECKPOINT}", root)
+        lines += [record] if isinstance(record, str) else []
+        if not isinstance(record, str):
+            found += _devices(record.registered, gpus, f"{root}/{base}")
+            found += _in_containers(proc, host, record.given, _nodes(inventory))
+            lines += _sums(record.registered)
+    if gpus and statuses and not any(status.registered for status in statuses):
+        found += findings_of(Reason.EngineNotConfigured, "note", [_no_handler(statuses)])
+    lines += [finding.evidence for finding in found]
+    return part_of("kubelet", lines or ["it runs"], found)
+
+
+def processes(proc: str) -> list[str]:
+    """Return the ids of processes that are, or contain, a kubelet."""
+    pids = (name for name in procfs.list_directory(proc) if name.isdecimal())
+    return [
+        pid for pid in pids if (procfs.read_text(f"{proc}/{pid}/comm") or "").strip() in PROCESSES
+    ]
+
+
+def _not_running(proc: str, base: str) -> Part:
+    """Return the part of a host without a process of a kubelet, or with one that is not seen."""
+    text = f"no process of a kubelet runs, though /{base} exists"
+    severity: Severity = "warning"
+    health: Health = "ok"
+    if hidden := procfs.hidden_processes(proc):
+        text, severity, health = f"{text}; or it is not seen: {hidden}", "unknown", "absent"
+    found = findings_of(Reason.KubeletNotRunning, severity, [text])
+    return part_of("kubelet", [text], found, health=health)
+
+
+def _folder(proc: str, processes: Sequence[str], root: str) -> str:
+    """Return the kubelet's folder below the host's root: of its command line, or a usual one."""
+    for pid in processes:
+        try:
+            words = read_bytes(f"{proc}/{pid}/cmdline", COMMAND_LIMIT)
+        except (OSError, DocumentError):
+            continue
+        if match := ROOT_DIR.search(words):
+            return match[1].decode("utf-8", "surrogateescape").rstrip("/")
+    there = (folder for folder in FOLDERS if os.path.isdir(f"{root}/{folder}/{PLUGINS}"))
+    return next(there, FOLDERS[0])
+
+
+def _no_handler(statuses: Sequence[Status]) -> str:
+    names = ", ".join(status.engine.engine for status in statuses)
+    return f"{names} knows no runtime of NVIDIA's: pods with a RuntimeClass nvidia cannot start"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The kubelet's record of devices.
+
+    Attributes:
+        registered: their ids, by resource.
+        given: their ids, by UID of the pod and name of the container.
+    """
+
+    registered: dict[str, list[str]]
+    given: dict[tuple[str, str], list[str]]
+
+
+def _record(path: str, root: str) -> Record | str:
+    """Return the record, or why it cannot be seen."""
+    try:
+        data = json.loads(read_bytes(path, LIMIT))["Data"]
+        registered = data["RegisteredDevices"] or {}
+        given: dict[tuple[str, str], list[str]] = {}
+        for entry in data.get("PodDeviceEntries") or ():
+            ids = [id_ for ids in entry["DeviceIDs"].values() for id_ in ids]
+            given.setdefault((entry["PodUID"], entry["ContainerName"]), []).extend(ids)
+        return Record({str(n): list(map(str, ids or ())) for n, ids in registered.items()}, given)
+    except FileNotFoundError:
+        return Record({}, {})
+    except OSError as error:
+        return f"which devices are registered cannot be seen: {error.strerror}"
+    except (
+        DocumentError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+    ):  # fmt: skip
+        return f"{path[len(root) :]} is no checkpoint of a kubelet"
+
+
+def _nodes(inventory: Inventory | None) -> dict[str, set[str]]:
+    """Return the names of device nodes that a container with a device has, by the device's id."""
+    nodes: dict[str, set[str]] = {}
+    for gpu in inventory.gpus if inventory else ():
+        own = {os.path.basename(gpu.node.path)} if gpu.node else set()
+        nodes[gpu.uuid] = own
+        for mig in gpu.mig:
+            nodes[mig.uuid] = own | {os.path.basename(node.path) for node in mig.nodes}
+    return nodes
+
+
+def _in_containers(
+    proc: str, host: str, given: dict[tuple[str, str], list[str]], nodes: dict[str, set[str]]
+) -> list[Finding]:
+    """Compare the devices of running containers with those that the kubelet has given them.
+
+    Containers that it has given nothing are left out: they may have devices by a claim.
+    """
+    if not given or not nodes:
+        return []
+    containers = Containers(host)
+    containers.refresh()
+    known = set().union(*nodes.values())
+    pids = [name for name in procfs.list_directory(proc) if name.isdecimal()]
+    texts = []
+    for pid in sorted(pids, key=int):
+        container = containers.labels(int(pid)).get("container", "")
+        ids = given.pop((_pod_uid(proc, pid), container), [])  # its first process
+        devices = {id_.partition("::")[0] for id_ in ids}
+        if not devices or not devices <= nodes.keys():
+            continue  # the ids of a plugin that has its own
+        wanted = set().union(*(nodes[device] for device in devices))
+        folders = (f"{proc}/{pid}/root/dev{folder}" for folder in ("", "/nvidia-caps"))
+        has = known & {name for folder in folders for name in procfs.list_directory(folder)}
+        lacks, besides = sorted(wanted - has), sorted(has - wanted)
+        said = [f"lacks {', '.join(lacks)}"] if lacks else []
+        if besides and not _is_privileged(proc, pid):
+            said.append(f"has {', '.join(besides)} besides")
+        if said:
+            name = containers.name_of_process(int(pid))
+            of = f"the kubelet has given {name} {', '.join(sorted(devices))}"
+            texts.append(f"{of}: it {' and '.join(said)}")
+    return findings_of(Reason.PodDevicesDiffer, "error", texts)
+
+
+def _pod_uid(proc: str, pid: str) -> str:
+    lines = (procfs.read_text(f"{proc}/{pid}/cgroup") or "").splitlines()
+    return next(filter(None, (pod_uid(line.rpartition(":")[2]) for line in lines)), "")
+
+
+def _is_privileged(proc: str, pid: str) -> bool:
+    match = CAPABILITIES.search(procfs.read_text(f"{proc}/{pid}/status") or "")
+    return match is not None and bool(int(match[1], 16) >> CAP_SYS_ADMIN & 1)
+
+
+def _sums(resources: dict[str, list[str]]) -> list[str]:
+    own = [f"{len(ids)} of {name}" for name, ids in sorted(resources.items())
+           if name.startswith(PREFIX) and ids]  # fmt: skip
+    return [f"the kubelet has {', '.join(own)}"] if own else []
+
+
+def _devices(resources: dict[str, list[str]], gpus: int, folder: str) -> list[Finding]:
+    own = {name: ids for name, ids in resources.items() if name.startswith(PREFIX)}
+    number = sum(len(ids) for ids in own.values())
+    plugins = _plugins(folder)
+    if not number:
+        if any(name.endswith("gpu.nvidia.com-reg.sock") for name in plugins):
+            return []  # a DRA driver offers them
+        gone = [name for name, alive in plugins.items() if not alive]
+        text = f"{count(gpus, 'GPU')}, and no device of {PREFIX}* is registered"
+        text += f"; nobody listens on {gone[0]}" if gone else ""
+        text += "" if plugins else "; no device plugin of NVIDIA's has a socket"
+        return findings_of(Reason.ResourceNotListed, "error", [text])
+    if number < gpus:
+        severity: Severity = "warning"
+        text = f"the kubelet has {count(number, 'device')} of {count(gpus, 'GPU')}"
+        return findings_of(Reason.DeviceUnhealthy, severity, [text])
+    return []
+
+
+def _plugins(folder: str) -> dict[str, bool]:
+    """Return the sockets of plugins for GPUs: whether a process listens on each."""
+    found = {}
+    for name in (PLUGINS, "plugins_registry"):
+        for file in procfs.list_directory(f"{folder}/{name}"):
+            path = f"{folder}/{name}/{file}"
+            if "nvidia" in file and _is_socket(path):
+                found[path] = _listens(path)
+    return found
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _listens(path: str) -> bool:
+    folder, name = os.path.split(path)
+    here = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(TIMEOUT_S)
+            probe.connect(f"/proc/self/fd/{here}/{name}")  # a socket's path has at most 107 bytes
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True  # it cannot be seen
+    finally:
+        os.close(here)
+    return True
+
+
+def _waiting(root: str) -> list[Finding]:
+    """Return a finding if pods wait in Init for a status file that is not there."""
+    folder = f"{root}/{VALIDATIONS}"
+    if not os.path.isdir(folder):
+        return []
+    names = procfs.list_directory(folder)
+    missing = [name for name in WAITED_FOR if name not in names]
+    if not missing:
+        return []
+    text = f"pods that wait in Init: /{VALIDATIONS} has no {' and no '.join(missing)}"
+    return findings_of(Reason.PodsWaitInInit, "warning", [text])

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `nvct doctor --fix` changes: what commands of nvct change to remove a finding's reason.
+
+Contract: nothing here changes the host. A mend is a list of paths and what they are to be;
+`fix` changes them.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from nvct.compile import published_spec
+from nvct.config.model import Config
+from nvct.doctor.fix import Say, Step
+from nvct.doctor.model import Part
+from nvct.doctor.reasons import Reason
+from nvct.engine.journal import OTHERS_WRITE
+from nvct.engine.model import text_of
+from nvct.engine.staging import LINK_LIMIT
+from nvct.engine.writing import ABSENT, PathState, state_of
+from nvct.errors import HostError
+from nvct.host.device_nodes import create, dev_char
+from nvct.host.model import Findings
+from nvct.host.roots import Roots
+from nvct.launcher import cold
+from nvct.linux.files import read_bytes
+
+States = dict[str, PathState]
+
+NODES = ("system", "create-device-nodes", "--all")
+LINKS = ("system", "create-dev-char-symlinks")
+PUBLISH = ("publish",)
+COMMANDS = {
+    Reason.SpecificationStale: PUBLISH,
+    Reason.SpecificationIncomplete: PUBLISH,
+    Reason.HookMissing: PUBLISH,
+    Reason.HookWithoutEnvironment: PUBLISH,
+    Reason.DeviceNodesMissing: NODES,
+    Reason.CharacterLinksMissing: LINKS,
+}
+"""The words after `nvct` of the command that does the same, by reason."""
+ORDER = (NODES, PUBLISH, LINKS)
+"""Nodes come first, because specifications name them."""
+SPEC_MODE = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class Mend:
+    """A command, and the reasons that it removes."""
+
+    words: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+    def __str__(self) -> str:
+        """Return the command as a user types it."""
+        return " ".join(("nvct", *self.words))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What mends look at.
+
+    Attributes:
+        output: path of the specification that `nvct publish` writes.
+        options: of the program nvct, before a command's words.
+    """
+
+    roots: Roots
+    settings: Config
+    output: str
+    options: Sequence[str]
+    say: Say
+
+
+def plan(parts: Sequence[Part]) -> list[Mend]:
+    """Return the mends for the faults of some parts, in their order."""
+    found = [finding.reason for part in parts for finding in part.findings if finding.is_fault]
+    reasons = dict.fromkeys(reason for reason in found if reason in COMMANDS)
+    return [
+        Mend(words, tuple(reason for reason in reasons if COMMANDS[reason] == words))
+        for words in ORDER
+        if any(COMMANDS[reason] == words for reason in reasons)
+    ]
+
+
+def step(mend: Mend, host: Host) -> Step:
+    """Return a mend as a step of the transaction."""
+    states: dict[tuple[str, ...], Callable[[Host], States]] = {
+        NODES: _nodes,
+        LINKS: _links,
+        PUBLISH: _specification,
+    }
+    return Step(name=str(mend), plan=lambda: states[mend.words](host))
+
+
+def lines(mend: Mend, host: Host) -> Iterator[str]:
+    """Yield what a mend will change, a path each; what it leaves out; what cannot be undone.
+
+    Raises:
+        NvctError: a path cannot be looked at.
+    """
+    findings = Findings()
+    if mend.words == NODES:
+        nodes = create.plan_nodes(host.roots, create.KINDS, findings)
+        for node in nodes.steps:
+            if node.action != "keep":
+                yield f"{node.node.path}: {_action(node)}"
+        if nodes.missing:
+            error = create.missing_majors_error(nodes.missing, host.roots)
+            yield f"left out: {error.message}; {error.hint}"
+    elif mend.words == LINKS:
+        folder = _link_folder(host)
+        for link in dev_char.plan_links(host.roots, folder, findings, create_all=False).steps:
+            if link.action == "blocked":
+                yield f"left out: {link.path} is no link"
+            elif link.action != "keep":
+                yield f"{link.path}: {link.action} the link to {link.target or link.was}"
+    else:
+        path = published_spec.output_path(host.output)
+        yield f"{path}: {'replace' if os.path.lexists(path) else 'make'} the specification"
+        if host.settings.wants_view:
+            yield f"cannot be undone: a view of the driver may be made in {host.settings.farm_dir}"
+    yield from (f"left out: {warning}" for warning in findings.warnings)
+
+
+def _action(node: create.NodeStep) -> str:
+    expected = node.node
+    permissions = expected.permissions
+    new = f"device {expected.major}:{expected.minor}"
+    if node.action == "permissions":
+        new = f"mode {permissions.mode:04o} of {permissions.uid}:{permissions.gid}"
+    return f"{new} instead of {node.was}" if node.was else f"make {new}"
+
+
+def _nodes(host: Host) -> States:
+    planned = create.plan_nodes(host.roots, create.KINDS, Findings())
+    return {
+        step.node.path: PathState(
+            mode=stat.S_IFCHR | step.node.permissions.mode,
+            uid=step.node.permissions.uid,
+            gid=step.node.permissions.gid,
+            rdev=os.makedev(step.node.major, step.node.minor),
+        )
+        for step in planned.steps
+        if step.action != "keep"
+    }
+
+
+def _links(host: Host) -> States:
+    planned = dev_char.plan_links(host.roots, _link_folder(host), Findings(), create_all=False)
+    link = PathState(mode=stat.S_IFLNK | 0o777, uid=os.geteuid(), gid=os.getegid())
+    return {
+        step.path: replace(link, text=step.target) if step.target else ABSENT
+        for step in planned.steps
+        if step.action not in ("keep", "blocked")
+    }
+
+
+def _link_folder(host: Host) -> str:
+    return f"{host.roots.dev}/char"
+
+
+def _specification(host: Host) -> States:
+    """Have `nvct publish` write to a folder of its own; return what it wrote.
+
+    Raises:
+        HostError: it failed.
+    """
+    output = published_spec.output_path(os.path.abspath(host.output))
+    with tempfile.TemporaryDirectory(prefix="nvct-doctor-") as folder:
+        words = [*PUBLISH, f"--output={output}", f"--staged={folder}"]
+        argv = [cold.interpreter(), "-I", "-m", "nvct.cli", "nvct", *host.options, *words]
+        done = subprocess.run(argv, check=False, capture_output=True, text=True)
+        for line in done.stderr.splitlines():
+            if not line.startswith("wrote "):  # the transaction writes, a moment later
+                host.say(line.replace(folder, os.path.dirname(output)))
+        if done.returncode:
+            raise HostError(f"it ended with exit status {done.returncode}")
+        written = {name: read_bytes(f"{folder}/{name}") for name in sorted(os.listdir(folder))}
+    if not written:
+        return {_target(output): ABSENT}
+    paths = {_target(f"{os.path.dirname(output)}/{name}"): name for name in written}
+    return {path: _file(path, written[name]) for path, name in paths.items()}
+
+
+def _target(path: str) -> str:
+    """Return the file that links at a path lead to.
+
+    Raises:
+        HostError: it is a link or another user's file, in a folder that others can write to.
+    """
+    for _ in range(LINK_LIMIT):
+        folder = os.path.dirname(path)
+        if not os.path.lexists(path):
+            break
+        is_link, owner = os.path.islink(path), os.lstat(path).st_uid
+        if os.stat(folder).st_mode & OTHERS_WRITE and (is_link or owner != os.geteuid()):
+            kind = "a link" if is_link else f"a file of uid {owner}"
+            raise HostError(
+                f"{path} is {kind} in a folder that others can write to",
+                hint=f"chmod go-w {folder}",
+            )
+        if not is_link:
+            break
+        path = os.path.join(folder, os.readlink(path))
+    return path
+
+
+def _file(path: str, data: bytes) -> PathState:
+    """Return a specification's state; a file that is there keeps its owner."""
+    before = state_of(path)
+    uid, gid = (before.uid, before.gid) if before.is_file else (os.geteuid(), os.getegid())
+    return PathState(mode=stat.S_IFREG | SPEC_MODE, uid=uid, gid=gid, text=text_of(data))

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds a container of this host by what a user knows of it, and says which GPU it has, and why.
+
+Cold; changes nothing. What was decided about it is read from the flight recorder, what it has from
+the /dev of its first process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nvct.config.model import Config
+from nvct.doctor import reconstruction
+from nvct.doctor.containers import SHORT, Containers
+from nvct.doctor.decisions import Log, container_of, subject
+from nvct.doctor.gpu_users import Use
+from nvct.engine import engine_files
+from nvct.errors import NvctError, UsageError
+from nvct.host import procfs
+from nvct.host.procfs import started
+from nvct.host.roots import Roots
+from nvct.oci import bundle as bundles
+
+ID_LENGTH = 64
+GPU_NODE = re.compile(r"nvidia\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A running container.
+
+    Attributes:
+        id: of the engine, "" for a process in no container.
+        pid: of its first process.
+        has_group: whether its control group names it, by which its processes are found.
+    """
+
+    id: str
+    pid: int
+    labels: Mapping[str, str]
+    has_group: bool = True
+
+    @property
+    def name(self) -> str:
+        """Its name, as namespace/pod/container."""
+        parts = (self.labels.get(one, "") for one in ("namespace", "pod", "container"))
+        return "/".join(part for part in parts if part) or f"process {self.pid}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the containers are explained by.
+
+    Attributes:
+        env: of this process, which names the run directory and the user's own engines.
+        log: all records of the flight recorder.
+        host: the folder that has the engines' state and /proc.
+    """
+
+    roots: Roots
+    settings: Config
+    env: Mapping[str, str]
+    log: Log
+    host: str = "/"
+
+
+def find(
+    roots: Roots, word: str, host: str = "/", env: Mapping[str, str] | None = None
+) -> list[Found]:
+    """Return the running containers with a name, a pod's name, an id, or a process id.
+
+    Args:
+        word: what the user knows; of an id at least the first SHORT digits.
+        host: the folder that has the engines' state and /proc.
+        env: of this process, for containers of the user's own engines.
+
+    Raises:
+        UsageError: no running container of this host has it.
+    """
+    containers = Containers(host)
+    containers.refresh()
+    own = engine_files.own_names(env or {})
+    every = [*_all(roots, containers), *_watched(roots)]
+    running = [_named(one, own) for one in {one.id: one for one in reversed(every)}.values()]
+    found = [one for one in running if _is_meant(one, word)]
+    if not found and word.isdecimal() and word.isascii():
+        labels = containers.labels(int(word))
+        id_ = containers.id_of(int(word))
+        if id_ or procfs.read_text(f"{roots.proc}/{word}/comm"):
+            found = [_named(Found(id=id_, pid=int(word), labels=labels), own)]
+    if not found:
+        seen = "" if os.geteuid() == 0 else "; sudo finds the containers of others"
+        raise UsageError(
+            f"{word!r} is no file, and no running container of this host has that name or id",
+            hint=f"`nvct log` shows what was decided about containers that are gone{seen}",
+        )
+    return found
+
+
+def ended(word: str, around: Surroundings) -> list[Found]:
+    """Return the containers that do not run, and about which something was decided.
+
+    A container that was refused never runs, and may have a name nevertheless.
+
+    Args:
+        word: the container's name, or at least the first SHORT digits of its id.
+        around: the host, with the records.
+    """
+    wanted = _named_ids(word, around.env, around.host)
+    found: dict[str, Found] = {}
+    for record in around.log.records:
+        folders = record.get("bundle", "").split("/")
+        is_id = len(word) >= SHORT
+        for id_ in filter(None, dict.fromkeys((container_of(record), folders[-1]))):
+            if id_ in wanted or (is_id and id_.startswith(word)):
+                name = word if id_ in wanted else id_[:SHORT]
+                found[id_] = Found(id=id_, pid=0, labels={"container": name})
+    return list(found.values())
+
+
+def ids(roots: Roots, word: str, env: Mapping[str, str], host: str = "/") -> tuple[str, ...]:
+    """Return the ids of the containers that a word means; of those that do not run, by name.
+
+    Args:
+        env: of this process, for containers of the user's own engines.
+        host: the folder that has the engines' state and /proc.
+    """
+    try:
+        running = find(roots, word, host, env)
+    except UsageError:
+        running = []
+    every = (*(one.id for one in running), *_named_ids(word, env, host))
+    return tuple(dict.fromkeys(id_ for id_ in every if id_))
+
+
+def _named_ids(word: str, env: Mapping[str, str], host: str) -> list[str]:
+    """Return the ids of Docker's and Podman's containers with a name, running or not."""
+    containers = Containers(host)
+    containers.refresh()
+    own = engine_files.own_names(env)
+    return [*containers.named(word), *(id_ for id_, name in own.items() if name == word)]
+
+
+def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, Any]:
+    """Return what is known about a container, as JSON data.
+
+    Args:
+        uses: who uses the GPUs of this host.
+        around: the host, with the records.
+    """
+    records = [record for record in around.log.records if found.id and found.id in subject(record)]
+    own = [
+        use.to_dict()
+        for use in uses
+        if use.pid == found.pid or (found.labels and use.labels == found.labels)
+    ]
+    creation = None
+    if found.id:
+        evidence = _evidence(found, records, around)
+        creation = reconstruction.reconstructed(evidence, around.settings, around.env)
+    return {
+        "name": found.name,
+        "id": found.id,
+        "pid": found.pid,
+        "creation": creation,
+        "decisions": records,
+        "uses": own,
+        "nodes": [] if found.has_group else _nodes(around.roots, found.pid),
+    }
+
+
+def _evidence(
+    found: Found, records: Sequence[dict[str, str]], around: Surroundings
+) -> reconstruction.Evidence:
+    folders = [record["bundle"] for record in records if record.get("bundle", "").startswith("/")]
+    folder = folders[-1] if folders else engine_files.bundle_of(found.id, around.env, around.host)
+    try:
+        bundle = bundles.load(bundles.config_path(folder)) if folder else None
+    except NvctError:
+        bundle = None
+    annotations = bundle.annotations if bundle else {}
+    return reconstruction.Evidence(
+        creation=engine_files.creation_of(found.id, around.env, annotations, around.host),
+        bundle=bundle,
+        records=records,
+        log=around.log,
+        started_s=started(found.pid, around.roots.proc) if found.pid else None,
+    )
+
+
+def _nodes(roots: Roots, pid: int) -> list[str]:
+    """Return the names of the GPUs' device nodes in the /dev of a process."""
+    names = procfs.list_directory(f"{roots.proc}/{pid}/root/dev")
+    return sorted(name for name in names if GPU_NODE.fullmatch(name))
+
+
+def _watched(roots: Roots) -> Iterator[Found]:
+    """Yield the containers of Podman whose control group does not name them.
+
+    Such are those of a user without control groups. conmon has the id as its option -c and is the
+    parent of the first process. Another user's conmon is not believed.
+    """
+    for name in procfs.list_directory(roots.proc):
+        folder = f"{roots.proc}/{name}"
+        if not name.isdecimal() or procfs.read_text(f"{folder}/comm") != "conmon\n":
+            continue
+        words = (procfs.read_text(f"{folder}/cmdline") or "").split("\0")
+        children = (procfs.read_text(f"{folder}/task/{name}/children") or "").split()
+        try:
+            is_ours = os.stat(folder).st_uid == os.geteuid()
+            id_ = words[words.index("-c") + 1]
+        except (OSError, ValueError, IndexError):
+            continue
+        if is_ours and children and len(id_) == ID_LENGTH:
+            yield Found(id=id_, pid=int(children[0]), labels={}, has_group=False)
+
+
+def _named(one: Found, own: Mapping[str, str]) -> Found:
+    """Return a container with the name that the user's own engine has for it."""
+    return replace(one, labels={"container": own[one.id]}) if one.id in own else one
+
+
+def _all(roots: Roots, containers: Containers) -> Iterator[Found]:
+    """Yield each container, by its first process."""
+    seen = set()
+    for pid in sorted(int(name) for name in procfs.list_directory(roots.proc) if name.isdecimal()):
+        id_ = containers.id_of(pid)
+        if id_ and id_ not in seen:
+            seen.add(id_)
+            yield Found(id=id_, pid=pid, labels=containers.labels(pid))
+
+
+def _is_meant(one: Found, word: str) -> bool:
+    is_id = len(word) >= SHORT and one.id.startswith(word)
+    names = (one.labels.get("container"), one.labels.get("pod"), one.name)
+    return is_id or word in names or word == str(one.pid)

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a container was created: what was asked and by whom, what went in, what was left out. Cold.
+
+The shim has rewritten the container's config.json, so that it no longer shows the request. Here it
+is put together from the flight recorder, the engine's own files and what the rewritten config.json
+still has. What none of them tells is named as unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nvct.config.model import Config
+from nvct.container.plan.store import Store, run_dir
+from nvct.container.recorder import CUT
+from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
+from nvct.doctor import explanation, left_out
+from nvct.doctor.decisions import Log
+from nvct.doctor.model import count
+from nvct.engine.engine_files import Creation
+from nvct.errors import NvctError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.plan.model import Plan
+    from nvct.oci.bundle import Bundle
+
+PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")
+INJECTED = f"{VISIBLE_DEVICES}=void"
+"""In place of the request, where the shim or a CDI specification has served the container."""
+OWN_PREFIX = "NVIDIA_CTK_"
+"""Of variables that only specifications set."""
+RULE = re.compile(r"(?<=.); (?='[^']*' \((?:allow|ignore|deny)\) )")
+SLACK_S = 5.0
+"""Between the start of a container's process and its record, whose clocks differ."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What is known of a container's creation.
+
+    Attributes:
+        bundle: its config.json as it is now; None if there is none.
+        records: of runtime, hooks and agent about the container, the oldest first.
+        log: all records, whose folders may not be whole.
+        started_s: when its first process started, in seconds since the epoch; None if unknown.
+    """
+
+    creation: Creation
+    bundle: Bundle | None
+    records: Sequence[Mapping[str, str]]
+    log: Log
+    started_s: float | None = None
+
+
+def reconstructed(
+    evidence: Evidence, settings: Config, env: Mapping[str, str]
+) -> dict[str, object]:
+    """Return how a container was created, as JSON data.
+
+    Args:
+        settings: of config.toml, as it is now.
+        env: that names the run directory.
+    """
+    record = _record(evidence.records)
+    unknown = [] if record else [*_without_request(evidence), _without_record(evidence)]
+    if record and record.get("asked", "").endswith(CUT):
+        unknown.append("the whole request: a record keeps the start of a long one")
+    leftover, uncertain = _left_out(record, settings, env) if record else ([], [])
+    return {
+        "engine": evidence.creation.engine,
+        "image": evidence.creation.image,
+        "asked": _asked(evidence, record, settings),
+        "privileged": evidence.bundle and "CAP_SYS_ADMIN" in evidence.bundle.bounding,
+        "policy": _policy(record),
+        "resolved": _resolved(record),
+        "went in": _went_in(evidence.bundle, record),
+        "left out": leftover,
+        "took": record.get("took", "") if record else "",
+        "steps": record.get("steps", "") if record else "",
+        "unknown": [*unknown, *uncertain],
+    }
+
+
+def _record(records: Sequence[Mapping[str, str]]) -> Mapping[str, str] | None:
+    """Return the last decision of runtime or prestart hook about a request."""
+    about = (one for one in reversed(records) if one.get("bundle") and one.get("asked"))
+    others = (one for one in reversed(records) if one.get("bundle"))
+    return next(about, None) or next(others, None)
+
+
+def _asked(
+    evidence: Evidence, record: Mapping[str, str] | None, settings: Config
+) -> list[dict[str, str]]:
+    """Return each thing that was asked, and who asked, "" if that is not known."""
+    creation, found = evidence.creation, []
+    source = ""
+    if record and "asked" in record:
+        source, _, ids = record["asked"].partition(": ")
+        found.append({"text": f"{source} asks for {ids}", "by": _by(source, creation)})
+    elif (value := creation.value(VISIBLE_DEVICES)) is not None:
+        text = f"{VISIBLE_DEVICES}={value}"
+        found.append({"text": text, "by": creation.who_set(VISIBLE_DEVICES)})
+    found += [{"text": word, "by": _by_word(word)} for word in creation.words]
+    bundle = evidence.bundle
+    if bundle is None:
+        return found
+    for text in explanation.asked(bundle, settings):
+        name = text.partition("=")[0]
+        is_replaced = name == VISIBLE_DEVICES and INJECTED in bundle.env
+        is_known = name == source or text in [one["text"] for one in found]
+        if not (is_replaced or is_known or _is_injected(name, text, creation)):
+            found.append({"text": text, "by": _by(name, creation)})
+    return found
+
+
+def _is_injected(name: str, text: str, creation: Creation) -> bool:
+    """Return whether a variable is one of the edits, and was not asked."""
+    is_variable = " " not in name
+    was_asked = creation.env is None or text in creation.env
+    return is_variable and (name.startswith(OWN_PREFIX) or not was_asked)
+
+
+def _by_word(word: str) -> str:
+    """Return who gave a flag; Docker writes its default runtime to where a user's choice is."""
+    is_default = word.startswith("--runtime ")
+    return "the user, or the engine's default" if is_default else "the user"
+
+
+def _by(source: str, creation: Creation) -> str:
+    if source.startswith(("annotation ", "volume mount")):
+        return "the user" if creation.env is not None else "the pod's author or a device plugin"
+    by = creation.who_set(source)
+    if by or not creation.words:
+        return by
+    # Docker adds the variable for --gpus when it writes config.json.
+    return "the user" if any(word.startswith("--gpus") for word in creation.words) else ""
+
+
+def _policy(record: Mapping[str, str] | None) -> list[str]:
+    """Return what each rule said, or why the request was ignored or refused."""
+    if record is None:
+        return []
+    if "policy" in record:
+        return RULE.split(record["policy"])
+    if record["outcome"] == "ignored":
+        return [record.get("notes", "")]
+    return ["no rules"] if "plan" in record else []
+
+
+def _resolved(record: Mapping[str, str] | None) -> list[str]:
+    """Return how the request was understood, and what became of it."""
+    if record is None:
+        return []
+    found = [f"mode {record['mode']}"] if "mode" in record else []
+    if "capabilities" in record:
+        found.append(f"driver capabilities {record['capabilities'].replace(',', ', ') or 'none'}")
+    if "besides" in record:
+        found.append(f"besides {record['besides'].replace(',', ', ')}")
+    if driver := _driver(record):
+        found.append(f"driver {driver}")
+    if record["outcome"] == "given" and record.get("notes"):
+        found.append(record["notes"])
+    return found
+
+
+def _went_in(bundle: Bundle | None, record: Mapping[str, str] | None) -> list[str]:
+    """Return what was put into the container, and what its config.json has now."""
+    found = []
+    if record and "result" in record:
+        found.append(record["result"])
+    if record and record.get("nodes"):
+        found.append(record["nodes"])
+        return found
+    devices = bundle.objects(("linux", "devices")) if bundle else ()
+    paths = [str(one.get("path")) for one in devices]
+    nodes = [path for path in paths if path.startswith("/dev/nvidia")]
+    if nodes:
+        found.append(f"its config.json has {' '.join(nodes)}")
+    return found
+
+
+def _driver(record: Mapping[str, str]) -> str:
+    """Return the version of the driver that a record's plans are of."""
+    found = (one.partition("/")[2] for one in record.get("plan", "").split())
+    return next((version for version in found if version != "0"), "")
+
+
+def _left_out(
+    record: Mapping[str, str], settings: Config, env: Mapping[str, str]
+) -> tuple[list[dict[str, object]], list[str]]:
+    """Return what of the driver was left out, and what is uncertain about that."""
+    if record["outcome"] != "given":
+        return [], []
+    if "plan" not in record:
+        return [], ["what was left out: the record is of an older nvct, which did not keep it"]
+    made = {one.partition("/")[0] for one in record["plan"].split()}
+    plans = _plans(env)
+    same = [plan for plan in plans if str(plan.get("made")) in made]
+    request = Request([], "")
+    if "capabilities" in record:
+        request.capabilities = [one for one in record["capabilities"].split(",") if one]
+    names = _names(record, settings)
+    used = same or [plan for plan in plans if any(name in plan["devices"] for name in names)]
+    if not used:
+        return [], ["what was left out: the plan that served it is gone, and no other fits"]
+    try:
+        found = left_out.by_capability(request, names, used, settings)
+    except (NvctError, LookupError):
+        return [], ["what was left out: the plans cannot be read"]
+    if same:
+        return found, []
+    now = next((plan["host"]["driver"] for plan in used if plan["host"].get("driver")), "unknown")
+    text = f"what was left out is shown by the plan of now, for driver {now}"
+    return found, [f"{text}: the plan of then, for driver {_driver(record) or '?'}, is gone"]
+
+
+def _plans(env: Mapping[str, str]) -> list[Plan]:
+    store = Store(run_dir(env))
+    try:
+        found = [store.read_json(name) for name in PLANS]
+    finally:
+        store.close()
+    return [plan for plan in found if plan is not None and "devices" in plan]  # type: ignore[misc]
+
+
+def _names(record: Mapping[str, str], settings: Config) -> list[str]:
+    """Return the full names of the devices that a record says were asked for."""
+    words = record.get("asked", "").partition(": ")[2].split(", ")
+    kinds = dict.fromkeys([OWN_KIND, settings.default_kind])
+    return [
+        name
+        for word in words
+        for name in ([word] if "=" in word else [f"{k}={word}" for k in kinds])
+    ]
+
+
+def _without_request(evidence: Evidence) -> list[str]:
+    """Return that the request is lost, if it is."""
+    bundle = evidence.bundle
+    if bundle is None or INJECTED not in bundle.env or evidence.creation.env is not None:
+        return []
+    return [f"what it asked for: in its config.json {INJECTED} has taken the place of the request"]
+
+
+def _without_record(evidence: Evidence) -> str:
+    """Return why there is no record of a container's request, as far as that can be told."""
+    unreadable = [one.folder for one in evidence.log.rings if not one.is_readable]
+    if unreadable:
+        return f"what was decided: the records in {' and '.join(unreadable)} cannot be read"
+    since, records = evidence.started_s, evidence.log.records
+    gone = [one for one in evidence.log.rings if not one.is_whole]
+    oldest = float(records[0]["time"]) if records else None
+    if since is None:
+        return "what was decided: nothing is recorded about it; the record may have been replaced"
+    if any(OWN_KIND in word for word in evidence.creation.words):
+        return "who decided: its engine gave it the device by CDI, which leaves no record"
+    served = evidence.bundle is not None and INJECTED in evidence.bundle.env
+    if (gone and oldest is not None and since < oldest + SLACK_S) or (gone and not records):
+        return (
+            f"what was decided: it started at {_clock(since)}, before the oldest record that is"
+            " kept; newer ones have taken the place of its record"
+        )
+    if served:
+        return (
+            "who decided: its config.json was changed for a GPU, and no record is about it: its"
+            " engine did that by CDI, or the record was removed"
+        )
+    return (
+        f"who decided: it started at {_clock(since)}, and none of {count(len(records), 'record')}"
+        " is about it: it asked for no GPU, its engine gave it one by CDI, or nvct was not there"
+    )
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the engines of this host: their files, their runtimes, and whether they can give GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from nvct.cdi.registry import Registry
+from nvct.doctor import engine_access, unread_files
+from nvct.doctor.engine_access import Access
+from nvct.doctor.model import Finding, Part, Severity, count
+from nvct.doctor.parts import findings_of, part_of
+from nvct.doctor.reasons import Reason
+from nvct.engine.status import Status
+from nvct.paths import RUNTIME_HOOK_PROGRAM
+
+WITHOUT_RUNTIME = ("GKE",)
+"""Platforms whose own device plugin gives nodes and libraries, without a runtime or CDI."""
+
+
+def check(
+    statuses: Sequence[Status],
+    registry: Registry,
+    *,
+    has_gpu: bool,
+    serves_pods: Callable[[], bool],
+    no_cgroups: bool = False,
+    hidden: str = "",
+) -> Part:
+    """Report each engine of this host; an engine that cannot give GPUs is a fault.
+
+    Args:
+        has_gpu: whether this host has a driver with GPUs: without it nobody misses a runtime.
+        serves_pods: returns whether a kubelet runs here.
+        no_cgroups: config.toml's `no-cgroups`.
+        hidden: why engines may run that are not seen, "" if all are.
+    """
+    local = [status for status in statuses if not status.engine.foreign]
+    others = f"{count(len(statuses) - len(local), 'engine')} of a container or another user"
+    if not local:
+        more = f", {others}" if statuses else ""
+        return part_of("engines", [f"none on this host{more}"], health="absent")
+    accesses = [engine_access.of(status, registry) for status in local]
+    needed = [False] * len(local)
+    if has_gpu:
+        needed = _needed(local, accesses, serves_pods, is_idle_needed=not hidden)
+    lines: list[str] = []
+    findings: list[Finding] = []
+    for status, access, is_needed in zip(local, accesses, needed, strict=True):
+        for line, finding in _engine(status, access, is_needed=is_needed):
+            lines.append(line)
+            findings += [finding] if finding else []
+    rules_off = _without_rules(local, accesses) if no_cgroups else ()
+    for finding in (*unread_files.findings(local), *rules_off):
+        lines.append(finding.evidence)
+        findings.append(finding)
+    if len(statuses) > len(local):
+        lines.append(f"{others}, not looked at")
+    return part_of("engines", lines, findings)
+
+
+def _needed(
+    statuses: Sequence[Status],
+    accesses: Sequence[Access],
+    serves_pods: Callable[[], bool],
+    *,
+    is_idle_needed: bool,
+) -> list[bool]:
+    """Return for each engine whether it is a fault that it gives no GPU.
+
+    An engine that does not run is needed only if no other one gives GPUs. A containerd beside
+    Docker serves Docker, which has its own runtimes, unless it serves pods too.
+    """
+    nobody = is_idle_needed and not any(access.gives_gpus for access in accesses)
+    docker = any(status.engine.engine == "docker" and status.engine.pid for status in statuses)
+    return [
+        status.engine.platform not in WITHOUT_RUNTIME
+        and not _serves_docker(status, serves_pods, docker=docker)
+        and (bool(status.engine.pid) or nobody)
+        for status in statuses
+    ]
+
+
+def _without_rules(statuses: Sequence[Status], accesses: Sequence[Access]) -> Iterator[Finding]:
+    """Yield a finding for each engine of root whose hook then lets a container open no GPU.
+
+    The key is for engines of users, which may not change a cgroup; both read one config.toml.
+    """
+    for status, access in zip(statuses, accesses, strict=True):
+        if access.hook.endswith(RUNTIME_HOOK_PROGRAM) and not status.engine.uid:
+            text = f"config.toml says no-cgroups = true, and {status.engine.engine} runs as root: "
+            text += "`--gpus` gives a container nodes that its cgroup does not let it open"
+            yield Finding(reason=Reason.CgroupRulesOff, severity="warning", evidence=text)
+
+
+def _serves_docker(status: Status, serves_pods: Callable[[], bool], *, docker: bool) -> bool:
+    engine = status.engine
+    if engine.engine != "containerd":
+        return False
+    return engine.platform == "Docker" or (docker and not serves_pods())
+
+
+def _engine(
+    status: Status, access: Access, *, is_needed: bool
+) -> Iterator[tuple[str, Finding | None]]:
+    """Yield the lines about one engine, and the finding of each."""
+    name = " ".join(word for word in (status.engine.engine, status.engine.version) if word)
+    problems = _problems(status, name)
+    if access.runtimes:
+        default = ", the default" if status.is_default else ""
+        yield f"{name}: {', '.join(access.runtimes)}{default}", None
+    elif not status.problem:
+        finding = engine_access.finding(status.engine, access, is_needed=is_needed)
+        if finding:
+            yield finding.evidence, finding
+    for problem in problems:
+        yield problem.evidence, problem
+
+
+def _problems(status: Status, name: str) -> list[Finding]:
+    """Return what is wrong with one engine."""
+    if status.problem and status.is_closed:
+        texts = [f"{name}: {status.problem}"]
+        return findings_of(Reason.EngineConfigurationInvalid, "unknown", texts)
+    found = {
+        Reason.EngineConfigurationInvalid: [status.problem] if status.problem else [],
+        Reason.EngineNotReloaded: status.differences,
+        Reason.RuntimeProgramMissing: status.missing_programs(),
+    }
+    problems = [
+        finding
+        for reason, texts in found.items()
+        for finding in findings_of(reason, "error", [f"{name}: {text}" for text in texts])
+    ]
+    for fault in status.faults:
+        severity: Severity = "error" if fault.is_severe else "warning"
+        texts = [f"{name}: {fault.text}"]
+        problems += findings_of(Reason.EngineConfigurationInvalid, severity, texts)
+    return problems

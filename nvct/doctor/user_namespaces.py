@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that users without root, and containers with user namespaces, can open the GPUs.
+
+A user namespace (user_namespaces(7)) maps a range of users. A device node that belongs to a user
+and a group outside of the range can be opened only if its mode allows everybody to, or if the
+process has kept the group. Cold; changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nvct.doctor.hardware import SHARED_NODE
+from nvct.doctor.model import Finding, Part
+from nvct.doctor.parts import part_of
+from nvct.doctor.reasons import Reason
+from nvct.host import procfs
+from nvct.host.roots import Roots
+
+GPU_NODE = re.compile(r"nvidia\d+")
+READ_WRITE = 0o6
+STORAGE = ".local/share/containers/storage"
+"""Of a user's Podman, below the home: containers-storage.conf(5)."""
+FIRST_ID, IDS = 100_000, 65_536
+"""What useradd(8) gives the first user."""
+NAMESPACES = 256
+"""User namespaces that are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class User:
+    """The user who asks.
+
+    Attributes:
+        name: "" if it is unknown.
+        runs_containers: whether Podman has containers or images of that user.
+    """
+
+    uid: int
+    name: str = ""
+    groups: frozenset[int] = frozenset()
+    runs_containers: bool = False
+
+    def __str__(self) -> str:
+        """Return the name or the number."""
+        return f"{self.name} ({self.uid})" if self.name else f"{self.uid}"
+
+
+def check(
+    roots: Roots,
+    user: User | None,
+    *,
+    uses_podman: bool,
+    name_of: Callable[[int], str],
+) -> Part:
+    """Check the user who asks, this process's own user namespace, and those of containers.
+
+    Args:
+        user: who asks; None for root.
+        uses_podman: whether Podman is installed, which users run without root.
+        name_of: returns a container's name by the id of one of its processes, "" for a process
+            that is in none.
+    """
+    nodes = _nodes(roots.dev)
+    if not nodes:
+        return part_of("userns", ["no device node of the driver"], health="absent")
+    found = [*_here(roots, nodes)]
+    if user and not found:
+        found += _of_user(user, nodes)
+    if user and uses_podman:
+        found += _subordinate(roots, user)
+    found += _of_containers(roots, name_of)
+    if found:
+        return part_of("userns", [finding.evidence for finding in found], found)
+    return part_of("userns", ["no user namespace that keeps its processes from the GPUs"])
+
+
+def who_asks(env: Mapping[str, str]) -> User | None:
+    """Return the user of this process, None for root."""
+    uid = os.geteuid()
+    if not uid:
+        return None
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        name = ""
+    return User(
+        uid=uid,
+        name=name,
+        groups=frozenset((os.getegid(), *os.getgroups())),
+        runs_containers=os.path.isdir(f"{env.get('HOME', '')}/{STORAGE}"),
+    )
+
+
+def _nodes(dev: str) -> dict[str, os.stat_result]:
+    """Return the nodes that a container needs, with their status."""
+    nodes = {}
+    for name in procfs.list_directory(dev):
+        if SHARED_NODE.fullmatch(name):
+            try:
+                nodes[f"{dev}/{name}"] = os.stat(f"{dev}/{name}")
+            except OSError:
+                continue
+    return nodes
+
+
+def _here(roots: Roots, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
+    """Yield a finding if this process is in a user namespace, and may not open a node."""
+    if not procfs.in_user_namespace(roots.proc):
+        return
+    closed = [path for path in nodes if not os.access(path, os.R_OK | os.W_OK, effective_ids=True)]
+    if closed:
+        text = f"this process is in a user namespace, and may not open {closed[0]}: "
+        text += f"{_describe(nodes[closed[0]])}"
+        text += f"; so for {len(closed) - 1} more" if len(closed) > 1 else ""
+        yield Finding(reason=Reason.UserNamespaceDenies, severity="error", evidence=text)
+
+
+def _describe(status: os.stat_result) -> str:
+    mode = stat.S_IMODE(status.st_mode)
+    return f"mode {mode:04o}, user {status.st_uid}, group {status.st_gid}"
+
+
+def _of_user(user: User, nodes: dict[str, os.stat_result]) -> Iterator[Finding]:
+    """Yield what keeps a user from nodes that not everybody may open."""
+    closed = {
+        path: status
+        for path, status in nodes.items()
+        if status.st_mode & READ_WRITE != READ_WRITE and status.st_uid != user.uid
+    }
+    for path, status in list(closed.items())[:1]:
+        group = status.st_gid
+        opens_to_group = status.st_mode >> 3 & READ_WRITE == READ_WRITE
+        if group in user.groups and opens_to_group:
+            text = f"user {user} may open {path} by the group {group}: rootless containers need "
+            text += "`--group-add keep-groups` with crun as the runtime"
+            yield Finding(reason=Reason.DeviceNodesRestricted, severity="note", evidence=text)
+            continue
+        yield Finding(
+            reason=Reason.DeviceNodesRestricted,
+            severity="warning",
+            evidence=f"user {user} may not open {path}: {_describe(status)}",
+            remedy=f"Run `usermod -aG {group} {user.name or user.uid}`, and log in again."
+            if opens_to_group and group
+            else f"Run `chmod 666 {path}`; the driver's parameter NVreg_DeviceFileMode keeps it.",
+        )
+
+
+def _subordinate(roots: Roots, user: User) -> Iterator[Finding]:
+    """Yield a finding for each file that has no subordinate ids of a user: subuid(5)."""
+    source = re.search(
+        r"^subid:\s*(\S+)", procfs.read_text(f"{roots.etc}/nsswitch.conf") or "", re.MULTILINE
+    )
+    if source and source[1] != "files":
+        text = f"the subordinate ids of user {user} come from {source[1]}, not from /etc/subuid"
+        yield Finding(reason=Reason.SubordinateIdsMissing, severity="unknown", evidence=text)
+        return
+    names = {str(user.uid), *([user.name] if user.name else [])}
+    for file in ("subuid", "subgid"):
+        path = f"{roots.etc}/{file}"
+        listed = procfs.read_text(path) or ""
+        if len(listed) >= procfs.SIZE_LIMIT or (os.path.exists(path) and not _is_readable(path)):
+            continue  # the user may be in what is not seen
+        if not any(line.split(":")[0].strip() in names for line in listed.splitlines()):
+            yield Finding(
+                reason=Reason.SubordinateIdsMissing,
+                severity="warning" if user.runs_containers else "note",
+                evidence=f"/etc/{file} has no line for user {user}: Podman can run only images "
+                "whose files belong to root",
+                remedy=_add_ids(user, listed),
+            )
+
+
+def _add_ids(user: User, listed: str) -> str:
+    """Return the command that adds ids which no other user has."""
+    rows = (line.split(":") for line in listed.splitlines())
+    ends = [
+        int(row[1]) + int(row[2])
+        for row in rows
+        if len(row) == 3
+        and all(word.isascii() and word.isdecimal() and len(word) < 11 for word in row[1:])
+    ]
+    start = max(FIRST_ID, *ends) if ends else FIRST_ID
+    ids = f"{start}-{start + IDS - 1}"
+    command = f"usermod --add-subuids {ids} --add-subgids {ids} {user.name or user.uid}"
+    return f"Run `sudo {command}`, then `podman system migrate`."
+
+
+def _is_readable(path: str) -> bool:
+    return os.access(path, os.R_OK, effective_ids=True)
+
+
+def _of_containers(roots: Roots, name_of: Callable[[int], str]) -> Iterator[Finding]:
+    """Yield a finding for each container whose user namespace may not open its GPU."""
+    here = _link(f"{roots.proc}/self/ns/user")
+    seen = {here}
+    for name in procfs.list_directory(roots.proc):
+        folder = f"{roots.proc}/{name}"
+        namespace = _link(f"{folder}/ns/user") if name.isdecimal() else ""
+        if not namespace or namespace in seen or len(seen) > NAMESPACES:
+            continue
+        gpus = _gpu_nodes(f"{folder}/root/dev")
+        if not gpus:
+            continue  # another process of this namespace may have one
+        container = name_of(int(name))
+        if not container:
+            continue  # a program's own sandbox, such as a browser's
+        seen.add(namespace)
+        node, status = gpus[0]
+        if not _may_open(folder, status):
+            text = f"container {container} runs in a user namespace, and may not open "
+            text += f"/dev/{node}: {_describe(status)}"
+            yield Finding(reason=Reason.UserNamespaceDenies, severity="warning", evidence=text)
+
+
+def _gpu_nodes(dev: str) -> list[tuple[str, os.stat_result]]:
+    """Return the nodes of GPUs in a container, with their status.
+
+    A container may make links there, which would lead to files of this host.
+    """
+    if os.path.islink(dev):
+        return []
+    nodes = []
+    for name in procfs.list_directory(dev):
+        if GPU_NODE.fullmatch(name):
+            try:
+                status = os.lstat(f"{dev}/{name}")
+            except OSError:
+                continue
+            if not stat.S_ISLNK(status.st_mode):
+                nodes.append((name, status))
+    return nodes
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _may_open(folder: str, node: os.stat_result) -> bool:
+    """Return whether a process may open a node by its mode; True if that cannot be seen."""
+    if node.st_mode & READ_WRITE == READ_WRITE:
+        return True
+    text = procfs.read_text(f"{folder}/status") or ""
+    uids, gids = _ids(text, "Uid"), _ids(text, "Gid") | _ids(text, "Groups")
+    if not uids:
+        return True
+    if node.st_uid in uids:
+        return node.st_mode >> 6 & READ_WRITE == READ_WRITE
+    if node.st_gid in gids:
+        return node.st_mode >> 3 & READ_WRITE == READ_WRITE
+    return _maps(f"{folder}/uid_map", node.st_uid) and _maps(f"{folder}/gid_map", node.st_gid)
+
+
+def _ids(text: str, field: str) -> set[int]:
+    """Return the ids in a line of /proc/PID/status."""
+    match = re.search(rf"^{field}:[ \t]*([\d \t]*)$", text, re.MULTILINE)
+    return set(map(int, match[1].split())) if match else set()
+
+
+def _maps(path: str, number: int) -> bool:
+    """Return whether a map has an id of ours: its root has then all rights (capabilities(7))."""
+    rows: Sequence[list[str]] = [
+        line.split() for line in (procfs.read_text(path) or "").splitlines()
+    ]
+    ranges = [(int(row[1]), int(row[2])) for row in rows if len(row) == 3 and
+              all(word.isdecimal() for word in row)]  # fmt: skip
+    return any(start <= number < start + length for start, length in ranges)

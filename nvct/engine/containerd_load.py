@@ -1,0 +1,375 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a configuration as containerd does: the root file, its imports, and what is in force.
+
+As in containerd (cmd/containerd/server/config/config.go): imports are read breadth first; a
+relative one starts at the folder of its file (a pattern does so only since 1.7: tested with 1.6.20
+and 1.7.24); the matches of a pattern are read in the order of their names; no file is read twice.
+Later files win: before 2.0 a plugin's table replaces the earlier one completely, since then tables
+are merged key by key and lists are united (containerd pull request 9982).
+
+The last version that a file names is the version of all files. It decides which of the CRI's names
+is read. containerd 1.x reads the name of that version; no version stands for 1. containerd 2
+starts with 3: a file of version 1 or without a version gets the preceding version, but its CRI
+settings are not migrated; settings of version 2 are migrated only if 2 is the last version named.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import posixpath
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nvct.engine import toml_file
+from nvct.engine.model import EngineOptions, Files, text_of
+from nvct.errors import EngineConfigError
+
+Path: TypeAlias = tuple[str, ...]
+Table: TypeAlias = dict[str, object]
+Setting: TypeAlias = tuple[Path, str, object]  # below the CRI's table
+
+CONFIG = "/etc/containerd/config.toml"
+CRI = {
+    1: "cri",
+    2: "io.containerd.grpc.v1.cri",
+    3: "io.containerd.cri.v1.runtime",
+    4: "io.containerd.cri.v1.runtime",
+}
+"""Version of the format → the name under [plugins] that the CRI's runtimes have in it."""
+DISABLED = frozenset(CRI.values())
+RUNTIMES: Path = ("containerd", "runtimes")  # below the CRI's table
+RELATIVE_PATTERNS = (1, 7)
+VERSION_3 = (2, 0)
+"""The first release that merges tables and reads version 3; it has none of version 1."""
+RUNC_TYPE = "io.containerd.runc.v2"
+LINUX_V1 = "io.containerd.runtime.v1.linux"  # the shim of containerd 1.0, gone with 2.0
+LEGACY_TABLE = "default_runtime"
+LEGACY_DEFAULT = "default"  # the name that containerd gives that table
+FILE_LIMIT = 256  # files that one configuration may have; containerd has no limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One file: path, bytes (None if it does not exist), and content."""
+
+    path: str
+    data: bytes | None
+    document: Table
+
+    @property
+    def version(self) -> int:
+        """The version that it names, 0 if none."""
+        version = self.document.get("version", 0)
+        return version if isinstance(version, int) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """All files, root first, in containerd's order.
+
+    Attributes:
+        version: of the format, for all files.
+        modern: whether this is containerd 2, which merges tables and reads no CRI of version 1.
+        relative: whether a relative pattern surely starts at the folder of its file.
+        missing: files that are imported by name and do not exist.
+    """
+
+    files: tuple[Loaded, ...]
+    version: int
+    modern: bool
+    relative: bool = False
+    missing: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> Loaded:
+        """Return the root file."""
+        return self.files[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the CRI's table that are read; the one that wins comes first."""
+        if not self.modern:
+            return (CRI[min(self.version, 2)],)  # it knows no other
+        newest = CRI[max(CRI)]
+        if self.version > 2:
+            return (newest,)
+        path = ("plugins", newest, "containerd", "runtimes")
+        has_newest = any(toml_file.find(loaded.document, path) for loaded in self.files)
+        return (newest, CRI[2]) if has_newest else (CRI[2], newest)
+
+    def unread(self) -> list[tuple[str, str]]:
+        """Return the tables of runtimes that are not read: path of the file, name of the CRI."""
+        names = [name for name in dict.fromkeys(CRI.values()) if name not in self.names]
+        return [
+            (loaded.path, name)
+            for loaded in self.files
+            for name in names
+            if toml_file.find(loaded.document, ("plugins", name, "containerd")) is not None
+        ]
+
+    def cri_path(self, loaded: Loaded) -> Path:
+        """Return the path of the CRI's table in a file, whether that exists or not."""
+        for name in self.names:
+            if isinstance(toml_file.find(loaded.document, ("plugins", name)), dict):
+                return "plugins", name
+        return "plugins", self.names[0]
+
+    def cri(self, loaded: Loaded) -> Table | None:
+        """Return the CRI's table of a file, None if it has none."""
+        table = toml_file.find(loaded.document, self.cri_path(loaded))
+        return table if isinstance(table, dict) else None
+
+    def effective(self, without: str = "") -> Table:
+        """Return the CRI's table in force, of all files except one."""
+        table: Table = {}
+        for loaded in self.files:
+            cri = self.cri(loaded)
+            if cri is not None and loaded.path != without:
+                table = merged(table, cri) if self.modern else cri
+        return table
+
+    def is_without_cri(self) -> bool:
+        """Report whether no file has a CRI table, so that a drop-in with one hides nothing."""
+        return all(self.cri(loaded) is None for loaded in self.files) and not self.unread()
+
+    def winner(self) -> Loaded:
+        """Return the file whose CRI table is in force: the last with one, else the root file."""
+        with_cri = [loaded for loaded in self.files if self.cri(loaded) is not None]
+        return with_cri[-1] if with_cri else self.root
+
+    def get(self, path: str) -> Loaded | None:
+        """Return a file that was read, None if it was not."""
+        return next((loaded for loaded in self.files if loaded.path == path), None)
+
+
+def load(options: EngineOptions, files: Files) -> Config:
+    """Read the root file and all imports; without a root file, the engine's defaults are in force.
+
+    Raises:
+        DocumentError: a file cannot be read, is no TOML, or is of an unknown version.
+    """
+    path = options.config or CONFIG
+    root = read_file(path, files)
+    version = _version(root, options.engine_version)
+    loaded_files = [root]
+    missing: list[str] = []
+    relative = not options.engine_version or options.engine_version >= RELATIVE_PATTERNS
+    pending = _imports(root, files, relative=relative)
+    while pending:
+        import_path = pending.pop(0)
+        if any(loaded.path == import_path for loaded in loaded_files):
+            continue
+        loaded = read_file(import_path, files)
+        if loaded.data is None:
+            missing.append(import_path)
+            continue
+        if len(loaded_files) == FILE_LIMIT:
+            raise EngineConfigError(f"{path} imports more than {FILE_LIMIT} files")
+        loaded_files.append(loaded)
+        pending += _imports(loaded, files, relative=relative)
+    newest = max(version, *(loaded.version for loaded in loaded_files))
+    modern = options.engine_version >= VERSION_3 if options.engine_version else newest > 2
+    config = Config(
+        files=tuple(loaded_files),
+        version=_effective_version(loaded_files, version, modern=modern),
+        modern=modern,
+        relative=modern or options.engine_version >= RELATIVE_PATTERNS,
+        missing=tuple(missing),
+    )
+    for loaded in loaded_files:
+        if (
+            modern
+        ):  # the parser of containerd 1.x accepts any byte (go-toml v1), that of 2 only UTF-8
+            toml_file.decode(loaded.data or b"", loaded.path)
+        _check_tables(loaded, config.cri_path(loaded))
+    return config
+
+
+def replaces(version: tuple[int, ...]) -> bool:
+    """Report whether a containerd of this version uses only the CRI's table of the last file."""
+    return version < VERSION_3
+
+
+def read_file(path: str, files: Files) -> Loaded:
+    """Return one file, without its imports.
+
+    Raises:
+        DocumentError: it cannot be read, or is no TOML.
+    """
+    data = files.read(path)
+    text = text_of(data or b"")
+    return Loaded(path=path, data=data, document=toml_file.parse(text, path))
+
+
+def _check_tables(loaded: Loaded, cri: Path) -> None:
+    """Refuse a value of another kind where containerd expects a table."""
+    paths = [cri[:1], cri, (*cri, "containerd"), (*cri, "containerd", "runtimes")]
+    registered = toml_file.find(loaded.document, paths[-1])
+    paths += [(*paths[-1], name) for name in (registered if isinstance(registered, dict) else ())]
+    for path in paths:
+        item = toml_file.find(loaded.document, path)
+        if item is not None and not isinstance(item, dict):
+            raise EngineConfigError(
+                f"{loaded.path}: {'.'.join(path)} is {item!r:.40}, not a table",
+                hint="correct the file",
+            )
+
+
+def _version(root: Loaded, engine: tuple[int, ...]) -> int:
+    if root.data is None or not root.document:
+        return 3 if engine >= VERSION_3 else 2
+    version = root.document.get("version", 1)
+    if type(version) is not int or version not in CRI:
+        raise EngineConfigError(
+            f"{root.path}: version is {version!r:.40}, not 1, 2, 3 or 4",
+            hint="correct it to the version that containerd reads",
+        )
+    return root.version or 1
+
+
+def _effective_version(files: Sequence[Loaded], root: int, *, modern: bool) -> int:
+    """Return the version of all files together."""
+    versions = [loaded.version for loaded in files if loaded.version in CRI]
+    if not modern:
+        return versions[-1] if versions else root
+    versions = [version for version in versions if version > 1]
+    return versions[-1] if versions else 3
+
+
+def _imports(loaded: Loaded, files: Files, *, relative: bool) -> list[str]:
+    paths: list[str] = []
+    for pattern in patterns(loaded, relative=relative):
+        paths += _glob(pattern, files) if "*" in pattern else [pattern]
+    return paths
+
+
+def patterns(loaded: Loaded, *, relative: bool = True) -> list[str]:
+    """Return the paths and patterns that a file imports, absolute.
+
+    Unless `relative`, a relative pattern starts at the working folder, which is / here.
+
+    Raises:
+        EngineConfigError: its `imports` are no list of strings.
+    """
+    imports = loaded.document.get("imports", [])
+    if not isinstance(imports, list) or not all(isinstance(item, str) for item in imports):
+        raise EngineConfigError(f"{loaded.path}: imports is {imports!r:.60}, not a list of paths")
+    folder = posixpath.dirname(loaded.path)
+    return [
+        posixpath.normpath(posixpath.join(folder if relative or "*" not in item else "/", item))
+        for item in imports
+    ]
+
+
+def _glob(pattern: str, files: Files) -> list[str]:
+    """Return the files that match, in the order of Go's filepath.Glob: by folder, by name."""
+    folders = ["/"]
+    for part in pattern.strip("/").split("/"):
+        children: list[str] = []
+        for folder in folders:
+            one = [posixpath.join(folder, part)]
+            paths = files.names(folder, "") if _is_pattern(part) else one
+            children += [path for path in paths if matches(posixpath.basename(path), part)]
+        folders = children
+    return folders
+
+
+def _is_pattern(part: str) -> bool:
+    return any(character in part for character in "*?[")
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Report whether a pattern of `imports` matches a path; * does not match a slash."""
+    names, parts = path.split("/"), pattern.split("/")
+    if len(names) != len(parts):
+        return False
+    # Go's pattern has [^a] where Python's has [!a].
+    return all(
+        fnmatch.fnmatchcase(name, part.replace("[^", "[!"))
+        for name, part in zip(names, parts, strict=True)
+    )
+
+
+def merged(table: Mapping[str, object], over: Mapping[str, object]) -> Table:
+    """Return two tables as containerd 2.1 merges them: no empty value wins, lists are united."""
+    result = dict(table)
+    for key, value in over.items():
+        old = result.get(key)
+        if isinstance(value, dict) and isinstance(old, dict):
+            result[key] = merged(old, value)
+        elif isinstance(value, list) and isinstance(old, list):
+            result[key] = [*old, *(item for item in value if item not in old)]
+        elif value or key not in result:
+            result[key] = value
+    return result
+
+
+def set_only(table: Mapping[str, object]) -> Table:
+    """Return a table without the values that are containerd's defaults."""
+    inner = {
+        key: set_only(value) if isinstance(value, dict) else value for key, value in table.items()
+    }
+    return {key: value for key, value in inner.items() if value not in ("", 0, [], {})}
+
+
+def runtimes(cri: Mapping[str, object]) -> dict[str, Table]:
+    """Return the runtimes of a CRI table: name → its table."""
+    tables = toml_file.find(dict(cri), ("containerd", "runtimes"))
+    if not isinstance(tables, dict):
+        return {}
+    return {name: table for name, table in tables.items() if isinstance(table, dict)}
+
+
+def binary(runtime: Mapping[str, object]) -> str:
+    """Return the program of a runtime; "" if the shim looks it up."""
+    options = runtime.get("options")
+    if not isinstance(options, dict):
+        return ""
+    # `Runtime` is what the shim of containerd 1.0 (io.containerd.runtime.v1.linux) reads.
+    program = options.get("BinaryName") or options.get("Runtime")
+    return program if isinstance(program, str) else ""
+
+
+def default(cri: Mapping[str, object], *, modern: bool = False) -> str:
+    """Return the name of a CRI table's default runtime, "" if it names none."""
+    if legacy_default(cri) and not modern:
+        return LEGACY_DEFAULT
+    name = toml_file.find(dict(cri), ("containerd", "default_runtime_name"))
+    return name if isinstance(name, str) else ""
+
+
+def legacy_default(cri: Mapping[str, object]) -> Table:
+    """Return the table `default_runtime` of containerd 1.x, {} if it sets nothing.
+
+    With a type it is the default runtime, whatever default_runtime_name says; without one, as
+    `containerd config default` wrote it, it is none (pkg/cri/config, ValidatePluginConfig).
+    """
+    table = toml_file.find(dict(cri), ("containerd", LEGACY_TABLE))
+    return table if isinstance(table, dict) and table.get("runtime_type") else {}
+
+
+def systemd_cgroup(cri: Mapping[str, object], runtime: Mapping[str, object]) -> bool:
+    """Report whether a runtime has the cgroup driver systemd.
+
+    Without options, the shim of containerd 1.0 gets that of the CRI (generateRuntimeOptions).
+    """
+    options = runtime.get("options")
+    if isinstance(options, dict):
+        return bool(options.get("SystemdCgroup"))
+    return runtime.get("runtime_type") == LINUX_V1 and bool(cri.get("systemd_cgroup"))
+
+
+def strings(cri: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """Return a list of strings, () for anything else."""
+    values = cri.get(key)
+    return tuple(map(str, values)) if isinstance(values, list) else ()
+
+
+def is_imported(path: str, config: Config) -> bool:
+    """Report whether one of the files imports a path, whether it exists or not."""
+    return any(
+        matches(path, pattern) if "*" in pattern else path == pattern
+        for loaded in config.files
+        for pattern in patterns(loaded, relative=config.relative)
+    )

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CRI-O: the state of its files, and the drop-in that registers our handlers.
+
+CRI-O reads crio.conf and then every file below crio.conf.d, whatever its suffix, in the order of
+their paths. A later file replaces single keys, but an element of `runtimes` completely, so a
+handler of ours has all keys of the low-level runtime (cri-o pkg/config, UpdateFromPath; its TOML
+decoder creates each element of a map again). Contract: no side effects; see `model`.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from nvct.engine import syntax
+from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.toml_file import Change as Setting
+from nvct.engine.toml_file import Table, decode, edit, find, parse
+from nvct.errors import EngineConfigError
+from nvct.paths import CONFIG_FILE, DEFAULT_PATH_DIRS
+
+CONFIG = "/etc/crio/crio.conf"
+CONFIG_DIR = "/etc/crio/crio.conf.d"
+DROP_IN = f"{CONFIG_DIR}/99-nvidia.toml"
+# nvidia-ctk before v1.19.1 wrote here; CRI-O has never read it.
+UNREAD_DROP_IN = "/etc/crio/conf.d/99-nvidia.toml"
+KNOWS_CDI = (1, 23)  # and has no switch for it
+HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
+SPEC_DIRS = ("/etc/cdi", "/var/run/cdi")
+BUNDLED = "/usr/libexec/crio"  # where CRI-O's own packages keep conmon, crun and runc
+
+RUNTIME = ("crio", "runtime")
+RUNTIMES = (*RUNTIME, "runtimes")
+HEADER = "# Made by nvct; `nvct runtime undo --runtime crio` takes it away.\n"
+SYNTAX = syntax.toml(RUNTIME, "default_runtime", HEADER)
+# What a copy of another runtime's table must not keep: these lead past our program
+# (inherit_default_runtime and platform_runtime_paths name another) or are for virtual machines.
+NOT_INHERITED = frozenset(
+    {"inherit_default_runtime", "platform_runtime_paths", "runtime_config_path"}
+    | {"runtime_path", "runtime_type", "runtime_pull_image"}
+)
+MISLEADING = ("inherit_default_runtime", "platform_runtime_paths", "runtime_config_path")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layer:
+    """A file that CRI-O reads, and what it says."""
+
+    path: str
+    document: Table
+
+
+@dataclass(slots=True, kw_only=True)
+class _Merged:
+    """All files of CRI-O, merged as CRI-O does."""
+
+    keys: Table = field(default_factory=dict)  # of crio.runtime, but its runtimes
+    runtimes: dict[str, Table] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # key or "runtimes.NAME" → last file
+    low_level: str = ""  # the last default that is none of NVIDIA's
+
+    def text(self, key: str) -> str:
+        """Return a key's string, "" if it has none."""
+        value = self.keys.get(key, "")
+        return value if isinstance(value, str) else ""
+
+    def list(self, key: str, default: tuple[str, ...]) -> tuple[str, ...]:
+        """Return a key's list of strings, or CRI-O's default if it has none."""
+        value = self.keys.get(key)
+        return tuple(map(str, value)) if isinstance(value, list) else default
+
+
+def state(options: EngineOptions, files: Files) -> State:
+    """Return what CRI-O's files say.
+
+    Raises:
+        EngineConfigError: a file that CRI-O reads is no TOML or has a wrong type.
+        DocumentError: one cannot be read.
+    """
+    layers = _in_force(options) if options.dump else _layers(options, files)
+    merged = _merge(layers)
+    return State(
+        files=tuple(layer.path for layer in layers),
+        handlers={name: _text(table, "runtime_path") for name, table in merged.runtimes.items()},
+        default=merged.text("default_runtime"),
+        cdi=options.engine_version >= KNOWS_CDI if options.engine_version else None,
+        spec_dirs=merged.list("cdi_spec_dirs", ()),
+    )
+
+
+def plan(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that registers the handlers.
+
+    Raises:
+        EngineConfigError: CRI-O cannot read a file, a later file overrides the edit, or the
+            default of the options is no handler.
+        DocumentError: a file cannot be read.
+    """
+    target = _target(options)
+    before = files.read(target)
+    merged = _merge(_layers(options, files))
+    document = parse(before or b"", target)
+    template = _template(_merge(_in_force(options)) if options.dump else merged, files)
+    settings: list[Setting] = []
+    notes = [*_notes(options, files, target), *_low_level_note(template, files)]
+    for handler in options.handlers:
+        changes = _handler(handler, template, merged, document)
+        if changes:
+            _check_last(merged, f"runtimes.{handler.name}", target, files, options)
+            settings += changes
+    for key, value in _keys(options, merged):
+        _check_last(merged, key, target, files, options)
+        settings.append((RUNTIME, key, value))
+    if options.cdi:
+        notes.append("CRI-O has no switch for CDI: it is on in every version that knows CDI")
+    edits = _edits(target, before, settings)
+    return Change(engine="crio", edits=edits, restart=bool(edits), notes=tuple(notes))
+
+
+def removal(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that removes the handlers from the file that `plan` edits.
+
+    Raises:
+        EngineConfigError: the file cannot be read as CRI-O does.
+        DocumentError: the file cannot be read.
+    """
+    target = _target(options)
+    before = files.read(target)
+    document = parse(before or b"", target)
+    runtime_table = _table(document, RUNTIME, target)
+    registered = _table(document, RUNTIMES, target)
+    programs = {handler.name: handler.path for handler in options.handlers}
+    names = [
+        name
+        for name, table in registered.items()
+        if isinstance(table, dict) and _text(table, "runtime_path") == programs.get(name)
+    ]
+    settings: list[Setting] = [(RUNTIMES, name, ABSENT) for name in names]
+    if runtime_table.get("default_runtime") in names:
+        settings.append((RUNTIME, "default_runtime", ABSENT))
+    edits = _edits(target, before, settings)
+    return Change(engine="crio", edits=edits, restart=bool(edits))
+
+
+def config_dir(options: EngineOptions) -> str:
+    """Return the folder of drop-ins for these options."""
+    return posixpath.dirname(options.drop_in) if options.drop_in else CONFIG_DIR
+
+
+def _target(options: EngineOptions) -> str:
+    """Return the file to edit."""
+    if options.drop_in is None:
+        return DROP_IN
+    return options.drop_in or options.config or CONFIG
+
+
+def _layers(options: EngineOptions, files: Files) -> list[_Layer]:
+    """Return the files that CRI-O reads, in its order."""
+    paths = [options.config or CONFIG, *_walk(files, config_dir(options))]
+    contents = ((path, files.read(path)) for path in paths)
+    return [_Layer(path=path, document=parse(data, path)) for path, data in contents if data]
+
+
+def _in_force(options: EngineOptions) -> list[_Layer]:
+    """Return the configuration that CRI-O printed."""
+    name = "the output of `crio status config`"
+    return [_Layer(path=name, document=parse(options.dump, name))]
+
+
+def _walk(files: Files, folder: str) -> Iterator[str]:
+    """Yield every file below a folder in the order of Go's filepath.Walk."""
+    for path in files.names(folder, ""):
+        real_path = files.at(path)
+        if os.path.isdir(real_path) and not os.path.islink(real_path):
+            yield from _walk(files, path)
+        else:
+            yield path
+
+
+def _merge(layers: list[_Layer]) -> _Merged:
+    merged = _Merged()
+    for layer in layers:
+        table = _table(layer.document, RUNTIME, layer.path)
+        for key, value in table.items():
+            if key != "runtimes":
+                merged.keys[key] = value
+                merged.sources[key] = layer.path
+        default = table.get("default_runtime")
+        if isinstance(default, str) and not default.startswith("nvidia"):
+            merged.low_level = default
+        for name in _table(layer.document, RUNTIMES, layer.path):
+            merged.runtimes[name] = _table(layer.document, (*RUNTIMES, name), layer.path)
+            merged.sources[f"runtimes.{name}"] = layer.path
+    return merged
+
+
+def _table(document: Table, path: tuple[str, ...], where: str) -> Table:
+    """Return a table, {} if there is none.
+
+    Raises:
+        EngineConfigError: its name stands for another kind of value.
+    """
+    for length in range(1, len(path) + 1):
+        value = find(document, path[:length])
+        if value is not None and not isinstance(value, dict):
+            raise EngineConfigError(
+                f"{'.'.join(path[:length])} in {where} is no table", hint="correct the file"
+            )
+    table = find(document, path)
+    return table if isinstance(table, dict) else {}
+
+
+def _text(table: Table, key: str) -> str:
+    value = table.get(key, "")
+    return value if isinstance(value, str) else ""
+
+
+def _template(merged: _Merged, files: Files) -> Table:
+    """Return the table of the low-level runtime that ours calls, {} if no file has one.
+
+    Candidates: the default, then runc and crun (as in nvidia-container-toolkit v1.20), then one of
+    NVIDIA's that is the default; never one for virtual machines or with another pod monitor.
+    """
+    for name in (merged.low_level, "runc", "crun"):
+        table = merged.runtimes.get(name)
+        if table is not None and _text(table, "runtime_type") in ("", "oci"):
+            # Without a path it is looked up by its name.
+            return table | {"runtime_path": _text(table, "runtime_path") or name}
+    default = merged.runtimes.get(merged.text("default_runtime"), {})  # NVIDIA's alone
+    is_oci = _text(default, "runtime_type") in ("", "oci")
+    inherited = {key: value for key, value in default.items() if key != "runtime_path" and is_oci}
+    # CRI-O looks conmon up on its PATH, where the bundled one is not: it then does not start.
+    conmon = f"{BUNDLED}/conmon"
+    monitor = merged.text("conmon") or inherited.get("monitor_path")
+    if monitor or conmon not in files.names(BUNDLED, "conmon"):
+        return inherited
+    return inherited | {"monitor_path": conmon}
+
+
+def _handler(handler: Handler, template: Table, merged: _Merged, document: Table) -> list[Setting]:
+    """Return the keys to set for a handler; [] if it is registered as it should be."""
+    table: Table = {"runtime_path": handler.path, "runtime_type": "oci"}
+    # What is empty, 0 or false says nothing to CRI-O; what it prints has all of these.
+    table |= {key: value for key, value in template.items() if key not in NOT_INHERITED and value}
+    registered = merged.runtimes.get(handler.name)
+    if registered is not None and _is_up_to_date(registered, table):
+        return []
+    own_table = find(document, (*RUNTIMES, handler.name))
+    misleading = [key for key in MISLEADING if isinstance(own_table, dict) and key in own_table]
+    return [
+        (RUNTIMES, handler.name, table),
+        *((((*RUNTIMES, handler.name), key, ABSENT)) for key in misleading),
+    ]
+
+
+def _is_up_to_date(registered: Table, table: Table) -> bool:
+    """Report whether a registered handler has our program, and a monitor if one is needed.
+
+    Its other settings are left to whoever chose them.
+    """
+    return (
+        registered.get("runtime_path") == table["runtime_path"]
+        and registered.get("runtime_type", "oci") in ("", "oci")
+        and not any(registered.get(key) for key in MISLEADING)
+        and bool(registered.get("monitor_path")) >= bool(table.get("monitor_path"))
+    )
+
+
+def _keys(options: EngineOptions, merged: _Merged) -> Iterator[tuple[str, object]]:
+    """Yield the keys of crio.runtime that have to change.
+
+    Raises:
+        EngineConfigError: the default of the options is no handler.
+    """
+    if options.default and merged.text("default_runtime") != options.default:
+        names = {handler.name for handler in options.handlers} | set(merged.runtimes)
+        if options.default not in names:
+            raise EngineConfigError(
+                f'"{options.default}" cannot be the default: CRI-O has no such handler',
+                hint="name one of " + ", ".join(sorted(names)),
+            )
+        yield "default_runtime", options.default
+    dirs = merged.list("cdi_spec_dirs", SPEC_DIRS)
+    missing = [name for name in options.spec_dirs if name not in dirs]
+    if missing:
+        yield "cdi_spec_dirs", [*dirs, *missing]
+    hooks = merged.list("hooks_dir", (HOOKS_DIR,))
+    if options.hooks_dir and options.hooks_dir not in hooks:
+        yield "hooks_dir", [*hooks, options.hooks_dir]
+
+
+def _check_last(
+    merged: _Merged, key: str, target: str, files: Files, options: EngineOptions
+) -> None:
+    """Refuse to write a key that a later file overrides.
+
+    Raises:
+        EngineConfigError: a later file has the key.
+    """
+    where = merged.sources.get(key, target)
+    order = [options.config or CONFIG, *_walk(files, config_dir(options))]
+    if target not in order:
+        order = [order[0], *sorted([*order[1:], target])]
+    if where in order and order.index(where) > order.index(target):
+        raise EngineConfigError(
+            f"{where} says {key} too, and CRI-O reads it after {target}",
+            hint=f"change {key} there",
+        )
+
+
+def _edits(target: str, before: bytes | None, settings: list[Setting]) -> tuple[FileEdit, ...]:
+    """Return the edit of one file, if it changes; an empty drop-in is removed."""
+    if not settings:
+        return ()
+    text = HEADER if before is None else decode(before, target)
+    changed = edit(text, settings, target)
+    empty = posixpath.basename(target) != posixpath.basename(CONFIG) and _is_empty(changed)
+    after = None if empty else changed.encode()
+    return (FileEdit(path=target, before=before, after=after),) if after != before else ()
+
+
+def _is_empty(text: str) -> bool:
+    """Report whether a file has no settings, and no comments except ours."""
+    remaining = text.replace(HEADER, "")
+    return "#" not in remaining and not any(_values(parse(remaining, "")))
+
+
+def _values(table: Table) -> Iterator[object]:
+    for value in table.values():
+        if isinstance(value, dict):
+            yield from _values(value)
+        else:
+            yield True
+
+
+def _notes(options: EngineOptions, files: Files, target: str) -> Iterator[str]:
+    """Yield further sentences for the user."""
+    folder = posixpath.dirname(target)
+    if options.drop_in and folder != CONFIG_DIR:
+        yield f"CRI-O reads {folder} only if it runs with --config-dir={folder}"
+    if target != UNREAD_DROP_IN and files.read(UNREAD_DROP_IN) is not None:
+        yield f"{UNREAD_DROP_IN}, which older nvidia-ctk wrote, is read by no CRI-O: remove it"
+
+
+def _low_level_note(template: Table, files: Files) -> Iterator[str]:
+    """Yield a sentence if our program would call another low-level runtime than CRI-O did.
+
+    runc cannot stop a container that crun created; and CRI-O's packages keep both outside of
+    PATH.
+    """
+    path = _text(template, "runtime_path")
+    config = files.read(CONFIG_FILE)
+    document = {} if config is None else parse(config, CONFIG_FILE)
+    runtimes = find(document, ("nvidia-container-runtime", "runtimes"))
+    first = str(runtimes[0]) if isinstance(runtimes, list) and runtimes else "runc"
+    on_path = posixpath.dirname(path) in ("", *DEFAULT_PATH_DIRS)
+    if path and first != path and not (on_path and first == posixpath.basename(path)):
+        yield (
+            f"CRI-O has run {path}: put it first in `runtimes` of [nvidia-container-runtime] in"
+            f" {CONFIG_FILE}"
+        )

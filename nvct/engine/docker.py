@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker: edits daemon.json: runtimes, the default runtime and CDI.
+
+Facts about Docker (moby's source): a SIGHUP reloads runtimes and default-runtime, but not CDI,
+which needs a restart. CDI exists since 25.0 (`features.cdi`) and is on by default since 28.2.
+`docker run --gpus` uses CDI since 29.2, if nvidia-cdi-hook is on dockerd's PATH. Docker does not
+start if a setting is both in daemon.json and on its command line.
+"""
+
+from __future__ import annotations
+
+from nvct import paths
+from nvct.engine import json_file, syntax
+from nvct.engine.json_file import Document, Edit
+from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.errors import EngineConfigError, UsageError
+
+CONFIG = "/etc/docker/daemon.json"
+RUNTIMES, DEFAULT, SPEC_DIRS = "runtimes", "default-runtime", "cdi-spec-dirs"
+CDI = ("features", "cdi")
+STOCK = "runc"
+RESERVED = (STOCK, "io.containerd.runc.v2")
+SHIM_PREFIX = "io.containerd."
+"""Names of containerd's shims, which a default may have without being registered."""
+
+SYNTAX = syntax.json((), DEFAULT)
+
+WITH_CDI = (25, 0)
+CDI_BY_DEFAULT = (28, 2)
+GPUS_BY_CDI = (29, 2)
+
+FLAGS = {DEFAULT: "--default-runtime", SPEC_DIRS: "--cdi-spec-dir", CDI[0]: "--feature"}
+"""Options of dockerd that say what a member of daemon.json says."""
+
+
+def state(options: EngineOptions, files: Files) -> State:
+    """Return what daemon.json says.
+
+    Raises:
+        DocumentError: it cannot be read.
+        EngineConfigError: it is malformed, with line and column.
+    """
+    path = options.config or CONFIG
+    data = files.read(path)
+    document = json_file.parse(data, path)
+    runtimes = document.get((RUNTIMES,), dict) or {}
+    return State(
+        files=() if data is None else (path,),
+        handlers={name: _registered(document, name)[1] for name in runtimes},
+        default=document.get((DEFAULT,), str) or "",
+        cdi=document.get(CDI, bool),
+        spec_dirs=_spec_dirs(document),
+    )
+
+
+def plan(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit of daemon.json that configures the options.
+
+    Raises:
+        UsageError: Docker has no such setting.
+        DocumentError: daemon.json cannot be read.
+        EngineConfigError: it is malformed, or dockerd's command line says the same already.
+    """
+    path = options.config or CONFIG
+    if options.drop_in:
+        raise UsageError(f"docker reads no drop-in file such as {options.drop_in}")
+    data = files.read(path)
+    document = json_file.parse(data, path)
+    edits = [edit for handler in options.handlers if (edit := _register(document, handler))]
+    if options.default and options.default != document.get((DEFAULT,), str):
+        _check_default(options, document)
+        edits.append(((DEFAULT,), options.default))
+    by_cdi = _cdi(options, document)
+    for (name, *_rest), _value in edits + by_cdi:
+        _check_flag(options, name, path)
+    return _change(options, data, edits + by_cdi, restart=bool(by_cdi), notes=_notes(options))
+
+
+def removal(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that removes what `plan` adds.
+
+    A default that is one of the handlers is removed, too: Docker does not start with a default
+    that is not registered. So are empty objects.
+
+    Raises:
+        DocumentError: daemon.json cannot be read.
+        EngineConfigError: it is malformed.
+    """
+    path = options.config or CONFIG
+    data = files.read(path)
+    document = json_file.parse(data, path)
+    names = {handler.name for handler in options.handlers}
+    edits: list[Edit] = [((RUNTIMES, handler.name), ABSENT) for handler in options.handlers]
+    # If the file names no default any more, dockerd keeps its old one at a SIGHUP. From 25.0 on it
+    # then refuses a file that no longer registers that runtime (daemon/reload_unix.go).
+    keeps_default = document.get((DEFAULT,), str) in names
+    if keeps_default:
+        edits.append(((DEFAULT,), ABSENT))
+    by_cdi: list[Edit] = []
+    if options.cdi and document.get(CDI, bool):
+        by_cdi.append((CDI, ABSENT))
+    if options.spec_dirs and _spec_dirs(document) == options.spec_dirs:
+        by_cdi.append(((SPEC_DIRS,), ABSENT))
+    return _change(options, data, edits + by_cdi, restart=bool(by_cdi) or keeps_default)
+
+
+def cdi_is_on(version: tuple[int, ...], *, said: bool | None) -> bool | None:
+    """Return whether CDI is on, by daemon.json and the release; None if neither decides."""
+    if version and version < WITH_CDI:
+        return False
+    if said is not None or not version:
+        return said
+    return version >= CDI_BY_DEFAULT
+
+
+def _registered(document: Document, name: str) -> tuple[str, str]:
+    """Return a runtime's member that holds its path, as it is spelled, and the path."""
+    entry = document.get((RUNTIMES, name), dict) or {}
+    # Go takes the name of a field in any case.
+    member = next((key for key in entry if key.lower() == "path"), "path")
+    return member, document.get((RUNTIMES, name, member), str) or ""
+
+
+def _register(document: Document, handler: Handler) -> Edit | None:
+    """Return the edit that registers a runtime, None if it is registered. Its arguments stay."""
+    if handler.name in RESERVED:
+        raise UsageError(f"docker keeps the runtime name {handler.name} for itself")
+    member, path = _registered(document, handler.name)
+    if path == handler.path:
+        return None
+    if path:
+        return (RUNTIMES, handler.name, member), handler.path
+    return (RUNTIMES, handler.name), {"path": handler.path, "args": []}
+
+
+def _check_default(options: EngineOptions, document: Document) -> None:
+    """Refuse a default that is not registered: Docker would not start."""
+    names = {*(document.get((RUNTIMES,), dict) or {}), *RESERVED}
+    names |= {handler.name for handler in options.handlers}
+    if options.default not in names and not options.default.startswith(SHIM_PREFIX):
+        raise UsageError(f"no runtime {options.default} is registered that could be the default")
+
+
+def _cdi(options: EngineOptions, document: Document) -> list[Edit]:
+    """Return the edits that CDI needs: none if it is on and reads the right folders."""
+    edits: list[Edit] = []
+    switch = document.get(CDI, bool)
+    if options.cdi and not switch and not cdi_is_on(options.engine_version, said=switch):
+        edits.append((CDI, True))
+    if options.spec_dirs and not _same_folders(_spec_dirs(document), options.spec_dirs):
+        edits.append(((SPEC_DIRS,), list(options.spec_dirs)))
+    return edits
+
+
+def _same_folders(configured: tuple[str, ...], options: tuple[str, ...]) -> bool:
+    """Report whether Docker reads these folders; if none is named, it reads CDI's defaults."""
+    current, expected = (
+        [f"/var{path}" if path.startswith("/run/") else path for path in folders]
+        for folders in (configured or paths.CDI_SPEC_DIRS, options)
+    )
+    return current == expected
+
+
+def _spec_dirs(document: Document) -> tuple[str, ...]:
+    folders = document.get((SPEC_DIRS,), list) or []
+    if not all(isinstance(folder, str) for folder in folders):
+        value = document.find((SPEC_DIRS,))
+        raise document.refusal(value.start if value else 0, f"{SPEC_DIRS} holds no strings")
+    return tuple(folders)
+
+
+def _check_flag(options: EngineOptions, name: str, path: str) -> None:
+    """Refuse a setting that dockerd's command line has, too: it does not start with both."""
+    flag = FLAGS.get(name)
+    for word in options.arguments if flag else ():
+        if word.partition("=")[0] == flag:
+            raise EngineConfigError(
+                f"dockerd runs with {word}, so {path} may not hold {name}",
+                hint=f"take {flag} out of its command line, see systemctl cat docker",
+            )
+
+
+def _notes(options: EngineOptions) -> tuple[str, ...]:
+    version = options.engine_version
+    if not version or not (options.cdi or options.spec_dirs):
+        return ()
+    text = ".".join(map(str, version))
+    if version < WITH_CDI:
+        return (f"Docker {text} has no CDI; it came with 25.0",)
+    if options.cdi and version >= GPUS_BY_CDI:
+        note = "goes by CDI where nvidia-cdi-hook is on dockerd's PATH, and needs a CDI spec"
+        return (f"docker run --gpus of Docker {text} {note}",)
+    return ()
+
+
+def _change(
+    options: EngineOptions,
+    data: bytes | None,
+    edits: list[Edit],
+    *,
+    restart: bool,
+    notes: tuple[str, ...] = (),
+) -> Change:
+    path = options.config or CONFIG
+    after = json_file.edit(data, edits, path)
+    if after == data:
+        return Change(engine=options.engine, notes=notes)
+    edit = FileEdit(path=path, before=data, after=after)
+    return Change(engine=options.engine, edits=(edit,), restart=restart, notes=notes)

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collects what decides whether `docker run --gpus` works: client, daemons, programs, GPUs.
+
+`look` reads; `nvct.doctor.docker` judges. Contract: only reads, never raises: a value that
+does not exist or is not accessible is None.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from nvct import paths
+from nvct.engine import detect, docker, probe, processes, running
+from nvct.engine.detect import Ask
+from nvct.engine.model import Engine, EngineOptions, Files, State
+from nvct.engine.probe import Ask as Get
+from nvct.engine.processes import Process
+from nvct.engine.running import Running
+from nvct.errors import NvctError
+from nvct.host import platform, procfs
+from nvct.host.gpu import pci
+from nvct.host.procfs import started
+from nvct.host.roots import Roots
+
+HOOKS = (paths.RUNTIME_HOOK_PROGRAM, paths.HOOK_PROGRAM)
+KIND = paths.GPU_KIND
+DEFAULT_ENDPOINT = "unix:///var/run/docker.sock"
+WSL_DESKTOP = "/mnt/wsl/docker-desktop"
+OPT_DIRS = ("/usr/local/nvidia/toolkit", "/snap/bin", "/run/current-system/sw/bin")
+"""Where programs are looked for besides the usual folders, to say where they are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program, and when it was put into its place, in seconds since the epoch."""
+
+    path: str
+    arrived: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """The `docker` command of the calling user.
+
+    Attributes:
+        program: the file of `docker`, "" if there is none.
+        source: of the address: DOCKER_HOST, a context, or the default.
+    """
+
+    program: str = ""
+    podman: bool = False
+    endpoint: str = DEFAULT_ENDPOINT
+    source: str = "by default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """A running dockerd.
+
+    Attributes:
+        started: in seconds since the epoch; None if that is unknown.
+        path: its PATH; None if its environment may not be read.
+        programs: of HOOKS, those that it finds on that PATH now, or on the usual one.
+        state: what its daemon.json says; None if that is malformed, and `problem` says why.
+        apart: whether it runs in a container with its own processes: no client here talks to it.
+        spec_dirs: folders that it reads CDI specs from.
+        specs: the files there that describe GPUs of NVIDIA.
+        running: what it reports to have in force; None if it is not asked.
+    """
+
+    engine: Engine
+    started: float | None = None
+    path: str | None = None
+    programs: Mapping[str, Program]
+    state: State | None = None
+    problem: str = ""
+    apart: bool = False
+    spec_dirs: tuple[str, ...] = paths.CDI_SPEC_DIRS
+    specs: tuple[str, ...] = ()
+    running: Running | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerHost:
+    """The input of `nvct.doctor.docker.why_docker_cannot`.
+
+    Attributes:
+        programs: of HOOKS, those that the host has in the usual places, or on the user's PATH.
+        driver: version of the loaded driver, "" without one.
+        elsewhere: what has a GPU instead of NVIDIA's driver: nouveau, vfio-pci, or "".
+        system_runtimes: the runtimes of /etc/docker/daemon.json.
+        hidden: why daemons may run that are not seen, "" if all are.
+    """
+
+    client: Client = Client()
+    daemons: tuple[Daemon, ...] = ()
+    programs: Mapping[str, Program]
+    gpus: int = 0
+    driver: str = ""
+    elsewhere: str = ""
+    system_runtimes: tuple[str, ...] = ()
+    hidden: str = ""
+
+
+def look(
+    files: Files,
+    roots: Roots,
+    environ: Mapping[str, str],
+    ask: Ask | None = None,
+    proc: str = "/proc",
+    *,
+    get: Get = probe.ask,
+) -> DockerHost:
+    """Look at a host.
+
+    Args:
+        roots: the folders in which the host's GPUs are found.
+        ask: runs a program and returns what it prints; `detect.run` if it is None.
+        get: does an HTTP GET on a daemon's socket.
+    """
+    dockerds = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
+    bound = pci.bound_elsewhere(roots)
+    return DockerHost(
+        client=client(files, environ),
+        daemons=tuple(
+            _daemon(detect.of_process(process, files, ask, proc), process, files, proc, get)
+            for process in dockerds
+        ),
+        programs=_on_path(
+            ":".join((*paths.DEFAULT_PATH_DIRS, *OPT_DIRS, environ.get("PATH", ""))), files.at("/")
+        ),
+        gpus=_gpus(roots),
+        driver=procfs.driver_version(roots) or ("WSL" if platform.is_wsl(roots) else ""),
+        elsewhere=bound[0].driver if bound else "",
+        system_runtimes=_system_runtimes(files),
+        hidden=procfs.hidden_processes(proc),
+    )
+
+
+def client(files: Files, environ: Mapping[str, str]) -> Client:
+    """Return what `docker` is, and which daemon it talks to.
+
+    DOCKER_HOST precedes DOCKER_CONTEXT, which precedes the chosen context (docker(1)).
+    """
+    program = _which("docker", environ.get("PATH", ""), files)
+    real = os.path.realpath(files.at(program)) if program else ""
+    podman = posixpath.basename(real).startswith("podman") or _is_podman_script(real)
+    if files.root != "/":
+        real = real.removeprefix(files.root.rstrip("/"))
+    base = Client(program=real if real.startswith(WSL_DESKTOP) else program, podman=podman)
+    if environ.get("DOCKER_HOST"):
+        return _with_endpoint(base, environ["DOCKER_HOST"], "by DOCKER_HOST")
+    folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '')}/.docker"
+    name = environ.get("DOCKER_CONTEXT") or _text(_json(files, f"{folder}/config.json"),
+                                                  "currentContext")  # fmt: skip
+    if name in ("", "default"):
+        return base
+    # docker names a context's folder by the hash of its name.
+    context_digest = hashlib.sha256(name.encode()).hexdigest()
+    meta = _json(files, f"{folder}/contexts/meta/{context_digest}/meta.json")
+    endpoints = meta.get("Endpoints")
+    endpoint = endpoints.get("docker") if isinstance(endpoints, dict) else None
+    return _with_endpoint(base, _text(endpoint, "Host"), f"by the context {name}")
+
+
+def _with_endpoint(base: Client, endpoint: str, source: str) -> Client:
+    return Client(program=base.program, podman=base.podman, endpoint=endpoint, source=source)
+
+
+def _json(files: Files, path: str) -> dict[str, object]:
+    try:
+        document = json.loads(files.read(path) or b"{}")
+    except (NvctError, ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _text(table: object, key: str) -> str:
+    value = table.get(key) if isinstance(table, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _is_podman_script(path: str) -> bool:
+    """Report whether it is the script of the package podman-docker, which runs podman."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(4096)
+    except OSError:
+        return False
+    return head.startswith(b"#!") and b"podman" in head
+
+
+def _daemon(engine: Engine, process: Process, files: Files, proc: str, get: Get) -> Daemon:
+    root = _root(process, files, proc)
+    state, problem = _state(engine, root)
+    path = process.env.get("PATH", "") if process.env else None
+    option_dirs = processes.options(process.args, "cdi-spec-dir")
+    apart = process.container or _has_own_processes(process.pid, proc)
+    reported = None if apart else running.of(replace(engine, root=root), state, get)
+    spec_dirs = tuple(option_dirs) or (state.spec_dirs if state else ()) or paths.CDI_SPEC_DIRS
+    return Daemon(
+        engine=engine,
+        started=started(process.pid, proc),
+        path=path,
+        programs=_on_path(":".join(paths.DEFAULT_PATH_DIRS) if path is None else path, root),
+        state=state,
+        problem=problem,
+        apart=apart,
+        running=reported,
+        spec_dirs=spec_dirs,
+        specs=_specs(spec_dirs, root),
+    )
+
+
+def _root(process: Process, files: Files, proc: str) -> str:
+    """Return the daemon's root directory as a path of this process; ours if it is not accessible.
+
+    Rootless Docker and a snap's have mounts of their own, even if the root directory is ours.
+    """
+    process_root = f"{proc}/{process.pid}/root"
+    return process_root if os.path.isdir(f"{process_root}/") else files.at("/")
+
+
+def _has_own_processes(pid: int, proc: str) -> bool:
+    """Report whether a process is in another PID namespace than ours."""
+    try:
+        return os.readlink(f"{proc}/{pid}/ns/pid") != os.readlink(f"{proc}/self/ns/pid")
+    except OSError:
+        return False
+
+
+def _state(engine: Engine, root: str) -> tuple[State | None, str]:
+    """Return what the daemon's configuration says, or why that is unknown."""
+    from nvct.engine.model import Files as Tree
+
+    options = EngineOptions(engine="docker", handlers=(), config=engine.config)
+    try:
+        return docker.state(options, Tree(root)), ""
+    except NvctError as error:
+        return None, error.message
+
+
+def _system_runtimes(files: Files) -> tuple[str, ...]:
+    try:
+        return tuple(docker.state(EngineOptions(engine="docker", handlers=()), files).handlers)
+    except NvctError:
+        return ()
+
+
+def _on_path(path: str, root: str) -> dict[str, Program]:
+    """Return the programs of HOOKS that a PATH leads to in a file system."""
+    programs = {}
+    for name in HOOKS:
+        for folder in path.split(":"):
+            program = _program(f"{folder}/{name}", root) if folder.startswith("/") else None
+            if program:
+                programs[name] = program
+                break
+    return programs
+
+
+def _program(path: str, root: str) -> Program | None:
+    """Return a program, None if the file is not executable, as Go's LookPath requires.
+
+    The time of its last status change shows when it was moved or linked into its place; a package
+    leaves the other times as they were when it was built.
+    """
+    full_path = root.rstrip("/") + path
+    try:
+        status, link = os.stat(full_path), os.lstat(full_path)
+    except OSError:
+        return None
+    if not os.path.isfile(full_path) or not status.st_mode & 0o111:
+        return None
+    return Program(path=path, arrived=max(status.st_ctime, link.st_ctime))
+
+
+def _which(name: str, path: str, files: Files) -> str:
+    for folder in path.split(":"):
+        if folder.startswith("/") and _program(f"{folder}/{name}", files.at("/")):
+            return f"{folder}/{name}"
+    return ""
+
+
+def _specs(spec_dirs: tuple[str, ...], root: str) -> tuple[str, ...]:
+    """Return the CDI specs that have GPUs of NVIDIA."""
+    from nvct.cdi import registry  # YAML is loaded only if there are specs in that format
+
+    tree = root.rstrip("/")
+    scanned = registry.scan([tree + folder for folder in spec_dirs])
+    return tuple(
+        file.path.removeprefix(tree)
+        for file in scanned.specs
+        if file.spec.get("kind") == KIND and file.spec.get("devices")
+    )
+
+
+def _gpus(roots: Roots) -> int:
+    """Return the number of GPUs by NVIDIA's driver, else by the PCI bus."""
+    driver_count = len(procfs.gpus(roots))
+    if driver_count:
+        return driver_count
+    folder = f"{roots.sys}/bus/pci/devices"
+    count = 0
+    for name in procfs.list_directory(folder):
+        vendor, kind = (
+            (procfs.read_text(f"{folder}/{name}/{field}") or "").strip().lower()
+            for field in ("vendor", "class")
+        )
+        count += vendor == pci.NVIDIA and kind.startswith(pci.DISPLAY)
+    if not count and platform.detect(roots)[0] != "nvml":
+        return 1  # the GPUs of WSL and Tegra are on no PCI bus
+    return count

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the transactions of an engine's files and of `nvct doctor --fix` share: their steps.
+
+Paths are files, links and device nodes. Contract: a page of the journal is saved before its first
+path is written; a path is written only while it is as the page says it was, and put back only
+while it is as the page says it was made. What somebody else changed since stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from nvct.engine import staging, writing
+from nvct.engine.journal import Entry, Journal, Page
+from nvct.engine.model import Files
+from nvct.engine.writing import ABSENT, PathState, state_of
+from nvct.errors import EngineError, HostError, UnsafePathError
+
+
+class PathChanges:
+    """Changes of paths, with their journal.
+
+    Args:
+        files: where the paths of entries are.
+        follow: they are files that admins link and own, see `writing.put`.
+        refused: makes the error of a path that cannot be written.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        files: Files,
+        *,
+        follow: bool,
+        refused: Callable[[OSError, str], HostError] = writing.refused,
+    ) -> None:
+        self.journal = journal
+        self.kernel = journal.kernel
+        self.files = files
+        self.follow = follow
+        self.refused = refused
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the lock of the journal's folder, which is made.
+
+        Raises:
+            HostError: the folder cannot be made or locked.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(self.journal.lock())
+            except OSError as error:
+                refused = self.refused(error, self.journal.folder)
+                refused.hint = "run it as root, or name another folder with --state-dir"
+                raise refused from error
+            except UnsafePathError as error:
+                raise EngineError(error.message, hint=error.hint) from error
+            yield
+
+    def save(self, page_path: str, page: Page) -> None:
+        """Write a page of the journal to the disk.
+
+        Raises:
+            HostError: it cannot be written; the old page is unchanged.
+        """
+        try:
+            self.journal.save(page_path, page)
+        except OSError as error:
+            raise self.refused(error, page_path) from error
+
+    def state_of(self, entry: Entry) -> PathState:
+        """Return what is at the path of an entry now."""
+        path = self.files.at(entry.path)
+        return state_of(staging.target(path) if self.follow else path)
+
+    def write(self, entry: Entry) -> None:
+        """Make a path what its entry says.
+
+        Raises:
+            HostError: it cannot be written, or somebody else changed it just now.
+        """
+        if not self.state_of(entry).is_like(entry.before):
+            raise EngineError(
+                f"{entry.path} was changed by someone else just now; nothing is done",
+                hint="run the command again",
+            )
+        writing.make_folders(self._at(entry.folders), self.kernel, self.refused)
+        self._put(entry, entry.after)
+
+    def put_back(self, entry: Entry) -> bool:
+        """Make a path what it was; return False if it stays because somebody else changed it.
+
+        Raises:
+            HostError: it cannot be written.
+        """
+        if self.follow:
+            staging.sweep(self.files.at(entry.path), self.kernel)
+        current = self.state_of(entry)
+        if current.is_like(entry.after):
+            self._put(entry, entry.before)
+        elif not current.is_like(entry.before):
+            return False
+        return True
+
+    def missing_folders(self, entry_path: str, after: PathState) -> list[str]:
+        """Return the folders to make for a path, as entries name them."""
+        if after == ABSENT:
+            return []
+        root = self.files.root.rstrip("/")
+        return [path[len(root) :] for path in writing.missing_folders(self.files.at(entry_path))]
+
+    def remove_folders(self, entry: Entry) -> None:
+        """Remove the folders that were made for an entry and are empty now."""
+        writing.remove_folders(self._at(entry.folders), self.kernel)
+
+    def _put(self, entry: Entry, state: PathState) -> None:
+        path = self.files.at(entry.path)
+        try:
+            writing.put(path, state, self.kernel, follow=self.follow)
+        except OSError as error:
+            raise self.refused(error, path) from error
+
+    def _at(self, folders: Sequence[str]) -> list[str]:
+        return [self.files.at(folder) for folder in folders]

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Podman: a drop-in beside containers.conf with our runtimes; hook folders of others are kept.
+
+containers.conf(5), the same from Podman 4.3 to 5.8: every file overrides what earlier ones say,
+/usr/share/containers/containers.conf, /etc/containers/containers.conf, its `.d` folder, and for a
+user $XDG_CONFIG_HOME/containers/containers.conf and its `.d` folder. Tables are merged by name.
+Arrays replace each other, from 4.7 unless one holds {append=true}, which then holds for all later
+files. Podman has no daemon: the next `podman run` reads what is written.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from nvct import paths
+from nvct.engine import syntax, toml_file
+from nvct.engine.model import ABSENT, Change, EngineOptions, FileEdit, Files, State
+from nvct.engine.toml_file import Change as Edit
+from nvct.engine.toml_file import Table
+from nvct.errors import EngineConfigError, UsageError
+
+VENDOR_CONFIG = "/usr/share/containers/containers.conf"
+CONFIG = "/etc/containers/containers.conf"
+DROP_IN = "99-nvidia.conf"
+HOOKS_DIRS = ("/usr/share/containers/oci/hooks.d",)
+"""Of Podman itself; /etc/containers/oci/hooks.d is read only where a file names it."""
+
+ENGINE, RUNTIMES = ("engine",), ("engine", "runtimes")
+DEFAULT, HOOKS, SPEC_DIRS = "runtime", "hooks_dir", "cdi_spec_dirs"
+WITH_SPEC_DIRS = (5, 5)
+"""cdi_spec_dirs is parsed from 5.1 on; what it says counts from here (podman PR 25717)."""
+STATIC_ALONE = ((5, 5), (5, 6))
+"""Releases between these look into /etc/cdi alone where no file says more (issue 26569)."""
+HEADER = "# Made by nvct; `nvct runtime undo --runtime podman` takes it away.\n"
+SYNTAX = syntax.toml(ENGINE, DEFAULT, HEADER)
+
+
+class Merged:
+    """The settings of several files, read one after the other.
+
+    Attributes:
+        sources: key → the last file that has it.
+        append: whether later hook folders are added to the earlier ones.
+    """
+
+    __slots__ = ("append", "default", "files", "handlers", "hooks_dirs", "sources", "spec_dirs")
+
+    def __init__(self) -> None:
+        self.files: list[str] = []
+        self.handlers: dict[str, str] = {}
+        self.default = ""
+        self.hooks_dirs: list[str] = list(HOOKS_DIRS)
+        self.spec_dirs: list[str] = []
+        self.append = False
+        self.sources: dict[str, str] = {}
+
+    def add(self, document: Table, path: str) -> None:
+        """Merge the next file.
+
+        Raises:
+            EngineConfigError: a value in it has the wrong type.
+        """
+        self.files.append(path)
+        for name, programs in _table(document, RUNTIMES, path).items():
+            strings, _ = _strings(programs, f"engine.runtimes.{name}", path)
+            self.handlers[name] = strings[0] if strings else ""
+            self.sources[name] = path
+        engine = _table(document, ENGINE, path)
+        default = engine.get(DEFAULT, "")
+        if not isinstance(default, str):
+            raise EngineConfigError(f"{path}: engine.{DEFAULT} is no string")
+        if default:
+            self.default = default
+            self.sources[DEFAULT] = path
+        if HOOKS in engine:
+            strings, append = _strings(engine[HOOKS], f"engine.{HOOKS}", path)
+            self.append = self.append if append is None else append
+            self.hooks_dirs = [*self.hooks_dirs, *strings] if self.append else strings
+            self.sources[HOOKS] = path
+        if SPEC_DIRS in engine:
+            self.spec_dirs, _ = _strings(engine[SPEC_DIRS], f"engine.{SPEC_DIRS}", path)
+            self.sources[SPEC_DIRS] = path
+
+
+def state(options: EngineOptions, files: Files) -> State:
+    """Return the settings of all files.
+
+    Raises:
+        DocumentError: one cannot be read.
+        EngineConfigError: one is malformed.
+    """
+    merged = _merged(_order(options, files), files)
+    return State(
+        files=tuple(merged.files),
+        handlers=merged.handlers,
+        default=merged.default,
+        cdi=True,  # Podman has no switch for it
+        spec_dirs=tuple(merged.spec_dirs),
+    )
+
+
+def plan(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that configures the options.
+
+    Raises:
+        UsageError: Podman has no such setting.
+        DocumentError: a file cannot be read.
+        EngineConfigError: one is malformed.
+    """
+    target = _target(options)
+    order = _order(options, files)
+    at = order.index(target) + 1
+    current = _merged(order, files)
+    before = files.read(target)
+    text = HEADER if before is None else toml_file.decode(before, target)
+    edits = _edits(options, current)
+    if options.hooks_dir and options.hooks_dir not in current.hooks_dirs:
+        folders = toml_file.find(toml_file.parse(text, target), (*ENGINE, HOOKS))
+        edits.append((ENGINE, HOOKS, _with_folder(options, folders, _merged(order[:at], files))))
+    if not edits:
+        return Change(engine=options.engine, notes=_notes(options, current))
+    after = toml_file.edit(text, edits, target).encode()
+    changed = {key for _table, key, _value in edits}
+    notes = tuple(
+        f"{file} is read later and says {key} too: it wins"
+        for key, file in current.sources.items()
+        if key in changed and file in order[at:]
+    )
+    notes += _notes(options, current)
+    edit = FileEdit(path=target, before=before, after=after)
+    return Change(engine=options.engine, edits=(edit,) if after != before else (), notes=notes)
+
+
+def removal(options: EngineOptions, files: Files) -> Change:
+    """Return the smallest edit that removes what `plan` adds to its file.
+
+    A file of ours without further settings is removed.
+
+    Raises:
+        DocumentError: the file cannot be read.
+        EngineConfigError: it is malformed.
+    """
+    target = _target(options)
+    before = files.read(target)
+    if before is None:
+        return Change(engine=options.engine)
+    text = toml_file.decode(before, target)
+    document = toml_file.parse(text, target)
+    own_settings = Merged()
+    own_settings.add(document, target)
+    edits: list[Edit] = [
+        (RUNTIMES, handler.name, ABSENT)
+        for handler in options.handlers
+        if own_settings.handlers.get(handler.name) == handler.path
+    ]
+    if own_settings.default in {name for _, name, _ in edits}:
+        edits.append((ENGINE, DEFAULT, ABSENT))
+    is_drop_in = target != _config(options)
+    other_files = _merged(_order(options, files, target), files) if is_drop_in else None
+    edits += _without_folders(options, document, other_files)
+    after = toml_file.edit(text, edits, target)
+    remaining = "".join(line for line in after.splitlines(keepends=True) if line != HEADER)
+    if not remaining.strip() and is_drop_in:
+        edit = FileEdit(path=target, before=before, after=None)
+    else:
+        edit = FileEdit(path=target, before=before, after=after.encode())
+    return Change(engine=options.engine, edits=(edit,) if edit.after != before else ())
+
+
+def _edits(options: EngineOptions, current: Merged) -> list[Edit]:
+    """Return the keys that the target must have: none that is in force already."""
+    edits: list[Edit] = []
+    for handler in options.handlers:
+        if not handler.path.startswith("/"):
+            text = f"podman takes no runtime by its name alone: {handler.path}"
+            raise UsageError(text, hint="give the absolute path of the program")
+        if current.handlers.get(handler.name) != handler.path:
+            edits.append((RUNTIMES, handler.name, [handler.path]))
+    if options.default and current.default != options.default:
+        edits.append((ENGINE, DEFAULT, options.default))
+    if options.spec_dirs and _spec_dirs(options, current) != options.spec_dirs:
+        if options.engine_version and options.engine_version < WITH_SPEC_DIRS:
+            text = "Podman before 5.5 looks for CDI specs in /etc/cdi and /var/run/cdi only"
+            raise UsageError(text, hint="leave the folders as they are")
+        edits.append((ENGINE, SPEC_DIRS, list(options.spec_dirs)))
+    return edits
+
+
+def _spec_dirs(options: EngineOptions, current: Merged) -> tuple[str, ...]:
+    """Return the folders from which Podman reads CDI specs now."""
+    first, end = STATIC_ALONE
+    if current.spec_dirs and not (options.engine_version and options.engine_version < first):
+        return tuple(current.spec_dirs)
+    if first <= options.engine_version < end:
+        return (paths.CDI_STATIC_DIR,)
+    return paths.CDI_SPEC_DIRS
+
+
+def _notes(options: EngineOptions, current: Merged) -> tuple[str, ...]:
+    has_spec_dirs = bool(options.spec_dirs or current.spec_dirs)
+    if has_spec_dirs or paths.CDI_DYNAMIC_DIR in _spec_dirs(options, current):
+        return ()
+    return (
+        (
+            f"this Podman looks for CDI specs in {paths.CDI_STATIC_DIR} alone: write them there, "
+            f"or name {paths.CDI_DYNAMIC_DIR} too in {SPEC_DIRS}"
+        ),
+    )
+
+
+def _with_folder(options: EngineOptions, folders: object, earlier: Merged) -> list[object]:
+    """Return the hook folders that the target must name: its own, or those it replaces, and ours.
+
+    `folders` is what it names now. An array without {append=true} replaces the earlier ones.
+    """
+    if isinstance(folders, list):
+        return folders if options.hooks_dir in folders else [*folders, options.hooks_dir]
+    return [*([] if earlier.append else earlier.hooks_dirs), options.hooks_dir]
+
+
+def _without_folders(
+    options: EngineOptions, document: Table, other_files: Merged | None
+) -> list[Edit]:
+    """Return the edits that remove the hook and spec folders that the target names for us.
+
+    `other_files` are the settings of the other files, if the target is a file of ours: an array
+    that adds nothing to them is removed completely.
+    """
+    edits: list[Edit] = []
+    folders = toml_file.find(document, (*ENGINE, HOOKS))
+    if isinstance(folders, list) and options.hooks_dir in folders:
+        remaining = [item for item in folders if item != options.hooks_dir]
+        is_default = other_files is not None and remaining == other_files.hooks_dirs
+        needless = not remaining or is_default
+        edits.append((ENGINE, HOOKS, ABSENT if needless else remaining))
+    spec_dirs = toml_file.find(document, (*ENGINE, SPEC_DIRS))
+    if options.spec_dirs and spec_dirs == list(options.spec_dirs):
+        edits.append((ENGINE, SPEC_DIRS, ABSENT))
+    return edits
+
+
+def _config(options: EngineOptions) -> str:
+    return options.config or CONFIG
+
+
+def _target(options: EngineOptions) -> str:
+    """Return the file to write."""
+    if options.drop_in == "":
+        return _config(options)
+    folder = f"{_config(options)}.d"
+    target = options.drop_in or f"{folder}/{DROP_IN}"
+    if posixpath.dirname(target) != folder or not target.endswith(".conf"):
+        raise UsageError(f"podman does not read {target}", hint=f"name a .conf file in {folder}")
+    return target
+
+
+def _order(options: EngineOptions, files: Files, without: str = "") -> list[str]:
+    """Return the files in Podman's order, whether they exist or not."""
+    order = [VENDOR_CONFIG]
+    for config in dict.fromkeys((CONFIG, _config(options))):
+        names = files.names(f"{config}.d", ".conf")
+        if config == _config(options):
+            names = sorted({*names, _target(options)} - {config})
+        order += [config, *names]
+    return [path for path in order if path != without]
+
+
+def _merged(order: list[str], files: Files) -> Merged:
+    merged = Merged()
+    for path in order:
+        data = files.read(path)
+        if data is not None:
+            merged.add(toml_file.parse(data, path), path)
+    return merged
+
+
+def _table(document: Table, where: tuple[str, ...], path: str) -> Table:
+    """Return a table of a file, {} if it has none."""
+    value: object = document
+    for depth, name in enumerate(where):
+        value = value.get(name, {}) if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            name = ".".join(where[: depth + 1])
+            raise EngineConfigError(f"{path}: {name} is no table", hint="correct the file")
+    return value if isinstance(value, dict) else {}
+
+
+def _strings(value: object, name: str, path: str) -> tuple[list[str], bool | None]:
+    """Return the strings of an array, and the value of its {append=...}."""
+    items = value if isinstance(value, list) else [value]
+    append = None
+    for item in items:
+        if isinstance(item, dict) and isinstance(item.get("append"), bool):
+            append = item["append"]
+        elif not isinstance(item, str) or not isinstance(value, list):
+            text = f"{path}: {name} is no array of strings"
+            raise EngineConfigError(text, hint="correct the file")
+    return [item for item in items if isinstance(item, str)], append

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds running engines in /proc: program, arguments, environment, unit, user, file system.
+
+Contract: only reads. A process that ends during the reading is left out; of a process that may not
+be inspected, fields are empty (another user's command line is readable, its environment is not).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+READ_LIMIT = 1 << 20  # bytes; the kernel's own limit for arguments and environment is near it
+DELETED = " (deleted)"
+PROGRAMS = {"dockerd": "docker", "containerd": "containerd", "crio": "crio", "podman": "podman"}
+ROOTLESS = "ROOTLESSKIT_STATE_DIR"  # rootlesskit sets it; its children have their own /etc
+SCOPES = ("docker-", "libpod-", "cri-containerd-", "crio-")  # of containers
+# Arguments with which these programs print something and end; podman serves only with "service".
+PASSING = frozenset(
+    {"config", "--validate", "--version", "-version", "-v", "--help", "-h", "publish", "wipe"}
+    | {"oci-hook", "status", "version", "check", "complete"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One running engine.
+
+    Attributes:
+        engine: docker, containerd, crio or podman.
+        exe: its program, as its own file system names it.
+        replaced: whether that program was replaced or removed since it started.
+        cwd: its working directory, for relative paths; "" where it cannot be seen.
+        unit: the systemd unit it runs in, "" where it runs in none.
+        user_unit: whether the unit is one of a user's own manager.
+        container: whether its control group is a container's.
+        root: its root directory as a path of this process: "/" if it is ours, or /proc/PID/root.
+    """
+
+    engine: str
+    pid: int
+    exe: str
+    replaced: bool = False
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = ""
+    unit: str = ""
+    user_unit: bool = False
+    container: bool = False
+    uid: int = 0
+    root: str = "/"
+
+    def option(self, *names: str) -> str:
+        """Return the value of an option, "" where it is not given; see `option`."""
+        return option(self.args[1:], *names)
+
+    def path(self, value: str) -> str:
+        """Return a path of the command line as an absolute one."""
+        if value == "" or value.startswith("/") or self.cwd == "":
+            return value
+        return posixpath.normpath(f"{self.cwd}/{value}")
+
+
+def option(args: Sequence[str], *names: str) -> str:
+    """Return an option's last value, "" where it is not given; see `options`."""
+    return next(reversed(options(args, *names)), "")
+
+
+def options(args: Sequence[str], *names: str) -> list[str]:
+    """Return every value of an option.
+
+    Names are without dashes; Go's programs take `-name` and `--name`, with "=" or a word after.
+    """
+    values = []
+    for arg, word in zip(args, [*args[1:], ""], strict=False):
+        name, equals, text = arg.lstrip("-").partition("=")
+        if arg.startswith("-") and name in names:
+            values.append(text if equals else word)
+    return values
+
+
+def running(proc: str, host: str = "/") -> Iterator[Process]:
+    """Yield the engines that run, by process number.
+
+    Args:
+        host: our own root directory, to recognize a process that has another.
+    """
+    engines = (inspect(pid, proc, host) for pid in _pids(proc))
+    return (process for process in engines if process is not None)
+
+
+def inspect(pid: int, proc: str, host: str = "/") -> Process | None:
+    """Return a process as an engine, None if it is no engine or has ended."""
+    folder = f"{proc}/{pid}"
+    start_time = _start_time(f"{folder}/stat")
+    args = tuple(_strings(f"{folder}/cmdline"))
+    if not args:
+        return None  # a kernel thread, or it has ended
+    link = _link(f"{folder}/exe")
+    exe = link.removesuffix(DELETED)
+    engine = _engine(exe, args)
+    if not engine:
+        return None
+    unit, user_unit, container = _unit(f"{folder}/cgroup")
+    env = _environment(f"{folder}/environ")
+    uid = _uid(f"{folder}/status")
+    is_ours = _has_our_files(f"{folder}/root", host, env)
+    # Its owner decides what is run as root: a reused process number must not mix two processes.
+    if uid is None or _start_time(f"{folder}/stat") != start_time:
+        return None
+    return Process(
+        engine=engine,
+        pid=pid,
+        exe=exe or (args[0] if args[0].startswith("/") else ""),
+        replaced=link.endswith(DELETED),
+        args=args,
+        env=env,
+        cwd=_link(f"{folder}/cwd"),
+        unit=unit,
+        user_unit=user_unit,
+        container=container,
+        uid=uid,
+        root="/" if is_ours else f"{folder}/root",
+    )
+
+
+def _pids(proc: str) -> list[int]:
+    try:
+        return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
+    except OSError:
+        return []
+
+
+def _engine(exe: str, args: tuple[str, ...]) -> str:
+    """Return which engine a process is, "" for none.
+
+    The first argument counts too: k3s is one program under many names, as is k0s's.
+    """
+    names = (posixpath.basename(args[0]), posixpath.basename(exe))
+    engine = next((PROGRAMS[name] for name in names if name in PROGRAMS), "")
+    arguments = frozenset(args[1:])
+    if engine == "podman":
+        return engine if {"system", "service"} <= arguments else ""
+    return "" if arguments & PASSING else engine
+
+
+def _unit(path: str) -> tuple[str, bool, bool]:
+    """Return the unit of a process, whether it is a user's, and whether it is in a container.
+
+    /proc/PID/cgroup: "0::PATH" is version 2, "N:name=systemd:PATH" systemd's own of version 1.
+    """
+    control_group = ""
+    for line in _read(path).decode(errors="replace").splitlines():
+        _, controllers, group = (*line.split(":", 2), "", "")[:3]
+        if controllers in ("", "name=systemd") and group not in ("", "/"):
+            control_group = group
+            if controllers:
+                break
+    parts = control_group.split("/")
+    units = [part for part in parts if part.endswith(".service")]
+    user = any(part.startswith("user@") for part in parts)
+    services = [unit for unit in units if not unit.startswith("user@")]
+    container = any(
+        part in ("docker", "kubepods", "kubepods.slice", "libpod_parent")
+        or (part.endswith(".scope") and part.startswith(SCOPES))
+        for part in parts
+    )
+    return (services[-1] if services else ""), user, container
+
+
+def _environment(path: str) -> dict[str, str]:
+    pairs = (word.partition("=") for word in _strings(path))
+    return {name: value for name, equals, value in pairs if equals}
+
+
+def _uid(path: str) -> int | None:
+    """Return a process's real user, None if it has ended."""
+    for line in _read(path).splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1])
+    return None
+
+
+def _start_time(path: str) -> bytes:
+    """Return when a process started (field 22 of proc_pid_stat(5)), b"" if it has ended."""
+    fields = _read(path).rpartition(b")")[2].split()
+    return fields[19] if len(fields) > 19 else b""
+
+
+def _has_our_files(root: str, host: str, env: Mapping[str, str]) -> bool:
+    """Report whether a process has our file system; assumed if it may not be inspected.
+
+    A service with private folders (PrivateTmp=) has another mount namespace and the same files,
+    so these are compared, not the namespaces.
+    """
+    folders = ("/", "/usr") if ROOTLESS in env else ("/", "/usr", "/etc")
+    return all(_same(root + folder, host.rstrip("/") + folder) for folder in folders)
+
+
+def _same(path: str, host: str) -> bool:
+    try:
+        return os.path.samefile(path, host)
+    except OSError:
+        return True
+
+
+def _strings(path: str) -> list[str]:
+    text = _read(path).decode(errors="surrogateescape")
+    return text.rstrip("\0").split("\0") if text.rstrip("\0") else []
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(READ_LIMIT)
+    except OSError:
+        return b""

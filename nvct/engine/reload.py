@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a running engine read its files again, in the way that disturbs containers least.
+
+dockerd reads its runtimes again on SIGHUP. containerd and CRI-O have to be restarted, which leaves
+containers running. A restart of dockerd stops its containers (unless live-restore is set), so it
+is only done on request. Podman has no daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from nvct.engine.command import Run
+from nvct.engine.model import Engine
+from nvct.engine.processes import Process
+from nvct.errors import EngineError
+
+RESTART_TIMEOUT_S = 90.0
+FIELD = re.compile(r'\b(error|msg)="((?:[^"\\]|\\.)*)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reload:
+    """How an engine is reloaded, or why it is not.
+
+    Attributes:
+        action: "signal", "restart" or "" for nothing.
+        note: what is left for the user to do.
+    """
+
+    action: str = ""
+    argv: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Reloader(ABC):
+    """Makes one running engine read its files: on this host, or from a container."""
+
+    @abstractmethod
+    def opt_out(self) -> str:
+        """Return the option that prevents the reload; "" if there will be none."""
+
+    @abstractmethod
+    def choose(self, *, restart: bool, removing: bool) -> Reload:
+        """Return what to do.
+
+        Args:
+            removing: runtimes are removed, not registered.
+        """
+
+    @abstractmethod
+    def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
+        """Reload the engine, whose files may be `restored` ones; return a note, or "".
+
+        Raises:
+            EngineError: it is gone, or does not start again.
+        """
+
+    def is_running(self) -> bool:
+        """Report whether the engine runs after a restart; True if its process is not visible."""
+        return True
+
+    def last_error(self, run: Run) -> str:
+        """Return the engine's last error from its log, or ""."""
+        del run
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostReloader(Reloader):
+    """Reloads an engine of this host, whose process and unit are known.
+
+    Attributes:
+        detected: the engine on this host, None where there is none.
+        find_process: finds a running engine by its process number.
+        find_engine: looks for the engine after a restart.
+    """
+
+    engine: str
+    detected: Engine | None
+    mode: str
+    find_process: Callable[[int], Process | None]
+    find_engine: Callable[[], Engine | None]
+
+    def opt_out(self) -> str:
+        """Return the option that prevents the reload."""
+        runs = self.detected is not None and self.detected.pid > 0
+        return "--reload=none" if runs and self.mode != "none" else ""
+
+    def choose(self, *, restart: bool, removing: bool) -> Reload:
+        """Return what to do."""
+        return choose(self.detected, self.engine, self.mode, restart=restart, removing=removing)
+
+    def carry_out(self, decision: Reload, run: Run, *, restored: bool) -> str:
+        """Reload the engine; return a note."""
+        if self.detected is None:
+            return ""
+        carry_out(decision, self.detected, self.find_process, run)
+        name = f"{self.detected.engine} (process {self.detected.pid})"
+        if restored:
+            return ""
+        if decision.action == "signal":
+            return f"{name} was told to read its file again; its containers run on"
+        return f"{self.detected.unit or name} was restarted"
+
+    def is_running(self) -> bool:
+        """Report whether the engine runs after a restart."""
+        return self.find_engine() is not None
+
+    def last_error(self, run: Run) -> str:
+        """Return the engine's last error from the system's journal."""
+        return last_error(self.detected, run) if self.detected else ""
+
+
+def choose(
+    detected: Engine | None, engine: str, mode: str, *, restart: bool, removing: bool = False
+) -> Reload:
+    """Return what to do about an engine after its files changed.
+
+    Args:
+        detected: the engine on this host, None where there is none.
+        removing: runtimes are removed; until a restart, dockerd refuses a file without its
+            default.
+    """
+    if engine == "podman":
+        return Reload()  # each run reads its files
+    if mode == "none":
+        return Reload(note=f"It is recommended that {engine} daemon be restarted.")
+    if detected is None or not detected.pid:
+        return Reload()  # it reads its files when it starts
+    if engine == "docker" and not restart and mode == "auto":
+        return Reload(action="signal")
+    if engine == "docker" and mode == "auto":
+        # A signal is enough for runtimes and the default, but not for CDI.
+        return Reload(
+            action="" if removing else "signal",
+            note="dockerd reads this when it is restarted, which stops containers "
+            "(unless live-restore is on): --reload=restart does it",
+        )
+    user = ("--user",) if detected.user_unit else ()
+    if detected.restart:
+        return Reload(action="restart", argv=detected.restart)
+    if not detected.unit:
+        return Reload(note=f"{engine} (process {detected.pid}) runs in no unit: restart it")
+    return Reload(action="restart", argv=("systemctl", *user, "restart", detected.unit))
+
+
+def carry_out(
+    decision: Reload, detected: Engine, find_process: Callable[[int], Process | None], run: Run
+) -> None:
+    """Reload a running engine.
+
+    Args:
+        find_process: finds an engine by its process number, which may have been reused.
+
+    Raises:
+        EngineError: it is gone, or does not start again.
+    """
+    if decision.action == "signal":
+        _hang_up(detected, find_process)
+    elif decision.action == "restart":
+        completed = run(list(decision.argv), RESTART_TIMEOUT_S)
+        if completed.status:
+            reason = last_error(detected, run) or completed.reason
+            raise EngineError(f"{detected.unit or detected.engine} does not start again: {reason}")
+
+
+def last_error(detected: Engine, run: Run) -> str:
+    """Return the last error of an engine in the system's journal, "" if there is none.
+
+    `--unit` would also show the messages of systemd itself, which come later and say less.
+    """
+    if not detected.unit:
+        return ""
+    unit_filter = ["--user", f"_SYSTEMD_USER_UNIT={detected.unit}"]
+    unit_filter = unit_filter if detected.user_unit else [f"_SYSTEMD_UNIT={detected.unit}"]
+    argv = ["journalctl", *unit_filter, "--no-pager", "--output=cat"]
+    completed = run([*argv, "--lines=40"], 10.0)
+    return pick(completed.out.splitlines()) if completed.status == 0 else ""
+
+
+def pick(lines: Sequence[str]) -> str:
+    """Return the last error in the lines of an engine's log, "" if there is none."""
+    for marks in (("level=fatal", "level=error"), ("failed", "error", "unable", "invalid")):
+        for line in reversed(lines):
+            if any(mark in line.lower() for mark in marks) and not line.startswith("systemd"):
+                return _sentence(line.strip())
+    return ""
+
+
+def _sentence(line: str) -> str:
+    """Return the error, else the message, of a line as logrus writes it, else the line."""
+    fields = dict(FIELD.findall(line))
+    text = fields.get("error") or fields.get("msg")
+    return text.replace('\\"', '"') if text else line
+
+
+def _hang_up(detected: Engine, find_process: Callable[[int], Process | None]) -> None:
+    ended = EngineError(f"{detected.engine} (process {detected.pid}) has just ended")
+    try:
+        pidfd = os.pidfd_open(detected.pid)
+    except OSError as error:
+        raise ended from error
+    try:
+        # The descriptor now prevents that the number is reused.
+        process = find_process(detected.pid)
+        if process is None or process.engine != detected.engine:
+            raise ended
+        signal.pidfd_send_signal(pidfd, signal.SIGHUP)
+    except OSError as error:
+        raise EngineError(
+            f"{detected.engine} (process {detected.pid}) cannot be signaled: {error.strerror}"
+        ) from error
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration that a running engine has in force, and its differences from the files.
+
+dockerd (GET /info) and CRI-O (GET /config) report it on their sockets. containerd does not: its
+files are in force unless one is younger than its process. Podman reads its files at each run.
+Contract: only reads, never raises; each request has a time limit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from nvct.engine import crio, docker, probe
+from nvct.engine.model import Engine, EngineOptions, State
+from nvct.engine.probe import Ask
+from nvct.errors import NvctError
+from nvct.host import procfs
+
+Started: TypeAlias = Callable[[int], float | None]
+
+FILES = "its files"
+SPEC_DIRS_TELL_CDI = (25, 0)
+"""From here on dockerd lists its CDI folders, and none where CDI is off."""
+SNAPSHOT = re.compile(r"\+.*|-.*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """What a running engine has in force.
+
+    Attributes:
+        by: the source: "GET /info", "GET /config", or "its files".
+        devices: names of the CDI devices that it has found; () if it lists none.
+        problem: why it could not be asked, "" if it could.
+        younger: files that changed after it started, and that it has not read.
+    """
+
+    by: str = FILES
+    state: State | None = None
+    devices: tuple[str, ...] = ()
+    problem: str = ""
+    younger: tuple[str, ...] = ()
+
+
+def of(
+    engine: Engine,
+    files: State | None,
+    ask: Ask = probe.ask,
+    started: Started | None = None,
+) -> Running | None:
+    """Return what a running engine has in force; None if it does not run.
+
+    Args:
+        engine: as it was detected; a foreign one is not asked.
+        files: what its files say; None if they cannot be read.
+        ask: does an HTTP GET on a socket.
+        started: returns when a process started, in seconds of the epoch.
+    """
+    if not engine.pid or engine.foreign:
+        return None
+    reader = {"docker": _docker, "crio": _crio}.get(engine.engine)
+    if reader is None:
+        return (
+            _by_files(engine, files, started or procfs.started)
+            if engine.engine == "containerd"
+            else None
+        )
+    socket = engine.socket
+    if not socket:
+        return Running(problem=f"{engine.engine} has no socket that is known")
+    socket_path = socket if engine.root == "/" else engine.root.rstrip("/") + socket
+    try:
+        return reader(engine, socket_path, ask)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        return Running(problem=f"the running {engine.engine} does not answer: {reason}")
+    except (ValueError, NvctError) as error:
+        return Running(problem=f"the running {engine.engine} gave a malformed answer: {error}")
+
+
+def _docker(engine: Engine, socket: str, ask: Ask) -> Running:
+    status, body = ask(socket, "/info")
+    if status != 200:
+        raise OSError(0, f"GET /info answers {status}")
+    info = probe.document(body)
+    runtimes = probe.member(info, "Runtimes", dict, {})
+    folders = tuple(map(str, probe.member(info, "CDISpecDirs", list, [])))
+    numbers = engine.numbers or _numbers(probe.member(info, "ServerVersion", str, ""))
+    state = State(
+        handlers={
+            name: probe.member(probe.member(runtimes, name, dict, {}), "path", str, "")
+            for name in runtimes
+        },
+        default=probe.member(info, "DefaultRuntime", str, ""),
+        cdi=bool(folders) if numbers >= SPEC_DIRS_TELL_CDI else None,
+        spec_dirs=folders,
+    )
+    discovered = probe.member(info, "DiscoveredDevices", list, [])
+    devices = [str(device.get("ID", "")) for device in discovered if isinstance(device, dict)]
+    return Running(by="GET /info", state=state, devices=tuple(devices))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in SNAPSHOT.sub("", version).split(".") if part.isdecimal())
+
+
+def _crio(engine: Engine, socket: str, ask: Ask) -> Running:
+    status, body = ask(socket, "/config")
+    if status != 200:
+        raise OSError(0, f"GET /config answers {status}")
+    from nvct.engine.model import Files
+
+    options = EngineOptions(
+        engine="crio", handlers=(), dump=body.decode(), engine_version=engine.numbers
+    )
+    return Running(by="GET /config", state=replace(crio.state(options, Files()), files=()))
+
+
+def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
+    start = started(engine.pid)
+    if start is None or files is None:
+        return Running(problem=f"when {engine.engine} started cannot be told" if files else "")
+    paths = [engine.root.rstrip("/") + path for path in (*files.files, engine.config)]
+    younger = tuple(
+        dict.fromkeys(
+            path.removeprefix(engine.root.rstrip("/"))
+            for path in paths
+            if (_changed(path) or 0.0) > start + procfs.CLOCK_TICK_S
+        )
+    )
+    return Running(state=None if younger else files, younger=younger)
+
+
+def _changed(path: str) -> float | None:
+    """Return when a file was moved to its place or changed there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return max(status.st_mtime, status.st_ctime)
+
+
+def differences(
+    engine: Engine, files: State, running: Running, registered: Iterable[str]
+) -> list[str]:
+    """Return sentences about settings of the files that are not in force.
+
+    Args:
+        registered: names of the runtimes in the files whose program is NVIDIA's.
+    """
+    name, state = engine.engine, running.state
+    if running.younger:
+        names = " and ".join(running.younger)
+        return [f"{names} changed after {name} started: it has not read that; {_restart(engine)}"]
+    if state is None or running.by == FILES:
+        return []
+    sentences = []
+    missing = sorted(set(registered) - set(state.handlers))
+    if missing:
+        sentences.append(
+            f"the running {name} does not know {', '.join(missing)}, which its files name: "
+            + ("nvct runtime configure, or SIGHUP" if name == "docker" else _restart(engine))
+        )
+    if files.default and state.default != files.default:
+        sentences.append(
+            f"the running {name} has {state.default or 'its own'} as the default runtime, "
+            f"its files {files.default}: {_restart(engine)}"
+        )
+    is_on = docker.cdi_is_on(engine.numbers, said=files.cdi) if name == "docker" else files.cdi
+    if state.cdi is not None and is_on is not None and state.cdi != is_on:
+        labels = {True: "on", False: "off"}
+        sentences.append(
+            f"CDI is {labels[state.cdi]} in the running {name} and {labels[is_on]} by its files: "
+            + _restart(engine)
+        )
+    elif state.cdi and files.spec_dirs and set(files.spec_dirs) != set(state.spec_dirs):
+        folders = ", ".join(state.spec_dirs)
+        sentences.append(
+            f"the running {name} looks for CDI specs in {folders}: {_restart(engine)}"
+        )
+    return sentences
+
+
+def _restart(engine: Engine) -> str:
+    if engine.restart:
+        return " ".join(engine.restart)
+    user = "--user " if engine.user_unit else ""
+    return f"systemctl {user}restart {engine.unit.removesuffix('.service') or engine.engine}"

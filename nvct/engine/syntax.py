@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and edits the files of any engine by key: JSON or TOML, and where runtimes are.
+
+In the files of every engine, the table `runtimes` and the key of the default runtime have the same
+parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from nvct.engine import json_file, toml_file
+from nvct.engine.model import ABSENT, data_of, text_of
+
+Path: TypeAlias = tuple[str, ...]
+Table: TypeAlias = dict[str, object]
+KeyEdit: TypeAlias = tuple[Path, object]  # ABSENT removes the key
+
+RUNTIMES = "runtimes"
+ANY = "*"
+PROGRAM_KEYS = ("runtime_path", "path")  # CRI-O's, Docker's: in Go their case does not matter
+
+
+def _never(version: tuple[int, ...]) -> bool:
+    del version
+    return False
+
+
+def _keep_nothing(path: Path, item: object, remaining: Sequence[str]) -> bool:
+    del path, item, remaining
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syntax:
+    """The files of one engine.
+
+    Attributes:
+        parse: returns what a file says; raises EngineConfigError.
+        edit: returns a file with keys set or removed; raises EngineConfigError.
+        parent: path of the table that holds `runtimes` and the default; * is any name.
+        default: the key in it that names the default runtime; "" if there is none.
+        header: the first line of a drop-in of ours.
+        needed: reports whether the remaining files use an element that we added to a list.
+        copies: reports whether an engine of this version uses only the tables of the last file,
+            so that a drop-in of ours holds a copy of the others.
+    """
+
+    parse: Callable[[bytes, str], Table]
+    edit: Callable[[bytes, Sequence[KeyEdit], str], bytes]
+    parent: Path = ()
+    default: str = ""
+    header: str = ""
+    needed: Callable[[Path, object, Sequence[str]], bool] = field(default=_keep_nothing)
+    copies: Callable[[tuple[int, ...]], bool] = field(default=_never)
+
+    def parents(self, document: Table) -> list[tuple[Path, Table]]:
+        """Return the tables that may hold `runtimes` and the default, with their paths."""
+        tables: list[tuple[Path, Table]] = [((), document)]
+        for name in self.parent:
+            tables = [
+                ((*path, key), value)
+                for path, table in tables
+                for key, value in table.items()
+                if name in (ANY, key) and isinstance(value, dict)
+            ]
+        return tables
+
+    def names(self, document: Table) -> set[str]:
+        """Return the names of the runtimes that a file registers."""
+        tables = [table.get(RUNTIMES) for _, table in self.parents(document)]
+        return {name for table in tables if isinstance(table, dict) for name in table}
+
+
+def program(runtime: object) -> str:
+    """Return the program of a registered runtime, "" if none is named."""
+    if isinstance(runtime, list):  # Podman's: the first that exists
+        return next((item for item in runtime if isinstance(item, str)), "")
+    if not isinstance(runtime, dict):
+        return ""
+    options = runtime.get("options")
+    options = options if isinstance(options, dict) else {}
+    candidates = [options.get("BinaryName"), options.get("Runtime")]
+    candidates += [value for key, value in runtime.items() if key.lower() in PROGRAM_KEYS]
+    return next((value for value in candidates if isinstance(value, str) and value), "")
+
+
+def find(document: object, path: Path) -> object:
+    """Return the value at a path, ABSENT if there is none."""
+    for name in path:
+        if not isinstance(document, dict) or name not in document:
+            return ABSENT
+        document = document[name]
+    return document
+
+
+def _parse_toml(data: bytes, path: str) -> Table:
+    # Some engines accept bytes that are not UTF-8; others have refused them before.
+    return toml_file.parse(text_of(data), path)
+
+
+def _edit_toml(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+    changes = [(where[:-1], where[-1], value) for where, value in edits]
+    return data_of(toml_file.edit(text_of(data), changes, path))
+
+
+def _parse_json(data: bytes, path: str) -> Table:
+    document = json_file.parse(data, path).root.data
+    return document if isinstance(document, dict) else {}
+
+
+def _edit_json(data: bytes, edits: Sequence[KeyEdit], path: str) -> bytes:
+    return json_file.edit(data, edits, path) or b""
+
+
+def toml(
+    parent: Path,
+    default: str,
+    header: str,
+    needed: Callable[[Path, object, Sequence[str]], bool] = _keep_nothing,
+    copies: Callable[[tuple[int, ...]], bool] = _never,
+) -> Syntax:
+    """Return the syntax of an engine with TOML files."""
+    return Syntax(
+        parse=_parse_toml, edit=_edit_toml, parent=parent, default=default, header=header,
+        needed=needed, copies=copies,
+    )  # fmt: skip
+
+
+def json(parent: Path, default: str) -> Syntax:
+    """Return the syntax of an engine with a JSON file."""
+    return Syntax(parse=_parse_json, edit=_edit_json, parent=parent, default=default)

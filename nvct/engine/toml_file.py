@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads TOML files of container engines, and edits them in place: every other byte stays.
+
+tomlkit edits. Another parser reads the old and the new text: if the new one differs in anything
+but the change, that is an error, and there is no result.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TypeAlias
+
+from nvct.engine import toml_value
+from nvct.engine.model import Absent
+from nvct.engine.toml_value import Noted
+from nvct.errors import EngineConfigError
+
+Table: TypeAlias = dict[str, object]
+Change: TypeAlias = tuple[tuple[str, ...], str, object]
+
+
+same = toml_value.same
+_POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
+
+
+def decode(data: bytes, path: str) -> str:
+    """Return a file's text; a byte order mark stays its first character.
+
+    Raises:
+        EngineConfigError: it is not UTF-8.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise EngineConfigError(
+            f"{path} is no TOML: line {line} is no UTF-8", hint="save the file as UTF-8"
+        ) from error
+
+
+def parse(data: bytes | str, path: str) -> Table:
+    """Return the content of a file.
+
+    Raises:
+        EngineConfigError: it is no TOML (with the line), or a Go template that makes one.
+    """
+    text = decode(data, path) if isinstance(data, bytes) else data
+    # tomli is the same parser for Python 3.10.
+    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        document: Table = toml.loads(text.removeprefix("\ufeff"))
+    except (ValueError, RecursionError) as error:
+        raise _no_toml(text, path, str(error)) from error
+    return document
+
+
+def _no_toml(text: str, path: str, reason: str) -> EngineConfigError:
+    if "{{" in text:
+        line = text.count("\n", 0, text.index("{{")) + 1
+        return EngineConfigError(
+            f"{path} is a Go template (line {line} has {{{{), not the file that the engine reads",
+            hint="name the file that is made from it",
+        )
+    match = _POSITION.fullmatch(reason)
+    if match:
+        message, line_number, column = match.groups()
+        reason = f"line {line_number}, column {column}: {message[:1].lower()}{message[1:]}"
+    return EngineConfigError(f"{path} is no TOML: {reason}", hint="correct the file")
+
+
+def edit(text: str, changes: Iterable[Change], path: str = "the file") -> str:
+    """Return a text with keys changed and every other byte as it was.
+
+    A change is (table, key, value). A dict sets the keys that it has and leaves the others of that
+    table; ABSENT removes a key, or a table and its content. A key that already has its value keeps
+    its spelling.
+
+    Raises:
+        EngineConfigError: the text is no TOML, a table is another kind of value, or the edit
+            would also change something else.
+    """
+    requested = list(changes)
+    expected = parse(text, path)
+    edited = _edited(text, requested, path)
+    for table, key, value in requested:
+        _apply(expected, table, key, value)
+    if not same(pruned(parse(edited, path)), pruned(expected)):
+        raise EngineConfigError(
+            f"{path} cannot be edited without changing more than was asked for",
+            hint="edit it by hand; `plan` shows what is wanted",
+        )
+    return edited
+
+
+def _edited(text: str, changes: Iterable[Change], path: str) -> str:
+    """Make changes, without the byte order mark and line ends that tomlkit would not keep."""
+    from nvct.engine.toml_edit import delete, put
+
+    mark = "\ufeff" if text.startswith("\ufeff") else ""
+    crlf = "\r\n" in text and "\n" not in text.replace("\r\n", "")
+    plain = text.removeprefix(mark)
+    plain = plain.replace("\r\n", "\n") if crlf else plain
+    open_end = plain != "" and not plain.endswith("\n")
+    plain += "\n" if open_end else ""
+    for table, key, value in changes:
+        if isinstance(value, Absent):
+            plain = delete(plain, (*table, key), path)
+        else:
+            plain = put(plain, table, key, value, path)
+    plain = plain.removesuffix("\n") if open_end else plain
+    return mark + (plain.replace("\n", "\r\n") if crlf else plain)
+
+
+def find(document: Table, path: Iterable[str]) -> object:
+    """Return the value at a path, None if there is none."""
+    value: object = document
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return None
+        value = value[name]
+    return value
+
+
+def _apply(document: Table, table: tuple[str, ...], key: str, value: object) -> None:
+    parent = document
+    for name in table:
+        inner = parent.setdefault(name, {})
+        if not isinstance(inner, dict):  # put has refused this before
+            return
+        parent = inner
+    if isinstance(value, Absent):
+        parent.pop(key, None)
+    elif isinstance(value, dict):
+        parent.setdefault(key, {})
+        for name, item in value.items():
+            _apply(document, (*table, key), name, item)
+    else:
+        plain = str(value) if isinstance(value, Noted) else value
+        parent[key] = list(plain) if isinstance(plain, tuple) else plain
+
+
+def pruned(item: object) -> object:
+    """Return a value without empty tables, which mean nothing."""
+    if not isinstance(item, dict):
+        return item
+    inner = {key: pruned(value) for key, value in item.items()}
+    return {key: value for key, value in inner.items() if value != {}}

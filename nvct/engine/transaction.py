@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes an engine's files completely or not at all, and undoes changes.
+
+Order: lock; revert what a killed run left; read and plan; let the engine check the new files;
+write the journal; write the files; reload and probe the engine; write the journal. A failure after
+the first write of the journal restores the former bytes. Contract: nothing else writes an engine's
+files. A kill at any point leaves complete files, each in its former or its planned state, and a
+journal from which the next run reverts the change.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from nvct.engine import undo as undoing
+from nvct.engine import writing
+from nvct.engine.journal import DamagedJournalError, Entry, Journal, Page, Record
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files
+from nvct.engine.modules import Module
+from nvct.engine.path_changes import PathChanges
+from nvct.errors import EngineError, NvctError
+
+
+class Control(Protocol):
+    """Checks and reloads one engine."""
+
+    def check(self, edits: Sequence[FileEdit]) -> Sequence[str]:
+        """Let the engine check files that are not in place yet; raise EngineError."""
+
+    def activate(self, *, restart: bool, restored: bool = False) -> Sequence[str]:
+        """Reload a running engine and probe it; `restored` if it has its former files.
+
+        Raises:
+            EngineError: the engine does not read its files, or is not well with them.
+        """
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The result of a transaction.
+
+    Attributes:
+        edits: that were made; () if the files were already as they should be.
+        restart: the engine reads the edits only at a restart.
+    """
+
+    edits: tuple[FileEdit, ...] = ()
+    restart: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class Transaction:
+    """Changes of one engine's files.
+
+    Args:
+        control: of the engine; None writes files without check and reload.
+    """
+
+    def __init__(
+        self, module: Module, files: Files, journal: Journal, control: Control | None = None
+    ) -> None:
+        self.module = module
+        self.files = files
+        self.journal = journal
+        self.control = control
+        self.paths = PathChanges(journal, files, follow=True)
+
+    def configure(self, options: EngineOptions) -> Outcome:
+        """Write the options into the engine's files.
+
+        Raises:
+            DocumentError: a file, or the journal, cannot be understood.
+            EngineError: the engine refuses the files or is not well with them, a file cannot be
+                written, or another program changed one; nothing is changed.
+            HostError: another process has the lock.
+        """
+        with self.paths.locked():
+            path, page, notes = self._settled(options, aside=True)
+            change = self.module.plan(options, self.files)
+            if not change.edits:
+                return _outcome(change, notes)
+            self._check_shared(path, change)
+            state = self.module.state(options, self.files)
+            record_options = undoing.options_to_undo(options, state, page.done)
+            pending = self._record(record_options, change)
+            done = undoing.merged(page.done, pending, self.module)
+            notes += self._commit(path, page.done, pending, done, change)
+            return _outcome(change, notes)
+
+    def undo(self, options: EngineOptions, *, aside: bool = False) -> Outcome:
+        """Restore the former bytes of the files; of a file that others changed, only our keys.
+
+        Args:
+            options: the engine and its main file.
+            aside: set a damaged journal aside instead of raising.
+
+        Raises:
+            As `configure`.
+        """
+        with self.paths.locked():
+            path, page, notes = self._settled(options, aside=aside)
+            if page.done is None:
+                return Outcome(notes=(*notes, f"nothing to undo for {options.engine}"))
+            change = undoing.by_journal(page.done, self.module, self.files)
+            if change.edits:
+                pending = self._record(page.done.options, change)
+                refused = self._refused(page.done, change)
+                notes += refused
+                notes += self._commit(
+                    path, page.done, pending, None, change, use_engine=not refused
+                )
+            else:
+                self.paths.save(path, Page())
+            for entry in page.done.entries:
+                self.paths.remove_folders(entry)
+            return _outcome(change, notes)
+
+    def remove(self, options: EngineOptions) -> Outcome:
+        """Remove every runtime whose program is NVIDIA's, whoever registered it.
+
+        A damaged journal is set aside.
+
+        Raises:
+            As `configure`.
+        """
+        with self.paths.locked():
+            path, page, notes = self._settled(options, aside=True)
+            change = undoing.without_nvidia(options, self.module, self.files)
+            if change.edits:
+                notes += self._commit(path, page.done, self._record(options, change), None, change)
+            return _outcome(change, notes)
+
+    # Steps.
+
+    def _settled(
+        self, options: EngineOptions, *, aside: bool = False
+    ) -> tuple[str, Page, tuple[str, ...]]:
+        """Return the page of an engine, after reverting a change that was interrupted.
+
+        If `aside`, a damaged page is set aside, and an empty one is returned.
+        """
+        path = self.journal.path(options.engine, options.config)
+        try:
+            page = self.journal.load(path)
+        except DamagedJournalError as error:
+            if not aside:
+                raise
+            return path, Page(), (self._set_aside(path, error),)
+        if page.pending is None:
+            return path, page, ()
+        notes = [
+            f"an earlier change of {options.engine} was cut short: its files are as before it"
+        ]
+        notes += self._restore_files(page.pending)
+        if page.pending.reloaded:
+            notes += self._activate(restart=page.pending.restart)
+        page = Page(done=page.done)
+        self.paths.save(path, page)
+        return path, page, tuple(notes)
+
+    def _set_aside(self, path: str, error: DamagedJournalError) -> str:
+        try:
+            new_path = self.journal.set_aside(path)
+        except OSError as failed:
+            raise writing.refused(failed, path) from failed
+        return f"{error.message}: set aside as {new_path}; undo knows nothing from before now"
+
+    def _refused(self, record: Record, change: Change) -> tuple[str, ...]:
+        """Return a note if the engine refuses the files after undo and also the original ones.
+
+        Raises:
+            EngineError: it refuses only the files after undo.
+        """
+        if self.control is None:
+            return ()
+        try:
+            self.control.check(change.edits)
+        except EngineError as error:
+            original_edits = tuple(
+                FileEdit(path=entry.path, before=current, after=entry.before.content)
+                for entry in reversed(record.entries)
+                if (current := self.files.read(entry.path)) != entry.before.content
+            )
+            if original_edits != change.edits:
+                try:
+                    self.control.check(original_edits)
+                except EngineError:
+                    pass
+                else:
+                    raise
+            engine = record.options.engine
+            return (f"{error.message}: so were its files before nvct; {engine} is not reloaded",)
+        return ()
+
+    def _commit(
+        self,
+        path: str,
+        old: Record | None,
+        pending: Record,
+        done: Record | None,
+        change: Change,
+        *,
+        use_engine: bool = True,
+    ) -> tuple[str, ...]:
+        """Make edits; after a failure, revert them.
+
+        Unless `use_engine`, the engine neither checks the files nor is reloaded.
+        """
+        for edit in change.edits:
+            self._check_unchanged(edit)
+        control = self.control if use_engine else None
+        notes = tuple(control.check(change.edits)) if control else ()
+        self.paths.save(path, Page(done=old, pending=pending))
+        try:
+            for entry in pending.entries:
+                self.paths.write(entry)
+            if control:
+                pending = replace(pending, reloaded=True)
+                self.paths.save(path, Page(done=old, pending=pending))
+                notes += tuple(control.activate(restart=change.restart))
+            self.paths.save(path, Page(done=done))
+        except BaseException as error:
+            self._revert(path, old, pending, error)
+            if isinstance(error, EngineError) and not error.hint:
+                error.hint = "the former files are back in place"
+            raise
+        return notes
+
+    def _revert(
+        self, path: str, old: Record | None, pending: Record, error: BaseException
+    ) -> None:
+        """Revert a change after a failure; raise only if that fails, too."""
+        try:
+            self._restore_files(pending)
+            if pending.reloaded:
+                self._activate(restart=pending.restart)
+            self.paths.save(path, Page(done=old))
+        except (NvctError, OSError) as second:
+            first = error.message if isinstance(error, NvctError) else str(error)
+            raise EngineError(
+                f"{first}; and taking it back failed: {second}",
+                hint=f"the former files are in {path}",
+            ) from error
+
+    def _restore_files(self, pending: Record) -> list[str]:
+        """Restore the original bytes of every file that holds ours; return notes."""
+        notes = []
+        for entry in reversed(pending.entries):
+            if not self.paths.put_back(entry):
+                notes.append(f"{entry.path} was changed by someone else and is left as it is")
+            self.paths.remove_folders(entry)
+        return notes
+
+    def _activate(self, *, restart: bool) -> tuple[str, ...]:
+        """Reload the engine with restored files; an error of it is only a note."""
+        if self.control is None:
+            return ()
+        try:
+            return tuple(self.control.activate(restart=restart, restored=True))
+        except EngineError as error:
+            return (f"with the former files as well: {error.message}",)
+
+    # Values.
+
+    def _record(self, options: EngineOptions, change: Change) -> Record:
+        entries = []
+        created: set[str] = set()
+        for edit in change.edits:
+            file = writing.new_file(self.files.at(edit.path))
+            before, after = file.with_content(edit.before), file.with_content(edit.after)
+            folders = self.paths.missing_folders(edit.path, after)
+            new_folders = tuple(folder for folder in folders if folder not in created)
+            created.update(folders)
+            entries.append(Entry(path=edit.path, before=before, after=after, folders=new_folders))
+        return Record(options=options, entries=tuple(entries), restart=change.restart)
+
+    def _check_unchanged(self, edit: FileEdit) -> None:
+        if self.files.read(edit.path) != edit.before:
+            raise EngineError(
+                f"{edit.path} was changed by someone else just now; nothing is done",
+                hint="run the command again",
+            )
+
+    def _check_shared(self, own_page: str, change: Change) -> None:
+        """Refuse a file that was already changed on behalf of another engine."""
+        changed = {os.path.realpath(self.files.at(edit.path)): edit.path for edit in change.edits}
+        for path in self.journal.paths():
+            if path == own_page:
+                continue
+            try:
+                page = self.journal.load(path)
+            except DamagedJournalError:
+                continue  # another engine's page: the next command for that engine reports it
+            for record in filter(None, (page.done, page.pending)):
+                for entry in record.entries:
+                    shared = changed.get(os.path.realpath(self.files.at(entry.path)))
+                    if shared is not None:
+                        whose = f"{record.options.engine} ({record.options.config})"
+                        raise EngineError(
+                            f"{shared} was changed for {whose} already: two engines share it",
+                            hint="undo that first, or give each engine its own file",
+                        )
+
+
+def _outcome(change: Change, notes: tuple[str, ...]) -> Outcome:
+    return Outcome(edits=change.edits, restart=change.restart, notes=(*notes, *change.notes))

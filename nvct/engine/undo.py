@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans the edits that undo a configuration, with the journal or without it.
+
+Contract: no side effects. No edit leaves a default runtime that is no longer registered: such an
+engine does not start, or starts without its CRI.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from nvct.engine import restore
+from nvct.engine.containerd_drop_in import EditedFiles
+from nvct.engine.journal import NOTHING, Entry, Record
+from nvct.engine.model import (
+    ABSENT,
+    Absent,
+    Change,
+    EngineOptions,
+    FileEdit,
+    Files,
+    Handler,
+    State,
+)
+from nvct.engine.modules import Module
+from nvct.engine.restore import Versions
+from nvct.engine.syntax import RUNTIMES, KeyEdit, Path, Syntax, Table, find, program
+from nvct.paths import SHIM_PROGRAM
+
+VENDORS = "/usr/"  # files of packages
+
+
+def by_journal(record: Record, module: Module, files: Files) -> Change:
+    """Return the edits that restore the keys from before a record.
+
+    Raises:
+        EngineConfigError: a file cannot be understood or edited any more.
+    """
+    options = replace(record.options, dump="")
+    names = {handler.name for handler in options.handlers}
+    all_versions = [_versions(entry, files) for entry in reversed(record.entries)]
+    preview = {each.path: restore.restored(each, module.SYNTAX, names) for each in all_versions}
+    remaining = _remaining_files(options, preview, module, files)
+    edits, notes = [], []
+    for versions in all_versions:
+        if versions.original is None and versions.path in remaining:
+            versions = _with_copied_tables(versions, options, module, record)
+        result = restore.restored(versions, module.SYNTAX, names, remaining)
+        notes += result.notes
+        if versions.current != result.data:
+            edits.append(FileEdit(path=versions.path, before=versions.current, after=result.data))
+    change = Change(
+        engine=options.engine, edits=tuple(edits), restart=record.restart, notes=tuple(notes)
+    )
+    originals = {entry.path: entry.before.content for entry in record.entries}
+    return _with_defaults(change, options, module, files, originals)
+
+
+def without_nvidia(options: EngineOptions, module: Module, files: Files) -> Change:
+    """Return the edits that remove every runtime whose program is NVIDIA's, and no other.
+
+    Raises:
+        DocumentError: a file cannot be read or understood.
+    """
+    plain = replace(options, dump="", cdi=False, spec_dirs=(), hooks_dir="")
+    state = module.state(plain, files)
+    programs = {name: path for name, path in state.handlers.items() if is_nvidia_runtime(path)}
+    for path in state.files:
+        keys = _nvidia_runtimes(files.read(path) or b"", path, module.SYNTAX)
+        programs.update({where[-1]: path for where, path in keys.items()})
+    if not programs:
+        return Change(engine=options.engine)
+    handlers = tuple(Handler(name=name, path=path) for name, path in programs.items())
+    plain = replace(plain, handlers=handlers)
+    change = _in_all_files(module.removal(plain, files), plain, module, files)
+    return _with_defaults(change, plain, module, files, {})
+
+
+def _in_all_files(change: Change, options: EngineOptions, module: Module, files: Files) -> Change:
+    """Return a removal that also covers the files that configure does not edit."""
+    after = EditedFiles(files, change.edits)
+    edits = list(change.edits)
+    for path in module.state(options, after).files:
+        data = after.read(path)
+        keys = _nvidia_runtimes(data or b"", path, module.SYNTAX)
+        if data is not None and keys and not path.startswith(VENDORS):
+            reduced = module.SYNTAX.edit(data, [(where, ABSENT) for where in keys], path)
+            edits = _with_edit(edits, FileEdit(path=path, before=files.read(path), after=reduced))
+    return replace(
+        change, edits=tuple(edits), restart=change.restart or len(edits) > len(change.edits)
+    )
+
+
+def _nvidia_runtimes(data: bytes, path: str, syntax: Syntax) -> dict[Path, str]:
+    """Return the runtimes of a file whose program is NVIDIA's: path of the key → program."""
+    programs: dict[Path, str] = {}
+    for where, table in syntax.parents(syntax.parse(data, path)):
+        runtimes = table.get(RUNTIMES)
+        for name, runtime in runtimes.items() if isinstance(runtimes, dict) else ():
+            if is_nvidia_runtime(program(runtime)):
+                key = (*where, RUNTIMES, name)
+                programs[key] = program(runtime)
+    return programs
+
+
+def is_nvidia_runtime(path: str) -> bool:
+    """Report whether a program is NVIDIA's runtime or a variant of it."""
+    return posixpath.basename(path).startswith(SHIM_PROGRAM)
+
+
+def merged(old: Record | None, new: Record, module: Module) -> Record | None:
+    """Return the record that undo reverts after another configure."""
+    entries = {entry.path: entry for entry in (old.entries if old else ())}
+    names = [handler.name for handler in (old.options.handlers if old else ())]
+    for entry in new.entries:
+        first = entries.get(entry.path)
+        if first is None:
+            entries[entry.path] = entry
+        elif first.after.is_like(entry.before):
+            folders = first.folders or entry.folders
+            entries[entry.path] = replace(first, after=entry.after, folders=folders)
+        else:
+            # Others changed it since: undo is to restore their file without our part.
+            versions = Versions(
+                path=entry.path,
+                original=first.before.content,
+                configured=first.after.content,
+                current=entry.before.content,
+            )
+            restored = restore.restored(versions, module.SYNTAX, names, (entry.path,))
+            before = entry.before.with_content(restored.data)
+            entries[entry.path] = replace(entry, before=before)
+    changed = tuple(e for e in entries.values() if not e.before.is_like(e.after))
+    restart = new.restart or (old is not None and old.restart)
+    return replace(new, entries=changed, restart=restart, reloaded=False) if changed else None
+
+
+def options_to_undo(options: EngineOptions, state: State, old: Record | None) -> EngineOptions:
+    """Return the options that undo has to revert: what this and earlier changes configure.
+
+    What the files said before is not ours, and stays at undo.
+    """
+    recorded = old.options if old else replace(NOTHING, engine=options.engine)
+    names = {handler.name for handler in recorded.handlers}
+    new = [
+        handler
+        for handler in options.handlers
+        if handler.name not in names and state.handlers.get(handler.name) != handler.path
+    ]
+    current = {handler.name: handler for handler in options.handlers}
+    has_spec_dirs = state.spec_dirs == options.spec_dirs
+    spec_dirs = recorded.spec_dirs if has_spec_dirs else options.spec_dirs
+    updated = (current.get(handler.name, handler) for handler in recorded.handlers)
+    return replace(
+        options,
+        handlers=(*updated, *new),
+        default=options.default if state.default != options.default else recorded.default,
+        cdi=recorded.cdi or (options.cdi and state.cdi is not True),
+        spec_dirs=spec_dirs,
+        hooks_dir=options.hooks_dir or recorded.hooks_dir,
+    )
+
+
+def _versions(entry: Entry, files: Files) -> Versions:
+    return Versions(
+        path=entry.path,
+        original=entry.before.content,
+        configured=entry.after.content,
+        current=files.read(entry.path),
+    )
+
+
+def _with_copied_tables(
+    versions: Versions, options: EngineOptions, module: Module, record: Record
+) -> Versions:
+    """Return the versions of a drop-in that others added to: it keeps its copy of other tables.
+
+    If the tables of the last file replace those of the others, their additions alone would hide
+    the rest.
+    """
+    syntax = module.SYNTAX
+    if versions.configured is None or not syntax.copies(options.engine_version):
+        return versions
+    main = next(
+        (entry.before.content for entry in record.entries if entry.path == options.config), None
+    )
+    root = {} if main is None else syntax.parse(main, options.config)
+    configured = syntax.parse(versions.configured, versions.path)
+    table = {"plugins": root.get("plugins", {})}
+    keys: list[KeyEdit] = [
+        (path, value)
+        for path, value, _ in restore.differences(
+            table, {"plugins": configured.get("plugins", {})}
+        )
+        if not isinstance(find(configured, path[:2]), Absent)
+    ]
+    return replace(versions, original=syntax.edit(versions.configured, keys, versions.path))
+
+
+def _remaining_files(
+    options: EngineOptions,
+    restored_files: Mapping[str, restore.Restored],
+    module: Module,
+    files: Files,
+) -> tuple[str, ...]:
+    """Return the files that hold settings after undo, without the main file."""
+    remaining = [path for path in module.state(options, files).files if path not in restored_files]
+    remaining += [
+        path
+        for path, file in restored_files.items()
+        if file.data is not None and file.has_settings
+    ]
+    return tuple(path for path in remaining if path != options.config)
+
+
+# The default
+
+
+def _with_defaults(
+    change: Change,
+    options: EngineOptions,
+    module: Module,
+    files: Files,
+    originals: Mapping[str, bytes | None],
+) -> Change:
+    """Return a change after which no file names a default that is no longer registered.
+
+    Args:
+        options: of the engine, with the runtimes to remove.
+        originals: path → bytes before configure.
+    """
+    syntax, after = module.SYNTAX, EditedFiles(files, change.edits)
+    documents = {
+        path: syntax.parse(data, path)
+        for path in module.state(options, after).files
+        if (data := after.read(path)) is not None
+    }
+    original_documents = {
+        path: syntax.parse(data, path) for path, data in originals.items() if data is not None
+    }
+    unregistered = {handler.name for handler in options.handlers}
+    unregistered.update(*map(syntax.names, original_documents.values()))
+    unregistered.difference_update(*map(syntax.names, documents.values()))
+    edits, notes = list(change.edits), list(change.notes)
+    for path, document in documents.items():
+        keys = _default_edits(document, original_documents.get(path, {}), unregistered, syntax)
+        if keys:
+            notes += [_default_note(path, find(document, where), new) for where, new in keys]
+            data = syntax.edit(after.read(path) or b"", keys, path)
+            edits = _with_edit(edits, FileEdit(path=path, before=files.read(path), after=data))
+    restart = change.restart or any(_frees_default(edit, syntax) for edit in edits)
+    return replace(change, edits=tuple(edits), notes=tuple(notes), restart=restart)
+
+
+def _default_edits(
+    document: Table, original: Table, unregistered: Collection[str], syntax: Syntax
+) -> list[KeyEdit]:
+    """Return the edits of keys whose default is gone: to the former default, or to none."""
+    edits: list[KeyEdit] = []
+    for path, table in syntax.parents(document) if syntax.default else ():
+        where = (*path, syntax.default)
+        if _is_among(table.get(syntax.default), unregistered):
+            value = find(original, where)
+            edits.append((where, ABSENT if _is_among(value, unregistered) else value))
+    return edits
+
+
+def _is_among(value: object, names: Collection[str]) -> bool:
+    return isinstance(value, str) and value in names
+
+
+def _default_note(path: str, old: object, new: object) -> str:
+    to = "the engine's own" if new is ABSENT else new
+    return f"{path}: the default runtime {old} is not registered any more: it is {to} again"
+
+
+def _with_edit(edits: Sequence[FileEdit], addition: FileEdit) -> list[FileEdit]:
+    """Return edits with one replaced or put first: a default is removed before its runtime."""
+    if all(edit.path != addition.path for edit in edits):
+        return [addition, *edits]
+    return [addition if edit.path == addition.path else edit for edit in edits]
+
+
+def _frees_default(edit: FileEdit, syntax: Syntax) -> bool:
+    """Report whether an edit removes the default: dockerd keeps it until a restart."""
+    before, after = (
+        {} if data is None else syntax.parse(data, edit.path) for data in (edit.before, edit.after)
+    )
+    return any(
+        syntax.default in table and find(after, (*path, syntax.default)) is ABSENT
+        for path, table in syntax.parents(before)
+    )

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is at a path, file, link or device node: looked at, written, removed; folders made for it.
+
+Contract: `put` is atomic. A reader sees the old state or the new one, and a killed `put` leaves at
+most one `.nvct-*` file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from nvct.engine import staging
+from nvct.engine.model import data_of, text_of
+from nvct.errors import EngineError, HostError
+from nvct.linux import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.linux.kernel import Kernel
+
+NEW_MODE = 0o644
+FOLDER_MODE = 0o755  # as nvidia-ctk creates them
+HINTS = {
+    errno.ENOENT: "its folder, or what a link there leads to, is missing",
+    errno.EROFS: "it is on a read-only file system: name a writable file with --config",
+    errno.EBUSY: "it is a mount point of its own: mount its folder instead",
+    errno.ENOSPC: "the file system is full",
+    errno.EDQUOT: "the quota is used up",
+    errno.EACCES: "run it as root, or name a file of your own with --config",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathState:
+    """What is at a path.
+
+    Attributes:
+        mode: type and permissions as in st_mode; 0 if nothing is there.
+        rdev: the numbers of a device node.
+        text: the content of a file, the target of a link; bytes that are not UTF-8 are surrogates.
+    """
+
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    rdev: int = 0
+    text: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what a damaged journal may hold."""
+        for number in (self.mode, self.uid, self.gid, self.rdev):
+            if number < 0:
+                raise ValueError(f"{number} is negative")
+        data_of(self.text)  # UnicodeEncodeError is a ValueError
+
+    @property
+    def data(self) -> bytes:
+        """The text as bytes."""
+        return data_of(self.text)
+
+    @property
+    def content(self) -> bytes | None:
+        """The bytes of a file; None if nothing is there."""
+        return self.data if self.mode else None
+
+    @property
+    def is_node(self) -> bool:
+        """Whether it is the node of a character device."""
+        return stat.S_ISCHR(self.mode)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a regular file."""
+        return stat.S_ISREG(self.mode)
+
+    def is_like(self, other: PathState) -> bool:
+        """Report whether both are the same; of files only the content counts, not who owns it."""
+        if self.is_file and other.is_file:
+            return self.text == other.text
+        return self == other
+
+    def with_content(self, data: bytes | None) -> PathState:
+        """Return this file with other bytes; ABSENT for None."""
+        return ABSENT if data is None else replace(self, text=text_of(data))
+
+
+ABSENT = PathState()
+
+
+def state_of(path: str) -> PathState:
+    """Return what is at a path; links are not followed.
+
+    Raises:
+        HostError: it cannot be read.
+        DocumentError: it is a file of more than 64 MiB.
+    """
+    data = b""
+    try:
+        status = files.lstat_or_none(path, None)
+        if status is None:
+            return ABSENT
+        if stat.S_ISLNK(status.st_mode):
+            data = os.fsencode(os.readlink(path))
+        elif stat.S_ISREG(status.st_mode):
+            data = files.read_bytes(path)
+    except OSError as error:
+        raise HostError(f"{path} cannot be read: {error.strerror}") from error
+    return PathState(
+        mode=status.st_mode, uid=status.st_uid, gid=status.st_gid, rdev=status.st_rdev,
+        text=text_of(data),
+    )  # fmt: skip
+
+
+def new_file(path: str) -> PathState:
+    """Return an empty file with mode and owner of the one at a path, or of a new one."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return PathState(mode=stat.S_IFREG | NEW_MODE, uid=os.geteuid(), gid=os.getegid())
+    mode = stat.S_IFREG | stat.S_IMODE(status.st_mode)
+    return PathState(mode=mode, uid=status.st_uid, gid=status.st_gid)
+
+
+def identity(path: str) -> str:
+    """Return what tells a node or link from a later one with the same name and numbers."""
+    status = files.lstat_or_none(path, None)
+    return f"{status.st_ino}:{status.st_ctime_ns}" if status else ""
+
+
+def put(path: str, state: PathState, kernel: Kernel, *, follow: bool = False) -> None:
+    """Make a path what a state says.
+
+    With `follow`, for files that admins link and own: links stay, and a file that is there keeps
+    its mode and owner.
+
+    Raises:
+        OSError: the path is unchanged.
+    """
+    if state == ABSENT:
+        remove(_to_remove(path) if follow else path, kernel)
+    elif follow:
+        _put_file(path, state, kernel)
+    else:
+        _put_aside(path, state, kernel)
+
+
+def remove(path: str, kernel: Kernel) -> None:
+    """Remove a file if it exists, and wait until the disk has the change.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    folder, name = files.split(path)
+    dir_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            kernel.unlink(name, dir_fd=dir_fd)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from error
+        kernel.fsync(dir_fd)
+    finally:
+        kernel.close(dir_fd)
+
+
+def _to_remove(path: str) -> str:
+    """Return the path to remove: the target of a link; the link itself stays.
+
+    In a folder of drop-ins the link is removed: engines do not start with a broken link there.
+    """
+    return path if os.path.dirname(path).endswith(".d") else staging.target(path)
+
+
+def _put_file(path: str, state: PathState, kernel: Kernel) -> None:
+    new = not os.path.exists(path)
+    staging.write(path, state.data, stat.S_IMODE(state.mode) if new else None, kernel)
+    status = os.stat(path)
+    if new and (status.st_uid, status.st_gid) != (state.uid, state.gid):
+        kernel.lchown(path, state.uid, state.gid)
+
+
+def _put_aside(path: str, state: PathState, kernel: Kernel) -> None:
+    """Make a file, link or node with a temporary name, and move it to the path."""
+    folder, name = files.split(path)
+    dir_fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        aside = _make_aside(dir_fd, state, kernel)
+        try:
+            kernel.rename(aside, name, source_dir_fd=dir_fd, target_dir_fd=dir_fd)
+        except BaseException:
+            files.discard(aside, dir_fd, kernel)
+            raise
+        kernel.fsync(dir_fd)
+    finally:
+        kernel.close(dir_fd)
+
+
+def _make_aside(dir_fd: int, state: PathState, kernel: Kernel) -> str:
+    permissions, owner = stat.S_IMODE(state.mode), (state.uid, state.gid)
+    if state.is_file:
+        return files.write_temporary(
+            dir_fd, state.data, permissions, owner=owner, sync=True, kernel=kernel
+        )
+    aside = files.temporary_name()
+    if stat.S_ISLNK(state.mode):
+        kernel.symlink(os.fsdecode(state.data), aside, dir_fd=dir_fd)
+    else:
+        kernel.mknod(aside, stat.S_IFMT(state.mode), state.rdev, dir_fd=dir_fd)
+    try:
+        kernel.lchown(aside, *owner, dir_fd=dir_fd)
+        if not stat.S_ISLNK(state.mode):
+            kernel.chmod(aside, permissions, dir_fd=dir_fd)
+    except BaseException:
+        files.discard(aside, dir_fd, kernel)
+        raise
+    return aside
+
+
+def refused(error: OSError, path: str) -> EngineError:
+    """Return the error that a path cannot be written, with a hint."""
+    hint = HINTS.get(error.errno or 0, "")
+    if error.errno == errno.EPERM:
+        hint = f"it may be immutable: lsattr {path}"
+        if os.geteuid():
+            hint = HINTS[errno.EACCES]
+    return EngineError(f"{path} cannot be written: {error.strerror or error}", hint=hint)
+
+
+# Folders
+
+
+def missing_folders(path: str) -> list[str]:
+    """Return the missing folders above a path, the outermost first."""
+    missing: list[str] = []
+    folder = os.path.dirname(path)
+    while folder and not os.path.lexists(folder):
+        missing.insert(0, folder)
+        folder = os.path.dirname(folder)
+    return missing
+
+
+def make_folders(
+    folders: Sequence[str],
+    kernel: Kernel,
+    refused: Callable[[OSError, str], HostError] = refused,
+) -> None:
+    """Create folders, the outermost first; their mode is independent of the umask.
+
+    Raises:
+        HostError: one cannot be created.
+    """
+    for folder in folders:
+        try:
+            kernel.mkdir(folder, FOLDER_MODE)
+            kernel.chmod(folder, FOLDER_MODE)  # the engine has to read there
+            _sync(os.path.dirname(folder), kernel)
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise refused(error, folder) from error
+
+
+def remove_folders(folders: Sequence[str], kernel: Kernel) -> None:
+    """Remove the folders that are empty, the innermost first."""
+    for folder in reversed(folders):
+        try:
+            kernel.rmdir(folder)
+        except OSError:
+            return  # it is not empty, or was removed
+
+
+def _sync(folder: str, kernel: Kernel) -> None:
+    fd = kernel.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        kernel.fsync(fd)
+    finally:
+        kernel.close(fd)

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NVLink fabric and the fabric manager on odd hosts: what cannot be seen is not blamed."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from nvct.doctor import fabric, hardware
+from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
+from tests.unit.doctor import broken_nodes as hosts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nvct.host.nvml.session import NvmlSession
+
+
+def in_a_container(home: Path) -> None:
+    """Make procfs that of another PID namespace."""
+    (home / "proc/self/ns").mkdir(parents=True)
+    (home / "proc/self/ns/pid").touch()
+
+
+def test_a_manager_that_is_not_seen_is_not_blamed(tmp_path: Path) -> None:
+    roots = hosts.switches(tmp_path, manager=False)
+    in_a_container(tmp_path)
+
+    part = fabric.check(roots, None)
+
+    assert (part.health, [one.severity for one in part.findings]) == ("ok", ["unknown"])
+    assert "another PID namespace" in part.lines[0]
+
+
+def test_each_gpu_that_waits_is_named(tmp_path: Path) -> None:
+    gpus = tuple(GpuReadiness(bus_id=f"00000000:{n}0:00.0", fabric=2) for n in range(1, 7))
+    part = fabric.check(hosts.roots_of(tmp_path), NvmlReadiness(gpus=gpus))
+
+    assert part.lines == (
+        (
+            "GPUs 0000:10:00.0, 0000:20:00.0, 0000:30:00.0, 0000:40:00.0 and 2 more: the fabric is "
+            "In Progress"
+        ),
+    )
+    assert part.findings[0].severity == "warning"  # the switches are another host's
+
+
+@pytest.mark.parametrize("state", [None, 0, 1])
+def test_gpus_without_a_fabric_need_none(state: int | None, tmp_path: Path) -> None:
+    part = fabric.check(hosts.roots_of(tmp_path), hosts.readiness(fabric=state))
+
+    assert part.findings == ()
+
+
+@pytest.mark.parametrize("printed", ["", "usage: x", "\udcff", "5.8.0"])
+def test_a_manager_that_does_not_tell_its_release(printed: str, tmp_path: Path) -> None:
+    roots = hosts.switches(tmp_path)
+    program = hosts.write(tmp_path, "bin/nv-fabricmanager")
+    program.chmod(0o755)
+    (tmp_path / "proc/900/root").symlink_to("/")
+
+    part = fabric.check(roots, None, lambda *_: hosts.completed(printed), (str(program.parent),))
+
+    assert part.findings == ()
+
+
+@pytest.mark.parametrize("at_the_same_path", [False, True])
+def test_a_manager_in_a_container_has_its_own_program(
+    at_the_same_path: bool,  # noqa: FBT001 - pytest passes it by name
+    tmp_path: Path,
+) -> None:
+    program = hosts.write(tmp_path, "bin/nv-fabricmanager")
+    program.chmod(0o755)
+    roots = hosts.switches(tmp_path)
+    if at_the_same_path:
+        hosts.write(tmp_path, f"proc/900/root{program}")
+
+    part = fabric.check(
+        roots, None, lambda *_: hosts.completed("560.1.2"),
+        (str(program.parent),),
+    )  # fmt: skip
+
+    assert part.findings == ()
+
+
+def test_a_virtual_machines_gpu_that_is_not_registered_is_not_called_so(tmp_path: Path) -> None:
+    part = fabric.check(hosts.roots_of(tmp_path), hosts.readiness(fabric=1))
+
+    assert part.lines == ("1 GPU without a fabric to register with",)
+
+
+def test_after_an_update_of_the_driver_a_reboot_is_advised(tmp_path: Path) -> None:
+    (finding,) = hosts.a_manager_of_another_release(tmp_path, True).findings  # noqa: FBT003
+
+    assert finding.to_dict()["remedy"].startswith("Reboot after an update")
+
+
+def test_the_missing_program_has_its_whole_name(tmp_path: Path) -> None:
+    part = fabric.check(hosts.switches(tmp_path, manager=False), None)
+
+    assert part.lines == ("1 NVSwitch, and no process nv-fabricmanager",)
+
+
+def test_a_users_process_is_no_fabric_manager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = hosts.switches(tmp_path)
+    os.chown(tmp_path / "proc/900", 1234, 1234)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    assert fabric.check(roots, None).health == "attention"
+
+
+@pytest.mark.parametrize(
+    ("readiness", "first_s", "severity", "words"),
+    [
+        (None, None, "note", "does not exist"),
+        (hosts.readiness(persistence=False), 0.2, "note", "first answer took 0.2 s"),
+        (hosts.readiness(persistence=None), 3.0, "note", "first answer took 3.0 s"),
+        (hosts.readiness(persistence=False), 3.0, "warning", "mode is off in 1 of 1 GPU; NVML's"),
+    ],
+)
+def test_persistence_is_a_fault_only_if_the_start_was_slow(
+    readiness: NvmlReadiness | None, first_s: float | None, severity: str, words: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    hosts.write(tmp_path, "sys/module/nvidia/version", "580.159.04\n")
+
+    part = hardware.persistence(hosts.roots_of(tmp_path), readiness, first_s)
+
+    assert [finding.severity for finding in part.findings] == [severity]
+    assert words in part.lines[0]
+
+
+def test_the_daemons_socket_is_enough(tmp_path: Path) -> None:
+    hosts.write(tmp_path, "sys/module/nvidia/version", "580.159.04\n")
+    hosts.write(tmp_path, "run/nvidia-persistenced/socket")
+
+    part = hardware.persistence(hosts.roots_of(tmp_path), hosts.readiness(persistence=False), 9.0)
+
+    assert part.findings == ()
+
+
+def test_an_nvml_that_answers_late_is_said_to() -> None:
+    session = cast(
+        "NvmlSession", SimpleNamespace(mig=lambda: MigState(gpus=()), first_answer_s=8.7)
+    )
+
+    part, _ = hardware.nvml(session)
+
+    assert part.lines == ("answers about 0 GPUs, the first time after 8.7 s",)

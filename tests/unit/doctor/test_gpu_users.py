@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who uses a GPU: processes by what they have open, containers by their device nodes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from nvct.cli.ps import text
+from nvct.doctor import gpu_users
+from nvct.doctor.gpu_users import Device, Use
+from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.host.nvml.sample_model import GpuSample, NvmlSamples, ProcessSample
+from tests.support.host_tree import HostTree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ID = "ab" * 32
+GPU = MigGpu(
+    index=0, uuid="GPU-0", name="H100", bus_id="0000:18:00.0", minor=3, device=0, subsystem=0
+)
+
+
+def host(path: Path) -> HostTree:
+    tree = HostTree(path)
+    # /dev/null is 1:3, so the memory device takes the part of the driver here.
+    tree.write("proc/devices", "Character devices:\n  1 nvidia\n236 nvidia-caps\n")
+    return tree
+
+
+def process(tree: HostTree, pid: int, *, cgroup: str = "0::/\n", opens: bool = True) -> None:
+    tree.write(f"proc/{pid}/comm", "python3\n")
+    tree.write(f"proc/{pid}/cgroup", cgroup)
+    (tree.base / f"proc/{pid}/fd").mkdir()
+    if opens:
+        os.symlink("/dev/null", tree.base / f"proc/{pid}/fd/7")
+
+
+def users(tree: HostTree, samples: NvmlSamples | None = None) -> list[Use]:
+    return gpu_users.users(tree.roots, MigState(gpus=(GPU,)), samples, host=str(tree.base))
+
+
+def test_a_process_uses_what_it_has_open(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    process(tree, 41, cgroup="0::/system.slice/train.service\n")
+    process(tree, 42, opens=False)
+    sample = GpuSample(
+        index=0, minor=3, uuid="GPU-0", bus_id="", name="",
+        processes=(ProcessSample(pid=41, memory=5 << 20),),
+    )  # fmt: skip
+
+    processes = (ProcessSample(pid=41, memory=3 << 20),)
+    other = replace(sample, index=1, uuid="GPU-1", processes=processes)
+    (use,) = users(tree, NvmlSamples(gpus=(sample, other)))
+
+    assert use == Use(
+        device=Device(0, ""), pid=41, command="python3", memory=5 << 20, unit="train.service"
+    )
+
+
+def test_the_memory_of_a_mig_device_is_its_own() -> None:
+    processes = (
+        ProcessSample(pid=41, memory=5, gi=7, ci=0), ProcessSample(pid=41, memory=3, gi=8, ci=0),
+        ProcessSample(pid=41, memory=None, gi=9, ci=0), ProcessSample(pid=42, memory=1),
+    )  # fmt: skip
+    sample = GpuSample(index=0, minor=3, uuid="", bus_id="", name="", processes=processes)
+
+    assert gpu_users._memory(NvmlSamples(gpus=(sample,))) == {
+        (Device(0, "7/0"), 41): 5, (Device(0, "8/0"), 41): 3, (Device(0, ""), 42): 1,
+    }  # fmt: skip
+
+
+def test_the_container_of_a_process_is_named_as_its_engine_names_it(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    tree.write(f"var/lib/docker/containers/{ID}/config.v2.json", '{"Name": "/trainer"}')
+    process(tree, 41, cgroup=f"0::/system.slice/docker-{ID}.scope\n")
+
+    (use,) = users(tree)
+
+    assert use.labels == {"container": "trainer"}
+
+
+def test_a_process_that_ends_meanwhile_is_left_out(tmp_path: Path) -> None:
+    tree = host(tmp_path)
+    (tree.base / "proc/43").mkdir(parents=True)
+
+    assert users(tree) == []
+
+
+def test_a_gpu_that_is_only_the_way_to_its_mig_device_is_not_listed() -> None:
+    mig = Use(device=Device(0, "7/0"), pid=41)
+    whole = Use(device=Device(0, ""), pid=41)
+    other = Use(device=Device(0, ""), pid=42)
+
+    assert gpu_users.without_ways([mig, whole, other]) == [mig, other]
+
+
+def test_the_table_shows_pods_containers_and_processes() -> None:
+    labels = {"container": "main", "namespace": "team", "pod": "train-0"}
+    lines = text(
+        [
+            Use(device=Device(0, ""), pid=41, command="python3", memory=5 << 20, labels=labels),
+            Use(device=Device(1, "7/0"), labels={"container": "abcdef"}),
+            Use(device=Device(2, ""), pid=9, command="nvidia-persiste", unit="nvidia.service"),
+        ]
+    )
+
+    assert [line.split() for line in lines] == [
+        ["GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER"],
+        ["0", "-", "41", "5", "MiB", "python3", "team/train-0/main"],
+        ["1", "7/0", "-", "-", "-", "abcdef"],
+        ["2", "-", "9", "-", "nvidia-persiste", "nvidia.service"],
+    ]
+
+
+def test_an_idle_host_says_so() -> None:
+    assert text([]) == ["no process or container uses a GPU"]

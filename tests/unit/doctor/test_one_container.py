@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A container found by what a user knows of it, with what was decided about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from nvct.config.model import Config
+from nvct.container import recorder
+from nvct.container.plan.store import Store
+from nvct.doctor import decisions, one_container
+from nvct.doctor.gpu_users import Device, Use
+from nvct.errors import RequestError, UsageError
+from nvct.paths import RUN_DIR_ENV
+from tests.support.host_tree import HostTree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ID, OTHER = "ab" * 32, "cd" * 32
+POD = f"var/log/containers/train-0_team_main-{OTHER}.log"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> HostTree:
+    made = HostTree(tmp_path)
+    made.write(f"var/lib/docker/containers/{ID}/config.v2.json", '{"Name": "/trainer"}')
+    made.write(POD)
+    for pid, id_ in ((40, ID), (41, ID), (50, OTHER)):
+        made.write(f"proc/{pid}/cgroup", f"0::/system.slice/docker-{id_}.scope\n")
+    made.write("proc/60/cgroup", "0::/\n")
+    made.write("proc/60/comm", "bash\n")
+    return made
+
+
+def found(tree: HostTree, word: str) -> list[tuple[str, int]]:
+    return [(one.name, one.pid) for one in one_container.find(tree.roots, word, str(tree.base))]
+
+
+def surroundings(tree: HostTree, folder: str) -> one_container.Surroundings:
+    return one_container.Surroundings(
+        roots=tree.roots,
+        settings=Config(),
+        env={RUN_DIR_ENV: folder},
+        log=decisions.look([folder], decisions.Filter()),
+        host=str(tree.base),
+    )
+
+
+@pytest.mark.parametrize("word", ["trainer", ID, ID[:12], "40"])
+def test_a_container_of_docker(word: str, tree: HostTree) -> None:
+    assert found(tree, word) == [("trainer", 40)]
+
+
+@pytest.mark.parametrize("word", ["train-0", "main", "team/train-0/main"])
+def test_a_container_of_a_pod(word: str, tree: HostTree) -> None:
+    assert found(tree, word) == [("team/train-0/main", 50)]
+
+
+def test_another_process_of_a_container_names_it(tree: HostTree) -> None:
+    assert found(tree, "41") == [("trainer", 41)]
+
+
+def test_a_process_in_no_container(tree: HostTree) -> None:
+    assert found(tree, "60") == [("process 60", 60)]
+
+
+def test_a_container_that_was_refused_is_found_by_its_id_and_name(
+    tree: HostTree, tmp_path: Path
+) -> None:
+    refused, folder = "ef" * 32, tmp_path / "run"
+    tree.write(f"var/lib/docker/containers/{refused}/config.v2.json", '{"Name": "/late"}')
+    store = Store(str(folder), create=True)
+    recorder.refused(store, "shim", f"/run/docker/{refused}", RequestError("no GPU 9"))
+    recorder.refused(store, "shim", f"/run/docker/{refused}", RequestError("again"))
+    podman = f"/var/lib/containers/storage/overlay-containers/{OTHER}/userdata"
+    recorder.refused(store, "shim", podman, RequestError("other"))
+    store.close()
+
+    for word in ("late", refused, refused[:12]):
+        around = surroundings(tree, str(folder))
+        (ended,) = one_container.ended(word, around)
+        one = one_container.told(ended, [], around)
+        assert (one["id"], one["pid"]) == (refused, 0)
+        assert [record["error"] for record in one["decisions"]] == ["no GPU 9", "again"]
+    for word in ("docker", refused[:11], "run", "nobody", "overlay-containers"):
+        assert one_container.ended(word, surroundings(tree, str(folder))) == []
+
+
+def test_a_name_means_a_container_that_does_not_run_too(tree: HostTree) -> None:
+    refused = "ef" * 32
+    tree.write(f"var/lib/docker/containers/{refused}/config.v2.json", '{"Name": "/late"}')
+
+    meant = [one_container.ids(tree.roots, word, {}, str(tree.base)) for word in
+             ("late", "trainer", "41", "60", "nobody")]  # fmt: skip
+
+    assert meant == [(refused,), (ID,), (ID,), (), ()]
+
+
+@pytest.mark.parametrize("word", ["nobody", "ab", "99"])
+def test_what_is_nowhere_is_said(word: str, tree: HostTree) -> None:
+    with pytest.raises(UsageError, match=f"'{word}' is no file, and no running container"):
+        found(tree, word)
+
+
+def test_its_decisions_and_its_gpus(tree: HostTree, tmp_path: Path) -> None:
+    folder = tmp_path / "nvct"
+    store = Store(str(folder), create=True)
+    recorder.refused(store, "shim", f"/run/docker/{ID}", RequestError("no GPU 9"))
+    recorder.refused(store, "shim", f"/run/docker/{OTHER}", RequestError("other"))
+    store.close()
+    (container,) = one_container.find(tree.roots, "trainer", str(tree.base))
+    uses = [
+        Use(device=Device(3, ""), pid=41, labels={"container": "trainer"}),
+        Use(device=Device(4, ""), pid=50, labels={"container": "main"}),
+    ]
+
+    told = one_container.told(container, uses, surroundings(tree, str(folder)))
+
+    assert [one["error"] for one in told["decisions"]] == ["no GPU 9"]
+    assert [one["gpu"] for one in told["uses"]] == [3]
+
+
+def test_a_process_of_the_host_has_only_what_it_has_open_itself(tree: HostTree) -> None:
+    (process,) = one_container.find(tree.roots, "60", str(tree.base))
+    uses = [Use(device=Device(0, ""), pid=61), Use(device=Device(1, ""), pid=60)]
+
+    told = one_container.told(process, uses, surroundings(tree, "/nowhere"))
+    assert [one["gpu"] for one in told["uses"]] == [1]

@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker's daemon.json."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nvct.engine import docker
+from nvct.engine.model import EngineOptions, Handler
+from nvct.errors import DocumentError, EngineConfigError, UsageError
+from tests.unit.engine.tree import Tree
+
+CORPUS = Path(__file__).parents[2] / "engineconf" / "docker"
+SHIM = "/usr/bin/nvidia-container-runtime"
+NVIDIA = Handler(name="nvidia", path=SHIM)
+HANDLERS = (
+    NVIDIA,
+    Handler(name="nvidia-cdi", path=f"{SHIM}.cdi"),
+    Handler(name="nvidia-legacy", path=f"{SHIM}.legacy"),
+)
+OPTIONS = EngineOptions(engine="docker", handlers=(NVIDIA,))
+
+
+def configured(tree: Tree, options: EngineOptions) -> dict[str, object]:
+    """Carry the plan out and return the document, after a second plan that must be empty."""
+    tree.apply(docker.plan(options, tree))
+    assert docker.plan(options, tree).edits == ()
+    document = json.loads(tree.text(docker.CONFIG))
+    assert isinstance(document, dict)
+    return document
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_missing_file_is_made(tree: Tree) -> None:
+    assert configured(tree, OPTIONS) == {"runtimes": {"nvidia": {"path": SHIM, "args": []}}}
+    assert docker.state(OPTIONS, tree).handlers == {"nvidia": SHIM}
+
+
+def test_an_empty_file_is_filled(tree: Tree) -> None:
+    tree.write(docker.CONFIG, "")
+    assert "runtimes" in configured(tree, OPTIONS)
+
+
+def test_other_features_stay(tree: Tree) -> None:
+    tree.write(docker.CONFIG, '{"features": {"buildkit": true, "containerd-snapshotter": true}}')
+    features = configured(tree, replace(OPTIONS, cdi=True))["features"]
+    assert features == {"buildkit": True, "containerd-snapshotter": True, "cdi": True}
+
+
+def test_a_registered_runtime_is_left_alone(tree: Tree) -> None:
+    entry = f'{{"runtimes": {{"nvidia": {{"Path": "{SHIM}", "runtimeArgs": ["--debug"]}}}}}}'
+    tree.write(docker.CONFIG, entry)
+    assert docker.plan(OPTIONS, tree).edits == ()
+    assert docker.state(OPTIONS, tree).handlers == {"nvidia": SHIM}
+
+
+def test_another_path_is_replaced_and_the_arguments_stay(tree: Tree) -> None:
+    tree.write(docker.CONFIG, '{"runtimes": {"nvidia": {"path": "/old", "runtimeArgs": ["-x"]}}}')
+    entry = {"path": SHIM, "runtimeArgs": ["-x"]}
+    assert configured(tree, OPTIONS)["runtimes"] == {"nvidia": entry}
+
+
+def test_a_containerd_shim_entry_is_replaced_completely(tree: Tree) -> None:
+    # Docker refuses a runtime with a type and a path.
+    tree.write(docker.CONFIG, '{"runtimes": {"nvidia": {"runtimeType": "io.containerd.x.v1"}}}')
+    assert docker.state(OPTIONS, tree).handlers == {"nvidia": ""}
+    assert configured(tree, OPTIONS)["runtimes"] == {"nvidia": {"path": SHIM, "args": []}}
+
+
+def test_the_default_is_set_only_on_request(tree: Tree) -> None:
+    tree.write(docker.CONFIG, '{"default-runtime": "crun", "runtimes": {"crun": {"path": "c"}}}')
+    assert configured(tree, OPTIONS)["default-runtime"] == "crun"
+    assert configured(tree, replace(OPTIONS, default="nvidia"))["default-runtime"] == "nvidia"
+    assert docker.state(OPTIONS, tree).default == "nvidia"
+
+
+def test_a_default_that_is_not_registered_is_refused(tree: Tree) -> None:
+    with pytest.raises(UsageError, match="no runtime other is registered"):
+        docker.plan(replace(OPTIONS, default="other"), tree)
+
+
+@pytest.mark.parametrize("name", ["runc", "io.containerd.runc.v2"])
+def test_dockers_own_runtime_names_are_refused(tree: Tree, name: str) -> None:
+    options = replace(OPTIONS, handlers=(Handler(name=name, path=SHIM),))
+    with pytest.raises(UsageError, match=f"keeps the runtime name {name}"):
+        docker.plan(options, tree)
+
+
+def test_a_drop_in_is_refused(tree: Tree) -> None:
+    with pytest.raises(UsageError, match="reads no drop-in file"):
+        docker.plan(replace(OPTIONS, drop_in="/etc/docker/conf.d/x.json"), tree)
+    assert docker.plan(replace(OPTIONS, drop_in=""), tree).edits
+
+
+@pytest.mark.parametrize(
+    ("version", "setting", "written"),
+    [
+        ((), "", True),
+        ((20, 10, 24), "", True),
+        ((26, 1, 5), "", True),
+        ((28, 1, 1), "", True),
+        ((28, 2, 0), "", False),
+        ((29, 1), "", False),
+        ((29, 1), '"features": {"cdi": false}', True),
+        ((26, 1, 5), '"features": {"cdi": true}', False),
+    ],
+)
+def test_cdi_is_switched_on_if_it_is_off(
+    tree: Tree, version: tuple[int, ...], setting: str, *, written: bool
+) -> None:
+    tree.write(docker.CONFIG, f"{{{setting}}}")
+    change = docker.plan(EngineOptions(engine="docker", handlers=(), cdi=True, engine_version=version),
+                         tree)  # fmt: skip
+    assert bool(change.edits) == change.restart == written
+    if written:
+        tree.apply(change)
+        assert docker.state(OPTIONS, tree).cdi is True
+    assert bool(change.notes) == (version == (20, 10, 24))
+
+
+def test_requirements_of_gpus_by_cdi_are_reported(tree: Tree) -> None:
+    options = replace(OPTIONS, cdi=True, engine_version=(29, 2))
+    assert "nvidia-cdi-hook is on dockerd's PATH" in docker.plan(options, tree).notes[0]
+    for other in (replace(options, cdi=False), replace(options, engine_version=(29, 1, 5))):
+        assert docker.plan(other, tree).notes == ()
+
+
+def test_runtimes_need_no_restart(tree: Tree) -> None:
+    assert not docker.plan(replace(OPTIONS, default="nvidia"), tree).restart
+
+
+@pytest.mark.parametrize(
+    ("folders_in_file", "folders", "written"),
+    [
+        ("", ("/etc/cdi", "/var/run/cdi"), False),
+        ("", ("/etc/cdi", "/run/cdi"), False),
+        ("", ("/run/cdi", "/etc/cdi"), True),
+        ('"cdi-spec-dirs": ["/x"]', ("/x",), False),
+        ('"cdi-spec-dirs": ["/x"]', ("/etc/cdi", "/var/run/cdi"), True),
+        ('"cdi-spec-dirs": ["/x"]', (), False),
+    ],
+)
+def test_spec_folders_are_written_if_docker_reads_others(
+    tree: Tree, folders_in_file: str, folders: tuple[str, ...], *, written: bool
+) -> None:
+    tree.write(docker.CONFIG, f"{{{folders_in_file}}}")
+    change = docker.plan(EngineOptions(engine="docker", handlers=(), spec_dirs=folders), tree)
+    assert bool(change.edits) == change.restart == written
+    tree.apply(change)
+    if written:
+        assert docker.state(OPTIONS, tree).spec_dirs == folders
+
+
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [
+        ("--default-runtime=runc", replace(OPTIONS, default="nvidia")),
+        ("--default-runtime", replace(OPTIONS, default="nvidia")),
+        ("--feature=time-namespaces", replace(OPTIONS, cdi=True)),
+        ("--cdi-spec-dir=/x", replace(OPTIONS, spec_dirs=("/x",))),
+    ],
+)
+def test_options_of_dockerds_command_line_are_not_repeated(
+    tree: Tree, argument: str, options: EngineOptions
+) -> None:
+    arguments = ("/usr/bin/dockerd", "-H", "fd://", argument)
+    with pytest.raises(EngineConfigError, match=f"dockerd runs with {argument}"):
+        docker.plan(replace(options, arguments=arguments), tree)
+    assert docker.plan(replace(OPTIONS, arguments=(*arguments, "--add-runtime=a=/b")), tree).edits
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"runtimes": []}',
+        '{"runtimes": {"nvidia": "x"}}',
+        '{"runtimes": {"nvidia": {"path": 1}}}',
+        '{"default-runtime": 1}',
+        '{"features": {"cdi": "yes"}}',
+        '{"cdi-spec-dirs": "x"}',
+        '{"cdi-spec-dirs": [1]}',
+    ],
+)
+def test_wrong_types_are_refused_with_line_and_column(tree: Tree, text: str) -> None:
+    tree.write(docker.CONFIG, text)
+    options = replace(OPTIONS, default="nvidia", cdi=True, spec_dirs=("/x",))
+    for function in (docker.state, docker.plan):
+        with pytest.raises(EngineConfigError, match="line 1, column"):
+            function(options, tree)
+    assert tree.text(docker.CONFIG) == text
+
+
+def test_a_folder_in_place_of_the_file_is_refused(tree: Tree) -> None:
+    (tree.base / "etc/docker/daemon.json").mkdir(parents=True)
+    with pytest.raises(DocumentError, match=r"daemon\.json"):
+        docker.plan(OPTIONS, tree)
+
+
+def test_removal_removes_only_our_settings(tree: Tree) -> None:
+    text = '{\n  "debug": true,\n  "runtimes": {\n    "crun": {"path": "crun"}\n  }\n}\n'
+    tree.write(docker.CONFIG, text)
+    options = replace(
+        OPTIONS, handlers=HANDLERS, default="nvidia-cdi", cdi=True, spec_dirs=("/x",)
+    )
+    configured(tree, options)
+    change = docker.removal(options, tree)
+    assert change.restart
+    tree.apply(change)
+    assert tree.text(docker.CONFIG) == text
+    assert docker.removal(options, tree).edits == ()
+
+
+def test_removal_keeps_foreign_default_and_folders(tree: Tree) -> None:
+    text = '{"default-runtime": "crun", "cdi-spec-dirs": ["/y"], "features": {"cdi": false}}'
+    tree.write(docker.CONFIG, text)
+    assert docker.removal(replace(OPTIONS, cdi=True, spec_dirs=("/x",)), tree).edits == ()
+
+
+def test_docker_has_to_be_restarted_where_its_default_goes(tree: Tree) -> None:
+    options = replace(OPTIONS, default="nvidia")
+    tree.write(docker.CONFIG, '{"runtimes": {"crun": {"path": "crun"}}}')
+    configured(tree, options)
+    assert docker.removal(options, tree).restart
+    tree.write(docker.CONFIG, '{"default-runtime": "crun", "runtimes": {"nvidia": {"path": "x"}}}')
+    change = docker.removal(options, tree)
+    assert change.edits
+    assert not change.restart
+
+
+def test_removal_without_a_file_changes_nothing(tree: Tree) -> None:
+    assert docker.removal(replace(OPTIONS, cdi=True), tree).edits == ()
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)
+def test_every_kind_of_file_keeps_its_content(tree: Tree, path: Path) -> None:
+    data = path.read_bytes()
+    tree.write(docker.CONFIG, data)
+    before = json.loads(data or b"{}")
+    after = configured(tree, replace(OPTIONS, handlers=HANDLERS, default="nvidia", cdi=True))
+    assert foreign(after) == foreign(before)
+    assert list(foreign(after)) == list(foreign(before))
+    handlers = docker.state(OPTIONS, tree).handlers
+    assert {handler.name: handler.path for handler in HANDLERS}.items() <= handlers.items()
+    assert docker.state(OPTIONS, tree).default == "nvidia"
+    assert docker.state(OPTIONS, tree).cdi is True
+
+
+def foreign(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a document without what is ours."""
+    our_handlers = {handler.name for handler in HANDLERS} | {"cdi"}
+    remaining = {name: value for name, value in document.items() if name != "default-runtime"}
+    for table in ("runtimes", "features"):
+        remainder = {
+            k: v for k, v in (remaining.pop(table, None) or {}).items() if k not in our_handlers
+        }
+        if remainder:
+            remaining[table] = remainder
+    return remaining

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unit tests for nvct.engine.probe, against real sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+
+import pytest
+
+from nvct.engine import probe
+from nvct.engine.command import Completed
+from nvct.errors import EngineError
+from tests.support.memory import in_memory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+
+OK = "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}"
+PLUGINS = """\
+TYPE                            ID                       PLATFORMS      STATUS
+io.containerd.content.v1        content                  -              ok
+io.containerd.snapshotter.v1    btrfs                    linux/amd64    skip
+io.containerd.snapshotter.v1    zfs                      linux/amd64    error
+{cri}
+"""
+
+
+def never(argv: Sequence[str], _timeout_s: float = 0) -> Completed:
+    raise AssertionError(argv)
+
+
+@contextlib.contextmanager
+def serving(path: Path, *answers: bytes) -> Iterator[str]:
+    """Answer one connection after the other, and then no more."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(str(path))
+    server.listen()
+
+    def serve() -> None:
+        for answer in answers:
+            connection, _ = server.accept()
+            with connection:
+                if answer:
+                    connection.recv(4096)
+                    connection.sendall(answer)
+        server.close()
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield str(path)
+    finally:
+        thread.join(20)
+
+
+def answer(body: str, status: int = 200) -> bytes:
+    text = OK.format(length=len(body), body=body)
+    return text.replace("200 OK", f"{status} X").encode()
+
+
+def info(*names: str) -> bytes:
+    return answer(json.dumps({"Runtimes": {name: {"path": "x"} for name in names}}))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    with in_memory(tmp_path) as folder:  # a socket's path has 107 bytes
+        yield folder / "sock"
+
+
+def test_dockerd_is_well_when_it_lists_the_runtimes(path: Path) -> None:
+    with serving(path, info("runc"), info("runc", "nvidia")) as name:
+        probe.wait("docker", name, ["nvidia"], never)
+
+
+def test_dockerd_that_does_not_take_the_runtime_is_not_well(path: Path) -> None:
+    with (
+        serving(path, info("runc")) as name,
+        pytest.raises(EngineError, match="it does not list the runtime nvidia"),
+    ):
+        probe.wait("docker", name, ["nvidia"], never, timeout_s=0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (answer("{}", 500), "answers 500"),
+        (answer("<html>"), "no list of runtimes"),
+        (answer("[]"), "no list of runtimes"),
+        (answer('{"Runtimes": 7}'), "no list of runtimes"),
+        (b"\x15\x03\x01\x00\x02\r\n\r\n", "no answer that can be read"),
+    ],
+    ids=["500", "html", "list", "number", "tls"],
+)
+def test_a_malformed_answer_is_reported(path: Path, reply: bytes, message: str) -> None:
+    with serving(path, reply) as name:
+        assert message in probe.find_problem("docker", name, ["nvidia"], never)
+
+
+def test_an_unanswered_socket_is_reported(path: Path) -> None:
+    with pytest.raises(EngineError, match=r"docker is not well after 0 s: .*No such file"):
+        probe.wait("docker", str(path), [], never, timeout_s=0)
+
+
+def test_crio_is_well_when_it_answers(path: Path) -> None:
+    with serving(path, answer("{}"), answer("", 503)) as name:
+        assert probe.find_problem("crio", name, ["nvidia"], never) == ""
+        assert probe.find_problem("crio", name, ["nvidia"], never) == f"{name} answers 503"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("io.containerd.grpc.v1           cri                      linux/amd64    ok", ""),
+        ("io.containerd.grpc.v1           cri                      linux/amd64    error",
+         "its plugin io.containerd.grpc.v1.cri fails to load"),
+        ("io.containerd.cri.v1            runtime                  linux/amd64    error",
+         "its plugin io.containerd.cri.v1.runtime fails to load"),
+        ("", ""),
+    ],
+    ids=["ok", "1.x", "2.x", "none"],
+)  # fmt: skip
+def test_only_a_failed_cri_plugin_is_reported(line: str, message: str) -> None:
+    assert probe.failed_plugin(PLUGINS.format(cri=line)) == message
+
+
+def test_containerd_is_asked_by_ctr(path: Path) -> None:
+    def run(argv: Sequence[str], _timeout_s: float) -> Completed:
+        assert argv == ["ctr", f"--address={path}", "plugins", "ls"]
+        return Completed(status=0, out=PLUGINS.format(cri="io.containerd.grpc.v1 cri - error"))
+
+    with serving(path, b"", b"", b"") as name:
+        assert "cri fails to load" in probe.find_problem("containerd", name, [], run)
+        assert probe.find_problem("containerd", name, [], lambda *_: Completed(status=127)) == ""
+        refused = Completed(status=1, err="ctr: refused\n")
+        assert probe.find_problem("containerd", name, [], lambda *_: refused) == "ctr: refused"
+
+
+def test_a_reload_is_waited_for(path: Path) -> None:
+    with serving(path, answer(""), answer("", 500), answer('{"Action":"reload"}')) as name:
+        probe.wait_for_reload(name, 1.5)
