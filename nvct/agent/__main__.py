@@ -6,13 +6,10 @@ from __future__ import annotations
 import os
 import sys
 
-from nvct.agent.program import EarlySignals
-from nvct.agent.variables import WORKER_ENV
+from nvct.agent.core.program import EarlySignals
+from nvct.agent.core.variables import WORKER_ENV
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, NvctError, line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.nvml.client import NvmlClient
 
 
 def main() -> None:

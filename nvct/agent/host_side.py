@@ -15,7 +15,7 @@ from typing import cast
 
 from nvct import errors, typed
 from nvct.agent.device_plugin.settings import DRA_VENDOR, SPEC_FOLDER, VENDOR, Settings
-from nvct.agent.driver_root import DEV_ROOT_ENV, ROOT_ENV, with_driver_roots
+from nvct.agent.machine.driver_root import DEV_ROOT_ENV, ROOT_ENV, with_driver_roots
 from nvct.agent.nvml import host_verbs
 from nvct.agent.nvml.host_verbs import (
     ClaimSpec,

@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Awaitable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
+from nvct.agent.core.instance import FOLDER, LOCK, Instance
 from nvct.agent.device_plugin.settings import DRA_VENDOR, VENDOR
-from nvct.agent.instance import FOLDER, LOCK, Instance
 from nvct.errors import HostError
 from nvct.kernel.shared_folder import SharedFolder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping, Sequence
 
 DENIED = (403, 422)
 """By the rights of the account, and by an admission policy: of a task that was switched off."""

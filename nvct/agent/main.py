@@ -12,36 +12,39 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nvct.agent import logs, resources_mode, service_manager, status, successor, task_table
-from nvct.agent.driver_root import with_driver_roots
-from nvct.agent.instance import FOLDER, Instance
+from nvct.agent import task_table
+from nvct.agent.core import logs, resources_mode, status
+from nvct.agent.core.context import Context, Shared
+from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
+from nvct.agent.core.logs import Log
+from nvct.agent.core.program import ENDING
+from nvct.agent.core.recorder import Recorder
+from nvct.agent.core.status import Status
+from nvct.agent.core.task import KeptTask, Task
+from nvct.agent.core.variables import GRACE_S, LISTEN_ENV, SOCKET_ENV, grace_s
+from nvct.agent.core.waiting import together, unless, within
+from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.nvml import mig_release
-from nvct.agent.program import ENDING
-from nvct.agent.recorder import Recorder
-from nvct.agent.status import Status
+from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
-from nvct.agent.tasks import Task
-from nvct.agent.variables import GRACE_S, LISTEN_ENV, SOCKET_ENV, grace_s
-from nvct.agent.waiting import together, unless, within
 from nvct.agent.web import http
+from nvct.agent.web.exposition import Family
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.platform import has_gpu
 from nvct.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.agent.tasks import Runs
-    from nvct.agent.web.exposition import Family
     from nvct.oci.jsontext import Json
 
+READY, STOPPING = "READY=1", "STOPPING=1"
+NOTIFY_ENV = "NOTIFY_SOCKET"
 HTTP = "http"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
@@ -58,10 +61,7 @@ class Agent:
     """An agent that is to run on this node.
 
     Attributes:
-        names: of its tasks.
         env: the environment, which has the tasks' settings.
-        client: of NVML.
-        journal: its log.
         has_gpu: whether this node has a GPU.
         listen: host and port for everybody's requests, None to have no port.
         running: what does a task's work while it runs, by the task's name.
@@ -74,15 +74,16 @@ class Agent:
     journal: Log
     has_gpu: Callable[[], bool]
     listen: tuple[str, int] | None = None
-    running: dict[str, Runs] = field(default_factory=dict)
-    tasks: list[Task] = field(default_factory=list)
+    running: dict[str, Task] = field(default_factory=dict)
+    tasks: list[KeptTask] = field(default_factory=list)
+    shared: Shared = field(default_factory=Shared)
     grace_s: int = GRACE_S
     _is_ending: bool = False
 
     def __post_init__(self) -> None:
         """Make the tasks; none is started."""
         self.tasks = [
-            Task(
+            KeptTask(
                 name,
                 partial(self._run_task, name),
                 partial(self._describe, name),
@@ -90,7 +91,7 @@ class Agent:
             )
             for name in self.names
         ]
-        self.http = Task(HTTP, self._listen)
+        self.http = KeptTask(HTTP, self._listen)
         served = [*self.tasks, *([self.http] if self.listen else [])]
         self.status = Status(served, lambda: self.client.problem, health=self._health)
 
@@ -138,11 +139,11 @@ class Agent:
         is_second_signal, self._is_ending = self._is_ending, True
         serves = self.status.part == "serving" and not is_second_signal
         try:
-            if serves and await successor.is_coming(self.env, os.uname().nodename):
+            if serves and await successor_is_coming(self.env, os.uname().nodename):
                 self.journal.info(
                     "a newer pod starts: this agent serves until that one takes over"
                 )
-                await asyncio.sleep(self.grace_s - successor.MARGIN_S)
+                await asyncio.sleep(self.grace_s - MARGIN_S)
         finally:
             stopped.set()
 
@@ -152,7 +153,7 @@ class Agent:
         yielded = asyncio.Event()
         server = status.with_yield(self.status, yielded.set)
         await server.listen_unix(instance.socket)
-        service_manager.notify(self.env, service_manager.READY)
+        notify(self.env, READY)
         self.env = {**self.env, SOCKET_ENV: instance.socket}
         runs = asyncio.create_task(unless(yielded, self._run()))
         try:
@@ -193,10 +194,12 @@ class Agent:
     async def _run_task(self, name: str) -> None:
         if CONFIG_MANAGER in self.names and name != CONFIG_MANAGER:
             await _appears(self.env.get("CONFIG_FILE", ""))
-        env = with_driver_roots(self.env)
-        work = self.running[name] = TASKS[name](
-            env, self.client, self.journal, self.status.document
-        )
+        work = self.running[name] = TASKS[name].module("task").make(
+            Context(
+                env=with_driver_roots(self.env), client=self.client, journal=self.journal,
+                in_agent=True, status=self.status.document, shared=self.shared,
+            )
+        )  # fmt: skip
         try:
             await work.run()
         finally:
@@ -206,12 +209,7 @@ class Agent:
         return self.running[name].describe() if name in self.running else None
 
     def _health(self) -> dict[str, Json] | None:
-        if not self.running:  # a node without a GPU needs none of these modules
-            return None
-        from nvct.agent.health import shared
-
-        engine = shared.existing(self.client)
-        return engine.describe() if engine else None
+        return self.shared.health.describe() if self.shared.health and self.running else None
 
     def _metrics(self, name: str) -> Iterable[Family]:
         return self.running[name].metrics() if name in self.running else ()
@@ -232,8 +230,7 @@ def run(
     for name in names:
         if name not in TASKS:
             raise UsageError(f"task {name!r} is unknown", hint=f"there are: {', '.join(TASKS)}")
-    if set(OFFERING) <= set(names):
-        resources_mode.share(client, env)
+    mode = resources_mode.from_environment(env) if set(OFFERING) <= set(names) else None
     if set(NOT_BOTH) <= set(names):
         raise UsageError(
             f"tasks {' and '.join(NOT_BOTH)} both change MIG devices",
@@ -245,6 +242,7 @@ def run(
     instance = Instance(folder)
     journal = replace(journal, recorder=Recorder(folder))
     agent = Agent(names, env, client, journal, has_gpu, address, grace_s=grace_s(env))
+    agent.shared.mode = mode
     asyncio.run(_serve(agent, instance))
 
 
@@ -266,7 +264,25 @@ async def _serve(agent: Agent, instance: Instance) -> None:
         loop.add_signal_handler(number, lambda: ends.add(asyncio.create_task(agent.end(stopped))))
     try:
         await agent.serve(instance, stopped)
-        service_manager.notify(agent.env, service_manager.STOPPING)
+        notify(agent.env, STOPPING)
     finally:
         agent.client.disconnect()
     agent.journal.info("Received a signal, shutting down.")
+
+
+def notify(env: Mapping[str, str], state: str) -> None:
+    """Tell systemd a state, by sd_notify(3) without its library; elsewhere do nothing.
+
+    Args:
+        env: the environment, which names the socket: a path, or an abstract one after `@`.
+        state: READY or STOPPING.
+    """
+    path = env.get(NOTIFY_ENV, "")
+    if path[:1] not in ("/", "@"):
+        return
+    address = f"\0{path[1:]}" if path.startswith("@") else path
+    with (
+        contextlib.suppress(OSError),  # the service manager is gone
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier,
+    ):
+        notifier.sendto(state.encode(), address)

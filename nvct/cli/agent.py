@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 
 import click
 
-from nvct.agent import logs, program
+from nvct.agent.core import logs, program
+from nvct.agent.core.variables import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.agent.task_table import DEFAULT
-from nvct.agent.variables import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.cli.gostyle import Command, GoGroup
 from nvct.cli.options import flat, say, words
 from nvct.doctor import agent_status
@@ -146,7 +146,7 @@ def _become(
 
 
 def _check_ready(answer: Mapping[str, Any]) -> None:
-    from nvct.agent import status
+    from nvct.agent.core import status
 
     try:
         reason = status.why_not_ready(answer, os.uname().nodename)
@@ -164,7 +164,7 @@ def status_of_agent() -> Mapping[str, Any]:
     """
     import asyncio
 
-    from nvct.agent import instance
+    from nvct.agent.core import instance
     from nvct.agent.web import http
 
     path = f"{instance.FOLDER}/{instance.SOCKET}"

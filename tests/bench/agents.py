@@ -24,7 +24,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from nvct.agent import instance
+from nvct.agent.core import instance
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.kubelet import deviceplugin_pb2 as api

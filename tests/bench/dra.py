@@ -30,7 +30,7 @@ from tests.unit.agent.machines import discovery
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.discovery import Discovery
+    from nvct.agent.machine.discovery import Discovery
 
 IDLE_S = float(os.environ.get("NVCT_BENCH_IDLE_S", "20"))
 CASES = {

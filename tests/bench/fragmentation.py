@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvct.agent.dra import gather
-from nvct.agent.dra.offer import offer
+from nvct.agent.dra.mig_devices import offer
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import discovery

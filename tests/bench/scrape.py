@@ -100,7 +100,7 @@ async def _case(case: Case, work: Path) -> dict[str, str]:
     async with kubelet(socket, "v1", _pods(node, case.pods)):
         with (work / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: ASYNC220
-                [sys.executable, "-m", "nvct.agent.exporter.main", *words], stdout=log, stderr=log,
+                [sys.executable, "-m", "nvct.agent.core.program", "dcgm-exporter", *words], stdout=log, stderr=log,
                 env={**os.environ, "NVCT_SIM_DEV": str(node.dev)},
             )  # fmt: skip
         try:

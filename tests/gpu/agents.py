@@ -14,10 +14,11 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from nvct.agent.discovery import Discovery
 from nvct.agent.dra import devices, gather
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml import supervisor
 from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.task_table import ENTRIES
 from nvct.errors import HostError
 from tests.gpu.record import save_json
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet
@@ -68,11 +69,11 @@ async def one_shot(folder: Path, roots: Roots, limit_s: float) -> str:
 @contextlib.asynccontextmanager
 async def agent(task: str, folder: Path, words: list[str]) -> AsyncIterator[Path]:
     """Run an agent's program, yield the path of its log, and end it."""
-    code = f"from nvct.agent.{task}.main import main; main()"
+    program = next(entry.program for entry in ENTRIES if entry.folder == task)
     path = folder / f"{task}.log"
     with path.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, *words, stdin=asyncio.subprocess.DEVNULL, stdout=log,
+            sys.executable, "-m", "nvct.agent.core.program", program, *words, stdin=asyncio.subprocess.DEVNULL, stdout=log,
             stderr=log, env={**os.environ, "NODE_NAME": "node"},
         )  # fmt: skip
     try:

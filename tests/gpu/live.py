@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from nvct.agent import variables
+from nvct.agent.core import variables
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.session import NvmlSession

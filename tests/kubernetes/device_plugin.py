@@ -104,7 +104,7 @@ def plugin(
         cluster.box.write(f"{FOLDER}/{name}.yaml", config)
         flags = (*flags, f"--config-file={FOLDER}/{name}.yaml")
     words = [
-        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.device_plugin.main",
+        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "nvidia-device-plugin",
         f"--nvidia-driver-root={DRIVER_ROOT}", f"--nvidia-ctk-path={PROGRAMS}/nvidia-ctk", *flags,
     ]  # fmt: skip
     names = {path: f"volume-{number}" for number, path in enumerate(mounts)}

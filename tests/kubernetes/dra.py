@@ -13,7 +13,7 @@ from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Version
 from nvct.agent.dra.journal import FILE
-from nvct.agent.dra.settings import PLUGINS
+from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.sharing import GPU_CONFIG, VERSION
 from nvct.agent.manifests import convert_claims
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
@@ -94,9 +94,9 @@ class Driver:
         self.gpus = gpus
         self._name = name = name or node.name
         self._log = f"dra-{name}.log"
-        self.plugins = f"{folder}/plugins" if folder else PLUGINS
+        self.plugins = f"{folder}/plugins" if folder else Settings().plugins
         self._words = [
-            "env", *MPS_PROGRAMS, f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.dra.main",
+            "env", *MPS_PROGRAMS, f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "gpu-kubelet-plugin",
             f"--container-driver-root={DRIVER_ROOT}", f"--nvidia-driver-root={DRIVER_ROOT}",
             f"--nvidia-cdi-hook-path={PROGRAMS}/nvidia-cdi-hook", f"--node-name={name}",
             f"--kubeconfig={kubeconfig}", "--mig-devices=on-demand",
@@ -124,7 +124,7 @@ class Driver:
 
     def kill(self) -> None:
         assert self._process is not None
-        pattern = f"nvct.agent.dra.main .*--node-name={self._name} "
+        pattern = f"nvct.agent.core.program gpu-kubelet-plugin .*--node-name={self._name} "
         self.node.box.call("pkill", "-KILL", "-f", pattern)
         self._process.wait(TIMEOUT_S)
 

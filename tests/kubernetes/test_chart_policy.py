@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.config_file import resolve
-from nvct.agent.device_plugin.options import TABLE
+from nvct.agent.core.config_file import resolve
+from nvct.agent.device_plugin.settings import PROGRAM
 from nvct.config.load import from_toml
 from tests.kubernetes.test_chart_values import CHART, MATRIX, agent_of, env_of, helm, notes, pod_of
 from tests.kubernetes.test_chart_values import rendered as rendered_with
@@ -132,7 +132,7 @@ def test_a_config_file_cannot_change_the_strategy(tmp_path: Path) -> None:
     config.write_text("version: v1\nflags: {plugin: {deviceListStrategy: envvar}}\n")
     env = env_of(agent_of(pod_of(rendered_with(MATRIX["config"]))))
     env = {name: text for name, text in env.items() if text and name != "CONFIG_FILE"}
-    resolved = resolve(TABLE, (), {**env, "CONFIG_FILE": str(config)}).values
+    resolved = resolve(PROGRAM, (), {**env, "CONFIG_FILE": str(config)}).values
     assert resolved["device-list-strategy"] == ("cdi-cri",)
 
 

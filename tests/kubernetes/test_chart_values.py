@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nvct.agent.mig_manager import options
+from nvct.agent.mig_manager.settings import resolve
 from nvct.cli.install import install
 from nvct.errors import ContainerNotPossibleError
 from nvct.version import __version__
@@ -449,7 +449,7 @@ def test_values_of_the_mig_manager_are_its_variables() -> None:
     objects = rendered(MATRIX["mig"])
     (agent,) = pod_of(objects)["containers"]
     env = env_of(agent)
-    settings = options.resolve((), {name: text for name, text in env.items() if text})
+    settings, _ = resolve((), {name: text for name, text in env.items() if text})
     paths = [mount["mountPath"] for mount in agent["volumeMounts"]]
     files = (settings.config_file, settings.clients_file)
     assert {os.path.dirname(path) for path in files} <= {*paths}

@@ -44,7 +44,7 @@ def account(cluster: Cluster) -> str:
 
 def words_of(kubeconfig: str, *flags: str) -> list[str]:
     return [
-        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.config_manager.main",
+        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "config-manager",
         f"--kubeconfig={kubeconfig}", f"--node-name={NODE}", f"--config-file-srcdir={SOURCE}",
         f"--config-file-dst={TARGET}", "--process-to-signal=test-plugin", *flags,
     ]  # fmt: skip

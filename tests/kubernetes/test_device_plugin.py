@@ -202,7 +202,7 @@ def test_a_killed_plugin_and_one_that_is_replaced_do_not_take_the_resource_away(
     with contextlib.ExitStack() as stack:
         older = stack.enter_context(plugin(node, name="older"))
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
-        node.box.call("pkill", "-KILL", "-f", "nvct.agent.device_plugin.main")
+        node.box.call("pkill", "-KILL", "-f", "nvct.agent.core.program nvidia-device-plugin")
         began = time.monotonic()
         assert wait(lambda: restarts(node, older) == 1 and REGISTERED in log(node, older))
         print(f"registered again {time.monotonic() - began:.1f} s after SIGKILL")

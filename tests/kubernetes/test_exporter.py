@@ -52,7 +52,7 @@ def exporter(cluster: Cluster, *flags: str) -> Iterator[None]:
     cluster.box.call("rm", "-f", FILE)
     daemon = cluster.box.start(
         [
-            f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.exporter.main", "--textfile", FILE,
+            f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "dcgm-exporter", "--textfile", FILE,
             "--driver-root-ctr-path", DRIVER_ROOT, "--collect-interval", "1000", *flags,
         ],
         "exporter.log",
@@ -60,7 +60,7 @@ def exporter(cluster: Cluster, *flags: str) -> Iterator[None]:
     try:
         yield
     finally:
-        cluster.box.call("pkill", "-f", f"nvct.agent.exporter.main --textfile {FILE}")
+        cluster.box.call("pkill", "-f", f"nvct.agent.core.program dcgm-exporter --textfile {FILE}")
         assert daemon.wait(TIMEOUT_S) == 0
 
 

@@ -72,7 +72,7 @@ def publish(cluster: Cluster) -> None:
 def plugin_on_host(cluster: Cluster, *flags: str) -> Iterator[None]:
     """Run the plugin on the node until it has registered: CRI-O has no privileged pods here."""
     words = [
-        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.device_plugin.main",
+        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "nvidia-device-plugin",
         f"--nvidia-driver-root={DRIVER_ROOT}", f"--driver-root-ctr-path={DRIVER_ROOT}", *flags,
     ]  # fmt: skip
     process = cluster.box.start(words, LOG)

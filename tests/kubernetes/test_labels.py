@@ -51,7 +51,7 @@ def account(cluster: Cluster) -> str:
 
 def words_of(kubeconfig: str, *flags: str) -> list[str]:
     return [
-        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.labels.main",
+        f"{PROGRAMS}/python", "-I", "-m", "nvct.agent.core.program", "gpu-feature-discovery",
         f"--driver-root-ctr-path={DRIVER_ROOT}", f"--kubeconfig={kubeconfig}",
         f"--node-name={NODE}", *flags,
     ]  # fmt: skip

@@ -40,7 +40,7 @@ HANG_S = 600
 """Ended by the test."""
 HANGS = ("hang", "hang-hard")
 ENDED = "the kubelet ended the stream of the list"
-PROGRAM = "nvct.agent.device_plugin.main"
+PROGRAM = "nvct.agent.core.program nvidia-device-plugin"
 
 
 @pytest.fixture

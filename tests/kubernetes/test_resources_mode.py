@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from nvct.agent.core.resources_mode import CLASSIC, DEFAULT_ENV, DRA, LABEL
 from nvct.agent.device_plugin.resources import GPU
-from nvct.agent.resources_mode import CLASSIC, DEFAULT_ENV, DRA, LABEL
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release

@@ -51,7 +51,13 @@ def running(cluster: Cluster, log: str, *words: str) -> Iterator[None]:
 
 
 def plugin(*flags: str) -> list[str]:
-    return ["-m", "nvct.agent.device_plugin.main", f"--driver-root-ctr-path={DRIVER_ROOT}", *flags]
+    return [
+        "-m",
+        "nvct.agent.core.program",
+        "nvidia-device-plugin",
+        f"--driver-root-ctr-path={DRIVER_ROOT}",
+        *flags,
+    ]
 
 
 def taints(cluster: Cluster) -> list[str]:

@@ -8,6 +8,9 @@ import io
 from types import SimpleNamespace
 from typing import Any
 
+from nvct.agent.core.logs import Log
+from nvct.agent.core.status import Status
+from nvct.agent.core.task import KeptTask
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.task import DevicePlugin
 from nvct.agent.dra.settings import Settings as DraSettings
@@ -16,9 +19,6 @@ from nvct.agent.health import settings
 from nvct.agent.health.board import Key
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.machine import Health
-from nvct.agent.logs import Log
-from nvct.agent.status import Status
-from nvct.agent.tasks import Task
 from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ RESOURCE = "nvidia.com/gpu"
 def families(folder: Path) -> Iterator[Family]:
     """Yield the metrics of an agent that runs a device plugin and a DRA driver."""
     made = {"device-plugin": _device_plugin, "dra": _dra_driver(folder).metrics}
-    tasks = [Task(name, lambda: asyncio.sleep(0), metrics=of) for name, of in made.items()]
+    tasks = [KeptTask(name, lambda: asyncio.sleep(0), metrics=of) for name, of in made.items()]
     return Status(tasks, nvml_problem=lambda: "", part="serving").metrics()
 
 

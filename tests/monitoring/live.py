@@ -19,10 +19,11 @@ from typing import Any
 
 import yaml
 
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
 from nvct.agent.exporter import counters, fields
-from nvct.agent.exporter import main as exporter
+from nvct.agent.exporter import task as exporter
 from nvct.agent.kubelet import podresources_pb2 as api
-from nvct.agent.logs import Log
 from nvct.agent.web import exposition, http
 from nvct_sim import node_changes, tree
 from tests.monitoring import agent_metrics
@@ -170,7 +171,14 @@ def _targets(node: tree.Node, folder: Path) -> Iterator[tuple[int, int]]:
         return http.Answer(200, of_agent, exposition.CONTENT_TYPE)
 
     async def serve() -> None:
-        made = exporter.make(words, {"NODE_NAME": "node-1"}, client, Log(target=io.StringIO()))
+        made = exporter.make(
+            Context(
+                words=words,
+                env={"NODE_NAME": "node-1"},
+                client=client,
+                journal=Log(target=io.StringIO()),
+            )
+        )
         agent = http.Server(answer)
         async with kubelet(folder / "kubelet.sock", "v1", _pods(node)):
             port = await agent.listen("127.0.0.1", 0)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import io
 
+from nvct.agent.core.logs import Log
 from nvct.agent.exporter import counters, fields, usage
 from nvct.agent.exporter.counters import Counter
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.pods import PodDevices
 from nvct.agent.exporter.settings import Settings
 from nvct.agent.exporter.task import Exporter
-from nvct.agent.logs import Log
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.web import exposition
 from nvct.host.nvml.sample_model import VALUES, NvmlSamples, ProcessSample, XidCount

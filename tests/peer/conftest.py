@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from nvct.agent.inventory import Inventory
+    from nvct.agent.machine.inventory import Inventory
 
 GPUS = 8
 PROFILES = {

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from nvct.agent.device_plugin import allocate, config_file, content, preferred, specs
+from nvct.agent.device_plugin import allocate, content, preferred, specs
+from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.device_plugin.spec_files import request_of
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin.resources import Resource
     from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery
-    from nvct.agent.inventory import Inventory
+    from nvct.agent.machine.discovery import Discovery
+    from nvct.agent.machine.inventory import Inventory
     from nvct.host.nvml.model import NvmlReport
     from nvct_sim import tree
 
@@ -58,7 +59,7 @@ def settings_of(answers: Answers, folder: Path) -> Settings:
     config = folder / "config.json"
     config.write_text(json.dumps(answers["config"]))
     words = [*answers["flags"], f"--config-file={config}"]
-    settings, warnings = config_file.resolve(words, {})
+    settings, warnings = options.resolve(words, {})
     assert warnings == ()
     return settings
 
@@ -162,7 +163,7 @@ def test_the_preferred_devices_are_the_incumbents(machine: tuple[str, Inventory]
     for case, theirs in recorded(name).items():
         if case not in ("envvar", "mixed") or "error" in theirs:
             continue
-        settings, _ = config_file.resolve(theirs["flags"], {})
+        settings, _ = options.resolve(theirs["flags"], {})
         for resource, answers in theirs["resources"].items():
             ours = resources(inventory, settings)[0][resource]
             for asked in answers["preferred"]:

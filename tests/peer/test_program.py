@@ -29,7 +29,7 @@ pytestmark = pytest.mark.engine
 NODE = "v100-8"
 CASES = ("envvar", "device-specs", "cdi-cri")
 SCRIPT = """#!/bin/sh
-exec {python} -I -m nvct.agent.device_plugin.main "$@"
+exec {python} -I -m nvct.agent.core.program nvidia-device-plugin "$@"
 """
 RECORD = """
 import subprocess, sys

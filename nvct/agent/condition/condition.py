@@ -6,17 +6,14 @@ Contract: pure functions. Source of the fields: Kubernetes' API reference, NodeC
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from nvct.doctor import agent_status
 from nvct.doctor.reasons import Reason
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any, TypeAlias
-
-    Object: TypeAlias = dict[str, Any]
+Object: TypeAlias = dict[str, Any]
 
 TYPE = "nvct.dev/GPUReady"
 MANAGER = "nvct-health"
@@ -56,7 +53,6 @@ class Condition:
 
         Args:
             since: when the status became what it is, RFC 3339.
-            now: the same.
         """
         return {
             "type": TYPE,

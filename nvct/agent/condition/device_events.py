@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from datetime import datetime, timezone
+from typing import Any
 
-from nvct.agent.kubernetes.cluster import EVENT, POD
+from nvct.agent.core.logs import Log, Problem
+from nvct.agent.kubernetes.cluster import EVENT, POD, Cluster, Object
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
     from nvct.agent.kubelet.pod_resources import Holding, PodResources
-    from nvct.agent.kubernetes.cluster import Cluster, Object
-    from nvct.agent.logs import Log
 
 EVENTS_NAMESPACE = "default"
 """Where Kubernetes keeps the Events of objects without a namespace."""
@@ -36,21 +34,18 @@ class DeviceEvents:
     """Makes an Event of each notice, once.
 
     Attributes:
-        problem: why the last Event is missing, "" if it is not.
+        problem: why the last Event is missing.
     """
 
     def __init__(self, node: str, socket: str, log: Log) -> None:
         """Do nothing yet; nothing that happened before becomes an Event.
 
         Args:
-            node: name of the Node.
             socket: of the kubelet's service for pods' resources.
-            log: for what fails.
         """
-        self.problem = ""
+        self.problem = Problem(log)
         self._node = node
         self._socket = socket
-        self._log = log
         self._since = time.time()
         self._told: int | None = None  # the number of the last notice
         self._retry_at = 0.0
@@ -115,10 +110,7 @@ class DeviceEvents:
         return {(h.namespace, h.pod) for h in holdings if _has(h, devices)}
 
     def _complain(self, error: HostError) -> None:
-        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
-        if text != self.problem:
-            self.problem = text
-            self._log.warning(f"an Event about a GPU is missing: {text}")
+        self.problem.tell(error, "an Event about a GPU is missing: ")
 
 
 def _has(holding: Holding, devices: list[str]) -> bool:

@@ -11,22 +11,20 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from nvct.agent.condition import condition, device_events
+from nvct.agent.condition.condition import Condition
 from nvct.agent.condition.device_events import DeviceEvents
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import Backoff, tick
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import EVENT, NODE, NOT_FOUND, ClusterError
-from nvct.agent.waiting import tick
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from nvct.agent.condition.condition import Condition
-    from nvct.agent.kubernetes.cluster import Cluster, Object
-    from nvct.agent.logs import Log
-    from nvct.agent.tasks import Document
-    from nvct.agent.web.exposition import Family
+from nvct.agent.kubernetes.cluster import EVENT, NODE, Cluster, ClusterError, Object
+from nvct.agent.kubernetes.node_watch import find_node
+from nvct.agent.task_table import OFFERING
 
 LOOK_S = 1.0
 """How often /status is read."""
@@ -36,22 +34,21 @@ HEARTBEAT_S = 600.0
 REPAIR_S = 60.0
 """After a write, until the condition is written again because somebody has removed it."""
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Before the next attempt after a failure."""
 
 
-class NodeCondition:
-    """The task of the agent that writes the condition of its Node.
+def make(context: Context) -> NodeCondition:
+    """Return the task; KUBECONFIG and NODE_NAME are its only settings."""
+    return NodeCondition(context.connect, context.node, context.status, context.journal, OFFERING)
 
-    Attributes:
-        reload: has no effect: there are no settings to read again.
-    """
+
+class NodeCondition(Task):
+    """The task of the agent that writes the condition of its Node."""
 
     def __init__(
         self,
         connect: Callable[[], Cluster],
         node: str,
-        status: Document,
+        status: Callable[[], dict[str, Any]],
         log: Log,
         tasks: Sequence[str],
         *,
@@ -61,25 +58,21 @@ class NodeCondition:
 
         Args:
             connect: returns the cluster.
-            node: name of the Node.
             status: returns what the agent's /status shows.
-            log: for what happens.
             tasks: names of the tasks that pods need to get GPUs.
             pod_resources: socket of the kubelet's service for pods' resources.
         """
-        self.reload = asyncio.Event()
+        super().__init__(log)
         self._connect = connect
         self._node = node
         self._status = status
-        self._log = log
         self._tasks = tasks
         self._written: Condition | None = None
         self._written_at = 0.0
         self._is_lost = False  # as a watch of this process tells
         self._fault_since: float | None = None
         self._due = 0.0
-        self._failures = 0
-        self._problem = ""
+        self._backoff = Backoff(spread=(1.0, 1.5))
         self._events = DeviceEvents(node, pod_resources, log)
 
     def describe(self) -> list[dict[str, object]]:
@@ -90,13 +83,9 @@ class NodeCondition:
                 "condition": condition.TYPE,
                 "status": written.status if written else "",
                 "reason": written.reason if written else "",
-                "problem": self._problem or self._events.problem,
+                "problem": self.problem.text or self._events.problem.text,
             }
         ]
-
-    def metrics(self) -> Iterable[Family]:
-        """Return no metrics: the condition is on the Node."""
-        return ()
 
     async def run(self) -> None:
         """Write the condition until canceled.
@@ -136,7 +125,7 @@ class NodeCondition:
         is_late = time.monotonic() >= self._due
         is_old = time.monotonic() - self._written_at >= REPAIR_S  # else the watch may be late
         is_changed = current != self._written or (current is not None and self._is_lost and is_old)
-        return (is_late or not self._failures) and (
+        return (is_late or not self._backoff.failures) and (
             is_changed or (is_late and current is not None)
         )
 
@@ -145,12 +134,14 @@ class NodeCondition:
         try:
             await self._write(cluster, current)
         except ClusterError as error:
-            delay_s = DELAYS_S[min(self._failures, len(DELAYS_S) - 1)] * about(1.25)
-            self._failures += 1
-            self._complain(error)
+            delay_s = self._backoff.next_s()
+            self.problem.tell(error)
         else:
-            delay_s = HEARTBEAT_S * about(1)
-            self._failures, self._problem, self._written = 0, "", current
+            # Nodes do not all write at once.
+            delay_s = HEARTBEAT_S * random.uniform(0.8, 1.2)  # noqa: S311  no secret
+            self._backoff.reset()
+            self.problem.clear()
+            self._written = current
             self._written_at, self._is_lost = time.monotonic(), False
         self._due = time.monotonic() + delay_s
 
@@ -160,13 +151,7 @@ class NodeCondition:
         Raises:
             ClusterError: the API server refuses, or there is no such Node.
         """
-        node = await cluster.find(NODE, self._node)
-        if node is None:
-            raise ClusterError(
-                f"the cluster has no Node {self._node}",
-                hint="give its name: NODE_NAME, from the field spec.nodeName",
-                status=NOT_FOUND,
-            )
+        node = await find_node(cluster, self._node)
         before, now = condition.find(node), device_events.timestamp()
         conditions = []
         if current is not None:
@@ -186,13 +171,7 @@ class NodeCondition:
         try:
             await cluster.create(EVENT, event(self._node, current))
         except ClusterError as error:
-            self._complain(error)
-
-    def _complain(self, error: ClusterError) -> None:
-        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
-        if text != self._problem:
-            self._problem = text
-            self._log.warning(text)
+            self.problem.tell(error)
 
 
 def event(node: str, current: Condition) -> Object:
@@ -203,8 +182,3 @@ def event(node: str, current: Condition) -> Object:
         "is_warning": not current.is_ready and not current.is_planned,
     }
     return device_events.event(node, device_events.node_reference(node), notice)
-
-
-def about(factor: float) -> float:
-    """Return a factor that is up to a fifth more or less: nodes do not all write at once."""
-    return factor * random.uniform(0.8, 1.2)  # noqa: S311  no secret

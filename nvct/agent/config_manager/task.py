@@ -7,39 +7,59 @@ restart. A changed label or ConfigMap has an effect at once, without a restart.
 
 from __future__ import annotations
 
-import asyncio
 import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from nvct.agent.config_manager import choice
-from nvct.agent.device_plugin import config_file
+from nvct.agent.config_manager import settings
+from nvct.agent.config_manager.settings import EMPTY, NAMED, SINGLE, Settings
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import tick, together, until_set
+from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.kubernetes import node_watch
-from nvct.agent.kubernetes.cluster import NODE, ClusterError
-from nvct.agent.waiting import tick, until_set
+from nvct.agent.kubernetes.cluster import NODE, Cluster, Object
 from nvct.errors import HostError, NvctError
+from nvct.host import procfs
 from nvct.linux.files import write_atomic
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvct.agent.config_manager.options import Settings
-    from nvct.agent.kubernetes.cluster import Cluster, Object
-    from nvct.agent.labels.facts import Labels
-    from nvct.agent.logs import Log
-    from nvct.agent.web.exposition import Family
-
+WORDS = 5
+"""Of a command line, in which a program's name can be: python -I -m MODULE NAME."""
+DEFAULT_NAME = "default"
+"""The file of fallback strategy `named`."""
 FILES_S = 1.0
 """How often the folder of config files is looked at."""
 MODE = 0o644
 
 
-class ConfigManager:
-    """The task of the agent that chooses its node's config file.
+def make(context: Context) -> ConfigManager:
+    """Return the task; after a change it signals a program, or the agent's other tasks.
+
+    Raises:
+        UsageError: a setting is wrong.
+        ClusterError: there is no access to the cluster.
+    """
+    known = context.load(settings.resolve)
+    target = context.env.get("CONFIG_FILE")
+    if context.in_agent and target and "CONFIG_FILE_DST" not in context.env:
+        known = replace(known, target=target)
+
+    def notify() -> int:
+        if not context.in_agent:
+            return signal_processes(known.process, known.signal)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return 1
+
+    return ConfigManager(known, context.connect(known.kubeconfig), notify, context.journal)
+
+
+class ConfigManager(Task):
+    """The task of the agent that chooses its node's config file; `reload` has it look at once.
 
     Attributes:
-        reload: set it to look again at once.
         name: of the file in force, "" for an empty configuration, None before there is one.
-        problem: why the file that is wanted is not in force, "" if it is.
     """
 
     def __init__(
@@ -48,31 +68,27 @@ class ConfigManager:
         """Do nothing yet.
 
         Args:
-            settings: of the program; the node's name is known.
-            cluster: of the node.
             notify: notifies the programs of a change, and returns how many there are.
-            log: for what happens.
         """
-        self.reload = asyncio.Event()
+        super().__init__(log, problems_are_errors=True)
         self.name: str | None = None
-        self.problem = ""
         self._settings = settings
         self._cluster = cluster
         self._notify = notify
-        self._log = log
-        self._labels: Labels | None = None
+        self._labels: dict[str, str] | None = None
         self._checked: tuple[str, bytes] = "", b""
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the config file, as JSON data."""
         state = "waiting" if self.name is None else "written"
         return [
-            {"resource": "config", "state": state, "reason": self.problem, "file": self.name or ""}
+            {
+                "resource": "config",
+                "state": state,
+                "reason": self.problem.text,
+                "file": self.name or "",
+            }
         ]
-
-    def metrics(self) -> Iterable[Family]:
-        """Return no metrics."""
-        return ()
 
     async def run(self) -> None:
         """Follow label and files until canceled, or write the file once.
@@ -82,41 +98,30 @@ class ConfigManager:
         """
         try:
             if self._settings.oneshot:
-                self._see(await self._cluster.find(NODE, self._settings.node_name))
+                self._see(await self._cluster.find(NODE, self._settings.node))
                 self._update()
                 return
-            watch = asyncio.create_task(
-                node_watch.follow(
-                    self._cluster, self._settings.node_name, self._see, self._complain
-                )
+            watch = node_watch.follow(
+                self._cluster, self._settings.node, self._see, self._complain
             )
-            try:
-                await self._follow(watch)
-            finally:
-                watch.cancel()
-                await asyncio.gather(watch, return_exceptions=True)
+            await together(watch, self._follow())
         finally:
             await self._cluster.close()
 
-    async def _follow(self, watch: asyncio.Task[None]) -> None:
+    async def _follow(self) -> None:
         while True:
-            if watch.done():
-                watch.result()
             self.reload.clear()
             if self._labels is not None:
                 try:
                     self._update()
-                    self.problem = ""
+                    self.problem.clear()
                 except NvctError as error:
                     self._complain(error)
             await until_set(self.reload, tick(FILES_S))
 
     def _see(self, node: Object | None) -> None:
         if node is None:
-            raise ClusterError(
-                f"the cluster has no Node {self._settings.node_name}",
-                hint="give its name: NODE_NAME, from the field spec.nodeName",
-            )
+            raise node_watch.no_node(self._settings.node)
         self._labels = node["metadata"].get("labels") or {}
         self.reload.set()
 
@@ -126,21 +131,21 @@ class ConfigManager:
         Raises:
             NvctError: there is none, or it is malformed; the former one stays in force.
         """
-        settings = self._settings
-        label = (self._labels or {}).get(settings.node_label)
-        name = choice.choose(settings, label, choice.names(settings.source))
-        data = self._content(f"{settings.source}/{name}") if name else b""
-        if data == _read(settings.target):
+        known = self._settings
+        label = (self._labels or {}).get(known.node_label)
+        name = choose(known, label, files(known.source))
+        data = self._content(f"{known.source}/{name}") if name else b""
+        if data == _read(known.target):
             self.name = name
             return
         try:
-            os.makedirs(os.path.dirname(settings.target), exist_ok=True)
+            os.makedirs(os.path.dirname(known.target), exist_ok=True)
             # A link there is of NVIDIA's program.
-            write_atomic(settings.target, data, mode=MODE, sync=False)
+            write_atomic(known.target, data, mode=MODE, sync=False)
         except OSError as error:
-            raise HostError(f"{settings.target} cannot be written: {error.strerror}") from error
+            raise HostError(f"{known.target} cannot be written: {error.strerror}") from error
         self.name = name
-        count = self._notify() if settings.send_signal and not settings.oneshot else 0
+        count = self._notify() if known.send_signal and not known.oneshot else 0
         self._log.info(f"config file {name or '(empty)'} is in force; programs notified: {count}")
 
     def _content(self, path: str) -> bytes:
@@ -154,11 +159,8 @@ class ConfigManager:
         return self._checked[1]
 
     def _complain(self, error: NvctError) -> None:
-        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
-        if text != self.problem:
-            self.problem = text
-            stays = "" if self.name is None else f"; {self.name or 'the empty one'} stays in force"
-            self._log.error(f"{text}{stays}")
+        stays = "" if self.name is None else f"; {self.name or 'the empty one'} stays in force"
+        self.problem.tell(error, after=stays)
 
 
 def _checked(path: str) -> bytes:
@@ -171,7 +173,7 @@ def _checked(path: str) -> bytes:
     if data is None:
         raise HostError(f"config file {path} cannot be read")
     # The folder of MPS is a setting of the programs, which are not this one.
-    config_file.resolve([f"--config-file={path}", "--mps-root=/"], {})
+    device_plugin.resolve([f"--config-file={path}", "--mps-root=/"], {})
     if _read(path) != data:
         raise HostError(f"config file {path} is being changed")
     return data
@@ -183,3 +185,85 @@ def _read(path: str) -> bytes | None:
             return file.read()
     except OSError:
         return None
+
+
+def files(folder: str) -> list[str]:
+    """Return the config files of a folder; those of a ConfigMap's volume are links.
+
+    Raises:
+        HostError: the folder cannot be read.
+    """
+    try:
+        found = sorted(os.listdir(folder))
+    except OSError as error:
+        raise HostError(
+            f"the folder of config files {folder}: {error.strerror}",
+            hint="mount a ConfigMap there, or name another folder by CONFIG_FILE_SRCDIR",
+        ) from error
+    return [name for name in found if name[0] != "." and os.path.isfile(f"{folder}/{name}")]
+
+
+def choose(settings: Settings, label: str | None, available: Sequence[str]) -> str:
+    """Return the name of the file that a node gets, "" for an empty configuration.
+
+    Args:
+        label: the value of the node's label, None if it has none.
+
+    Raises:
+        HostError: the named file does not exist, or nothing names one.
+    """
+    there = f"there are: {', '.join(available)}" if available else "there is none at all"
+    wanted = (
+        (label, f"label {settings.node_label} of node {settings.node}"),
+        (settings.default, "the default"),
+    )
+    for name, what in wanted:
+        if name:
+            if name not in available:
+                raise HostError(
+                    f"{what} names the config file {name!r}, which {settings.source} lacks",
+                    hint=there,
+                )
+            return name
+    for strategy in settings.fallbacks:
+        if strategy == NAMED and DEFAULT_NAME in available:
+            return DEFAULT_NAME
+        if strategy == SINGLE and len(available) == 1:
+            return available[0]
+        if strategy == EMPTY:
+            return ""
+    raise HostError(
+        f"no config file for node {settings.node}: it has no label {settings.node_label}, "
+        "and there is no default",
+        hint=f"label it, or set DEFAULT_CONFIG or FALLBACK_STRATEGIES; {there}",
+    )
+
+
+def processes(name: str, proc: str = "/proc") -> list[int]:
+    """Return the processes that run a program, in a pod whose containers share them.
+
+    Those that the program has forked are left out.
+    """
+    found = [
+        int(entry)
+        for entry in procfs.list_directory(proc)
+        if entry.isdigit() and int(entry) != os.getpid() and _runs(f"{proc}/{entry}", name)
+    ]
+    return [pid for pid in found if procfs.parent(f"{proc}/{pid}") not in found]
+
+
+def signal_processes(name: str, number: int) -> int:
+    """Send a signal to a program's processes; return how many there are."""
+    count = 0
+    for pid in processes(name):
+        try:
+            os.kill(pid, number)
+            count += 1
+        except (ProcessLookupError, PermissionError):
+            continue  # it has just ended, or is another user's of the same name
+    return count
+
+
+def _runs(path: str, name: str) -> bool:
+    words = (procfs.read_text(f"{path}/cmdline") or "").split("\0")[:WORDS]
+    return any(os.path.basename(word) == name for word in words)

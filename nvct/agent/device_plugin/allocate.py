@@ -7,20 +7,16 @@ devices have the order of the machine, not that of the request.
 
 from __future__ import annotations
 
-from nvct.agent.device_plugin.settings import CDI_GPU, VENDOR
+from collections.abc import Sequence
+
+from nvct.agent.device_plugin.content import Node
+from nvct.agent.device_plugin.resources import Device, Resource
+from nvct.agent.device_plugin.settings import CDI_GPU, VENDOR, Settings
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.mps import clients
 from nvct.errors import RequestError
 from nvct.host.roots import join
 from nvct.paths import VOLUME_MOUNT_ROOT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.agent.device_plugin.content import Node
-    from nvct.agent.device_plugin.resources import Device, Resource
-    from nvct.agent.device_plugin.settings import Settings
 
 PLUGIN = "nvidia-device-plugin"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -60,9 +56,7 @@ def answer(
     """Return the answer for the devices of one container.
 
     Args:
-        resource: of the devices.
         ids: of its devices; all of them exist. Without any, the answer is empty.
-        settings: of the plugin.
         node: what else is in the answer.
         unique: a text that differs in each answer, for the name of an annotation.
     """

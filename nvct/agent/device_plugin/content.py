@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.resources_mode import ResourcesMode
+from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import ResourcesMode
+from nvct.agent.device_plugin.resources import Resource
+from nvct.agent.device_plugin.settings import Settings
+from nvct.errors import HostError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +33,7 @@ class Content:
     """What an endpoint serves; replaced as a whole.
 
     Attributes:
-        resource: its devices.
-        settings: of the plugin.
         node: what else answers need.
-        scores: of pairs of GPUs.
         unhealthy: the reason for each device that is not healthy, by id.
         mode: what it shares with the DRA driver of the same agent, None without one.
     """
@@ -48,3 +44,23 @@ class Content:
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     mode: ResourcesMode | None = None
+
+
+def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:
+    """Return the numbers of the channels in the settings that this machine has.
+
+    Args:
+        existing: the channels of this machine.
+
+    Raises:
+        HostError: a channel is missing, and the settings require it.
+    """
+    numbers = settings.imex_channel_ids
+    if not numbers:
+        return ()
+    missing = [number for number in numbers if number not in existing]
+    if missing and settings.imex_required:
+        raise HostError(f"requested IMEX channel channel{missing[0]} does not exist")
+    for number in missing:
+        journal.warning(f"IMEX channel channel{number} does not exist: left out")
+    return tuple(number for number in numbers if number in existing)

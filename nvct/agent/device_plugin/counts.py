@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from nvct.agent.web.exposition import Family, Sample
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import TypeAlias
-
-    PerResource: TypeAlias = Counter[str]
+PerResource: TypeAlias = Counter[str]
 
 PREFIX = "nvct_device_plugin"
 

@@ -7,25 +7,21 @@ import asyncio
 import contextlib
 import os
 import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
 
 import grpc.aio
 
+from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import allocate, preferred
+from nvct.agent.device_plugin.content import Content
+from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
-from nvct.agent.logs import Log
+from nvct.agent.kubelet.service import Context
 from nvct.errors import RequestError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
-    from typing import TypeAlias
-
-    from nvct.agent.device_plugin.content import Content
-    from nvct.agent.device_plugin.counts import Counts
-    from nvct.agent.kubelet.service import Context
-
-    Identity: TypeAlias = tuple[int, int, int] | None
+Identity: TypeAlias = tuple[int, int, int] | None
 
 TASK = "device-plugin"
 
@@ -54,7 +50,6 @@ class Endpoint:
     """Serves one resource on a socket in the kubelet's folder.
 
     Attributes:
-        path: of the socket.
         is_listed: whether the kubelet has read the list since the last registration.
         has_ended: whether it has closed all streams that it opened since then.
     """
@@ -70,11 +65,7 @@ class Endpoint:
         """Serve nothing yet.
 
         Args:
-            content: to be served.
-            folder: of the kubelet.
             wake: called when a stream begins or ends.
-            counts: of the plugin.
-            log: records what containers get.
         """
         self.path = f"{folder}/{content.resource.endpoint}"
         self.is_listed = False

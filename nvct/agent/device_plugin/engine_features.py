@@ -9,13 +9,18 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
+from nvct.agent.core.context import Context
 from nvct.agent.device_plugin.list_strategy import Engine
+from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
+from nvct.agent.device_plugin.spec_files import PluginFiles
+from nvct.agent.machine.discovery import Discovery
+from nvct.agent.nvml import engine_question
+from nvct.errors import NvmlError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from nvct.oci.jsontext import Json
 
 CONTAINERD, CRIO = "containerd", "cri-o"
@@ -34,9 +39,6 @@ def features(answers: Json) -> Engine | str:
 
     The kubelet does not tell whether it takes CDI names (it does from 1.29 on, and ignores them
     before); annotations work with every kubelet.
-
-    Args:
-        answers: of `nvct.agent.nvml.engine_question`.
     """
     if not isinstance(answers, dict) or not answers:
         return "no container engine answers"
@@ -89,3 +91,16 @@ def _engine(evidence: str, *, takes: bool, default: bool | None = None) -> Engin
     return Engine(
         takes_names=False, takes_annotations=takes, evidence=evidence, default_is_nvidia=default
     )
+
+
+async def ask(context: Context, machine: Discovery, settings: Settings) -> Engine | str:
+    """Return what the engine supports, or why that is not known, or CDI is not possible here."""
+    try:
+        if (await machine.machine()).mode != "nvml":
+            return "CDI is for machines with NVML"
+        roots = tuple(engine_question.roots(context.env))
+        files = PluginFiles(SPEC_FOLDER, context.journal, roots)
+        reason = await files.why_not(settings, machine)
+        return reason or features(await context.client.engine())
+    except NvmlError as error:
+        return error.message

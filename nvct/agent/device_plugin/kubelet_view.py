@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Iterable
 
+from nvct.agent.core.logs import Log
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from nvct.agent.device_plugin.registration import Registration
-    from nvct.agent.logs import Log
 
 LOOK_S = 10.0
 """Between two questions."""
@@ -32,7 +31,6 @@ async def watch(
     Args:
         kubelet: path of the kubelet's socket for device plugins, "" without registration.
         registrations: returns those of the resources that are offered.
-        journal: for a kubelet that does not answer.
     """
     folder = os.path.dirname(os.path.dirname(kubelet))
     socket = f"{folder}/pod-resources/kubelet.sock"

@@ -10,18 +10,13 @@ which would give devices twice.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
+from nvct.agent.device_plugin.settings import AUTO, Settings
 from nvct.errors import EngineError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-    from typing import TypeAlias
-
-    from nvct.agent.device_plugin.settings import Settings
-
-AUTO = "auto"
 IGNORED = frozenset({"cdi-cri"})
 """Strategies that nothing but the engine reads."""
 
@@ -44,7 +39,7 @@ class Engine:
     default_is_nvidia: bool | None = None
 
 
-AskEngine: TypeAlias = "Callable[[Settings], Awaitable[Engine | str]]"
+AskEngine: TypeAlias = Callable[[Settings], Awaitable[Engine | str]]
 """Returns why it is not known if the engine cannot be asked, or CDI is not possible here."""
 
 

@@ -8,16 +8,15 @@ the command `nvct mig`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from nvct.agent.folder_watch import FolderWatch
-from nvct.agent.instance import FOLDER
+from nvct.agent.core.instance import FOLDER
+from nvct.agent.device_plugin.resources import Resource
+from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.mig import pause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.agent.device_plugin.resources import Resource
     from nvct.mig.pause import Paused
 
 LOOK_S = 0.2
@@ -33,7 +32,6 @@ class MigChanges:
 
         Args:
             changed: called when a change begins or ends.
-            folder: of the announcement.
         """
         self._changed = changed
         self._folder = folder

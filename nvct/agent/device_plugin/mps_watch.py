@@ -8,19 +8,15 @@ its devices are unhealthy until it runs again.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterable
 
-from nvct.agent import waiting
+from nvct.agent.core import waiting
+from nvct.agent.core.logs import Log
+from nvct.agent.device_plugin.resources import Resource
 from nvct.agent.mps import daemons
+from nvct.agent.mps.daemons import Daemon
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.logs import Log
-    from nvct.agent.mps.daemons import Daemon
-    from nvct.agent.nvml.client import NvmlClient
 
 LOOK_S = 0.5
 """Between two questions; the answer is there already."""
@@ -41,7 +37,6 @@ class MpsWatch:
         """Want nothing yet.
 
         Args:
-            log: for what happens.
             changed: called when a daemon has become ready, or is so no more.
             starts: whether daemons are to be started; else another program does that.
         """

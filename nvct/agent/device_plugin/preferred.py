@@ -14,18 +14,15 @@ leaves them to chance.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
+from typing import TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
+from nvct.agent.device_plugin.resources import Device, Resource
+from nvct.host.nvml.model import GpuLink
 
-    from nvct.agent.device_plugin.resources import Device, Resource
-    from nvct.host.nvml.model import GpuLink
-
-    Scores: TypeAlias = Mapping[tuple[str, str], int]
-    Set: TypeAlias = tuple[str, ...]
+Scores: TypeAlias = Mapping[tuple[str, str], int]
+Set: TypeAlias = tuple[str, ...]
 
 EXACT = 8
 ANCESTORS = {0: 60, 10: 50, 20: 40, 30: 30, 40: 20, 50: 10}
@@ -58,11 +55,9 @@ def preferred(
     """Return ids of `size` devices, the required ones among them; none if there are not enough.
 
     Args:
-        resource: of the devices.
         available: ids of free devices.
         required: ids that the answer must contain.
         size: of the answer.
-        table: of `scores`.
         policy: distributed, packed or distinct, for replicas and MIG devices.
     """
     known = resource.devices

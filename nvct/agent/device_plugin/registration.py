@@ -15,29 +15,23 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Collection
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import grpc
 
-from nvct.agent import waiting
+from nvct.agent.core import waiting
+from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import socket_owner
+from nvct.agent.device_plugin.content import Content
 from nvct.agent.device_plugin.counts import Counts
-from nvct.agent.device_plugin.endpoint import Endpoint, identity
+from nvct.agent.device_plugin.endpoint import Endpoint, Identity, identity
 from nvct.agent.kubelet import service
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import TypeAlias
-
-    from nvct.agent.device_plugin.content import Content
-    from nvct.agent.device_plugin.endpoint import Identity
-    from nvct.agent.logs import Log
-
-    State: TypeAlias = Literal[
-        "absent", "serving", "registering", "listed", "lost", "withdrawn", "yielded", "refused"
-    ]
+State: TypeAlias = Literal[
+    "absent", "serving", "registering", "listed", "lost", "withdrawn", "yielded", "refused"
+]
 
 DELAYS_S = (0.01, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Before each next attempt; from the start again after a registration that lasted."""
@@ -61,7 +55,6 @@ class Registration:
 
     Attributes:
         reason: why it is in this state, a sentence or "".
-        endpoint: its server.
     """
 
     def __init__(
@@ -70,10 +63,7 @@ class Registration:
         """Do nothing yet.
 
         Args:
-            content: to be served.
             kubelet: path of the kubelet's socket; "" serves without registration.
-            folder: for the resource's socket.
-            log: for changes of the state.
             counts: of the plugin; None counts for this registration alone.
         """
         self.reason = ""

@@ -9,19 +9,14 @@ instance that is smaller than its GPU instance is left out instead of ending the
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nvct.agent.config_file import PREFIX, is_excluded, name_of
+from nvct.agent.core.config_file import PREFIX, Replicas, is_excluded, name_of
+from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.machine.inventory import Inventory
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from nvct.agent.config_file import Replicas
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.inventory import Inventory
-    from nvct.host.model import Gpu, MigDevice
+from nvct.host.model import Gpu, MigDevice
 
 GPU = f"{PREFIX}gpu"
 MIXED = "set mig.strategy=mixed in the chart (MIG_STRATEGY=mixed without it)"
@@ -39,11 +34,9 @@ class Device:
 
     Attributes:
         id: the kubelet's; with a suffix if it is a replica.
-        uuid: of the GPU or MIG device.
         index: "0", or "0:1" for a MIG device.
         gpu: the UUID of the GPU, also of a MIG device.
         numa: its NUMA node, None if there is none.
-        paths: of its device nodes in a container.
         instance: the ids of GPU instance and compute instance, None for a whole GPU.
         is_replica: whether others may use the same device.
     """

@@ -10,20 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from nvct.agent.core.logs import Log
+from nvct.agent.device_plugin.content import Content
+from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.resources import Resource
 from nvct.agent.device_plugin.settings import FOLDER
-from nvct.agent.folder_watch import FolderWatch
+from nvct.agent.machine.folder_watch import FolderWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from nvct.agent.device_plugin.content import Content
-    from nvct.agent.device_plugin.counts import Counts
     from nvct.agent.device_plugin.registration import Registration
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.logs import Log
 
 BLIND_S = 0.1
 """How often the sockets are looked at, a stat for each, where nothing reports their changes."""
@@ -43,12 +42,6 @@ class ServedResources:
     """What this process offers to the kubelet."""
 
     def __init__(self, log: Log, counts: Counts) -> None:
-        """Offer nothing yet.
-
-        Args:
-            log: of the registrations.
-            counts: of the plugin.
-        """
         self._log = log
         self._counts = counts
         self._entries: dict[str, Entry] = {}

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the device plugin, after command line, environment and config file."""
+"""The settings of the device plugin: names, aliases and precedence of NVIDIA's, 0.20."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from nvct.agent.core import config_file
+from nvct.agent.core.config_file import NamePattern, Replicas
+from nvct.agent.core.settings import Program, option
+from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
+from nvct.errors import UsageError
 
-    from nvct.agent.config_file import NamePattern, Replicas
-
-STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "auto")
+AUTO = "auto"
+STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", AUTO)
 CDI = frozenset({"cdi-annotations", "cdi-cri"})
 MIG_STRATEGIES = ("none", "single", "mixed")
 ID_STRATEGIES = ("uuid", "index")
@@ -29,7 +32,7 @@ SPEC_FOLDER = "/var/run/cdi"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings; the names and defaults are those of the options.
+    """The settings.
 
     Attributes:
         driver_root: on the host, as dev_root.
@@ -40,39 +43,94 @@ class Settings:
         config_content: the bytes of the config file.
     """
 
-    mig_strategy: str = "none"
-    fail_on_init_error: bool = True
-    driver_root: str = "/"
-    dev_root: str = "/"
-    container_driver_root: str = "/driver-root"
-    pass_device_specs: bool = False
-    device_list_strategy: tuple[str, ...] = ("envvar",)
-    device_id_strategy: str = "uuid"
-    gdrcopy_enabled: bool = False
-    gds_enabled: bool = False
-    mofed_enabled: bool = False
-    cdi_annotation_prefix: str = "cdi.k8s.io/"
-    hook_path: str = "/usr/bin/nvidia-ctk"
-    shared_devices_allocation_policy: str = "distributed"
-    device_discovery_strategy: str = "auto"
-    imex_channel_ids: tuple[int, ...] = ()
-    imex_required: bool = False
-    kubelet_socket: str = f"{FOLDER}/kubelet.sock"
-    startup_taint: str = ""
-    node_name: str = ""
-    kubeconfig: str = ""
-    health_recovery: str = "auto"
-    health_probation: str = ""
-    xid_table: str = ""
-    cdi_feature_flags: tuple[str, ...] = ()
-    cdi_disable_hooks: tuple[str, ...] = ()
+    mig_strategy: str = option(
+        "none", "How MIG devices are offered", key="flags.migStrategy", choices=MIG_STRATEGIES
+    )
+    fail_on_init_error: bool = option(
+        True, "End if there is no driver; else wait for it", key="flags.failOnInitError"
+    )
+    driver_root: str = option(
+        "/", "The driver's root on the host", flags="driver-root nvidia-driver-root",
+        env="NVIDIA_DRIVER_ROOT", key="flags.nvidiaDriverRoot",
+    )  # fmt: skip
+    dev_root: str = option(
+        "/", "The root of /dev on the host; default: the driver's root",
+        flags="dev-root nvidia-dev-root", env="NVIDIA_DEV_ROOT", key="flags.nvidiaDevRoot",
+        shown="",
+    )  # fmt: skip
+    pass_device_specs: bool = option(
+        False, "Give the kubelet the device nodes too", key="flags.plugin.passDeviceSpecs"
+    )
+    device_list_strategy: tuple[str, ...] = option(
+        ("envvar",), "How the runtime learns the devices; may be repeated",
+        key="flags.plugin.deviceListStrategy", choices=STRATEGIES,
+    )  # fmt: skip
+    device_id_strategy: str = option(
+        "uuid", "The form of the devices' ids",
+        key="flags.plugin.deviceIDStrategy", choices=ID_STRATEGIES,
+    )  # fmt: skip
+    gdrcopy_enabled: bool = option(False, "Give containers GDRCopy", key="flags.gdrcopyEnabled")
+    gds_enabled: bool = option(False, "Give containers GPUDirect Storage", key="flags.gdsEnabled")
+    mofed_enabled: bool = option(False, "Give containers MOFED", key="flags.mofedEnabled")
+    cdi_annotation_prefix: str = option(
+        "cdi.k8s.io/", "The prefix of annotations with CDI names",
+        key="flags.plugin.cdiAnnotationPrefix",
+    )  # fmt: skip
+    hook_path: str = option(
+        "/usr/bin/nvidia-ctk", "The program of hooks on the host",
+        flags="nvidia-cdi-hook-path nvidia-ctk-path", env="NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
+        key="flags.plugin.nvidiaCTKPath",
+    )  # fmt: skip
+    container_driver_root: str = option(
+        "/driver-root", "The driver's root in this container",
+        flags="driver-root-ctr-path container-driver-root",
+        env="DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT", key="flags.plugin.containerDriverRoot",
+    )  # fmt: skip
+    mps_root: str = option("", "The folder of MPS on the host", key="flags.mpsRoot")
+    shared_devices_allocation_policy: str = option(
+        "distributed", "How the GPU of a replica or MIG device is chosen",
+        key="flags.plugin.sharedDevicesAllocationPolicy", choices=POLICIES,
+    )  # fmt: skip
+    device_discovery_strategy: str = option(
+        "auto", "How devices are found", key="flags.deviceDiscoveryStrategy", choices=DISCOVERY
+    )
+    imex_channel_ids: tuple[int, ...] = option(
+        (), "IMEX channels of every container: none or 0", key="imex.channelIDs"
+    )
+    imex_required: bool = option(False, "End if a channel is missing", key="imex.required")
+    kubelet_socket: str = option(
+        f"{FOLDER}/kubelet.sock", "The kubelet's socket; empty: serve without registration"
+    )
+    startup_taint: str = option(
+        "", "Key of a taint of this node, removed when pods can have its devices",
+        key="flags.plugin.startupTaint",
+    )  # fmt: skip
+    node_name: str = option("", "This node's name, for the taint; default: the hostname")
+    kubeconfig: str = option(
+        "", "A kubeconfig file, for the taint; default: the pod's service account"
+    )
+    health_recovery: str = option(
+        "auto", "Whether a device can become healthy again; never: as NVIDIA's",
+        env=RECOVERY_ENV, choices=RECOVERY,
+    )  # fmt: skip
+    health_probation: str = option(
+        "", "Seconds without an error before a device is offered again; default: 60",
+        env=PROBATION_ENV,
+    )  # fmt: skip
+    xid_table: str = option(
+        "", "A file of what XIDs ask for, which has precedence over nvct's own", env=TABLE_ENV
+    )
+    config_file: str = option("", "A config file, v1")
+    cdi_feature_flags: tuple[str, ...] = option((), "Feature flags of CDI specifications")
+    cdi_disable_hooks: tuple[str, ...] = option(
+        (), "Hooks that CDI specifications leave out, or all"
+    )
     gpu_names: tuple[NamePattern, ...] = ()
     mig_names: tuple[NamePattern, ...] = ()
     excluded: tuple[str, ...] = ()
     replicas: tuple[Replicas, ...] = ()
     one_each: bool = False
     mps: bool = False
-    mps_root: str = ""
     config_content: bytes = field(default=b"", compare=False, repr=False)
 
     @property
@@ -88,3 +146,48 @@ class Settings:
             "gds": self.gds_enabled,
             "mofed": self.mofed_enabled,
         }
+
+
+PROGRAM = Program(
+    name="nvidia-device-plugin",
+    title="NVIDIA Device Plugin",
+    version="0.20.0",
+    summary="Offers NVIDIA's GPUs to the kubelet.",
+    settings=Settings,
+)
+
+
+def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings of command line, environment and config file, and warnings.
+
+    Raises:
+        UsageError, DocumentError: a value is malformed.
+    """
+    document = config_file.resolve(PROGRAM, words, env)
+    known = document.settings_of(PROGRAM)
+    if AUTO in (strategies := known.get("device_list_strategy", ())) and len(strategies) > 1:
+        raise UsageError("--device-list-strategy=auto goes with no other strategy")
+    if known.get("kubelet_socket"):
+        known["kubelet_socket"] = os.path.abspath(known["kubelet_socket"])
+    if not known.get("dev_root"):
+        known["dev_root"] = known.get("driver_root", "/")
+    if known.get("imex_channel_ids", ()) not in ((), (0,)):
+        raise UsageError("the IMEX channels must be none or 0", hint="--imex-channel-ids=0")
+    settings = Settings(**known)
+    if settings.mps:
+        _check_mps(settings)
+    return settings, document.warnings
+
+
+def _check_mps(settings: Settings) -> None:
+    """Refuse settings that do not go with MPS; the sentences are the incumbent's."""
+    if settings.mig_strategy == "mixed":
+        raise UsageError(
+            "using --mig-strategy=mixed is not supported with MPS",
+            hint="share MIG devices by sharing.timeSlicing",
+        )
+    if not settings.mps_root:
+        raise UsageError(
+            "using MPS requires --mps-root to be specified",
+            hint="set MPS_ROOT=/run/nvidia/mps, a folder of the host",
+        )

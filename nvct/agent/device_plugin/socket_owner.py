@@ -14,12 +14,8 @@ import struct
 import time
 from dataclasses import dataclass
 
-from nvct.agent.device_plugin.endpoint import identity
+from nvct.agent.device_plugin.endpoint import Identity, identity
 from nvct.agent.kubelet import service
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.device_plugin.endpoint import Identity
 
 ENDING_S = 3.0
 """How long an owner that is ending may take."""

@@ -7,10 +7,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 
 from nvct import typed
-from nvct.agent.device_plugin.settings import CDI_GPU
+from nvct.agent.core.logs import Log
+from nvct.agent.device_plugin.resources import Resource
+from nvct.agent.device_plugin.settings import CDI_GPU, Settings
 from nvct.agent.host_side import Host, Place
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.host_verbs import PluginSpecs, Possible, Published, Written
 from nvct.errors import NvctError, UsageError
 from nvct.host import discovery_options
@@ -18,13 +22,7 @@ from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery
     from nvct.agent.host_side import Signature
-    from nvct.agent.logs import Log
 
 MIG_MODE = "; if the GPU is in MIG mode, set mig.strategy in the chart (MIG_STRATEGY without it)"
 
@@ -41,7 +39,6 @@ class PluginFiles:
 
         Args:
             folder: the host's, where this process writes.
-            log: the log.
             host_roots: where the host's root may be mounted, where this process looks.
         """
         self.signature: Signature = ()

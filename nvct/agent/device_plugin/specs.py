@@ -11,24 +11,21 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple, cast
 
-from nvct.agent.device_plugin import published
 from nvct.agent.device_plugin.settings import VENDOR
-from nvct.agent.discovery import Reported
-from nvct.agent.nvml.host_verbs import Written
-from nvct.cdi.make import store
+from nvct.agent.host_side import Place
+from nvct.agent.machine.discovery import Reported
+from nvct.agent.nvml.host_verbs import PluginSpecs, Written
+from nvct.cdi.check import mounted
+from nvct.cdi.make import provenance, store
 from nvct.cdi.make.generate import Options, generate
+from nvct.cdi.read import registry
+from nvct.cdi.types import ContainerEdits, Spec
 from nvct.errors import HostError
 from nvct.host import discovery_options, modes
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.nvml.model import NvmlReport
 from nvct.host.roots import join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.device_plugin.published import Published
-    from nvct.agent.host_side import Place
-    from nvct.agent.nvml.host_verbs import PluginSpecs
-    from nvct.cdi.types import ContainerEdits, Spec
-    from nvct.host.nvml.model import NvmlReport
+from nvct.paths import GPU_KIND
 
 
 def write(place: Place, request: PluginSpecs, report: NvmlReport) -> Written:
@@ -105,8 +102,8 @@ def _options(place: Place, request: PluginSpecs) -> Options:
 
 def _published(place: Place, request: PluginSpecs, driver_version: str) -> Published:
     if request.disabled_hooks:
-        return published.Published("", {}, "hooks are disabled in the settings")
-    return published.find(place.folder, driver_version)
+        return Published("", {}, "hooks are disabled in the settings")
+    return published(place.folder, driver_version)
 
 
 def _write(
@@ -136,3 +133,67 @@ def _host_roots(place: Place) -> tuple[tuple[str, str], ...]:
     if roots.dev_root not in (None, roots.driver_root):
         pairs.append((roots.dev, join(settings.dev_root, "dev")))
     return tuple((here, host) for here, host in pairs if here != host)
+
+
+class Published(NamedTuple):
+    """The edits that give the driver's files.
+
+    Attributes:
+        path: of the published specification, "" if none gives a view of the driver.
+        edits: its mounts, hooks and variables, {} without a path.
+        reason: why there is no path.
+    """
+
+    path: str
+    edits: ContainerEdits
+    reason: str = ""
+
+
+def published(folder: str, driver_version: str) -> Published:
+    """Return the edits of the node's specification that mounts a view of a driver.
+
+    `nvct publish` writes a specification of the host. In layout farm, it gives the driver's files
+    by one mount of a view, and one hook. The device plugin cannot make a view from its container.
+
+    Args:
+        folder: of the host's CDI specifications.
+        driver_version: the loaded driver's; the view of another one is not taken.
+    """
+    content = registry.scan((folder,))
+    reasons = [error.message for error in content.errors.values()]
+    for file in content.specs:
+        if file.spec["kind"] != GPU_KIND:
+            continue
+        reason = _why_not(file.spec, file.path, driver_version)
+        if not reason:
+            return Published(file.path, _edits(file.spec))
+        reasons.append(f"{file.path} {reason}")
+    return Published("", {}, reasons[-1] if reasons else f"{folder} has no file of nvct publish")
+
+
+def _why_not(spec: Spec, path: str, driver_version: str) -> str:
+    """Return why the edits of a specification are not taken, "" if they are."""
+    if not any(mounted.is_view(mount) for mount in _common(spec).get("mounts", ())):
+        return "gives a mount for each file"
+    origin = provenance.read(spec, path)
+    if origin is None:
+        return "does not say of which driver it is"
+    if origin.driver != driver_version:
+        return f"is of driver {origin.driver}, and {driver_version} is loaded"
+    return ""
+
+
+def _edits(spec: Spec) -> ContainerEdits:
+    common = _common(spec)
+    edits: ContainerEdits = {}
+    if "env" in common:
+        edits["env"] = common["env"]
+    if "mounts" in common:
+        edits["mounts"] = common["mounts"]
+    if "hooks" in common:
+        edits["hooks"] = common["hooks"]
+    return edits
+
+
+def _common(spec: Spec) -> ContainerEdits:
+    return spec.get("containerEdits", {})

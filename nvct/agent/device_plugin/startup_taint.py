@@ -9,40 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
+from nvct.agent.core.logs import Log
+from nvct.agent.core.waiting import Backoff
+from nvct.agent.device_plugin.settings import Settings
 from nvct.errors import HostError
+
+
+class Nodes(Protocol):
+    """What is used of `nvct.agent.kubernetes.cluster.Cluster`."""
+
+    async def find(self, kind: Kind, name: str, namespace: str = "") -> dict[str, Any] | None:
+        """Return an object."""
+
+    async def merge(self, kind: Kind, manifest: dict[str, Any], manager: str) -> Any:  # noqa: ANN401 - JSON data
+        """Merge fields into an object."""
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from typing import Any, Protocol
-
-    from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.kubernetes.cluster import Kind
-    from nvct.agent.logs import Log
-
-    class Nodes(Protocol):
-        """What is used of `nvct.agent.kubernetes.cluster.Cluster`."""
-
-        async def find(self, kind: Kind, name: str, namespace: str = "") -> dict[str, Any] | None:
-            """Return an object."""
-
-        async def merge(self, kind: Kind, manifest: dict[str, Any], manager: str) -> Any:  # noqa: ANN401 - JSON data
-            """Merge fields into an object."""
 
 
 MANAGER = "nvct-device-plugin"
 POLL_S = 1.0
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Before each next attempt after a failure."""
 
 
 class StartupTaint:
     """The taint of one key.
 
     Attributes:
-        key: of the taint.
-        node: name of the Node.
         reason: why the taint is still there, "" if it is not.
     """
 
@@ -61,20 +59,19 @@ class StartupTaint:
             listed: returns the names of the resources that the kubelet has read; empty while one
                 is not ready.
         """
-        failures = 0
+        backoff = Backoff(30.0)
         while self.reason:
             delay_s = POLL_S
             names = listed()
             try:
                 if names:
                     self.reason = await self._remove(names)
-                    failures = 0
+                    backoff.reset()
             except HostError as error:
                 if self.reason != error.message:
                     self._log.warning(f"taint {self.key} of node {self.node}: {error.message}")
                 self.reason = error.message
-                delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
-                failures += 1
+                delay_s = backoff.next_s()
             if self.reason:
                 await asyncio.sleep(delay_s)
         await asyncio.Event().wait()

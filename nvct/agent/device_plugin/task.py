@@ -10,45 +10,43 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from nvct.agent import waiting
+from nvct.agent.core import logs, waiting
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import DRA, ResourcesMode
+from nvct.agent.core.task import Task
 from nvct.agent.device_plugin import (
-    imex_channels,
     kubelet_view,
     list_strategy,
     preferred,
     served,
+    settings,
     startup_taint,
 )
-from nvct.agent.device_plugin.content import Content, Node
+from nvct.agent.device_plugin.content import Content, Node, imex_channels
 from nvct.agent.device_plugin.counts import PREFIX, Counts
+from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
-from nvct.agent.device_plugin.resources import resources, without
-from nvct.agent.device_plugin.served import ServedResources, canceled
-from nvct.agent.device_plugin.settings import SPEC_FOLDER
+from nvct.agent.device_plugin.resources import Resource, resources, without
+from nvct.agent.device_plugin.served import ServedResources
+from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
-from nvct.agent.nvml.client import SupervisorEndedError
-from nvct.agent.resources_mode import DRA
+from nvct.agent.health import settings as health_settings
+from nvct.agent.health.board import Change
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.machine.discovery import Discovery, Signature
+from nvct.agent.machine.inventory import Inventory
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import DriverNotFoundError, EngineError, NvctError, NvmlError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from nvct.agent.device_plugin.list_strategy import AskEngine
     from nvct.agent.device_plugin.registration import Registration
-    from nvct.agent.device_plugin.resources import Resource
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery, Signature
-    from nvct.agent.health.board import Change
-    from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.inventory import Inventory
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.agent.resources_mode import ResourcesMode
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs."""
@@ -62,13 +60,43 @@ ASKED_S = 0.005
 """After which the first request to NVML has been sent."""
 RETRY_S = 10.0
 """Until the next attempt if the driver does not answer."""
+LATER = ("device_plugin.registration",)
+"""Imported when the task has something to offer."""
 
 
-class DevicePlugin:
+def make(context: Context) -> DevicePlugin:
+    """Return the task.
+
+    The agent also starts the control daemons of MPS; beside the program, mps-control-daemon does.
+
+    Raises:
+        UsageError, DocumentError: a setting is wrong.
+    """
+
+    def discovery(known: Settings) -> Discovery:
+        return context.discovery(known.container_driver_root, known.device_discovery_strategy)
+
+    def health(known: Settings) -> HealthEngine:
+        recovery, probation = known.health_recovery, known.health_probation
+        return context.health(
+            health_settings.resolve(recovery, probation, known.xid_table, context.env)
+        )
+
+    async def ask_engine(known: Settings) -> Engine | str:
+        from nvct.agent.device_plugin import engine_features  # not for every strategy
+
+        return await engine_features.ask(context, discovery(known), known)
+
+    return DevicePlugin(
+        lambda: context.load(settings.resolve), discovery, health, context.journal,
+        starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
+    )  # fmt: skip
+
+
+class DevicePlugin(Task):
     """The task of the agent that serves the kubelet's device plugin API.
 
-    Attributes:
-        reload: set it to have the settings read again and every device considered healthy.
+    `reload` has it read the settings again and consider every device healthy.
     """
 
     def __init__(
@@ -86,20 +114,14 @@ class DevicePlugin:
         """Do nothing yet.
 
         Args:
-            load: returns the settings.
-            discovery: returns the discovery of this machine for settings.
-            health: returns the health of this node's GPUs for settings.
-            log: for what happens.
-            spec_folder: of the host's CDI specifications.
             ask_engine: tells what the container engine supports.
             starts_mps: whether it starts the control daemons of MPS; else another program does.
             mode: what this task shares with the agent's DRA driver; None without one.
         """
-        self.reload = asyncio.Event()
+        super().__init__(log)
         self._load = load
         self._make_discovery = discovery
         self._find_health = health
-        self._log = log
         self._files = PluginFiles(spec_folder, log)
         self._ask_engine = ask_engine
         self._mode = mode
@@ -170,25 +192,23 @@ class DevicePlugin:
             NvctError: at the start, the MIG devices do not fit the strategy; or, if the settings
                 say so, the driver does not answer.
         """
-        tasks = [
-            asyncio.create_task(self._follow()),
-            asyncio.create_task(self._served.watch()),
-            asyncio.create_task(self._health.run(self._watched, self._note_health)),
-            asyncio.create_task(self._mps.run(lambda: self._discovery.nvml)),
-            asyncio.create_task(self._mig_changes.watch()),
-            asyncio.create_task(
-                kubelet_view.watch(self._settings.kubelet_socket, self._current, self._log)
+        works = [
+            self._follow(),
+            self._served.watch(),
+            self._health.run(self._watched, self._note_health),
+            self._mps.run(lambda: self._discovery.nvml),
+            self._mig_changes.watch(),
+            kubelet_view.watch(
+                self._settings.kubelet_socket,
+                lambda: self.registrations.values(),  # noqa: PLW0108 - it is another one later
+                self._log,
             ),
         ]
         if self._taint is not None:
-            tasks.append(asyncio.create_task(self._taint.run(self._listed)))
+            works.append(self._taint.run(self._listed))
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()  # none ends without an error
+            await waiting.together(*works)  # none ends without an error
         finally:
-            # The error of one that has failed is raised above: nothing is served after that.
-            await asyncio.gather(*(canceled(task) for task in tasks), return_exceptions=True)
             await self._served.stop()
 
     async def _follow(self) -> None:
@@ -302,7 +322,7 @@ class DevicePlugin:
 
     async def _node(self, inventory: Inventory) -> Node:
         """Return what answers need; write the CDI specifications first, if there are any."""
-        channels = imex_channels.wanted(self._settings, inventory.imex_channels, self._log)
+        channels = imex_channels(self._settings, inventory.imex_channels, self._log)
         features: tuple[str, ...] = ()
         if self._settings.uses_cdi:
             features = await self._files.write(self._settings, self._discovery, channels)
@@ -311,13 +331,9 @@ class DevicePlugin:
         )
 
     def _fail(self, error: NvctError) -> float:
-        """Offer nothing any more; unhealthy devices if it is only NVML that does not answer.
-
-        Returns:
-            The time until the next attempt, in seconds.
-        """
+        """Offer nothing, or unhealthy devices if only NVML fails; return how long, in seconds."""
         if self._failure is None or error.message != self._failure.message:
-            self._log.error(f"{error.message}{f' ({error.hint})' if error.hint else ''}")
+            self._log.error(logs.sentence(error))
         self._failure = error
         if isinstance(error, NvmlError) and self._discovery.has_driver():
             if self.registrations:
@@ -331,11 +347,8 @@ class DevicePlugin:
         """Return the client of NVML if there are devices that it watches."""
         return self._discovery.nvml if self.registrations and self._has_nvml else None
 
-    def _current(self) -> Iterable[Registration]:
-        return self.registrations.values()
-
     def _listed(self) -> list[str]:
-        """Return the names of all resources if the kubelet has read each list, else nothing."""
+        """Return the names of all resources, [] unless the kubelet has read each list."""
         if self._mode is not None and self._mode.mode == DRA:
             return [DRA] if self._mode.is_listed else []
         states = {name: entry.state for name, entry in self.registrations.items()}

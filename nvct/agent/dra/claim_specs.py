@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from types import NoneType
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
@@ -22,13 +23,11 @@ from nvct.agent.nvml.host_verbs import (
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.agent.discovery import Discovery
+if TYPE_CHECKING:  # NVML's worker imports this module, and must not load gRPC
     from nvct.agent.dra.journal import Entry, Prepared
     from nvct.agent.dra.settings import Settings
     from nvct.agent.host_side import Signature
+    from nvct.agent.machine.discovery import Discovery
 
 DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
 MPS = "-mps"
@@ -46,7 +45,6 @@ class ClaimSpecs:
     """
 
     def __init__(self, settings: Settings, discovery: Discovery) -> None:
-        """Write nothing yet."""
         self.is_known = False
         self.signature: Signature = ()
         place = Place(

@@ -6,23 +6,19 @@ Contract: pure functions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from nvct.agent.dra.devices import DRIVER
-from nvct.agent.dra.journal import Entry
+from nvct.agent.dra.devices import DRIVER, Device
+from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.slices import GROUP
-from nvct.agent.kubernetes.cluster import Kind
+from nvct.agent.kubernetes.cluster import Kind, Object
 from nvct.agent.nvml.host_verbs import UID
 from nvct.errors import HostError, RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from nvct.agent.dra.devices import Device
-    from nvct.agent.dra.journal import Prepared
     from nvct.agent.kubelet.dra_service import ClaimRef
-    from nvct.agent.kubernetes.cluster import Object
 
 
 class Allocated(NamedTuple):
@@ -99,7 +95,6 @@ def entries(
     Args:
         devices: that the claim has.
         known: the devices of the node, by name.
-        node: its name.
         before: the claim as it was prepared.
 
     Raises:

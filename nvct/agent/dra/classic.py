@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from nvct.agent.config_file import PREFIX
+from nvct.agent.core.config_file import PREFIX
 from nvct.agent.dra.devices import Offer
 
 TYPE_CHECKING = False

@@ -7,23 +7,18 @@ Contract: pure functions of values. Names, attributes and capacities are those o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nvct.agent.labels.gpus import family
+from nvct.agent.machine.inventory import Inventory
+from nvct.host.model import Gpu
+from nvct.host.nvml.mig_model import MigGpu
+from nvct.host.nvml.model import GpuAttributes, GpuLink, GpuProperties
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
-    from typing import TypeAlias
-
-    from nvct.agent.inventory import Inventory
-    from nvct.host.model import Gpu
-    from nvct.host.nvml.mig_model import MigGpu
-    from nvct.host.nvml.model import GpuAttributes, GpuLink, GpuProperties
-
-    Value: TypeAlias = "str | int | bool | Version"
-    Attributes: TypeAlias = Mapping[str, Value]
+Value: TypeAlias = "str | int | bool | Version"
+Attributes: TypeAlias = Mapping[str, Value]
 
 DRIVER = "gpu.nvidia.com"
 MIB = 1 << 20
@@ -122,7 +117,6 @@ class Machine:
     """What devices are made of.
 
     Attributes:
-        inventory: of the agent.
         attributes: NVML's, of each GPU by its UUID.
         properties: NVML's, same.
         pcie_roots: the PCIe root of each GPU by its UUID; a GPU without a known one is missing.

@@ -14,26 +14,19 @@ import os
 import uuid
 
 from nvct.agent.device_plugin import socket_owner
-from nvct.agent.device_plugin.endpoint import identity
+from nvct.agent.device_plugin.endpoint import Identity, identity
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.kubelet import dra_service
+from nvct.agent.kubelet.dra_service import Driver
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import grpc.aio
 
-    from nvct.agent.device_plugin.endpoint import Identity
-    from nvct.agent.kubelet.dra_service import Driver
-
 
 class Endpoint:
-    """Serves a driver on its sockets.
-
-    Attributes:
-        socket: of the driver's services.
-        registration: of its registration.
-    """
+    """Serves a driver on its sockets."""
 
     def __init__(self, driver: Driver, registry: str, plugins: str, pod_uid: str) -> None:
         """Serve nothing yet.

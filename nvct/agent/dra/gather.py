@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 from nvct.agent.dra.devices import Machine
+from nvct.agent.machine.discovery import Discovery
 from nvct.host.gpu import pci
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.discovery import Discovery
-    from nvct.host.nvml.mig_model import MigGpu
+from nvct.host.nvml.mig_model import MigGpu
 
 
 async def machine(discovery: Discovery) -> Machine:

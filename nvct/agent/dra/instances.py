@@ -7,25 +7,26 @@ A MIG device is known by its place on its GPU, because its ids and its UUID diff
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from types import NoneType
 
+from nvct.agent.core.logs import Log
+from nvct.agent.dra.devices import Place
 from nvct.agent.dra.mig_devices import instance_at
 from nvct.agent.nvml import mig_verbs
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError
+from nvct.host.nvml.mig_model import GpuInstance, MigGpu
+from nvct.host.roots import Roots
+
+Uuids = Mapping[tuple[str, int], str]
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
-
-    from nvct.agent.dra.devices import Place
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.host.nvml.mig_model import GpuInstance, MigGpu
-    from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
 
     Arguments = Mapping[str, Json]
-    Uuids = Mapping[tuple[str, int], str]
 
 
 class Instances:
@@ -38,7 +39,6 @@ class Instances:
             nvml: which makes them.
             look: makes missing device nodes, looks at the machine, and returns the UUIDs of MIG
                 devices by the UUID of the GPU and the id of the GPU instance.
-            log: for what happens.
         """
         self._nvml = nvml
         self._look = look

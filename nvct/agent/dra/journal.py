@@ -12,22 +12,22 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
 
 from nvct.agent.dra.devices import Place
 from nvct.agent.mps import daemons
+from nvct.agent.mps.daemons import Daemon
 from nvct.errors import DocumentError, HostError
 from nvct.kernel.shared_folder import SharedFolder
 
+Places: TypeAlias = dict[str, list[Place]]
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
-    from typing import Any, TypeAlias
-
     from nvct.agent.kubelet.dra_service import ClaimRef
-    from nvct.agent.mps.daemons import Daemon
-
-    Places: TypeAlias = dict[str, list[Place]]
 
 FILE, LOCK = "nvct-claims.json", "nvct-claims.lock"
 VERSION = 1
@@ -43,8 +43,6 @@ class Entry:
     """A device of a prepared claim.
 
     Attributes:
-        device: its name in the pool.
-        uuid: of the GPU or MIG device.
         gpu: the UUID of the GPU.
         requests: names of the claim's requests that it is for.
         is_admin: whether others may have it too.

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nvct.agent.web.exposition import Family, Sample
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nvct.agent.dra.prepare import Preparer
     from nvct.agent.dra.publisher import Publisher
 

@@ -9,18 +9,13 @@ prepared. Contract: pure functions. Names and capacities are those of NVIDIA's d
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from nvct.agent.dra.devices import MIB, Device, Place, common, counter_set
+from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place, common, counter_set, devices
+from nvct.host.model import Gpu
+from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 from nvct.mig.layout import COMPUTE_KINDS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from nvct.agent.dra.devices import Machine
-    from nvct.host.model import Gpu
-    from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 
 CAPITAL = re.compile(r"(?<=[a-z0-9])[A-Z]")
 
@@ -49,7 +44,6 @@ def possible(
     Args:
         gpu: in MIG mode.
         state: NVML's of the GPU.
-        machine: of the GPU.
         foreign: its GPU instances that no claim has; what they overlap is not possible.
     """
     devices = []
@@ -134,3 +128,27 @@ def _profile(state: MigGpu, kind: int) -> MigProfile | None:
 def _counter(capacity: str) -> str:
     """Return the name of a counter: copyEngines is copy-engines."""
     return CAPITAL.sub(lambda match: f"-{match[0].lower()}", capacity)
+
+
+def offer(machine: Machine, claimed: Mapping[str, Collection[Place]], *, on_demand: bool) -> Offer:
+    """Return the devices of a node, and the counters that they share.
+
+    Args:
+        claimed: the places of MIG devices that were made for claims, by the UUID of the GPU.
+        on_demand: whether MIG devices are made when a claim is prepared.
+    """
+    found: list[Device] = list(devices(machine))
+    counters: dict[str, Mapping[str, int]] = {}
+    for gpu in machine.inventory.gpus:
+        state = machine.mig.get(gpu.uuid)
+        if not gpu.mig_enabled or state is None:
+            continue
+        made = {(place.kind, place.start, place.size) for place in claimed.get(gpu.uuid, ())}
+        foreign = [one for one in state.instances if (one.kind, *one.placement) not in made]
+        found += existing(gpu, foreign, state, machine)
+        if on_demand:
+            could_be, shared = possible(gpu, state, machine, foreign)
+            found += sorted(could_be, key=lambda device: device.capacity["memory"])
+            if shared:
+                counters[counter_set(gpu)] = shared
+    return Offer(devices=tuple(found), counters=counters)

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 
+from nvct.agent.core.logs import Log
+from nvct.agent.core.waiting import tick
+from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.keeper import ENDED, NOT_YET
-from nvct.agent.waiting import tick
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.agent.logs import Log
-    from nvct.agent.mps.daemons import Daemon
-    from nvct.agent.nvml.client import NvmlClient
 
 LOOK_S = 2.0
 """How often the keeper is asked for daemons that have ended."""
@@ -43,7 +39,6 @@ class ClaimDaemons:
 
         Args:
             nvml: the client of the supervisor that has the keeper.
-            log: for what happens.
         """
         self.problems: dict[str, str] = {}
         self._nvml = nvml

@@ -10,33 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
+from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import ResourcesMode
 from nvct.agent.dra import claims, sharing
-from nvct.agent.dra.claim_specs import cdi_devices
-from nvct.agent.dra.devices import compute
-from nvct.agent.dra.journal import Prepared, gpus_of, ref_of
-from nvct.agent.kubelet.dra_service import PreparedDevice
+from nvct.agent.dra.claim_specs import ClaimSpecs, cdi_devices
+from nvct.agent.dra.devices import Device, compute
+from nvct.agent.dra.instances import Instances
+from nvct.agent.dra.journal import Journal, Prepared, gpus_of, ref_of
+from nvct.agent.dra.mps_claims import ClaimDaemons
+from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
+from nvct.agent.kubernetes.cluster import Object
+from nvct.agent.mps.daemons import Daemon
 from nvct.errors import HostError, NvctError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-
-    from nvct.agent.dra.claim_specs import ClaimSpecs
-    from nvct.agent.dra.devices import Device
-    from nvct.agent.dra.instances import Instances
-    from nvct.agent.dra.journal import Journal
-    from nvct.agent.dra.mps_claims import ClaimDaemons
-    from nvct.agent.kubelet.dra_service import ClaimRef
-    from nvct.agent.kubernetes.cluster import Object
-    from nvct.agent.logs import Log
-    from nvct.agent.mps.daemons import Daemon
-    from nvct.agent.resources_mode import ResourcesMode
-
-    FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
+FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
 
 TASK = "dra"
 COMPLAINTS = 1000
@@ -63,10 +55,7 @@ class Preparer:
 
         Args:
             node: its name, which is that of the pool.
-            journal: of prepared claims.
-            specs: of CDI.
             find: returns a claim as the API server has it.
-            log: for what happens.
         """
         self.devices: Mapping[str, Device] = {}
         self.instances: Instances | None = None

@@ -9,19 +9,15 @@ is written nothing.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 
+from nvct.agent.core.logs import Log, Problem
+from nvct.agent.core.waiting import Backoff, unless, until_set
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, Offer
-from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, ClusterError
-from nvct.agent.waiting import unless, until_set
+from nvct.agent.kubernetes.cluster import NOT_FOUND, Cluster, ClusterError, Object
+from nvct.agent.kubernetes.node_watch import find_node
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubernetes.cluster import Cluster, Object
-    from nvct.agent.logs import Log
 
 MANAGER = "nvct-dra"
 """Of the fields of slices."""
@@ -29,8 +25,6 @@ APART_S = 1.0
 """The shortest time between two writes because of others' changes."""
 INVALID = 422
 """HTTP's status for an object that breaks a rule of its kind."""
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Before the next attempt after a failure."""
 
 
 class Publisher:
@@ -39,17 +33,16 @@ class Publisher:
     Attributes:
         version: of the API, "" until the API server was asked.
         written: how many slices were written or deleted.
-        problem: why the last attempt failed, "" if it did not.
+        problem: why the last attempt failed.
         is_current: whether the API server has the slices of the devices.
         lacks_counters: whether the API server knows no shared counters.
         lacks_taints: whether it knows no taints of devices.
     """
 
     def __init__(self, cluster: Cluster, node: str, log: Log) -> None:
-        """Write nothing before devices are offered."""
         self.version = ""
         self.written = 0
-        self.problem = ""
+        self.problem = Problem(log)
         self.is_current = False
         self.lacks_counters = False
         self.lacks_taints = False
@@ -76,7 +69,7 @@ class Publisher:
 
     async def run(self) -> None:
         """Keep the slices until canceled."""
-        failures = 0
+        backoff = Backoff(spread=(0.8, 1.2))
         while True:
             if self._offer is None:
                 await self._changed.wait()
@@ -85,18 +78,16 @@ class Publisher:
             try:
                 await self._write()
                 self.is_current = not self._changed.is_set()
-                failures, self.problem = 0, ""
+                backoff.reset()
+                self.problem.clear()
                 await unless(self._changed, self._other_changes())
                 # Two drivers that do not agree, as during an update, must not flood the server.
                 await until_set(self._changed, self._wrote_at + APART_S - time.monotonic())
             except HostError as error:
                 if isinstance(error, ClusterError) and error.status == NOT_FOUND:
                     self.version = ""  # the server may have another now
-                self._complain(error)
-                delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
-                failures += 1
-                spread = random.uniform(0.8, 1.2)  # noqa: S311  no secret
-                await until_set(self._changed, delay_s * spread)
+                self.problem.tell(error)
+                await until_set(self._changed, backoff.next_s())
 
     async def _write(self) -> None:
         """Make the slices those of the devices.
@@ -105,13 +96,7 @@ class Publisher:
             ClusterError: the API server refuses, or has no such Node.
             HostError: another driver of this name is there.
         """
-        node = await self._cluster.find(NODE, self._node)
-        if node is None:
-            raise ClusterError(
-                f"the cluster has no Node {self._node}",
-                hint="give its name: NODE_NAME, from the field spec.nodeName",
-                status=NOT_FOUND,
-            )
+        node = await find_node(self._cluster, self._node)
         version = await self.find_version()
         found = await self._cluster.list(slices.kind(version), fields=self._fields())
         others = slices.others(found.objects, self._node)
@@ -221,12 +206,6 @@ class Publisher:
 
     def _fields(self) -> dict[str, str]:
         return {"spec.nodeName": self._node, "spec.driver": DRIVER}
-
-    def _complain(self, error: HostError) -> None:
-        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
-        if text != self.problem:
-            self.problem = text
-            self._log.warning(text)
 
 
 def name_of(found: Object) -> str:

@@ -14,16 +14,13 @@ from __future__ import annotations
 import difflib
 import operator
 import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from nvct.agent.kubernetes import quantity
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any, TypeAlias
-
-    Object: TypeAlias = dict[str, Any]
-    Value: TypeAlias = str | int | float | bool | tuple[int, ...]
+Object: TypeAlias = dict[str, Any]
+Value: TypeAlias = str | int | float | bool | tuple[int, ...]
 
 LIMIT = 10 * 1024
 """Characters of a selector (resource.k8s.io)."""

@@ -1,54 +1,95 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The settings of the DRA driver, after command line and environment."""
+"""The settings of the DRA driver: names and variables of NVIDIA's, 25.12."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nvct.agent.core import config_file
+from nvct.agent.core.settings import Program, option
 from nvct.agent.device_plugin import settings as device_plugin
 from nvct.agent.mps.place import DEFAULT_ROOT
+from nvct.errors import UsageError
 from nvct.paths import CDI_DYNAMIC_DIR, HOOK_PATH
 
-REGISTRY = "/var/lib/kubelet/plugins_registry"
-PLUGINS = "/var/lib/kubelet/plugins"
 POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
-
+FOLDERS = ("registry", "plugins", "cdi_root", "container_driver_root", "mps_root")
 EXISTING, ON_DEMAND = "existing", "on-demand"
 """MIG devices that exist; or those that a GPU could have, made when a claim is prepared."""
+NO_EFFECT = "No effect"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The settings; the names and defaults are those of the options.
+    """The settings.
 
     Attributes:
         node_name: "" is the host's name.
-        cdi_root: the folder of CDI specifications.
-        driver_root: on the host.
         dev_root: the root with /dev, on the host; "" is the driver's root.
         container_driver_root: where the driver root is mounted here.
-        hook_path: of the hook program on the host.
-        registry: the kubelet's folder of registration sockets.
-        plugins: the kubelet's folder of plugins' own files.
         pod_uid: part of the sockets' names, so that two pods do not share them.
-        mig: which MIG devices are offered.
-        mps_root: the folder of MPS on the host.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
     """
 
-    node_name: str = ""
-    cdi_root: str = CDI_DYNAMIC_DIR
-    driver_root: str = "/"
-    dev_root: str = ""
-    container_driver_root: str = "/driver-root"
-    hook_path: str = HOOK_PATH
-    registry: str = REGISTRY
-    plugins: str = PLUGINS
-    pod_uid: str = ""
-    mig: str = EXISTING
-    mps_root: str = DEFAULT_ROOT
-    kubeconfig: str = ""
+    node_name: str = option("", "The name of this node; default: the host's name")
+    cdi_root: str = option(CDI_DYNAMIC_DIR, "The folder of CDI specifications")
+    driver_root: str = option(
+        "/", "The driver's root on the host", flags="nvidia-driver-root host_driver-root",
+        env="NVIDIA_DRIVER_ROOT HOST_DRIVER_ROOT",
+    )  # fmt: skip
+    dev_root: str = option(
+        "", "The root of /dev on the host; default: the driver's root", flags="nvidia-dev-root",
+        env="NVIDIA_DEV_ROOT",
+    )  # fmt: skip
+    container_driver_root: str = option(
+        "/driver-root", "The driver's root in this container",
+        env="DRIVER_ROOT_CTR_PATH CONTAINER_DRIVER_ROOT",
+    )  # fmt: skip
+    hook_path: str = option(
+        HOOK_PATH, "The program of hooks on the host",
+        flags="nvidia-cdi-hook-path nvidia-ctk-path", env="NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH",
+    )  # fmt: skip
+    registry: str = option(
+        "/var/lib/kubelet/plugins_registry", "The kubelet's folder of registration sockets",
+        flags="kubelet-registrar-directory-path", env="KUBELET_REGISTRAR_DIRECTORY_PATH",
+    )  # fmt: skip
+    plugins: str = option(
+        "/var/lib/kubelet/plugins", "The kubelet's folder of plugins' own files",
+        flags="kubelet-plugins-directory-path", env="KUBELET_PLUGINS_DIRECTORY_PATH",
+    )  # fmt: skip
+    kubeconfig: str = option("", "A kubeconfig file; default: the pod's service account")
+    pod_uid: str = option(
+        "", "The uid of this pod, so that an older and a newer one can run at the same time"
+    )
+    mig: str = option(
+        EXISTING,
+        "Offer the MIG devices that exist, or make them for claims on GPUs in MIG mode",
+        flags="mig-devices", env="MIG_DEVICES", choices=(EXISTING, ON_DEMAND),
+    )  # fmt: skip
+    mps_root: str = option(
+        DEFAULT_ROOT, "The folder of MPS on the host, for claims that share by MPS"
+    )
+    config_file: str = option(
+        "", "A config file of the device plugin, v1; resources.exclude has an effect"
+    )
+    namespace: str = option("", f"{NO_EFFECT}: the driver has no objects in a namespace")
+    image_name: str = option("", f"{NO_EFFECT}: the driver starts no pods")
+    image_pull_secrets: str = option("", f"{NO_EFFECT}: same")
+    image_pull_policy: str = option("", f"{NO_EFFECT}: same")
+    service_account_name: str = option("", f"{NO_EFFECT}: same")
+    app_name: str = option("", f"{NO_EFFECT}: same", env="HELM_CHART_NAME")
+    host_root: str = option("", f"{NO_EFFECT}: GPUs for virtual machines are not supported")
+    healthcheck_port: str = option("", f"{NO_EFFECT}: see `nvct agent --ready`")
+    http_endpoint: str = option("", f"{NO_EFFECT}: the agent serves metrics: --listen")
+    metrics_path: str = option("", f"{NO_EFFECT}: same")
+    additional_xids_to_ignore: str = option("", f"{NO_EFFECT}: XIDs set no taint")
+    consumable_shares: str = option("", f"{NO_EFFECT}: a GPU is one device")
+    default_config: str = option("", f"{NO_EFFECT}: every GPU is offered")
+    feature_gates: str = option("", f"{NO_EFFECT}: there are none")
+    kube_api_qps: str = option("", f"{NO_EFFECT}: there are few requests")
+    kube_api_burst: str = option("", f"{NO_EFFECT}: same")
     excluded: tuple[str, ...] = ()
 
     @property
@@ -71,3 +112,26 @@ class Settings:
             container_driver_root=self.container_driver_root,
             hook_path=self.hook_path,
         )
+
+
+PROGRAM = Program(
+    name="gpu-kubelet-plugin",
+    title="NVIDIA DRA Driver for GPUs",
+    version="25.12.0",
+    summary="Offers NVIDIA's GPUs by dynamic resource allocation (DRA).",
+    settings=Settings,
+)
+
+
+def resolve(words: Sequence[str], env: Mapping[str, str]) -> tuple[Settings, tuple[str, ...]]:
+    """Return the settings, and warnings.
+
+    Raises:
+        UsageError, DocumentError: a value is malformed.
+    """
+    document = config_file.resolve(PROGRAM, words, env)
+    known = {name: value for name, value in document.settings_of(PROGRAM).items() if value}
+    for name in FOLDERS:
+        if not os.path.isabs(known.get(name, "/")):
+            raise UsageError(f"{known[name]!r} is no absolute path of a folder")
+    return Settings(**known), document.warnings

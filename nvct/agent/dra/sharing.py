@@ -8,21 +8,23 @@ because a pod would run without the limits that it asked for. Contract: pure fun
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from nvct.agent.dra.devices import DRIVER
-from nvct.agent.dra.mps_limits import NO_LIMITS, Limits, read
+from nvct.agent.dra.devices import DRIVER, MIB
+from nvct.agent.dra.journal import Entry
 from nvct.agent.dra.tables import checked
+from nvct.agent.kubernetes import quantity
 from nvct.agent.mps.daemons import CLAIMS, Daemon, check, has_limits
 from nvct.errors import RequestError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-
-    from nvct.agent.dra.journal import Entry
     from nvct.agent.kubernetes.cluster import Object
 
+THREADS = "defaultActiveThreadPercentage"
+MEMORY = "defaultPinnedDeviceMemoryLimit"
+OF_DEVICES = "defaultPerDevicePinnedMemoryLimit"
 VERSION = "resource.nvidia.com/v1beta1"
 GPU_CONFIG, MIG_CONFIG = "GpuConfig", "MigDeviceConfig"
 KINDS = {
@@ -88,7 +90,6 @@ def daemon(
 
     Args:
         found: the claim's configurations.
-        uid: of the claim.
         used: its requests and their devices, without those of admin access.
         compute: the CUDA compute capability of GPUs by UUID, as an attribute has it.
 
@@ -197,7 +198,7 @@ def _config(parameters: object) -> Config:
             )
     table = sharing.get(of_strategies[strategy])
     if strategy == MPS:
-        return Config(kind, limits=read({} if table is None else table))
+        return Config(kind, limits=limits_of({} if table is None else table))
     return Config(kind, warning="" if table is None else _warning(table))
 
 
@@ -209,3 +210,74 @@ def _warning(table: object) -> str:
     if interval == INTERVALS[0]:
         return ""
     return f"the time-slicing interval {interval} has no effect"
+
+
+class Limits(NamedTuple):
+    """The limits of a claim's `mpsConfig`: threads and memory of each client.
+
+    Fields and units are those of NVIDIA's DRA driver: memory counts in whole MiB, and a device is
+    named by its UUID or by its place among the claim's devices in the order of their UUIDs.
+
+    Attributes:
+        percentage: of a GPU's threads; 0 sets nothing.
+        memory_mib: of each device; 0 sets nothing.
+        of_devices: of single devices by UUID or number, instead of `memory_mib`.
+    """
+
+    percentage: int
+    memory_mib: int
+    of_devices: Mapping[str, int]
+
+    def of(self, uuids: Sequence[str]) -> dict[str, int]:
+        """Return the memory in MiB by the place of the device.
+
+        Raises:
+            RequestError: the claim does not have a device that is named.
+        """
+        places = {str(place): place for place in range(len(uuids))}
+        places |= {uuid: place for place, uuid in enumerate(uuids)}
+        limits = {str(place): self.memory_mib for place in range(len(uuids)) if self.memory_mib}
+        for name, mib in self.of_devices.items():
+            if name not in places:
+                raise RequestError(
+                    f"{OF_DEVICES} names {name!r}, which is no device of the claim",
+                    hint=f"a number from 0 to {len(uuids) - 1}, or one of {', '.join(uuids)}",
+                )
+            limits[str(places[name])] = mib
+        return limits
+
+
+NO_LIMITS = Limits(0, 0, {})
+
+
+def limits_of(table: object) -> Limits:
+    """Return the limits of an `mpsConfig`.
+
+    Raises:
+        RequestError: a field is unknown, or a value is malformed.
+    """
+    config = checked(table, (THREADS, MEMORY, OF_DEVICES), "sharing.mpsConfig")
+    percentage = config.get(THREADS)
+    if percentage is not None and not (type(percentage) is int and 0 < percentage <= 100):
+        raise RequestError(f"{THREADS} is a whole number from 1 to 100, not {percentage!r}")
+    memory = config.get(MEMORY)
+    devices = config.get(OF_DEVICES)
+    if devices is None:
+        devices = {}
+    elif not isinstance(devices, dict):
+        raise RequestError(f"{OF_DEVICES} is no object")
+    return Limits(
+        percentage=percentage or 0,
+        memory_mib=0 if memory is None else _mib(memory, MEMORY),
+        of_devices={name: _mib(value, f"{OF_DEVICES}.{name}") for name, value in devices.items()},
+    )
+
+
+def _mib(value: object, name: str) -> int:
+    is_text = isinstance(value, (str, int)) and not isinstance(value, bool)
+    number = quantity.parse(str(value)) if is_text else None
+    if number is None:
+        raise RequestError(f"{name} is no quantity: {value!r}", hint="such as 4Gi or 512Mi")
+    if number < MIB:
+        raise RequestError(f"{name} is {value}, less than 1Mi", hint="memory counts in whole MiB")
+    return int(number) // MIB

@@ -9,17 +9,11 @@ them until all are there. Attributes alone change in place.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from nvct.agent.dra.devices import DRIVER, Version
-from nvct.agent.kubernetes.cluster import Kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-
-    from nvct.agent.dra.devices import Device, Offer, Value
-    from nvct.agent.kubernetes.cluster import Object
+from nvct.agent.dra.devices import DRIVER, Device, Offer, Value, Version
+from nvct.agent.kubernetes.cluster import Kind, Object
 
 GROUP = "resource.k8s.io"
 VERSIONS = ("v1", "v1beta1")

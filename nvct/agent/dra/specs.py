@@ -12,21 +12,20 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
+from collections.abc import Iterable, Mapping
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
 from nvct.agent.dra.claim_specs import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
 from nvct.agent.mps import clients
 from nvct.agent.mps.daemons import CLAIMS
+from nvct.agent.nvml.host_verbs import ClaimSpec
 from nvct.cdi.make import store
 from nvct.cdi.make.generate import VOID_ENV
+from nvct.cdi.types import ContainerEdits, Device, Spec
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from nvct.agent.nvml.host_verbs import ClaimSpec
-    from nvct.cdi.types import ContainerEdits, Device, Spec
     from nvct.oci.jsontext import Json
 
 OPTIONS = ("nosuid", "nodev", "bind")

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from nvct.errors import RequestError
+from collections.abc import Collection
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection
-    from typing import Any
+from nvct.errors import RequestError
 
 
 def checked(table: object, known: Collection[str], path: str) -> dict[str, Any]:

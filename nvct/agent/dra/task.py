@@ -10,40 +10,36 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from nvct.agent import resources_mode
-from nvct.agent.config_file import is_excluded
-from nvct.agent.dra import claims, gather, metrics
+from nvct.agent.core import resources_mode
+from nvct.agent.core.config_file import is_excluded
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import ResourcesMode
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import tick, together, until_set
+from nvct.agent.dra import claims, gather, metrics, settings
 from nvct.agent.dra.claim_specs import ClaimSpecs
 from nvct.agent.dra.classic import Classic
-from nvct.agent.dra.devices import DRIVER, Offer
+from nvct.agent.dra.devices import DRIVER, Device, Offer
 from nvct.agent.dra.endpoint import Endpoint
 from nvct.agent.dra.instances import Instances, make_nodes
 from nvct.agent.dra.journal import Journal, ref_of
+from nvct.agent.dra.mig_devices import offer
 from nvct.agent.dra.mps_claims import ClaimDaemons
-from nvct.agent.dra.offer import offer
 from nvct.agent.dra.prepare import Preparer
 from nvct.agent.dra.publisher import Publisher
-from nvct.agent.dra.settings import ON_DEMAND
-from nvct.agent.nvml.client import SupervisorEndedError
-from nvct.agent.waiting import tick, until_set
+from nvct.agent.dra.settings import ON_DEMAND, Settings
+from nvct.agent.health import settings as health_settings
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
+from nvct.agent.kubernetes.cluster import Cluster, Object
+from nvct.agent.machine.discovery import Discovery
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
+from nvct.agent.web.exposition import Family
 from nvct.errors import DriverNotFoundError, HostError, NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nvct.agent.discovery import Discovery
-    from nvct.agent.dra.devices import Device
-    from nvct.agent.dra.settings import Settings
-    from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
-    from nvct.agent.kubernetes.cluster import Cluster, Object
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.agent.resources_mode import ResourcesMode
-    from nvct.agent.web.exposition import Family
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs, two sockets."""
@@ -58,12 +54,30 @@ CLASSIC_S = 10.0
 RECONCILE_S = 60.0
 
 
-class DraDriver:
-    """The task of the agent that serves dynamic resource allocation.
+def make(context: Context) -> DraDriver:
+    """Return the task.
 
-    Attributes:
-        reload: set it to have the machine looked at again.
+    Raises:
+        UsageError, DocumentError: a setting is wrong.
     """
+
+    def load() -> Settings:
+        return context.load(settings.resolve)
+
+    known = load()
+    return DraDriver(
+        known,
+        context.discovery(known.container_driver_root),
+        lambda: context.connect(known.kubeconfig),
+        context.health(health_settings.from_environment(context.env)),
+        context.journal,
+        load=load,
+        mode=context.shared.mode,
+    )
+
+
+class DraDriver(Task):
+    """The task that serves dynamic resource allocation; `reload` has it look at the machine."""
 
     def __init__(
         self,
@@ -79,20 +93,15 @@ class DraDriver:
         """Do nothing yet.
 
         Args:
-            settings: of the driver.
-            discovery: of this machine.
             connect: returns the cluster.
-            health: of this node's GPUs.
-            log: for what happens.
             load: reads the settings again; of these, `excluded` alone has an effect.
             mode: what this task shares with the agent's device plugin; None without one.
         """
-        self.reload = asyncio.Event()
+        super().__init__(log, problems_are_errors=True)
         self._settings = settings
         self._discovery = discovery
         self._connect = connect
         self._health = health
-        self._log = log
         self._specs = ClaimSpecs(settings, discovery)
         self._journal = Journal(f"{settings.plugins}/{DRIVER}")
         self._preparer = Preparer(settings.node, self._journal, self._specs, self._find, log)
@@ -111,7 +120,7 @@ class DraDriver:
         self._cluster: Cluster | None = None
         self._publisher: Publisher | None = None
         self._is_registered = False
-        self._rejected = self._problem = ""
+        self._rejected = ""
 
     async def run(self) -> None:
         """Serve until canceled.
@@ -131,15 +140,9 @@ class DraDriver:
         if self._mode is not None:
             node, look = self._settings.node, self.reload.set
             works.append(self._mode.follow(self._cluster, node, look, self._log))
-        tasks = [asyncio.create_task(work) for work in works]
         try:
-            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in ended:
-                task.result()  # none ends without an error
+            await together(*works)  # none ends without an error
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             await self._endpoint.stop()
             await self._classic.close()
             await self._cluster.close()
@@ -148,12 +151,14 @@ class DraDriver:
         """Return the state of the driver, as JSON data."""
         publisher = self._publisher
         offered = self._offered
-        others = [one.problem for one in (publisher, self._mode) if one]
+        others = [
+            publisher.problem.text if publisher else "", self._mode.problem if self._mode else "",
+        ]  # fmt: skip
         return [
             {
                 "resource": DRIVER,
                 "state": self._state,
-                "reason": next(filter(None, (self._rejected, self._problem, *others)), ""),
+                "reason": next(filter(None, (self._rejected, self.problem.text, *others)), ""),
                 "devices": len(offered.devices),
                 "unhealthy": {one.uuid or one.name: one.unhealthy for one in self._unhealthy()},
                 "withheld": [
@@ -251,12 +256,12 @@ class DraDriver:
         except SupervisorEndedError:
             raise
         except NvctError as error:
-            self._complain(error)
+            self.problem.tell(error)
             if isinstance(error, DriverNotFoundError) and self._publisher is not None:
                 self._made, self._all = None, Offer()
                 self._publisher.offer(self._all)
             return False
-        self._problem = ""
+        self.problem.clear()
         return True
 
     async def _update(self) -> None:
@@ -317,7 +322,7 @@ class DraDriver:
             loaded = self._load() if self._load else self._settings
             self._settings = replace(self._settings, excluded=loaded.excluded)
         except NvctError as error:
-            self._complain(error)
+            self.problem.tell(error)
 
     def _tell_mode(self) -> None:
         """Tell the device plugin of this agent whether the API server has slices of this node."""
@@ -386,9 +391,3 @@ class DraDriver:
             return [ref_of(claim) for claim in self._journal.load().values()]
         except NvctError:
             return []
-
-    def _complain(self, error: NvctError) -> None:
-        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
-        if text != self._problem:
-            self._problem = text
-            self._log.error(text)

@@ -36,7 +36,6 @@ class Counter:
     """A line of a counter file.
 
     Attributes:
-        name: of the metric.
         field: the field that it shows, differs from the name for those of version 1.
         reason: why it has no series; "" if it may have some.
     """

@@ -19,7 +19,6 @@ class Field:
 
     Attributes:
         value: a name in `sample_model.VALUES`.
-        divisor: of the value.
         is_float: whether DCGM has it as a floating-point number, which is written with 6 digits.
     """
 

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TypeAlias
+from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 
-    from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
-
-    Instance: TypeAlias = tuple[str, int]
-    """UUID of a GPU and id of a GPU instance, -1 for the whole GPU."""
+Instance: TypeAlias = tuple[str, int]
+"""UUID of a GPU and id of a GPU instance, -1 for the whole GPU."""
 
 CLOCK_EVENTS = {
     "gpu_idle": 0x1, "clocks_setting": 0x2, "power_cap": 0x4, "hw_slowdown": 0x8,

@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from os import stat_result
 
+from nvct.agent.exporter.series import Pods
 from nvct.errors import DocumentError, NvctError
+from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.linux.files import read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from os import stat_result
-
-    from nvct.agent.exporter.series import Pods
-    from nvct.host.nvml.sample_model import NvmlSamples
 
 NAME = re.compile(r"\d+(\.\d+)?")
 LIMIT = 1 << 20

@@ -12,17 +12,16 @@ from __future__ import annotations
 import re
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from nvct.agent.core.logs import Log
 from nvct.agent.exporter import go_regexp
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from nvct.agent.kubernetes.cluster import Cluster
-    from nvct.agent.logs import Log
 
 PERIOD_S = 30.0
 RESERVED = frozenset({
@@ -47,8 +46,6 @@ class NodeObjects(ABC):
 
         Args:
             connect: returns the cluster.
-            node: name of this Node.
-            journal: the log.
         """
         self._connect, self._node, self._log = connect, node, journal
         self._cluster: Cluster | None = None
@@ -136,11 +133,9 @@ class PodMetadata(NodeObjects):
 
         Args:
             connect: returns the cluster.
-            node: name of this Node.
             with_labels: whether labels are wanted.
             with_uid: whether UIDs are wanted.
             allowed: Go's regular expressions, which find a part of a label's name; empty for all.
-            journal: the log.
         """
         super().__init__(connect, node, journal)
         self._with_labels, self._with_uid = with_labels, with_uid

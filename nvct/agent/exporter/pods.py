@@ -15,24 +15,23 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
+from nvct.agent.core.logs import Log
+from nvct.agent.exporter.series import Pods
 from nvct.errors import HostError, NvctError
+from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
 
+Claimed: TypeAlias = tuple[str, str, str]
+"""Namespace and name of a claim, and the device's name in its pool."""
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
     from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices
-    from nvct.agent.exporter.series import Pods
     from nvct.agent.kubelet.pod_resources import Holding, PodResources
-    from nvct.agent.logs import Log
-    from nvct.host.nvml.sample_model import NvmlSamples
-
-    Claimed: TypeAlias = tuple[str, str, str]
-    """Namespace and name of a claim, and the device's name in its pool."""
 
 GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
@@ -71,7 +70,6 @@ class PodDevices:
         """Keep the arguments.
 
         Args:
-            socket: of the kubelet's service.
             wanted: None if the socket's existence decides.
             names: further resources whose ids are devices.
             old: whether labels have the names of dcgm-exporter's version 1.
@@ -79,7 +77,6 @@ class PodDevices:
             claims: whether series have the labels of claims.
             metadata: labels and UIDs of pods; None if they are not wanted.
             slices: devices of the node's slices; None if they are not asked for.
-            journal: the log.
         """
         self._socket, self._wanted, self._log = socket, wanted, journal
         self._names = frozenset((GPU, *names))
@@ -180,7 +177,6 @@ def labels(
 
     Args:
         holdings: what containers have.
-        samples: of the GPUs and MIG devices.
         names: of the labels for container, namespace and pod.
         is_device: whether the ids of a resource are devices.
         virtual: whether several containers of one device are shown.

@@ -9,27 +9,22 @@ from __future__ import annotations
 
 import functools
 from collections import Counter as Tally
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvct.agent.exporter import fields
+from nvct.agent.exporter.counters import Counter
 from nvct.agent.exporter.fields import FIELDS, Field
-from nvct.agent.exporter.settings import node_labels
+from nvct.agent.exporter.history import History
+from nvct.agent.exporter.settings import Settings, node_labels
+from nvct.agent.exporter.usage import Usage
 from nvct.agent.web.exposition import Family, Sample
 from nvct.host.health import faults
+from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
-
-    from nvct.agent.exporter.counters import Counter
-    from nvct.agent.exporter.history import History
-    from nvct.agent.exporter.settings import Settings
-    from nvct.agent.exporter.usage import Usage
-    from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples
-
-    Pods: TypeAlias = Mapping[tuple[str, int], Sequence[Mapping[str, str]]]
-    """Labels of each pod that has a GPU (its UUID and -1) or a GPU instance (UUID and id)."""
+Pods: TypeAlias = Mapping[tuple[str, int], Sequence[Mapping[str, str]]]
+"""Labels of each pod that has a GPU (its UUID and -1) or a GPU instance (UUID and id)."""
 
 WHOLE = -1
 PER_PROCESS = {"DCGM_FI_DEV_GPU_UTIL": ("sm", 1), "DCGM_FI_DEV_FB_USED": ("memory", 2**20)}
@@ -82,9 +77,7 @@ class View:
     """The data of which metrics are made.
 
     Attributes:
-        samples: of all GPUs.
         history: counts since the start.
-        settings: of the exporter.
         pods: who has which device.
         now: seconds since 1970.
         usages: what containers use, by their processes; None if that is not known.

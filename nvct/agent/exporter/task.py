@@ -7,40 +7,39 @@ metric. A sample that is too old is not shown.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from nvct.agent.core.context import Context, Shared
+from nvct.agent.core.logs import Log
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import until_set
 from nvct.agent.exporter import counters as counter_file
-from nvct.agent.exporter import jobs, series, usage
+from nvct.agent.exporter import jobs, series, settings, usage
+from nvct.agent.exporter.counters import Counter
 from nvct.agent.exporter.history import History
-from nvct.agent.exporter.settings import node_labels
-from nvct.agent.health import shared
+from nvct.agent.exporter.pods import PodDevices
+from nvct.agent.exporter.settings import Settings, node_labels
+from nvct.agent.exporter.usage import Usage
 from nvct.agent.host_side import Host, Place
-from nvct.agent.nvml.client import SupervisorEndedError
+from nvct.agent.machine.driver_root import with_driver_roots
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.nvml.host_verbs import ProcessContainers
-from nvct.agent.waiting import until_set
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.http import Answer, Request
 from nvct.errors import HostError, NvctError, NvmlError
+from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.roots import Roots
 from nvct.linux.files import write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from nvct.agent.exporter.counters import Counter
-    from nvct.agent.exporter.pods import PodDevices
-    from nvct.agent.exporter.settings import Settings
-    from nvct.agent.exporter.usage import Usage
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
     from nvct.agent.web.guard import WebGuard
-    from nvct.agent.web.http import Answer, Request
-    from nvct.host.nvml.sample_model import NvmlSamples
 
 FIRST_S = 1.0
 """Between the first two samples: performance metrics (GPM) need two."""
@@ -50,11 +49,49 @@ STALE_S = 10.0
 INDEX = "<html><title>GPU exporter</title><a href='./metrics'>Metrics</a></html>\n"
 
 
-class Exporter:
-    """The task.
+def make(context: Context) -> Exporter:
+    """Return the task.
+
+    Raises:
+        UsageError, DocumentError: a setting or the counter file is wrong.
+    """
+
+    def load() -> Settings:
+        known = replace(context, env=with_driver_roots(context.env))
+        return known.load(settings.resolve)
+
+    def pods(known: Settings) -> PodDevices:
+        metadata = slices = None
+        if known.claims or known.pod_labels or known.pod_uid:
+            from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices
+
+            if known.claims:
+                slices = SliceDevices(context.connect, context.node, context.journal)
+            if known.pod_labels or known.pod_uid:
+                metadata = PodMetadata(
+                    context.connect, context.node,
+                    with_labels=known.pod_labels, with_uid=known.pod_uid,
+                    allowed=known.pod_label_patterns, journal=context.journal,
+                )  # fmt: skip
+        return PodDevices(
+            known.socket, wanted=known.kubernetes, names=known.resources,
+            old=known.old_namespace, virtual=known.virtual_gpus, claims=known.claims,
+            metadata=metadata, slices=slices, journal=context.journal,
+        )  # fmt: skip
+
+    return Exporter(load, context.client, context.journal, pods, shared=context.shared)
+
+
+def library(known: Settings) -> str:
+    """Return the path of NVML, as `nvct.host.nvml.library`."""
+    root = known.container_driver_root
+    return nvml_library(Roots(driver_root=root if os.path.isdir(root) else "/"))
+
+
+class Exporter(Task):
+    """The task; `reload` has it read settings and counter file again.
 
     Attributes:
-        reload: set to read settings and counter file again.
         port: that is served; 0 before.
     """
 
@@ -64,21 +101,22 @@ class Exporter:
         client: NvmlClient,
         journal: Log,
         pods: Callable[[Settings], PodDevices],
-        library: Callable[[Settings], str],
+        library: Callable[[Settings], str] = library,
+        *,
+        shared: Shared | None = None,
     ) -> None:
         """Keep the arguments; nothing is opened yet.
 
         Args:
             load: returns the settings.
-            client: of NVML.
-            journal: the log.
             pods: returns who tells which pod has which device.
-            library: returns the path of NVML, as `nvct.host.nvml.library`.
+            library: returns the path of NVML.
         """
-        self.reload = asyncio.Event()
+        super().__init__(journal)
         self.port = 0
-        self._load, self._client, self._log, self._pods_of = load, client, journal, pods
+        self._load, self._client, self._pods_of = load, client, pods
         self._library = library
+        self._shared = shared or Shared()
         self._settings = load()
         self._signature: tuple[int, ...] = ()
         self._counters = self._read_counters(self._settings)
@@ -95,7 +133,7 @@ class Exporter:
         self._samples: NvmlSamples | None = None
         self._at = self._duration_s = 0.0
         self._collections = {"ok": 0, "failed": 0}
-        self._problem = ""
+        self._failure = ""
         self._has_failed = False
 
     async def run(self) -> None:
@@ -133,8 +171,8 @@ class Exporter:
         return [
             {
                 "resource": "metrics",
-                "state": "listed" if not self._problem else "failing",
-                "reason": self._problem,
+                "state": "listed" if not self._failure else "failing",
+                "reason": self._failure,
                 "port": self.port,
                 "gpus": len(self._samples.gpus) if self._samples else 0,
                 "pods": self._pods.problem or "mapped",
@@ -208,8 +246,8 @@ class Exporter:
             help="Whether series have the labels of pods; why not.",
             samples=(up,),
         )
-        if engine := shared.existing(self._client):  # of a task that offers the GPUs
-            yield from engine.metrics()
+        if self._shared.health:  # of a task that offers the GPUs
+            yield from self._shared.health.metrics()
 
     def _xids(self) -> Iterator[Family]:
         rows = [
@@ -283,13 +321,13 @@ class Exporter:
     async def _read_settings(self) -> None:
         """Read settings and counter file again; those before stay if they are wrong."""
         try:
-            settings = self._load()
-            counters = self._read_counters(settings)
+            known = self._load()
+            counters = self._read_counters(known)
         except NvctError as error:
             self._log.error(f"{error.message}: the former counters stay in force")
             return
         await self._pods.close()
-        self._settings, self._pods = settings, self._pods_of(settings)
+        self._settings, self._pods = known, self._pods_of(known)
         self._counters = counters
         self._log.info("read the counter file again")
 
@@ -302,10 +340,10 @@ class Exporter:
         else:
             self._log.info("read the counter file again")
 
-    def _read_counters(self, settings: Settings) -> tuple[Counter, ...]:
+    def _read_counters(self, known: Settings) -> tuple[Counter, ...]:
         """Return the counters of the file, after warnings are logged."""
-        self._signature = _signature(settings.collectors)
-        return self._log.warned(counter_file.read(settings.collectors))
+        self._signature = _signature(known.collectors)
+        return self._log.warned(counter_file.read(known.collectors))
 
     def _write_text(self) -> list[str]:
         """Write all metrics into the file that is wanted, if any; return why that fails."""
@@ -321,12 +359,12 @@ class Exporter:
 
     def _tell(self, problem: str) -> None:
         """Log a problem when it comes and when it goes."""
-        if problem != self._problem:
+        if problem != self._failure:
             if problem:
                 self._log.warning(problem)
             else:
                 self._log.info("all GPUs answer")
-        self._problem = problem
+        self._failure = problem
 
     def _answer(self, request: Request) -> Answer:
         if request.method not in ("GET", "HEAD"):

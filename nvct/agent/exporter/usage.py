@@ -6,21 +6,17 @@ Contract: pure functions; a value that NVML does not report of any process is No
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from nvct.agent.exporter.settings import node_labels
 from nvct.agent.web.exposition import Family, Sample
+from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from typing import TypeAlias
-
-    from nvct.host.nvml.sample_model import GpuSample, NvmlSamples
-
-    Labels: TypeAlias = Mapping[str, str]
-    Holder: TypeAlias = tuple[str, str, str]
-    """Container, namespace and pod; "" for each that there is not."""
+Labels: TypeAlias = Mapping[str, str]
+Holder: TypeAlias = tuple[str, str, str]
+"""Container, namespace and pod; "" for each that there is not."""
 
 NAMES = ("container", "namespace", "pod")
 
@@ -30,7 +26,6 @@ class Usage:
     """What one container uses of one device.
 
     Attributes:
-        gpu: the device's GPU.
         gi: id of the GPU instance, -1 for a whole GPU.
         memory: bytes.
         sm: per cent of the GPU's time.
@@ -54,7 +49,6 @@ def usages(samples: NvmlSamples, container_of: Callable[[int], Labels]) -> tuple
     """Return what containers use, by device and container; "" is for processes in none.
 
     Args:
-        samples: with the processes.
         container_of: returns the labels of the container of a process.
     """
     found: dict[tuple[str, int, Holder], Usage] = {}

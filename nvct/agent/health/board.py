@@ -7,24 +7,22 @@ Contract: nothing but memory; the caller gives the time and the looks.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeAlias, get_args
 
 from nvct.agent.health import machine
-from nvct.agent.health.machine import Forget, Health, Look, State, Xid
+from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, State, Xid
 from nvct.errors import DocumentError
 from nvct.host.health.faults import ACTIONS, Fault
+from nvct.host.nvml.model import XidEvent
+
+Instance: TypeAlias = tuple[int, int]
+
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import TypeAlias
-
-    from nvct.agent.health.machine import Event, Rules
-    from nvct.host.nvml.model import XidEvent
     from nvct.oci.jsontext import Json
-
-    Instance: TypeAlias = tuple[int, int]
 
 WHOLE = -1
 """In place of the id of an instance."""
@@ -54,7 +52,6 @@ class GpuLook:
     """What a look at a GPU has found.
 
     Attributes:
-        look: of the GPU.
         instances: the MIG devices on it, their UUIDs by the ids of their instances; None if that
             is unknown.
     """
@@ -82,7 +79,6 @@ class Board:
     """The health of a node.
 
     Attributes:
-        rules: of the state machine.
         states: of all GPUs that were seen, and of the instances that had an error.
         instances: UUIDs of MIG devices by the ids of their instances, by GPU.
     """

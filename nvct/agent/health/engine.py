@@ -15,35 +15,32 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
 
+from nvct.agent.core.logs import Log
+from nvct.agent.core.waiting import tick
 from nvct.agent.health import looks, notices
-from nvct.agent.health.board import WHOLE, Board
+from nvct.agent.health.board import WHOLE, Board, Change, Instance, Key
 from nvct.agent.health.machine import STATES
 from nvct.agent.health.notices import Notices
-from nvct.agent.nvml.client import SupervisorEndedError
-from nvct.agent.waiting import tick
+from nvct.agent.health.settings import Settings
+from nvct.agent.health.store import Store
+from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import DocumentError, NvmlError
 from nvct.host.health import faults
 from nvct.host.health.faults import SEVERE
+from nvct.host.nvml.model import NvmlEvents, XidEvent
+
+FindNvml: TypeAlias = Callable[[], NvmlClient | None]
+T = TypeVar("T")
+Changed: TypeAlias = Callable[[Iterable["Change"]], None]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
-    from typing import TypeAlias, TypeVar
-
-    from nvct.agent.health.board import Change, Instance, Key
-    from nvct.agent.health.settings import Settings
-    from nvct.agent.health.store import Store
-    from nvct.agent.logs import Log
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.host.nvml.model import NvmlEvents, XidEvent
     from nvct.oci.jsontext import Json
-
-    FindNvml: TypeAlias = Callable[[], NvmlClient | None]
-    T = TypeVar("T")
-    Changed: TypeAlias = Callable[[Iterable["Change"]], None]
 
 EVENTS_S = 0.5
 """Between two questions, each of which also asks every GPU for a value."""
@@ -90,8 +87,6 @@ class HealthEngine:
         """Take over the states of an earlier process of this boot; otherwise all are healthy.
 
         Args:
-            settings: of the state machine and the XIDs.
-            log: for what happens.
             store: keeps the states for the next process.
         """
         self._settings = settings
@@ -157,17 +152,7 @@ class HealthEngine:
                 for key, health in self._board.states.items()
                 if health.state != "healthy"
             ],
-            "notices": [
-                {
-                    "number": notice.number,
-                    "at": round(notice.at, 3),
-                    "reason": notice.reason,
-                    "message": notice.message,
-                    "is_warning": notice.is_warning,
-                    "devices": list(notice.devices),
-                }
-                for notice in self._notices.all
-            ],
+            "notices": [notice.describe() for notice in self._notices.all],
             "problem": self._store.problem if self._store else "",
         }
 

@@ -6,16 +6,16 @@ Contract: pure functions. Source of the numbers: nvml.h.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nvct.agent.health.board import GpuLook
 from nvct.agent.health.machine import Look
 from nvct.host.health import faults
 from nvct.host.health.faults import RESET_REQUIRED, Fault
+from nvct.host.nvml.sample_model import GpuCondition
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.host.nvml.sample_model import GpuCondition
     from nvct.oci.jsontext import Json
 
 RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}

@@ -8,13 +8,9 @@ one boot share. docs/health.md describes the states.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from nvct.host.health.faults import ACTIONS, LASTING, SEVERE, Action, Fault, worst
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
 
 State = Literal["healthy", "suspect", "unhealthy", "probation"]
 STATES: tuple[State, ...] = ("healthy", "suspect", "unhealthy", "probation")

@@ -4,18 +4,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
-from nvct.agent.health.machine import FLAPPING
+from nvct.agent.health.board import Change, Key
+from nvct.agent.health.machine import FLAPPING, Health
+from nvct.host.nvml.model import XidEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.agent.health.board import Change, Key
-    from nvct.agent.health.machine import Health
-    from nvct.host.nvml.model import XidEvent
+    from nvct.oci.jsontext import Json
 
 LIMIT = 50
 """Notices that are kept."""
@@ -36,7 +35,6 @@ class Notice:
         number: increases by one with each notice of this process.
         at: in seconds since 1970.
         reason: a word as Kubernetes has it in Events.
-        message: a sentence.
         is_warning: whether somebody has to do something.
         devices: the UUIDs of GPU and MIG devices concerned.
     """
@@ -47,6 +45,17 @@ class Notice:
     message: str
     is_warning: bool
     devices: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Json]:
+        """Return the notice as /status shows it."""
+        return {
+            "number": self.number,
+            "at": round(self.at, 3),
+            "reason": self.reason,
+            "message": self.message,
+            "is_warning": self.is_warning,
+            "devices": list(self.devices),
+        }
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from nvct.agent.health.machine import Rules
@@ -11,10 +12,6 @@ from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE
 from nvct.errors import UsageError
 from nvct.host.health import faults
 from nvct.host.health.faults import XidTable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 PROBATION_S = 60.0
 
@@ -24,7 +21,6 @@ class Settings:
     """The settings in force.
 
     Attributes:
-        rules: of the state machine.
         table: what XIDs ask for.
     """
 

@@ -15,6 +15,9 @@ from typing import NamedTuple, Protocol
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
 import grpc
 import grpc.aio
 
@@ -25,14 +28,9 @@ from nvct.agent.kubelet import pluginregistration_pb2 as registration
 from nvct.agent.kubelet.service import OPTIONS
 from nvct.errors import NvctError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-    from typing import Any, TypeAlias, TypeVar
-
-    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-    Health: TypeAlias = Mapping[tuple[str, str], str]
-    T = TypeVar("T")
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+Health: TypeAlias = Mapping[tuple[str, str], str]
+T = TypeVar("T")
 
 VERSIONS = ("v1", "v1beta1")
 """Of the service, the preferred one first: kubelets of 1.34 and later, of 1.32 and 1.33."""
@@ -105,9 +103,7 @@ def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> 
 
     Args:
         driver: answers the kubelet.
-        name: of the driver.
         endpoint: path of its socket, as the kubelet knows it.
-        sockets: to bind.
     """
     services = {
         REGISTRATION: _registration(driver, name, endpoint),

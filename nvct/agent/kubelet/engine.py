@@ -13,14 +13,14 @@ import sys
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
+from typing import TypeVar
+
 import grpc
 
 from nvct.agent.kubelet import cri_pb2 as api
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from google.protobuf.message import Message
 
     M = TypeVar("M", bound=Message)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+from typing import Any
+
 import grpc
 import grpc.aio
 
@@ -17,8 +19,6 @@ from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from google.protobuf.message import Message
 
 VERSIONS = ("v1", "v1alpha1")

@@ -13,17 +13,15 @@ from typing import Protocol
 # gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
 import grpc
 import grpc.aio
 
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from typing import Any, TypeAlias
-
-    Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 VERSION = "v1beta1"
 SERVICE = f"{VERSION}.DevicePlugin"
@@ -106,8 +104,6 @@ async def register(socket: str, resource: str, endpoint: str) -> None:
     """Register a resource with the kubelet.
 
     Args:
-        socket: of the kubelet.
-        resource: its name.
         endpoint: the name of the plugin's socket, in the folder of the kubelet's.
 
     Raises:

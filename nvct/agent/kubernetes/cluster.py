@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import AsyncGenerator, Mapping
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import httpx2
 from lightkube import generic_resource
@@ -24,12 +25,7 @@ from yaml import YAMLError
 
 from nvct.errors import HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping
-    from typing import TypeAlias
-
-    Object: TypeAlias = dict[str, Any]
+Object: TypeAlias = dict[str, Any]
 
 TIMEOUT_S = 10.0
 WATCH_S = 300.0
@@ -175,9 +171,6 @@ class Cluster:
         are taken over from other managers.
 
         Args:
-            kind: of the object.
-            manifest: of the object.
-            manager: of the fields.
             part: status, or all but that.
 
         Raises:

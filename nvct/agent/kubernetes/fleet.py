@@ -15,13 +15,11 @@ from nvct.agent.kubernetes.cluster import (
     NODE,
     NOT_FOUND,
     POD,
+    Cluster,
     ClusterError,
+    Object,
 )
 from nvct.agent.kubernetes.quantity import count
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubernetes.cluster import Cluster, Object
 
 AGENT = {"app.kubernetes.io/component": "agent"}
 """A label of the agent's pods, which pods of other programs may have, too."""
@@ -59,10 +57,6 @@ class GpuNode(NamedTuple):
 
 async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
     """Return the GPU nodes, sorted by name.
-
-    Args:
-        cluster: to ask.
-        namespace: of the agent's pods.
 
     Raises:
         ClusterError: the API server refuses, or does not answer.
@@ -140,7 +134,6 @@ def gpu_node(
     """Return a node as it is shown.
 
     Args:
-        node: the Node.
         pod: of the agent on it, None if there is none.
         reasons: the latest warning by the name of a pod.
         claimable: devices of its ResourceSlices.

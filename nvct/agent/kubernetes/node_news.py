@@ -7,15 +7,11 @@ removed what they wrote, or has deleted the Node, without a request of their own
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    # Takes the Node, None if it is deleted.
-    See: TypeAlias = Callable[[dict[str, Any] | None], None]
+# Takes the Node, None if it is deleted.
+See: TypeAlias = Callable[[dict[str, Any] | None], None]
 
 _listeners: list[tuple[str, See]] = []
 

@@ -1,24 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows one Node for the tasks that obey a label of it."""
+"""One Node: found for the tasks that write to it, followed for those that obey a label of it."""
 
 from __future__ import annotations
 
 import asyncio
-import random
+from collections.abc import Callable
+from typing import NoReturn
 
+from nvct.agent.core.waiting import Backoff
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import NODE
+from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, Cluster, ClusterError, Object
 from nvct.errors import NvctError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
 
-    from nvct.agent.kubernetes.cluster import Cluster, Object
+async def find_node(cluster: Cluster, name: str) -> Object:
+    """Return a Node.
 
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Until the next watch after a failure; a random part is added."""
+    Raises:
+        ClusterError: as `Cluster.find`, or there is no such Node.
+    """
+    node = await cluster.find(NODE, name)
+    if node is None:
+        raise no_node(name)
+    return node
+
+
+def no_node(name: str) -> ClusterError:
+    """Return the error of a name that no Node of the cluster has."""
+    return ClusterError(
+        f"the cluster has no Node {name}",
+        hint="give its name: NODE_NAME, from the field spec.nodeName",
+        status=NOT_FOUND,
+    )
 
 
 async def follow(
@@ -30,21 +43,17 @@ async def follow(
     """Report a Node as it is now, and after each change, until canceled.
 
     Args:
-        cluster: of the Node.
-        name: of the Node.
         see: takes the Node, None if it is deleted; an error that it raises is reported, too.
         complain: takes the reason why the Node cannot be watched now.
     """
-    failures = 0
+    backoff = Backoff(30.0, spread=(1, 2))
     while True:
         try:
             async for node in cluster.changes(NODE, name):
                 node_news.tell(name, node)
                 see(node)
-                failures = 0
+                backoff.reset()
             continue
         except NvctError as error:
             complain(error)
-        delay_s = DELAYS_S[min(failures, len(DELAYS_S) - 1)]
-        failures += 1
-        await asyncio.sleep(delay_s * (1 + random.random()))  # noqa: S311 - spreads requests
+        await asyncio.sleep(backoff.next_s())

@@ -8,6 +8,7 @@ Contract: the functions below `read` are pure. A note names what the user may no
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,16 +20,12 @@ from nvct.agent.kubernetes.cluster import (
     NODE,
     NOT_FOUND,
     POD,
+    Cluster,
     ClusterError,
     Kind,
+    Object,
 )
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.agent.kubernetes.cluster import Cluster, Object
 
 PREFIX = "nvidia.com/"
 ENDED = ("Succeeded", "Failed")

@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
-from nvct.agent.kubernetes.cluster import POD, ClusterError, Kind
+from nvct.agent.kubernetes.cluster import POD, Cluster, ClusterError, Kind, Object
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.agent.kubernetes.cluster import Cluster, Object
 
 DAEMON_SET = Kind("apps", "v1", "DaemonSet", "daemonsets", is_namespaced=True)
 POLL_S = 1.0

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All labels of a node: those of NVIDIA's GPU feature discovery 0.20, and more if asked for."""
+"""All labels of a node: those of NVIDIA's GPU feature discovery 0.20, and more if asked for.
+
+MIG strategy none has no labels of MIG devices; mixed has a set for each profile, mig-<profile>.*.
+With single, MIG devices take the place of GPUs in the labels gpu.*, or mark the node as INVALID if
+they are not all alike.
+"""
 
 from __future__ import annotations
 
-from nvct.agent.config_file import PREFIX
-from nvct.agent.labels import gpus, mig, sharing, versions, vgpu
+from nvct.agent.core.config_file import PREFIX, name_of
+from nvct.agent.labels import gpus, sharing
+from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, Rules
+from nvct.agent.labels.settings import ECC, MEMORY, MODELS, OPERATOR, PCI, PRESENT
+from nvct.agent.labels.values import is_value, sanitized
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.labels.facts import Facts, Labels, Rules
-
-ECC, MODELS, MEMORY, PCI = "ecc", "models", "gpu-memory", "pci"
-PRESENT, OPERATOR = "present", "operator"
-EXTRA = (ECC, MODELS, MEMORY, PCI, PRESENT, OPERATOR)
-"""Groups of labels that NVIDIA's program does not have: gpu.ecc; a set for each model where there
-are several; gpu-memory, as guides of 2018 spell gpu.memory; that of Node Feature Discovery for a
-node with an NVIDIA device on its PCI bus, for clusters without it; gpu.present, which the GPU
-operator gives such a node; gpu.deploy.*, by which it chooses what runs there."""
+ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
+VGPU = f"{PREFIX}vgpu"
+DRIVER, CUDA = f"{PREFIX}cuda.driver", f"{PREFIX}cuda.runtime"
 PCI_PRESENT = "feature.node.kubernetes.io/pci-10de.present"
 DEPLOYED = (
     "container-toolkit", "dcgm", "dcgm-exporter", "device-plugin", "driver",
@@ -38,17 +38,17 @@ def labels(facts: Facts, rules: Rules) -> tuple[Labels, list[str]]:
     if rules.timestamp is not None:
         labels[f"{PREFIX}gfd.timestamp"] = str(rules.timestamp)
     if facts.gpus:
-        of_mig, problem = mig.labels(facts, rules)
+        of_mig, problem = of_mig_devices(facts, rules)
         warnings += [problem] if problem else []
         labels |= {
-            **versions.labels(facts),
+            **of_versions(facts),
             **gpus.labels(facts, rules),
-            **mig.capability(facts),
+            **mig_capability(facts),
             **sharing.capability(facts, rules.sharing),
             **gpus.clique(facts),
             **of_mig,
         }
-    labels |= vgpu.labels(facts)
+    labels |= of_vgpus(facts)
     labels |= _extra(facts, rules, labels)
     return dict(sorted(labels.items())), warnings
 
@@ -72,3 +72,113 @@ def _extra(facts: Facts, rules: Rules, labels: Labels) -> Labels:
             names = (*DEPLOYED, MIG_MANAGER) if has_mig else DEPLOYED
             extra |= {f"{gpus.GPU}.deploy.{name}": "true" for name in names}
     return extra
+
+
+def of_versions(facts: Facts) -> Labels:
+    """Return the labels of both versions; one that is unknown has none."""
+    labels: Labels = {}
+    parts = facts.driver_version.split(".")
+    if len(parts) in (2, 3) and is_value(facts.driver_version):
+        major, minor, revision = (*parts, "")[:3]
+        labels |= {
+            f"{DRIVER}-version.full": facts.driver_version,
+            f"{DRIVER}-version.major": major,
+            f"{DRIVER}-version.minor": minor,
+            f"{DRIVER}-version.revision": revision,
+            f"{DRIVER}.major": major,
+            f"{DRIVER}.minor": minor,
+            f"{DRIVER}.rev": revision,
+        }
+    major, dot, minor = facts.cuda_version.partition(".")
+    if dot:
+        labels |= {
+            f"{CUDA}-version.full": facts.cuda_version,
+            f"{CUDA}-version.major": major,
+            f"{CUDA}-version.minor": minor,
+            f"{CUDA}.major": major,
+            f"{CUDA}.minor": minor,
+        }
+    return labels
+
+
+def of_vgpus(facts: Facts) -> Labels:
+    """Return the labels; none if it is unknown whether there are vGPUs."""
+    if facts.host_drivers is None:
+        return {}
+    labels = {f"{VGPU}.present": str(bool(facts.host_drivers)).lower()}
+    for driver in facts.host_drivers[:1]:
+        if driver.version:
+            labels[f"{VGPU}.host-driver-version"] = sanitized(driver.version)
+            labels[f"{VGPU}.host-driver-branch"] = sanitized(driver.branch)
+    return labels
+
+
+def of_mig_devices(facts: Facts, rules: Rules) -> tuple[Labels, str]:
+    """Return the labels, and a sentence if MIG devices do not fit the strategy."""
+    strategy = {f"{PREFIX}mig.strategy": rules.mig_strategy}
+    if rules.mig_strategy == "mixed":
+        return strategy | _mig_mixed(facts, rules), ""
+    if rules.mig_strategy == "single":
+        found, problem = _mig_single(facts, rules)
+        return strategy | found, problem
+    return {}, ""
+
+
+def mig_capability(facts: Facts) -> Labels:
+    """Return the label that says whether a GPU of the node has a MIG mode."""
+    return {f"{PREFIX}mig.capable": str(any(gpu.mig_capable for gpu in facts.gpus)).lower()}
+
+
+def _mig_mixed(facts: Facts, rules: Rules) -> Labels:
+    labels: Labels = {}
+    for profile, devices in _by_profile(facts).items():
+        name = f"mig-{profile.replace('+', '.')}"
+        resource = name_of(profile, rules.mig_names) or f"{PREFIX}{name}"
+        labels |= _of_profile(f"{PREFIX}{name}", resource, devices, rules)
+    return labels
+
+
+def _mig_single(facts: Facts, rules: Rules) -> tuple[Labels, str]:
+    enabled = [gpu for gpu in facts.gpus if gpu.mig_enabled]
+    if not enabled:
+        return {}, ""
+    by_profile = _by_profile(facts)
+    problem = ""
+    if any(not gpu.mig for gpu in enabled):
+        problem = "a GPU in MIG mode has no MIG devices"
+    elif len(enabled) < len(facts.gpus):
+        problem = "some GPUs are in MIG mode and others are not"
+    elif len(by_profile) > 1:
+        problem = f"there are MIG devices of several profiles: {', '.join(sorted(by_profile))}"
+    if problem or not by_profile:
+        reason = problem or "NVML does not report the profiles of MIG devices"
+        return gpus.invalid_mig(enabled[0].model), f"MIG strategy single: {reason}"
+    profile, devices = by_profile.popitem()
+    resource = name_of(profile, rules.mig_names) or gpus.GPU
+    return _of_profile(gpus.GPU, resource, devices, rules), ""
+
+
+def _by_profile(facts: Facts) -> dict[str, list[tuple[GpuFacts, MigFacts]]]:
+    by_profile: dict[str, list[tuple[GpuFacts, MigFacts]]] = {}
+    for gpu in facts.gpus:
+        for mig in gpu.mig:
+            if mig.profile:
+                by_profile.setdefault(mig.profile, []).append((gpu, mig))
+    return by_profile
+
+
+def _of_profile(
+    key: str, resource: str, devices: list[tuple[GpuFacts, MigFacts]], rules: Rules
+) -> Labels:
+    gpu, mig = devices[0]
+    profile = sanitized(mig.profile.replace("+", "."))
+    labels = sharing.labels(key, resource, gpu.model, rules.sharing, "MIG", profile)
+    labels[f"{key}.count"] = str(len(devices))
+    size = mig.size
+    if size is not None:
+        labels[f"{key}.memory"] = str(size.memory_mib)
+        labels[f"{key}.multiprocessors"] = str(size.multiprocessors)
+        labels[f"{key}.slices.gi"] = str(size.gi_slices)
+        labels[f"{key}.slices.ci"] = str(size.ci_slices)
+        labels |= {f"{key}.engines.{engine}": str(getattr(size, engine)) for engine in ENGINES}
+    return labels

@@ -9,10 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from typing import Any
 
 LIBRARY = "libcuda.so.1"
 NAME_LENGTH = 96

@@ -12,14 +12,11 @@ the node lacks that one, it lacks this one too.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from nvct.agent.labels.facts import Labels
 from nvct.agent.labels.values import is_key, is_value
 from nvct.errors import DocumentError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.agent.labels.facts import Labels
 
 REFERENCE = "@"
 RESERVED = ("kubernetes.io", "k8s.io")
@@ -33,7 +30,7 @@ def load(path: str) -> Labels:
     Raises:
         DocumentError: it cannot be read, or has a key or value that Kubernetes does not accept.
     """
-    from nvct.agent import yaml_file  # 2 MB
+    from nvct.agent.core import yaml_file  # 2 MB
 
     document = yaml_file.load(path, "labels file")
     if document is None:

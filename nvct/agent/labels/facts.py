@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
+from nvct.agent.core.config_file import NamePattern, Sharing
+from nvct.agent.labels.settings import Settings
+from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.nvml.model import MigAttributes
 
-    from nvct.agent.config_file import NamePattern, Sharing
-    from nvct.host.gpu.vgpu import HostDriver
-    from nvct.host.nvml.model import MigAttributes
-
-    Labels: TypeAlias = dict[str, str]
+Labels: TypeAlias = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +82,7 @@ class Rules:
         sharing: None if nothing is shared.
         gpu_names, mig_names: resources' names by model or profile.
         timestamp: in Unix seconds, None for no such label.
-        extra: groups of labels that NVIDIA's program does not have: see `compute.EXTRA`.
+        extra: groups of labels that NVIDIA's program does not have: see `settings.EXTRA`.
     """
 
     mig_strategy: str = "none"
@@ -93,3 +91,15 @@ class Rules:
     mig_names: tuple[NamePattern, ...] = ()
     timestamp: int | None = None
     extra: frozenset[str] = field(default_factory=frozenset)
+
+
+def rules_of(settings: Settings, timestamp: int) -> Rules:
+    """Return what labels depend on; the timestamp is that of the start, in Unix seconds."""
+    return Rules(
+        mig_strategy=settings.mig_strategy,
+        sharing=settings.sharing,
+        gpu_names=settings.gpu_names,
+        mig_names=settings.mig_names,
+        timestamp=None if settings.no_timestamp else timestamp,
+        extra=frozenset(settings.extra_labels),
+    )

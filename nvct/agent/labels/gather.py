@@ -3,25 +3,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from nvct.agent.config_file import is_excluded
+from nvct.agent.core.config_file import is_excluded
 from nvct.agent.labels import passthrough, tegra
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.host_verbs import HostDrivers, PciNames
 from nvct.errors import NvctError
 from nvct.host import procfs
 from nvct.host.gpu import pci
 from nvct.host.gpu.vgpu import HostDriver
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.agent.discovery import Discovery
-    from nvct.host.model import Gpu
-    from nvct.host.nvml.model import GpuAttributes
-    from nvct.host.roots import Roots
+from nvct.host.model import Gpu
+from nvct.host.nvml.model import GpuAttributes
+from nvct.host.roots import Roots
 
 
 async def with_gpus(
@@ -30,7 +26,6 @@ async def with_gpus(
     """Return the facts of a node with a driver, and warnings.
 
     Args:
-        discovery: of the machine.
         machine_type_file: has the name of the machine's product.
         excluded: GPUs that Kubernetes does not get; see `config_file.Document`.
 

@@ -7,15 +7,12 @@ the most GPUs that are not in MIG mode, and the first of several.
 
 from __future__ import annotations
 
-from nvct.agent.config_file import PREFIX, name_of
+from collections.abc import Iterable
+
+from nvct.agent.core.config_file import PREFIX, name_of
 from nvct.agent.labels import sharing
+from nvct.agent.labels.facts import Facts, GpuFacts, Labels, Rules
 from nvct.agent.labels.values import ENDS, LIMIT, joined, sanitized
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.agent.labels.facts import Facts, GpuFacts, Labels, Rules
 
 GPU = f"{PREFIX}gpu"
 LONGEST = ".compute.major"

@@ -6,36 +6,37 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Callable
+from typing import Protocol
 
+from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes import node_news
+from nvct.agent.labels.facts import Labels
+from nvct.agent.labels.settings import Settings
 from nvct.errors import HostError
 from nvct.linux.files import write_atomic
 
+
+class Output(Protocol):
+    """A place for labels."""
+
+    async def write(self, labels: Labels) -> None:
+        """Replace the labels there.
+
+        Raises:
+            HostError: this fails.
+        """
+
+    def lacks(self, labels: Labels) -> bool:
+        """Return whether it is known that somebody has removed or changed labels there."""
+
+    async def close(self) -> None:
+        """End; the labels stay or go, as NVIDIA's program has it."""
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Protocol
-
     from nvct.agent.kubernetes.cluster import Cluster, Kind, Object
-    from nvct.agent.labels.facts import Labels
-    from nvct.agent.labels.settings import Settings
-    from nvct.agent.logs import Log
-
-    class Output(Protocol):
-        """A place for labels."""
-
-        async def write(self, labels: Labels) -> None:
-            """Replace the labels there.
-
-            Raises:
-                HostError: this fails.
-            """
-
-        def lacks(self, labels: Labels) -> bool:
-            """Return whether it is known that somebody has removed or changed labels there."""
-
-        async def close(self) -> None:
-            """End; the labels stay or go, as NVIDIA's program has it."""
 
 
 MANAGER = "nvct-labels"
@@ -97,7 +98,6 @@ class OwnNode:
     """The Node of this machine, by server-side apply: labels of others stay as they are."""
 
     def __init__(self, cluster: Cluster, node: str) -> None:
-        """Label a node of a cluster."""
         self._cluster = cluster
         self._node = node
         self._applied: tuple[str, Labels] | None = None
@@ -119,15 +119,10 @@ class OwnNode:
         Raises:
             ClusterError: the API server refuses, or there is no such Node.
         """
-        from nvct.agent.kubernetes.cluster import NODE, NOT_FOUND, ClusterError
+        from nvct.agent.kubernetes.cluster import NODE
+        from nvct.agent.kubernetes.node_watch import find_node
 
-        node = await self._cluster.find(NODE, self._node)
-        if node is None:
-            raise ClusterError(
-                f"the cluster has no Node {self._node}",
-                hint="give its name: NODE_NAME, from the field spec.nodeName",
-                status=NOT_FOUND,
-            )
+        node = await find_node(self._cluster, self._node)
         uid, there = node["metadata"]["uid"], node["metadata"].get("labels") or {}
         self._there = None  # what the watch has seen is older
         if self._applied == (uid, labels) and labels.items() <= there.items():

@@ -8,16 +8,12 @@ windows of the PCI device in bytes, and the driver's version is unknown.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from nvct.agent.labels.facts import Facts, GpuFacts
 from nvct.host import procfs
 from nvct.host.gpu import pci
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 DRIVER = "vfio-pci"
 CLASSES = ("0x030000", "0x030200")

@@ -3,14 +3,10 @@
 
 from __future__ import annotations
 
-from nvct.agent.config_file import MPS, PREFIX
+from nvct.agent.core.config_file import MPS, PREFIX, Sharing
+from nvct.agent.labels.facts import Facts, Labels
 from nvct.agent.labels.values import joined, sanitized
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.config_file import Sharing
-    from nvct.agent.labels.facts import Facts, Labels
 
 NONE = "none"
 SHARED = "SHARED"
@@ -22,10 +18,7 @@ def labels(key: str, resource: str, model: str, sharing: Sharing | None, *suffix
 
     Args:
         key: what its labels begin with, e.g. nvidia.com/gpu.
-        resource: its name before sharing.
-        model: of the GPUs.
         sharing: None if nothing is shared.
-        suffixes: of the product.
     """
     rules = [rule for rule in sharing.replicas if rule.name == resource] if sharing else []
     rule = rules[0] if rules else None

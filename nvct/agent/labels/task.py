@@ -8,27 +8,23 @@ server does not answer, the labels stay as they are.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
+from collections.abc import Callable
+from functools import partial
 
-from nvct.agent.labels import compute, custom, duration, gather
-from nvct.agent.labels.settings import VFIO
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import tick, until_set
+from nvct.agent.labels import compute, custom, duration, facts, gather, outputs, settings
+from nvct.agent.labels.facts import Facts, Labels
+from nvct.agent.labels.outputs import Output
+from nvct.agent.labels.settings import VFIO, Settings
+from nvct.agent.machine.discovery import Discovery, Signature
 from nvct.agent.nvml.client import SupervisorEndedError
-from nvct.agent.waiting import tick, until_set
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.gpu import pci
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvct.agent.discovery import Discovery, Signature
-    from nvct.agent.labels.facts import Facts, Labels
-    from nvct.agent.labels.outputs import Output
-    from nvct.agent.labels.settings import Settings
-    from nvct.agent.logs import Log
-    from nvct.agent.web.exposition import Family
 
 MACHINE_S = 1.0
 """How often the machine is looked at: a few folders of procfs."""
@@ -43,11 +39,32 @@ REPAIR_S = 30.0
 as long each time, up to the interval."""
 
 
-class NodeLabels:
+LATER = ("kubernetes.cluster",)
+"""Imported when the task runs."""
+
+
+def make(context: Context) -> NodeLabels:
+    """Return the task.
+
+    Raises:
+        UsageError, DocumentError: a setting is wrong.
+    """
+
+    def load() -> Settings:
+        return context.load(partial(settings.resolve, in_agent=context.in_agent))
+
+    def discovery(known: Settings) -> Discovery:
+        return context.discovery(known.container_driver_root, known.device_discovery_strategy)
+
+    return NodeLabels(
+        load, discovery, lambda known: outputs.of_settings(known, context.journal), context.journal
+    )
+
+
+class NodeLabels(Task):
     """The task of the agent that labels its node.
 
     Attributes:
-        reload: set it to have the settings read again.
         labels: those that were written last.
     """
 
@@ -64,20 +81,17 @@ class NodeLabels:
             load: returns the settings.
             discovery: returns the discovery of this machine for settings.
             output: returns where labels are written to.
-            log: for what happens.
         """
-        self.reload = asyncio.Event()
+        super().__init__(log, problems_are_errors=True)
         self.labels: Labels | None = None
         self._load = load
         self._make_discovery = discovery
         self._make_output = output
-        self._log = log
         self._timestamp = int(time.time())
         self._settings = load()
         self._discovery = discovery(self._settings)
         self._due_at = self._repair_at = 0.0
         self._repair_s = REPAIR_S
-        self._problem = ""
         self._warnings: list[str] = []
 
     def describe(self) -> list[dict[str, object]]:
@@ -87,14 +101,10 @@ class NodeLabels:
             {
                 "resource": "labels",
                 "state": state,
-                "reason": self._problem,
+                "reason": self.problem.text,
                 "labels": len(self.labels or ()),
             }
         ]
-
-    def metrics(self) -> Iterable[Family]:
-        """Return no metrics: the labels are on the Node."""
-        return ()
 
     async def run(self) -> None:
         """Label until canceled, or once; or remove the labels.
@@ -133,13 +143,13 @@ class NodeLabels:
                 signature = current
                 try:
                     await self._label(output)
-                    self._problem = ""
+                    self.problem.clear()
                 except SupervisorEndedError:
                     raise
                 except NvctError as error:
                     if is_first and not self._may_wait(error):
                         raise
-                    self._complain(error)
+                    self.problem.tell(error)
                     delay_s = SETTLE_S if is_change else RETRY_S
                 due = time.monotonic() + delay_s
             await until_set(self.reload, tick(MACHINE_S))
@@ -155,29 +165,16 @@ class NodeLabels:
         is_driver = isinstance(error, (NvmlError, DriverNotFoundError))
         return is_driver and not self._settings.fail_on_init_error
 
-    def _complain(self, error: NvctError) -> None:
-        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
-        if text != self._problem:
-            self._problem = text
-            self._log.error(text)
-
     def _read_settings(self) -> None:
-        self.reload.clear()
-        self._log.info("Received SIGHUP, reading the settings again")
-        try:
-            self._settings = self._load()
-        except NvctError as error:
-            self._log.error(f"the settings stay as they were: {error.message}")
+        self._settings = self._loaded_again(self._load, self._settings)
         self._discovery = self._make_discovery(self._settings)
         self._due_at = 0.0
 
     async def _label(self, output: Output) -> None:
         """Compute the labels, and write them if they have changed or the interval is over."""
-        from nvct.agent.labels import options
-
-        facts, warnings = await self._facts()
-        rules = options.rules_of(self._settings, self._timestamp)
-        labels, more = compute.labels(facts, rules)
+        found, warnings = await self._facts()
+        rules = facts.rules_of(self._settings, self._timestamp)
+        labels, more = compute.labels(found, rules)
         own = custom.load(self._settings.labels_file) if self._settings.labels_file else {}
         labels, of_own = custom.added(labels, own)
         self._warn([*warnings, *more, *of_own])
@@ -200,20 +197,18 @@ class NodeLabels:
         Raises:
             DriverNotFoundError, NvmlError: the driver does not answer, and may do so later.
         """
-        settings, roots = self._settings, self._discovery.roots
-        if settings.device_discovery_strategy == VFIO:
-            return await gather.with_passthrough(self._discovery, settings.machine_type_file)
+        known, roots = self._settings, self._discovery.roots
+        if known.device_discovery_strategy == VFIO:
+            return await gather.with_passthrough(self._discovery, known.machine_type_file)
         try:
-            return await gather.with_gpus(
-                self._discovery, settings.machine_type_file, settings.excluded
-            )
+            return await gather.with_gpus(self._discovery, known.machine_type_file, known.excluded)
         except SupervisorEndedError:
             raise
         except (DriverNotFoundError, NvmlError) as error:
-            is_expected = settings.oneshot or not pci.nvidia_devices(roots)
-            if settings.fail_on_init_error or self.labels or not is_expected:
+            is_expected = known.oneshot or not pci.nvidia_devices(roots)
+            if known.fail_on_init_error or self.labels or not is_expected:
                 raise
-            self._complain(error)
+            self.problem.tell(error)
             return await gather.without_gpus(self._discovery)
 
     @property

@@ -11,9 +11,9 @@ import contextlib
 import json
 import sys
 
+from nvct.agent.core.waiting import within
 from nvct.agent.labels.facts import Facts, GpuFacts
 from nvct.agent.labels.passthrough import UNKNOWN_VERSION
-from nvct.agent.waiting import within
 from nvct.errors import DriverNotFoundError
 
 PROGRAM = ("-I", "-m", "nvct.agent.labels.cuda_probe")

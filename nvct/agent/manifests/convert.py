@@ -12,18 +12,14 @@ from __future__ import annotations
 
 import json
 from itertools import chain, product
-from typing import Any
+from typing import Any, TypeAlias
 
 from nvct.agent.manifests.pod_specs import containers, pod_specs, sequence, table, tables
 from nvct.errors import DocumentError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Object: TypeAlias = dict[str, Any]
-    Term: TypeAlias = list[Object]
-    """Match expressions that must all hold; of several terms one must."""
+Object: TypeAlias = dict[str, Any]
+Term: TypeAlias = list[Object]
+"""Match expressions that must all hold; of several terms one must."""
 
 PREFIX = "nvidia.com/"
 RESOURCES, REQUESTS = "extendedResources", "extendedResourceRequests"

@@ -11,10 +11,12 @@ import hashlib
 import itertools
 import json
 import re
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 from nvct.agent.manifests.convert import MAJOR, MINOR, PREFIX, REQUIRED
 from nvct.agent.manifests.pod_specs import (
+    PodSpec,
     containers,
     identity,
     objects,
@@ -25,14 +27,7 @@ from nvct.agent.manifests.pod_specs import (
 )
 from nvct.errors import DocumentError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import TypeAlias
-
-    from nvct.agent.manifests.pod_specs import PodSpec
-
-    Object: TypeAlias = dict[str, Any]
+Object: TypeAlias = dict[str, Any]
 
 GPU, MIG = f"{PREFIX}gpu", f"{PREFIX}mig-"
 PRODUCT, MEMORY_LABEL = f"{PREFIX}gpu.product", f"{PREFIX}gpu.memory"
@@ -61,11 +56,6 @@ class Templates:
     """The ResourceClaimTemplates of one conversion; each name has one content."""
 
     def __init__(self, documents: Iterable[object] = ()) -> None:
-        """Know the templates that a manifest has already.
-
-        Args:
-            documents: of the manifest.
-        """
         self._specs: dict[tuple[str, str], object] = {}
         for each in itertools.chain.from_iterable(map(objects, documents)):
             if each.get("kind") == "ResourceClaimTemplate":
@@ -77,8 +67,6 @@ class Templates:
 
         Args:
             name: that it should have; a number is added if another content has it.
-            namespace: of the pod.
-            request: of the claim.
         """
         spec = {"spec": {"devices": {"requests": [request]}}}
         for number in itertools.count(1):
@@ -99,7 +87,6 @@ def convert(document: object, templates: Templates | None = None) -> tuple[list[
     """Return the ResourceClaimTemplates of a manifest's pods and the manifest, and the changes.
 
     Args:
-        document: the manifest.
         templates: those of other manifests that go to the same cluster.
 
     Raises:

@@ -7,15 +7,12 @@ looks like such a value gets quotes, of which PyYAML alone has another opinion.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import yaml
 
-from nvct.agent import yaml_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from nvct.agent.core import yaml_file
 
 SIZE_LIMIT = 8 << 20
 """What a Helm chart with its CustomResourceDefinitions has."""

@@ -12,14 +12,11 @@ import contextlib
 import json
 import os
 import subprocess
+from collections.abc import Iterator, Sequence
 
-from nvct.agent import yaml_file
+from nvct.agent.core import yaml_file
 from nvct.errors import DocumentError, HostError
 from nvct.kernel.shared_folder import SharedFolder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 STOPPED = "mig-stopped-services.json"
 LIMIT_S = 60.0

@@ -8,12 +8,10 @@ one that is left from an interrupted change is put back.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-    Object: TypeAlias = dict[str, Any]
-    State: TypeAlias = Literal["pending", "rebooting", "success", "failed"]
+Object: TypeAlias = dict[str, Any]
+State: TypeAlias = Literal["pending", "rebooting", "success", "failed"]
 
 MANAGER = "nvct-mig"
 CONFIG = "nvidia.com/mig.config"

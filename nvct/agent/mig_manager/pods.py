@@ -4,18 +4,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, ClusterError
+from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, Cluster, ClusterError
+from nvct.agent.nvml.client import NvmlClient
+from nvct.host.nvml.model import NvmlReport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from nvct.agent.kubelet.pod_resources import Holding, PodResources
-    from nvct.agent.kubernetes.cluster import Cluster
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.host.nvml.model import NvmlReport
 
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 ENDED = ("Succeeded", "Failed")
@@ -51,7 +49,6 @@ class Pods:
         Args:
             nvml: knows which device is of which GPU.
             cluster: tells pods that have ended.
-            socket: of the kubelet's service.
         """
         self._nvml = nvml
         self._cluster = cluster

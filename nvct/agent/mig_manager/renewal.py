@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 
+from nvct.agent.core.logs import Log
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.mig_manager.work import Work
 from nvct.errors import NvctError
 from nvct.mig.apply import HeldError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.logs import Log
     from nvct.agent.mig_manager.pods import Pods
-    from nvct.agent.mig_manager.work import Work
 
 TIMES, WINDOW_S = 3, 3600.0
 """How often a GPU instance is made again, and in what time."""
@@ -38,7 +37,6 @@ class Renewals:
             health: returns that of the GPUs, None if no task watches it.
             work: changes MIG.
             pods: that have devices.
-            log: for what happens.
         """
         self._health, self._work, self._pods, self._log = health, work, pods, log
         self._made: defaultdict[tuple[str, int], list[float]] = defaultdict(list)

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection, Coroutine, Sequence
 from types import NoneType
+from typing import TypeVar
 
 from nvct.agent.nvml import mig_verbs
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError
 from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.host.roots import Roots
 from nvct.mig import smi
 from nvct.mig.holders import Holder
 
+T = TypeVar("T")
+
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Coroutine, Sequence
-    from typing import TypeVar
-
-    from nvct.agent.nvml.client import NvmlClient
-    from nvct.host.nvml.mig_model import MigGpu, MigState
-    from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
-
-    T = TypeVar("T")
 
 
 class AgentSession:
@@ -41,7 +41,7 @@ class AgentSession:
     def __init__(self, client: NvmlClient, roots: Roots) -> None:
         """Keep the arguments; `begin` comes first."""
         self._client = client
-        self._roots = roots
+        self.roots = roots
         self._loop: asyncio.AbstractEventLoop | None = None
         self._until = float("inf")
 
@@ -58,7 +58,7 @@ class AgentSession:
             DriverNotFoundError: there is no driver.
         """
         if self._client.chooses_library:
-            self._client.library = nvml_library(self._roots)
+            self._client.library = nvml_library(self.roots)
         return self._wait(self._client.mig())
 
     def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
@@ -86,7 +86,7 @@ class AgentSession:
             self._wait(self._client.call(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
             return
         limit_s = min(smi.RESET_S, max(1.0, self._until - time.monotonic()))
-        program = smi.find(self._roots.driver_root, self._client.library)
+        program = smi.find(self.roots.driver_root, self._client.library)
 
         async def run() -> None:
             async with self._client.released(int(smi.RESET_S)):

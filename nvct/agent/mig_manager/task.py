@@ -9,37 +9,42 @@ back in any case, also after this process was killed, when it runs again.
 from __future__ import annotations
 
 import asyncio
-import random
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
-from nvct.agent import waiting
 from nvct.agent.condition.condition import Condition
 from nvct.agent.condition.task import event
+from nvct.agent.core import logs, waiting
+from nvct.agent.core.context import Context
+from nvct.agent.core.instance import FOLDER
+from nvct.agent.core.logs import Log
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import Backoff
+from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubernetes import node_watch
-from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, NOT_FOUND, ClusterError
-from nvct.agent.mig_manager import node_labels
-from nvct.agent.mig_manager.pods import sentence
+from nvct.agent.kubernetes.cluster import (
+    CONFLICT,
+    EVENT,
+    NODE,
+    Cluster,
+    ClusterError,
+    Object,
+)
+from nvct.agent.machine.driver_root import ROOT_ENV, machine_roots
+from nvct.agent.mig_manager import node_labels, settings
+from nvct.agent.mig_manager.host_services import HostServices
+from nvct.agent.mig_manager.node_labels import State
+from nvct.agent.mig_manager.pods import PodDevice, Pods, sentence
 from nvct.agent.mig_manager.renewal import Renewals
+from nvct.agent.mig_manager.session import AgentSession
+from nvct.agent.mig_manager.settings import Settings
+from nvct.agent.mig_manager.work import Change, Work, of_agent
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import TypeVar
-
-    from nvct.agent.health.engine import HealthEngine
-    from nvct.agent.kubernetes.cluster import Cluster, Object
-    from nvct.agent.logs import Log
-    from nvct.agent.mig_manager.host_services import HostServices
-    from nvct.agent.mig_manager.node_labels import State
-    from nvct.agent.mig_manager.options import Settings
-    from nvct.agent.mig_manager.pods import PodDevice, Pods
-    from nvct.agent.mig_manager.session import AgentSession
-    from nvct.agent.mig_manager.work import Change, Work
-    from nvct.agent.web.exposition import Family
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 TASK = "mig-manager"
 PERIOD_S = 30.0
@@ -50,8 +55,6 @@ CLEAR_S = 120.0
 """How long pods and services may take to release the GPUs."""
 LOOK_S = 1.0
 """How often that is looked at."""
-DELAYS_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Before the next attempt after a failure of the API server; a random part is added."""
 RETRY_S = (60.0, 120.0, 300.0, 600.0)
 """Before the next attempt after a change that failed on the GPUs."""
 REBOOT_S = 300.0
@@ -63,12 +66,39 @@ NOT_IN_FORCE = "the MIG mode is not in force after a reboot"
 APPLIED, FAILED = "MigConfigApplied", "MigConfigFailed"
 
 
-class MigManager:
-    """The task of the agent that changes MIG.
+def make(context: Context) -> MigManager:
+    """Return the task; in the agent, CONFIG_FILE is that of the device plugin.
 
-    Attributes:
-        reload: set it to compare at once.
+    Raises:
+        UsageError: a setting is wrong, or cannot be honored with NVML in another container.
+        ClusterError: there is no access to the cluster.
     """
+    client = context.client
+    if context.in_agent:
+        own = {name: text for name, text in context.env.items() if name != "CONFIG_FILE"}
+        context = replace(context, env=own)
+    known = context.load(settings.resolve)
+    if not client.chooses_library and (known.reboots or known.stops_clients):
+        raise UsageError(
+            "with NVML in another container, the host is not rebooted, nor its services stopped",
+            hint="run nvidia-mig-manager in a container of its own, or the agent without --worker",
+        )
+    session = AgentSession(client, machine_roots({ROOT_ENV: known.driver_root}))
+    connected = context.connect(known.kubeconfig)
+    return MigManager(
+        known,
+        cluster=connected,
+        work=of_agent(client, session, known, context.status),
+        session=session,
+        services=HostServices(known.host_root, known.clients_file, FOLDER),
+        pods=Pods(client, connected),
+        log=context.journal,
+        health=lambda: context.shared.health,
+    )
+
+
+class MigManager(Task):
+    """The task of the agent that changes MIG; `reload` has it compare at once."""
 
     def __init__(
         self,
@@ -82,15 +112,13 @@ class MigManager:
         log: Log,
         health: Callable[[], HealthEngine | None] = lambda: None,
     ) -> None:
-        """Do nothing yet; the node's name is known."""
-        self.reload = asyncio.Event()
+        super().__init__(log)
         self._settings = settings
         self._cluster = cluster
         self._work = work
         self._session = session
         self._services = services
         self._pods = pods
-        self._log = log
         self._renewals = Renewals(health, work, pods, log)
         self._node: Object | None = None
         self._seen: str | None = None
@@ -100,7 +128,6 @@ class MigManager:
         self._reboots = False
         self._failures = 0
         self._retry_at = 0.0
-        self._problem = ""
 
     def describe(self) -> list[dict[str, object]]:
         """Return the state of the configuration, as JSON data."""
@@ -110,13 +137,9 @@ class MigManager:
                 "label": node_labels.CONFIG,
                 "config": self._name,
                 "config_state": state or "",
-                "reason": reason or self._problem,
+                "reason": reason or self.problem.text,
             }
         ]
-
-    def metrics(self) -> Iterable[Family]:
-        """Return no metrics."""
-        return ()
 
     async def run(self) -> None:
         """Follow the label until canceled; a change in progress is ended first.
@@ -124,33 +147,27 @@ class MigManager:
         Raises:
             Exception: the watch has a bug.
         """
-        watch = asyncio.create_task(
-            node_watch.follow(self._cluster, self._settings.node_name, self._see, self._complain)
-        )
+        watch = node_watch.follow(self._cluster, self._settings.node, self._see, self.problem.tell)
         try:
-            await self._follow(watch)
+            await waiting.together(watch, self._follow())
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
             await self._leave()
             await self._pods.close()
             await self._cluster.close()
 
-    async def _follow(self, watch: asyncio.Task[None]) -> None:
-        failures = 0
+    async def _follow(self) -> None:
+        backoff = Backoff(30.0, spread=(1, 1.5))
         while True:
-            if watch.done():
-                watch.result()
             self.reload.clear()
             delay_s = PERIOD_S
             if self._node is not None:
                 try:
                     await self._converge(self._node)
-                    failures, self._problem = 0, ""
+                    backoff.reset()
+                    self.problem.clear()
                 except ClusterError as error:
-                    self._complain(error)
-                    delay_s = _about(DELAYS_S[min(failures, len(DELAYS_S) - 1)])
-                    failures += 1
+                    self.problem.tell(error)
+                    delay_s = backoff.next_s()
             await self._renew()
             await waiting.until_set(self.reload, delay_s)
 
@@ -162,7 +179,7 @@ class MigManager:
         except SupervisorEndedError:
             raise
         except NvctError as error:
-            self._complain(error)
+            self.problem.tell(error)
 
     def _see(self, node: Object | None) -> None:
         if node is None:
@@ -197,7 +214,7 @@ class MigManager:
         await self._show()
 
     def _fail(self, error: NvctError) -> None:
-        reason = f"{self._name}: {error.message}{f' ({error.hint})' if error.hint else ''}"
+        reason = f"{self._name}: {logs.sentence(error)}"
         if self._shown[1] != reason:
             self._log.error(reason)
             self._log.refused(TASK, self._name, error)
@@ -246,14 +263,14 @@ class MigManager:
         try:
             await self._run(self._services.start)
         except NvctError as error:
-            self._complain(error)
+            self.problem.tell(error)
 
     async def _persist(self, name: str) -> None:
         """Tell the host's own unit; a change does not fail for it."""
         try:
             await self._run(self._work.persist, name)
         except NvctError as error:
-            self._complain(error)
+            self.problem.tell(error)
 
     async def _look(self, name: str) -> tuple[Change | None, Sequence[PodDevice]]:
         """Return what has to change, and the devices of pods among it."""
@@ -272,14 +289,14 @@ class MigManager:
         Raises:
             HostError: what is in use stays so.
         """
-        settings = self._settings
-        if users and not settings.evicts_pods:
+        known = self._settings
+        if users and not known.evicts_pods:
             raise HostError(
                 sentence(users),
                 hint="delete these pods, or set migManager.evictPods=true in the chart "
                 "(NVCT_MIG_EVICT_PODS without it); nothing was changed",
             )
-        goes = users or node_labels.can_pause(node) or settings.stops_clients
+        goes = users or node_labels.can_pause(node) or known.stops_clients
         if change.holders and not goes:
             raise HostError(
                 sentence(change.holders), hint="end these processes; nothing was changed"
@@ -334,7 +351,7 @@ class MigManager:
             if not metadata:
                 return
             version = node["metadata"]["resourceVersion"]
-            metadata = {"name": self._settings.node_name, "resourceVersion": version, **metadata}
+            metadata = {"name": self._settings.node, "resourceVersion": version, **metadata}
             try:
                 self._node = await self._cluster.merge(
                     NODE, {"metadata": metadata}, node_labels.MANAGER
@@ -342,19 +359,12 @@ class MigManager:
             except ClusterError as error:
                 if error.status != CONFLICT:
                     raise
-                self._node = await self._current()
+                self._node = await node_watch.find_node(self._cluster, self._settings.node)
                 continue
             was_changed = node_labels.state(node) == "pending" or "annotations" in metadata
             if state in ("success", "failed") and was_changed:
                 await self._tell(state == "success", reason)
             return
-
-    async def _current(self) -> Object:
-        found = await self._cluster.find(NODE, self._settings.node_name)
-        if found is None:
-            name = self._settings.node_name
-            raise ClusterError(f"the cluster has no Node {name}", status=NOT_FOUND)
-        return found
 
     async def _tell(self, is_applied: bool, reason: str) -> None:  # noqa: FBT001
         """Make an Event; without the right to do so, the annotation says the same."""
@@ -364,9 +374,9 @@ class MigManager:
             reason or f"MIG configuration {self._name} is applied",
         )
         try:
-            await self._cluster.create(EVENT, event(self._settings.node_name, what))
+            await self._cluster.create(EVENT, event(self._settings.node, what))
         except ClusterError as error:
-            self._complain(error)
+            self.problem.tell(error)
 
     async def _leave(self) -> None:
         """Put back what is paused, if anything is; the next start does it if this fails."""
@@ -386,13 +396,3 @@ class MigManager:
             raise
         except OSError as error:
             raise UsageError(str(error)) from error
-
-    def _complain(self, error: NvctError) -> None:
-        text = f"{error.message}{f' ({error.hint})' if error.hint else ''}"
-        if text != self._problem:
-            self._problem = text
-            self._log.warning(text)
-
-
-def _about(delay_s: float) -> float:
-    return delay_s * random.uniform(1, 1.5)  # noqa: S311  no secret

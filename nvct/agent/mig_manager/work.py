@@ -4,22 +4,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
+from nvct.agent.core.instance import FOLDER
+from nvct.agent.mig_manager.session import AgentSession
+from nvct.agent.mig_manager.settings import Settings
+from nvct.agent.nvml import mig_verbs
+from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, UsageError
+from nvct.host.nvml.mig_model import MigState
 from nvct.linux import files
-from nvct.mig import apply, layers, plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
-
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.mig.apply import Machine
-    from nvct.mig.config import Spec
-    from nvct.mig.holders import Holder
-    from nvct.mig.plan import Plan
+from nvct.mig import apply, layers, pause, plan
+from nvct.mig.apply import Machine
+from nvct.mig.config import Spec
+from nvct.mig.holders import Holder
+from nvct.mig.journal import Journal
+from nvct.mig.plan import Plan
 
 DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 
@@ -48,7 +51,6 @@ class Work:
     """The machine and its configurations.
 
     Attributes:
-        machine: of the changes.
         config_file: the user's, "" for none.
         state_file: the drop-in of the host's unit.
         strategy: returns the MIG strategy by which this agent offers GPUs, "" if it offers none.
@@ -154,3 +156,38 @@ class Work:
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(f"{self.config_file} cannot be read: {error}") from error
         return layers.find(state, text, name)
+
+
+def of_agent(
+    client: NvmlClient,
+    session: AgentSession,
+    known: Settings,
+    status: Callable[[], dict[str, Any]],
+) -> Work:
+    """Return the work of this agent; `status` returns what its /status shows."""
+    roots = session.roots
+    machine = Machine(
+        session=session,
+        roots=roots,
+        journal=Journal(FOLDER),
+        reset=session.reset,
+        pause=partial(pause.announce, FOLDER, wait_s=pause.PAUSE_S),
+        find_holders=None if client.chooses_library else session.holders,
+    )
+    return Work(
+        machine=machine,
+        config_file=known.config_file,
+        state_file=f"{known.host_root}{known.state_file}",
+        make_nodes=partial(mig_verbs.make_nodes, roots)
+        if client.chooses_library
+        else session.make_nodes,
+        strategy=partial(_strategy, status),
+    )
+
+
+def _strategy(status: Callable[[], dict[str, Any]]) -> str:
+    """Return the MIG strategy of the agent's device plugin, "" if it offers nothing."""
+    tasks = status().get("tasks", ())
+    details = (task["detail"] for task in tasks if task["name"] == "device-plugin")
+    return next((entry["mig_strategy"] for detail in details for entry in detail
+                 if "mig_strategy" in entry), "")  # fmt: skip

@@ -16,12 +16,9 @@ import subprocess
 import time
 
 from nvct.agent.mps import shm
+from nvct.agent.mps.daemons import Daemon
+from nvct.agent.mps.place import Place
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.mps.daemons import Daemon
-    from nvct.agent.mps.place import Place
 
 PROGRAM, SMI = "nvidia-cuda-mps-control", "nvidia-smi"
 GPU = "GPU-"
@@ -46,7 +43,6 @@ class Control:
     """The daemon of one resource; its folder has the resource's name."""
 
     def __init__(self, daemon: Daemon, place: Place) -> None:
-        """Start nothing."""
         self.daemon = daemon
         self._place = place
         self._child: subprocess.Popen[bytes] | None = None

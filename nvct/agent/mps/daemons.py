@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from nvct import typed
 from nvct.errors import HostError
+from nvct.host.nvml.model import GpuAttributes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from nvct.agent.device_plugin.resources import Resource
-    from nvct.host.nvml.model import GpuAttributes
 
 VOLTA = (7, 0)
 """The first compute capability whose MPS server has limits and 48 clients."""
@@ -66,7 +64,6 @@ class Wanted:
 
     Attributes:
         starts: whether they are started, and others stopped.
-        owner: the task.
     """
 
     daemons: tuple[Daemon, ...] = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from errno import ENOENT
 
 from nvct.agent.mps.place import INSIDE
@@ -16,10 +17,6 @@ from nvct.errors import NvctError
 from nvct.kernel import trusted_file
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def enter(root: str, folder: str, shm: str) -> None:

@@ -18,15 +18,15 @@ import os
 import select
 import signal
 import time
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 
 from nvct import typed
 from nvct.agent.mps.control import Control
-from nvct.agent.mps.daemons import Wanted
-from nvct.agent.mps.place import of_environment
+from nvct.agent.mps.daemons import Daemon, Wanted
+from nvct.agent.mps.place import Place, of_environment
 from nvct.errors import HostError
 from nvct.host.nvml import messages
 from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
@@ -34,11 +34,6 @@ from nvct.host.nvml.process import PR_SET_PDEATHSIG, WorkerProcess
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
-    from collections.abc import Callable, Iterable
-    from concurrent.futures import Future
-
-    from nvct.agent.mps.daemons import Daemon
-    from nvct.agent.mps.place import Place
 
 PERIOD_S, SOON_S = 2.0, 0.5
 """How often the daemons are looked at; and when one has just ended."""
@@ -133,7 +128,6 @@ class Kept:
     """
 
     def __init__(self, control: Control) -> None:
-        """Start nothing yet."""
         self.control = control
         self.problem = NOT_YET
         self._failures = 0
@@ -261,7 +255,6 @@ class KeeperProcess:
     STOP_S = 10.0
 
     def __init__(self) -> None:
-        """Start nothing yet."""
         self._process: WorkerProcess | None = None
         self._of_owners: dict[str, tuple[Daemon, ...]] = {}
         self._sent: Wanted | None = None

@@ -13,13 +13,10 @@ import glob
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nvct.agent.driver_root import DEV_ROOT_ENV, with_driver_roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from nvct.agent.machine.driver_root import DEV_ROOT_ENV, with_driver_roots
 
 CONTAINER_FOLDER = "/mps"
 """Where MPS_ROOT, a folder of the host, is mounted in NVIDIA's containers."""

@@ -11,16 +11,12 @@ import contextlib
 import os
 import threading
 
-from nvct.agent.mps.place import CONTAINER_FOLDER, SHM
+from nvct.agent.mps.daemons import Daemon
+from nvct.agent.mps.place import CONTAINER_FOLDER, SHM, Place
 from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.linux import mountinfo
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.mps.daemons import Daemon
-    from nvct.agent.mps.place import Place
 
 PATH = f"{CONTAINER_FOLDER}/{SHM}"
 FALLBACK_KIB = 65536

@@ -7,25 +7,24 @@ daemon is ready, and `.ready` in that of MPS when all of them are.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.core.task import Task
+from nvct.agent.core.waiting import tick, together, until_set
 from nvct.agent.device_plugin.mps_watch import MpsWatch
 from nvct.agent.device_plugin.resources import resources
+from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.machine.discovery import Discovery
+from nvct.agent.machine.driver_root import ROOT_ENV, with_driver_roots
+from nvct.agent.mps import place, settings
 from nvct.agent.nvml.client import SupervisorEndedError
-from nvct.agent.waiting import tick, until_set
 from nvct.errors import HostError, NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery
-    from nvct.agent.logs import Log
-    from nvct.agent.web.exposition import Family
 
 LOOK_S = 1.0
 PERIOD_S = 30.0
@@ -33,12 +32,20 @@ RETRY_S = 5.0
 STARTED, READY = ".started", ".ready"
 
 
-class MpsDaemons:
-    """Keeps the daemons until it is canceled.
+def make(context: Context) -> MpsDaemons:
+    """Return the task of the program.
 
-    Attributes:
-        reload: set it to have the settings read again.
+    Raises:
+        UsageError, DocumentError: a setting is wrong.
     """
+    env = with_driver_roots(context.env)
+    machine = replace(context, env={}).discovery(env.get(ROOT_ENV, "/driver-root"))
+    folder = place.of_environment(context.env).folder
+    return MpsDaemons(lambda: context.load(settings.resolve), machine, folder, context.journal)
+
+
+class MpsDaemons(Task):
+    """Keeps the daemons until it is canceled."""
 
     def __init__(
         self, load: Callable[[], Settings], discovery: Discovery, folder: str, log: Log
@@ -47,17 +54,13 @@ class MpsDaemons:
 
         Args:
             load: returns the settings.
-            discovery: of this machine.
-            folder: of MPS.
-            log: for what happens.
         """
-        self.reload = asyncio.Event()
+        super().__init__(log, problems_are_errors=True)
         self._load = load
         self._settings = load()
         self._discovery = discovery
         self._folder = folder
-        self._log = log
-        self._problem = ""
+        self._nothing = ""
         self._names: tuple[str, ...] = ()
         self._watch = MpsWatch(log, self._tell, starts=True)
 
@@ -68,32 +71,23 @@ class MpsDaemons:
             for name, text in self._watch.problems.items()
         ]
 
-    def metrics(self) -> Iterable[Family]:
-        """Return no metrics."""
-        return ()
-
     async def run(self) -> None:
         """Keep the daemons until canceled.
 
         Raises:
             SupervisorEndedError: they cannot be kept any more.
         """
-        watch = asyncio.create_task(self._watch.run(lambda: self._discovery.nvml))
+        watch = self._watch.run(lambda: self._discovery.nvml)
         try:
-            await self._follow(watch)
+            await together(watch, self._follow())
         finally:
-            watch.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await watch
             self._remove_files(())
 
-    async def _follow(self, watch: asyncio.Task[None]) -> None:
+    async def _follow(self) -> None:
         due, signature = 0.0, None
         while True:
-            if watch.done():
-                watch.result()
             if self.reload.is_set():
-                self._read_settings()
+                self._settings = self._loaded_again(self._load, self._settings)
                 due = 0.0
             current = await self._discovery.signature()
             if current != signature or time.monotonic() > due:
@@ -111,24 +105,15 @@ class MpsDaemons:
         except SupervisorEndedError:
             raise
         except NvctError as error:
-            if error.message != self._problem:
-                self._problem = error.message
-                self._log.error(f"{error.message}{f' ({error.hint})' if error.hint else ''}")
+            self.problem.tell(error)
             return False
         nothing = "" if self._watch.problems else "no device is shared by MPS; waiting for one"
-        if nothing != self._problem:
-            self._problem = nothing
+        if nothing != (self.problem.text or self._nothing):
             self._log.info(nothing or "there are devices shared by MPS")
+        self._nothing = nothing
+        self.problem.clear()
         self._tell()
         return True
-
-    def _read_settings(self) -> None:
-        self.reload.clear()
-        self._log.info("Received SIGHUP, reading the settings again")
-        try:
-            self._settings = self._load()
-        except NvctError as error:
-            self._log.error(f"the settings stay as they were: {error.message}")
 
     def _tell(self) -> None:
         """Make the files that say what is ready, and remove the others."""

@@ -10,11 +10,11 @@ from dataclasses import replace
 from types import NoneType
 
 from nvct import typed
+from nvct.agent.core.waiting import within
 from nvct.agent.mps.daemons import Wanted
 from nvct.agent.nvml import host_verbs, mig_verbs
 from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
-from nvct.agent.waiting import within
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
 from nvct.host.nvml.model import (

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import asyncio
 
-from nvct.agent.folder_watch import FolderWatch
-from nvct.agent.instance import FOLDER
+from nvct.agent.core.instance import FOLDER
+from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.errors import NvmlError
 from nvct.mig import pause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.logs import Log
+    from nvct.agent.core.logs import Log
     from nvct.agent.nvml.client import NvmlClient
 
 LOOK_S = 0.2

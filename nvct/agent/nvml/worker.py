@@ -20,10 +20,12 @@ import struct
 import sys
 import time
 
-from nvct.agent import driver_root, host_side, logs, program
+from nvct.agent import host_side
+from nvct.agent.core import logs, program
+from nvct.agent.core.variables import GRACE_S, WORKER_ENV, grace_s
 from nvct.agent.host_side import HostSide
+from nvct.agent.machine import driver_root
 from nvct.agent.nvml.supervisor import Supervisor, engine_asker
-from nvct.agent.variables import GRACE_S, WORKER_ENV, grace_s
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
 from nvct.kernel.shared_folder import SharedFolder
@@ -33,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvct.agent.logs import Log
+    from nvct.agent.core.logs import Log
     from nvct.host.nvml.library import Library
 
 CONNECTIONS = 8
@@ -42,7 +44,7 @@ MESSAGE_S = 1.0
 """How long a client may take to send a request that it has begun, or to take its answer."""
 MARGIN_S = 3
 """How much earlier than its pod must have ended the worker ends: later than an agent that serves
-on, see `nvct.agent.successor`."""
+on, see `nvct.agent.core.instance`."""
 PEER = struct.Struct("3i")
 """pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)."""
 

@@ -12,15 +12,12 @@ import contextlib
 import os
 import re
 import ssl
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from nvct.agent import yaml_file
+from nvct.agent.core import yaml_file
 from nvct.errors import DocumentError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
 
 WHAT = "the web configuration"
 TEXT, SWITCH, LIST = (str,), (bool,), (list,)

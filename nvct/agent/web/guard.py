@@ -13,18 +13,14 @@ import binascii
 import hashlib
 import os
 import time
+from collections.abc import Mapping
+from typing import Any
 
+from nvct.agent.core.logs import Log
 from nvct.agent.web import config as web_config
+from nvct.agent.web.config import WebConfig
 from nvct.agent.web.turns import Turns
 from nvct.errors import DocumentError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from nvct.agent.logs import Log
-    from nvct.agent.web.config import WebConfig
 
 NOBODY = "$2b$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
 """Compared for users that do not exist, so that the time of an answer does not name the others."""

@@ -16,9 +16,10 @@ import asyncio
 import contextlib
 import re
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from nvct.agent.waiting import within
+from nvct.agent.core.waiting import within
 from nvct.agent.web.turns import Turns, client_of, greediest
 from nvct.errors import UnsafePathError, UsageError
 from nvct.kernel.shared_folder import SharedFolder
@@ -26,8 +27,6 @@ from nvct.linux.files import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from nvct.agent.web.guard import WebGuard
 
 REQUEST_LIMIT = 8192

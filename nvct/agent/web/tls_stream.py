@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, TypeVar
-
-    T = TypeVar("T")
+T = TypeVar("T")
 
 CHUNK = 16384
 

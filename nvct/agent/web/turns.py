@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections import Counter, deque
+from collections.abc import Mapping
+from typing import TypeVar
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TypeVar
-
-    Connection = TypeVar("Connection")
+Connection = TypeVar("Connection")
 
 NETWORK = 64
 """Bits of an address of IPv6 that one client has as it likes."""
@@ -26,7 +23,6 @@ class Turns:
     """The turns of one kind of work."""
 
     def __init__(self) -> None:
-        """Wait for nobody."""
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._is_taken = False
 

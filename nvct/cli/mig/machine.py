@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from nvct.agent.instance import FOLDER, SOCKET
+from nvct.agent.core.instance import FOLDER, SOCKET
 from nvct.errors import DriverNotFoundError, HostError, NvctError, UsageError
 from nvct.linux import files
 from nvct.mig import hooks, pause

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nvct.agent.discovery import Discovery
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.gpu.nodes import named_nodes
 from nvct.host.roots import Roots
@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nvct.agent.inventory import Inventory
+    from nvct.agent.machine.inventory import Inventory
     from nvct_sim.tree import Node
 
 REPOSITORY = Path(__file__).parents[3]

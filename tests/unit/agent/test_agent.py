@@ -12,18 +12,20 @@ import socket
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 from prometheus_client import parser
 
-from nvct.agent import logs, main, status, task_table, tasks
-from nvct.agent.driver_root import with_driver_roots
-from nvct.agent.instance import Instance
-from nvct.agent.logs import Log, from_environment
+from nvct.agent import main, task_table
+from nvct.agent.core import logs, status
+from nvct.agent.core.instance import Instance
+from nvct.agent.core.logs import Log, from_environment
+from nvct.agent.core.status import Status
+from nvct.agent.core.task import KeptTask
+from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.main import Agent, run
-from nvct.agent.status import Status
-from nvct.agent.tasks import Task
 from nvct.agent.web import http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Request
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
 
-    from nvct.agent.tasks import Runs
+    from nvct.agent.task_table import Entry
 
 
 @pytest.fixture
@@ -47,6 +49,16 @@ def folder() -> Iterator[str]:
 
 async def forever() -> None:
     await asyncio.Event().wait()
+
+
+@dataclass
+class Folder:
+    """A folder of a task."""
+
+    make: Callable[..., Any]
+
+    def module(self, _name: str) -> Folder:
+        return self
 
 
 class Unused:
@@ -71,7 +83,7 @@ def agent(*run: Callable[[], Awaitable[None]], has_gpu: bool = True, port: int =
         (), {}, Unused(), Log(target=io.StringIO()), lambda: has_gpu,  # type: ignore[arg-type]
         listen=("127.0.0.1", port) if port >= 0 else None,
     )  # fmt: skip
-    made.tasks = [Task(f"task-{n}", one) for n, one in enumerate(run)]
+    made.tasks = [KeptTask(f"task-{n}", one) for n, one in enumerate(run)]
     made.status.tasks = [*made.tasks, *made.status.tasks]
     return made
 
@@ -95,13 +107,13 @@ def test_a_task_waits_a_moment_for_the_file_of_config_manager(
     path, began = f"{folder}/config.yaml", list[str]()
     monkeypatch.setattr(main, "CONFIG_S", limit_s)
 
-    def factory(name: str) -> Callable[..., Runs]:
+    def factory(name: str) -> Entry:
         class Work:
             async def run(self) -> None:
                 began.append(name)
                 await forever()
 
-        return lambda *_: cast("Runs", Work())
+        return cast("Entry", Folder(lambda _context: Work()))
 
     names = ("config-manager", "labels")
     monkeypatch.setattr(main, "TASKS", {name: factory(name) for name in names})
@@ -128,7 +140,7 @@ TENANTS = "team-a/claim-of-somebody"
 
 
 def test_the_port_shows_states_and_names_no_tenant() -> None:
-    task = Task("dra", forever, lambda: [
+    task = KeptTask("dra", forever, lambda: [
         {"resource": "gpu.nvidia.com", "state": "failed", "reason": TENANTS, "claims": [TENANTS]}
     ])  # fmt: skip
     task.state, task.reason, task.restarts = "failed", TENANTS, 2
@@ -157,7 +169,7 @@ def test_an_agent_that_starts_is_alive_and_not_ready() -> None:
 def test_a_task_that_fails_is_started_again_and_the_others_run_on(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "DELAYS_S", (0.3,))
+    monkeypatch.setattr("nvct.agent.core.waiting.DELAYS_S", (0.3,))
     starts: list[int] = []
 
     async def fails() -> None:
@@ -237,7 +249,7 @@ def test_the_modules_of_all_tasks_are_there() -> None:
 def test_an_agent_that_does_not_yield_is_named(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvct.agent.instance.YIELD_S", 0.2)
+    monkeypatch.setattr("nvct.agent.core.instance.YIELD_S", 0.2)
 
     async def test() -> None:
         older, newer = Instance(folder), Instance(folder)
@@ -420,14 +432,19 @@ def test_the_options_of_the_log_are_taken_from_any_programs_command_line() -> No
 
 
 @pytest.mark.parametrize(
-    "words", [["nvct.agent"], ["nvct.agent.device_plugin.main"], ["nvct.agent.nvml.worker"]]
+    "words",
+    [
+        ["nvct.agent"],
+        ["nvct.agent.core.program", "nvidia-device-plugin"],
+        ["nvct.agent.nvml.worker"],
+    ],
 )
 def test_a_signal_before_the_program_is_ready_ends_it_cleanly(
     words: list[str], folder: str
 ) -> None:
     """Also one that came while `nvct agent` became this program."""
     code = (
-        "import os, signal, sys; from nvct.agent import program; program.block();"
+        "import os, signal, sys; from nvct.agent.core import program; program.block();"
         "os.kill(os.getpid(), signal.SIGTERM);"
         "os.execv(sys.executable, [sys.executable, '-m', *sys.argv[1:]])"
     )

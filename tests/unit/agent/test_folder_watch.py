@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from nvct.agent import folder_watch
-from nvct.agent.folder_watch import FolderWatch
+from nvct.agent.machine import folder_watch
+from nvct.agent.machine.folder_watch import FolderWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,17 +21,17 @@ from pathlib import Path
 import pytest
 
 from nvct.agent import leave
+from nvct.agent.core.instance import FOLDER, Instance
+from nvct.agent.core.recorder import Recorder
+from nvct.agent.core.status import Status, with_yield
 from nvct.agent.dra import journal as claims
 from nvct.agent.exporter import pods
 from nvct.agent.health import store
-from nvct.agent.instance import FOLDER, Instance
 from nvct.agent.mig_manager import host_services
 from nvct.agent.mps.control import Control
 from nvct.agent.mps.daemons import CLAIMS, Daemon
 from nvct.agent.mps.place import Place
 from nvct.agent.nvml import worker
-from nvct.agent.recorder import Recorder
-from nvct.agent.status import Status, with_yield
 from nvct.agent.web import http
 from nvct.cdi.make import store as cdi
 from nvct.compile import published_spec

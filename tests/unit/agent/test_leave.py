@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent import instance, leave
+from nvct.agent import leave
 from nvct.agent.condition import condition
-from nvct.agent.instance import FOLDER, Instance
+from nvct.agent.core import instance
+from nvct.agent.core.instance import FOLDER, Instance
+from nvct.agent.core.status import Status, with_yield
 from nvct.agent.kubernetes import cluster
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.labels import outputs
-from nvct.agent.status import Status, with_yield
 from nvct.errors import HostError
 from tests.support.broken_disk import break_call
 

@@ -10,9 +10,9 @@ import time
 
 import pytest
 
+from nvct.agent.core.logs import Log
+from nvct.agent.core.recorder import AGAIN_S, REMEMBERED, Recorder
 from nvct.agent.health import engine as health_module
-from nvct.agent.logs import Log
-from nvct.agent.recorder import AGAIN_S, REMEMBERED, Recorder
 from nvct.container import recorder as container_recorder
 from nvct.doctor import decisions
 from nvct.errors import HostError, NvctError, RequestError

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from nvct.agent.resources_mode import CLASSIC, DRA, GRANTED_S, LABEL, ResourcesMode
+from nvct.agent.core.resources_mode import CLASSIC, DRA, GRANTED_S, LABEL, ResourcesMode
 from nvct.errors import DocumentError, HostError, RequestError
 
 TYPE_CHECKING = False

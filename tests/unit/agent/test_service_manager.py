@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from nvct.agent.service_manager import READY, SOCKET_ENV, notify
+from nvct.agent.main import NOTIFY_ENV, READY, notify
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ def test_systemd_is_told(tmp_path: Path, *, is_abstract: bool) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.settimeout(5)
         manager.bind(f"\0{path[1:]}" if is_abstract else path)
-        notify({SOCKET_ENV: path}, READY)
+        notify({NOTIFY_ENV: path}, READY)
         assert manager.recv(100) == b"READY=1"
 
 
 @pytest.mark.parametrize("path", ["", "vsock:2:1234", "/nowhere/at/all"])
 def test_where_nobody_listens_nothing_happens(path: str) -> None:
-    notify({SOCKET_ENV: path}, READY)
+    notify({NOTIFY_ENV: path}, READY)

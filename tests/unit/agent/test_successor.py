@@ -7,10 +7,10 @@ import asyncio
 
 import pytest
 
-from nvct.agent import successor
-from nvct.agent.instance import Instance
+from nvct.agent.core import instance
+from nvct.agent.core.instance import Instance
+from nvct.agent.core.variables import GRACE_ENV, GRACE_S, grace_s
 from nvct.agent.kubelet import podresources_pb2 as api
-from nvct.agent.variables import GRACE_ENV, GRACE_S, grace_s
 from nvct.errors import UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["folder"]
-IN_A_POD = {successor.POD_ENV: "10.0.0.1"}
+IN_A_POD = {instance.POD_ENV: "10.0.0.1"}
 OWN = "nvct-x2x2x"
 
 
@@ -33,14 +33,16 @@ def coming(*pods: str, socket: Path, env: dict[str, str] | None = None) -> bool:
 
     async def ask() -> bool:
         async with kubelet(socket, "v1", answer):
-            return await successor.is_coming(IN_A_POD if env is None else env, OWN, str(socket))
+            return await instance.successor_is_coming(
+                IN_A_POD if env is None else env, OWN, str(socket)
+            )
 
     return asyncio.run(ask())
 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(successor, "LOOK_S", 0.01)
+    monkeypatch.setattr(instance, "LOOK_S", 0.01)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -63,20 +65,20 @@ def test_a_newer_pod_has_the_name_of_the_same_daemon_set(
 def test_nothing_is_coming_without_a_kubelet_or_outside_of_pods(tmp_path: Path) -> None:
     socket = tmp_path / "kubelet.sock"
     assert not coming("nvct-b4b4b", socket=socket, env={})
-    assert not asyncio.run(successor.is_coming(IN_A_POD, OWN, str(socket)))
+    assert not asyncio.run(instance.successor_is_coming(IN_A_POD, OWN, str(socket)))
     socket.touch()
-    assert not asyncio.run(successor.is_coming(IN_A_POD, OWN, str(socket)))
+    assert not asyncio.run(instance.successor_is_coming(IN_A_POD, OWN, str(socket)))
 
 
 def test_a_pod_that_is_scheduled_a_moment_later_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(successor, "LOOK_S", 0.05)
+    monkeypatch.setattr(instance, "LOOK_S", 0.05)
     socket, answer = tmp_path / "kubelet.sock", api.ListPodResourcesResponse()
 
     async def ask() -> bool:
         async with kubelet(socket, "v1", answer):
-            asked = asyncio.create_task(successor.is_coming(IN_A_POD, OWN, str(socket)))
+            asked = asyncio.create_task(instance.successor_is_coming(IN_A_POD, OWN, str(socket)))
             await asyncio.sleep(0.05)
             answer.pod_resources.add(name="nvct-b4b4b", namespace="nvct")
             return await asked
@@ -88,7 +90,7 @@ def a_newer_pod(monkeypatch: pytest.MonkeyPatch, *, comes: bool) -> None:
     async def answer(*_: object) -> bool:
         return comes
 
-    monkeypatch.setattr(successor, "is_coming", answer)
+    monkeypatch.setattr("nvct.agent.main.successor_is_coming", answer)
 
 
 def test_it_ends_when_the_newer_one_has_taken_over(
@@ -118,7 +120,7 @@ def test_it_ends_without_one(why: str, folder: str, monkeypatch: pytest.MonkeyPa
 
     async def test() -> None:
         made, stopped = agent(forever), asyncio.Event()
-        made.grace_s = successor.MARGIN_S if why == "it comes too late" else 10**6
+        made.grace_s = instance.MARGIN_S if why == "it comes too late" else 10**6
         serves = asyncio.create_task(made.serve(Instance(folder), stopped))
         await until(lambda: made.tasks[0].state == "running")
         signals = [asyncio.create_task(made.end(stopped))]
@@ -150,7 +152,7 @@ def test_a_question_that_fails_does_not_keep_it_from_ending(
     async def fail(*_: object) -> bool:
         raise RuntimeError("a defect")
 
-    monkeypatch.setattr(successor, "is_coming", fail)
+    monkeypatch.setattr("nvct.agent.main.successor_is_coming", fail)
 
     async def test() -> None:
         made, stopped = agent(forever), asyncio.Event()

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from nvct.agent import waiting
+from nvct.agent.core import waiting
 
 
 def test_it_tells_whether_the_event_is_set() -> None:

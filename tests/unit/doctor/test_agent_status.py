@@ -25,7 +25,7 @@ def resource(state: str = "listed", devices: int = 8, **more: Any) -> dict[str, 
 
 
 def document(*resources: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return /status as `nvct.agent.status` makes it."""
+    """Return /status as `nvct.agent.core.status` makes it."""
     task = {"name": PLUGIN, "state": "running", "reason": "", "restarts": 0}
     tasks = [{**task, "detail": list(resources)}]
     return {"state": "serving", "nvml": {"state": "answers", "reason": ""}, "tasks": tasks, **more}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from nvct.agent import yaml_file
+from nvct.agent.core import yaml_file
 from nvct.agent.manifests import manifest_file
 from nvct.agent.mig_manager.host_services import HostServices
 from nvct.cdi.read import yaml_reader

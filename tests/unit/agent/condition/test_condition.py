@@ -10,9 +10,9 @@ import io
 import pytest
 
 from nvct.agent.condition import condition, task
+from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import EVENT, NODE, ClusterError
-from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.doctor.test_agent_status import PLUGIN, document, resource
 
@@ -100,7 +100,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Lab:
     monkeypatch.setattr(task, "LOOK_S", 0.02)
     monkeypatch.setattr(task, "SETTLE_S", 0.2)
     monkeypatch.setattr(task, "REPAIR_S", 0.3)
-    monkeypatch.setattr(task, "DELAYS_S", (0.02, 0.1))
+    monkeypatch.setattr("nvct.agent.core.waiting.DELAYS_S", (0.02, 0.1))
     return Lab()
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from nvct.agent.condition import device_events
 from nvct.agent.condition.device_events import DeviceEvents
+from nvct.agent.core.logs import Log
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.agent.kubernetes.cluster import EVENT, POD, ClusterError
-from nvct.agent.logs import Log
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
 
 TYPE_CHECKING = False

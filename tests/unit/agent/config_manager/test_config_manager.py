@@ -13,12 +13,12 @@ import sys
 
 import pytest
 
-from nvct.agent.config_manager import choice, options, processes, task
-from nvct.agent.config_manager.options import Settings
+from nvct.agent.config_manager import settings as options
+from nvct.agent.config_manager import task
+from nvct.agent.config_manager.settings import Settings
 from nvct.agent.config_manager.task import ConfigManager
-from nvct.agent.kubernetes import node_watch
+from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes.cluster import ClusterError
-from nvct.agent.logs import Log
 from nvct.errors import HostError, NvctError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 
@@ -49,7 +49,7 @@ def test_the_label_comes_before_the_default_and_that_before_fallbacks(
 ) -> None:
     settings = Settings(default=default, fallbacks=fallbacks)
 
-    assert choice.choose(settings, label, available) == name
+    assert task.choose(settings, label, available) == name
 
 
 @pytest.mark.parametrize(
@@ -64,21 +64,21 @@ def test_without_a_file_a_sentence_says_why(
     label: str | None, default: str, sentence: str
 ) -> None:
     with pytest.raises(HostError) as caught:
-        choice.choose(Settings(node_name="n", default=default), label, ["a", "b"])
+        task.choose(Settings(node_name="n", default=default), label, ["a", "b"])
     assert sentence in caught.value.message
     assert "there are: a, b" in caught.value.hint
 
 
 def test_options_are_the_incumbents() -> None:
-    assert options.resolve([], {}) == Settings()
+    assert options.resolve([], {}) == (Settings(), ())
     env = {"FALLBACK_STRATEGIES": "named,single", "SIGNAL": "10", "SEND_SIGNAL": "false"}
-    settings = options.resolve(["--default-config=a"], env)
+    settings, _ = options.resolve(["--default-config=a"], env)
     assert (settings.fallbacks, settings.signal) == (("named", "single"), 10)
     assert (settings.send_signal, settings.default) == (False, "a")
     for words in (["--signal=1,2"], ["--signal=99"], ["--signal="], ["--fallback-strategies=x"]):
         with pytest.raises(UsageError):
             options.resolve(words, {})
-    assert "--process-to-signal" in options.help_text()
+    assert "--process-to-signal" in options.PROGRAM.help_text()
 
 
 class Api:
@@ -140,7 +140,7 @@ class Lab:
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task, "FILES_S", 0.02)
-    monkeypatch.setattr(node_watch, "DELAYS_S", (0.01,))
+    monkeypatch.setattr("nvct.agent.core.waiting.DELAYS_S", (0.01,))
 
 
 def test_a_file_with_mps_is_a_good_one(tmp_path: Path) -> None:
@@ -185,12 +185,12 @@ def test_a_bad_file_or_label_leaves_the_old_one_in_force_and_says_why(tmp_path: 
         async with lab.running():
             await until(lambda: lab.content() == GOOD)
             (lab.source / "a").write_text(BAD)
-            await until(lambda: "flags.migStrategy in" in lab.task.problem)
+            await until(lambda: "flags.migStrategy in" in lab.task.problem.text)
             (lab.source / "a").write_text(GOOD)
-            await until(lambda: lab.task.problem == "")
+            await until(lambda: lab.task.problem.text == "")
             api.labels = {LABEL: "nothing"}
             api.changed.set()
-            await until(lambda: "names the config file 'nothing'" in lab.task.problem)
+            await until(lambda: "names the config file 'nothing'" in lab.task.problem.text)
             assert (lab.content(), lab.signals) == (GOOD, 1)
             assert "; a stays in force" in lab.text.getvalue()
 
@@ -203,7 +203,7 @@ def test_an_api_server_that_does_not_answer_is_asked_again(tmp_path: Path) -> No
         api.error = ClusterError("it does not answer")
         lab = Lab(tmp_path, api)
         async with lab.running():
-            await until(lambda: lab.task.problem == "it does not answer")
+            await until(lambda: lab.task.problem.text == "it does not answer")
             assert lab.content() == ""
             api.error = None
             await until(lambda: lab.content() == GOOD)
@@ -251,8 +251,8 @@ def test_a_program_gets_the_signal_and_what_it_forked_does_not() -> None:
     pids = {int(process.stdout.readline()) for _ in range(2)}
     (child,) = pids - {process.pid}
     try:
-        assert processes.of_program(name) == [process.pid]
-        assert processes.send(name, signal.SIGHUP) == 1
+        assert task.processes(name) == [process.pid]
+        assert task.signal_processes(name, signal.SIGHUP) == 1
         assert process.wait(20) == 0
         os.kill(child, 0)  # it lives
     finally:
@@ -272,8 +272,8 @@ def test_a_process_of_another_user_does_not_keep_the_signal_from_the_program(
             raise PermissionError
         told.append((pid, number))
 
-    monkeypatch.setattr(processes, "of_program", lambda _name: [1, 2])
+    monkeypatch.setattr(task, "processes", lambda _name: [1, 2])
     monkeypatch.setattr(os, "kill", kill)
 
-    assert processes.send("nvidia-device-plugin", signal.SIGHUP) == 1
+    assert task.signal_processes("nvidia-device-plugin", signal.SIGHUP) == 1
     assert told == [(2, signal.SIGHUP)]

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.config_file import KEYS, NamePattern, Replicas
-from nvct.agent.device_plugin import config_file, options
+from nvct.agent.core.config_file import NamePattern, Replicas, keys
+from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.settings import Settings
 from nvct.errors import NvctError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from nvct.agent.option_table import Option
+    from nvct.agent.core.settings import Option
 
 SHARED = """
 version: v1
@@ -42,11 +42,11 @@ def resolve(
     path = tmp_path / "config.yaml"
     path.write_text(config)
     more = [f"--config-file={path}"] if config else []
-    return config_file.resolve([*words, *more], env or {})
+    return options.resolve([*words, *more], env or {})
 
 
 def test_without_anything_the_defaults_are_the_incumbents() -> None:
-    settings, warnings = config_file.resolve([], {})
+    settings, warnings = options.resolve([], {})
 
     assert settings == Settings()
     assert warnings == ()
@@ -89,7 +89,9 @@ def test_a_key_of_the_file_that_has_no_effect_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [o for o in options.OPTIONS if o.field], ids=lambda option: option.flags[0]
+    "option",
+    [each for each in options.PROGRAM.options if each.field != "config_file"],
+    ids=lambda option: option.flags[0],
 )
 def test_every_name_of_an_option_sets_it(option: Option, tmp_path: Path) -> None:
     value = {"switch": "true", "numbers": "0"}.get(option.kind) or (option.choices or ("/x",))[-1]
@@ -249,7 +251,7 @@ def test_bad_input_is_refused_with_a_sentence(
 
 
 def test_each_key_of_an_option_is_one_of_the_schema() -> None:
-    assert {option.key for option in options.OPTIONS if option.key} <= KEYS
+    assert {option.key for option in options.PROGRAM.options if option.key} <= keys()
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
@@ -257,7 +259,7 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
 
     with pytest.raises(NvctError, match=r"config\.yaml is malformed: it is not UTF-8"):
-        config_file.resolve([f"--config-file={path}"], {})
+        options.resolve([f"--config-file={path}"], {})
 
 
 def test_what_yaml_1_1_and_1_2_read_alike_is_read(tmp_path: Path) -> None:
@@ -283,11 +285,11 @@ def test_a_relative_socket_is_below_the_working_directory(
 
 def test_a_config_file_that_is_not_there_is_named() -> None:
     with pytest.raises(NvctError, match="config file /nowhere: No such file or directory"):
-        config_file.resolve(["--config-file=/nowhere"], {})
+        options.resolve(["--config-file=/nowhere"], {})
 
 
 def test_the_help_names_every_option() -> None:
-    text = options.help_text()
+    text = options.PROGRAM.help_text()
 
-    assert all(f"--{flag}" in text for option in options.OPTIONS for flag in option.flags)
-    assert all(f"[{option.env[0]}]" in text for option in options.OPTIONS)
+    assert all(f"--{flag}" in text for option in options.PROGRAM.options for flag in option.flags)
+    assert all(f"[{option.env[0]}]" in text for option in options.PROGRAM.options)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.config_file import Replicas
-from nvct.agent.device_plugin import config_file
+from nvct.agent.core.config_file import Replicas
+from nvct.agent.device_plugin import settings as options
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ sharing:
 def load(folder: Path, text: str, *words: str) -> tuple[Settings, tuple[str, ...]]:
     path = folder / "config.yaml"
     path.write_text(text)
-    return config_file.resolve([f"--config-file={path}", *words], {})
+    return options.resolve([f"--config-file={path}", *words], {})
 
 
 def warned(warnings: tuple[str, ...]) -> list[str]:

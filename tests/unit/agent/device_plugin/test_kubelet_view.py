@@ -14,13 +14,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import kubelet_view
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import GPU, Device
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.agent.kubelet import service
-from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.device_plugin.test_registration import Running, content, started
 

@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.device_plugin.main")
+PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program", "nvidia-device-plugin")
 REPOSITORY = Path(__file__).parents[4]
 
 

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from nvct.agent import host_side
-from nvct.agent.device_plugin import published, specs
+from nvct.agent.device_plugin import specs
 from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.agent.device_plugin.spec_files import request_of
 from nvct.agent.host_side import Place
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from nvct.agent.discovery import Discovery
+    from nvct.agent.machine.discovery import Discovery
     from nvct.agent.nvml.host_verbs import Written
     from nvct.host.nvml.model import NvmlReport
 
@@ -51,14 +51,14 @@ def publish(folder: Path, driver: str, name: str = "nvidia.json", **common: Any)
 
 def test_the_edits_of_a_view_of_the_loaded_driver_are_taken(tmp_path: Path) -> None:
     path = publish(tmp_path, "580.95.05", deviceNodes=[{"path": "/dev/nvidiactl"}])
-    found = published.find(str(tmp_path), "580.95.05")
+    found = specs.published(str(tmp_path), "580.95.05")
     assert found.path == str(path)
     assert found.edits == {"env": ["A=b"], "mounts": [SOCKET, VIEW], "hooks": [HOOK]}
 
 
 def test_a_specification_that_does_not_fit_is_left_out_with_a_reason(tmp_path: Path) -> None:
     def reason() -> str:
-        found = published.find(str(tmp_path), "580.95.05")
+        found = specs.published(str(tmp_path), "580.95.05")
         assert (found.path, found.edits) == ("", {})
         return found.reason
 
@@ -77,7 +77,7 @@ def test_a_specification_that_does_not_fit_is_left_out_with_a_reason(tmp_path: P
 def test_a_specification_of_another_kind_is_not_taken(tmp_path: Path) -> None:
     path = publish(tmp_path, "580.95.05")
     path.write_text(path.read_text().replace("nvidia.com/gpu", "nvidia.com/gds"))
-    assert not published.find(str(tmp_path), "580.95.05").path
+    assert not specs.published(str(tmp_path), "580.95.05").path
 
 
 def test_the_signature_changes_with_the_files_of_others_alone(tmp_path: Path) -> None:

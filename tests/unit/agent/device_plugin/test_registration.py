@@ -16,6 +16,8 @@ import time
 import grpc
 import pytest
 
+from nvct.agent.core.logs import Log
+from nvct.agent.core.recorder import Recorder
 from nvct.agent.device_plugin import registration, socket_owner
 from nvct.agent.device_plugin.content import Content, Node
 from nvct.agent.device_plugin.counts import Counts
@@ -24,8 +26,6 @@ from nvct.agent.device_plugin.registration import Registration
 from nvct.agent.device_plugin.resources import GPU, Device, Resource
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import deviceplugin_pb2 as api
-from nvct.agent.logs import Log
-from nvct.agent.recorder import Recorder
 from nvct.doctor import decisions
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 

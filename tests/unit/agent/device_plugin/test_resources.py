@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 
-from nvct.agent.config_file import NamePattern, Replicas
+from nvct.agent.core.config_file import NamePattern, Replicas
 from nvct.agent.device_plugin.resources import GPU, Resource, resources
 from nvct.agent.device_plugin.settings import Settings
-from nvct.agent.inventory import Inventory
+from nvct.agent.machine.inventory import Inventory
 from nvct.errors import HostError
 from nvct.host.model import Gpu, MigDevice
 

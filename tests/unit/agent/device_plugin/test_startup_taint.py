@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import startup_taint
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.startup_taint import StartupTaint
 from nvct.agent.kubernetes.cluster import ClusterError, Kind
-from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import until
 
 KEY = "nvct.dev/gpu-not-ready"
@@ -74,7 +74,7 @@ async def running(api: Api, listed: list[str], node: str = "node-1") -> Any:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup_taint, "POLL_S", 0.01)
-    monkeypatch.setattr(startup_taint, "DELAYS_S", (0.01,))
+    monkeypatch.setattr("nvct.agent.core.waiting.DELAYS_S", (0.01,))
 
 
 def test_it_goes_when_the_node_has_the_resources_and_other_taints_stay() -> None:

@@ -21,14 +21,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from nvct.agent import folder_watch
-from nvct.agent.config_file import Replicas
+from nvct.agent.core.config_file import Replicas
+from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import registration, task
 from nvct.agent.device_plugin.resources import GPU, resources
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.health import engine
-from nvct.agent.inventory import Inventory
-from nvct.agent.logs import Log
+from nvct.agent.machine import folder_watch
+from nvct.agent.machine.inventory import Inventory
 from nvct.errors import DriverNotFoundError
 from nvct.host.model import Gpu, MigDevice
 from nvct.host.nvml.model import NvmlEvents, XidEvent

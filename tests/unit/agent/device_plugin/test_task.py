@@ -14,14 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.device_plugin import config_file, endpoint, mig_changes, mps_watch, task
+from nvct.agent.core.logs import Log
+from nvct.agent.device_plugin import endpoint, mig_changes, mps_watch, task
+from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.list_strategy import Engine
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
-from nvct.agent.logs import Log
 from nvct.errors import ContainerNotPossibleError, DriverNotFoundError, HostError
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.device_plugin.content import Content
     from nvct.agent.device_plugin.settings import Settings
-    from nvct.agent.discovery import Discovery
+    from nvct.agent.machine.discovery import Discovery
     from nvct.agent.mps.daemons import Daemon
     from nvct.host.nvml.model import NvmlTopology
 
@@ -66,7 +67,7 @@ class Lab:
     def settings(self) -> Settings:
         self._config_file.write_text(json.dumps(self.config))
         words = [*self.words, f"--config-file={self._config_file}"]
-        return config_file.resolve(words, {})[0]
+        return options.resolve(words, {})[0]
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[task.DevicePlugin]:

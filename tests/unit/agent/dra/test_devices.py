@@ -19,7 +19,7 @@ from nvct.agent.dra.devices import (
     nvlink_domains,
     version,
 )
-from nvct.agent.inventory import Inventory
+from nvct.agent.machine.inventory import Inventory
 from nvct.host.model import Gpu
 from nvct.host.nvml.model import GpuAttributes, GpuLink
 from nvct_sim import tree

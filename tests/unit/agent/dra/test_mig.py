@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import specs
 from nvct.agent.dra import gather, slices
 from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
 from nvct.agent.dra.instances import Instances
-from nvct.agent.dra.offer import offer
-from nvct.agent.logs import Log
+from nvct.agent.dra.mig_devices import offer
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import until
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-    from nvct.agent.discovery import Discovery
+    from nvct.agent.machine.discovery import Discovery
     from nvct.host.nvml.mig_model import MigGpu
 
 SMALL = "gpu-1-mig-1g10gb-19-{}"

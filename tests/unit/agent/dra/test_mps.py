@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.discovery import Discovery
 from nvct.agent.dra.claim_specs import FILES
 from nvct.agent.dra.devices import DRIVER
 from nvct.agent.dra.journal import FILE, Journal
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
 from nvct.agent.nvml.client import NvmlClient

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from nvct.agent.core.logs import Log
 from nvct.agent.dra import claims
 from nvct.agent.dra.claim_specs import FILES, ClaimSpecs
 from nvct.agent.dra.devices import DRIVER, Device, Place
@@ -24,7 +25,6 @@ from nvct.agent.dra.settings import Settings
 from nvct.agent.dra.specs import edits_of
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.kubernetes.cluster import ClusterError
-from nvct.agent.logs import Log
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import DocumentError, HostError, NvctError, RequestError
 from nvct.host.roots import Roots

@@ -10,7 +10,7 @@ import pytest
 from nvct.agent.dra import sharing
 from nvct.agent.dra.devices import DRIVER, Place
 from nvct.agent.dra.journal import Entry
-from nvct.agent.dra.mps_limits import Limits
+from nvct.agent.dra.sharing import Limits
 from nvct.agent.mps.daemons import Daemon
 from nvct.errors import RequestError
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import pytest
 
+from nvct.agent.core.logs import Log
 from nvct.agent.dra import publisher as publisher_module
 from nvct.agent.dra import slices
 from nvct.agent.dra.devices import DRIVER, MIB, Device, Offer, Version
 from nvct.agent.dra.publisher import Publisher
 from nvct.agent.kubernetes.cluster import FORBIDDEN, ClusterError
-from nvct.agent.logs import Log
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import NAME, FakeApi
 
@@ -207,8 +207,8 @@ def test_the_slices_of_another_driver_are_left_alone() -> None:
         api.put(KIND, foreign)
         async with publishing(api) as publisher:
             publisher.offer(of(device(0), device(1)))
-            await until(lambda: "another driver" in publisher.problem)
-            assert "x7k2p" in publisher.problem
+            await until(lambda: "another driver" in publisher.problem.text)
+            assert "x7k2p" in publisher.problem.text
             assert api.writes == []
 
     asyncio.run(test())
@@ -233,7 +233,7 @@ def test_a_server_without_the_api_is_named() -> None:
         api.absent = {"resource.k8s.io/v1", "resource.k8s.io/v1beta1"}
         async with publishing(api) as publisher:
             publisher.offer(of(device(0)))
-            await until(lambda: "needs Kubernetes 1.32" in publisher.problem)
+            await until(lambda: "needs Kubernetes 1.32" in publisher.problem.text)
 
     asyncio.run(test())
 
@@ -244,10 +244,10 @@ def test_a_missing_right_is_named() -> None:
         api.refuses = ClusterError("may not patch resourceslices", status=FORBIDDEN)
         async with publishing(api) as publisher:
             publisher.offer(of(device(0)))
-            await until(lambda: publisher.problem == "may not patch resourceslices")
+            await until(lambda: publisher.problem.text == "may not patch resourceslices")
             api.refuses = None
             publisher.offer(of(device(1)))  # no wait for the back-off
             await until(lambda: shown(api) == ["gpu-1"])
-            assert publisher.problem == ""
+            assert publisher.problem.text == ""
 
     asyncio.run(test())

@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import pytest
 
+from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import CLASSIC, DRA, LABEL, ResourcesMode
 from nvct.agent.dra import claims, slices, task
 from nvct.agent.dra.classic import without
 from nvct.agent.dra.devices import DRIVER, Device, Offer
@@ -27,8 +29,6 @@ from nvct.agent.health.settings import resolve
 from nvct.agent.kubelet import dra_service
 from nvct.agent.kubelet.dra_service import ClaimRef
 from nvct.agent.kubernetes.cluster import NODE
-from nvct.agent.logs import Log
-from nvct.agent.resources_mode import CLASSIC, DRA, LABEL, ResourcesMode
 from nvct.errors import HostError, RequestError
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
@@ -42,8 +42,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from nvct.agent.discovery import Discovery
     from nvct.agent.kubernetes.cluster import Kind, Object
+    from nvct.agent.machine.discovery import Discovery
     from nvct.agent.nvml.client import NvmlClient
 
 SLICES = slices.kind("v1").plural

@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from nvct.agent.exporter import counters, options
+from nvct.agent.exporter import counters
+from nvct.agent.exporter import settings as options
 from nvct.agent.exporter.settings import Settings
 from nvct.errors import DocumentError, UsageError
 
@@ -171,4 +172,4 @@ def test_an_option_without_effect_is_named() -> None:
     _, warnings = options.resolve(["--configmap-data", "ns:name"], {})
 
     assert warnings == ["--configmap-data is not supported yet"]
-    assert "--remote-hostengine-info" in options.help_text()
+    assert "--remote-hostengine-info" in options.PROGRAM.help_text()

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.exporter import go_regexp, options, pod_metadata
+from nvct.agent.core.logs import Log
+from nvct.agent.exporter import go_regexp, pod_metadata
+from nvct.agent.exporter import settings as options
 from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices, label_name
 from nvct.agent.exporter.pods import PodDevices
 from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.agent.kubernetes.cluster import ClusterError, Listing
-from nvct.agent.logs import Log
 from nvct.host.nvml.sample_model import NvmlSamples
 from tests.unit.agent.exporter.test_series import MIG_UUID, gpu, mig
 

@@ -11,8 +11,9 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from nvct.agent.exporter import main, task
-from nvct.agent.logs import Log
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.exporter import task
 from nvct.errors import HostError
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
@@ -51,7 +52,9 @@ def serve(
             client.library = client.library if library is None else library
             if seen is not None:
                 seen.append(client)
-            exporter = main.make((*SETTINGS, *words), {}, client, Log(target=log))
+            exporter = task.make(
+                Context(words=(*SETTINGS, *words), env={}, client=client, journal=Log(target=log))
+            )
             running = asyncio.create_task(exporter.run())
             try:
                 await check(exporter)
@@ -279,7 +282,9 @@ def test_an_address_in_use_is_named(node: tree.Node) -> None:
         await until(lambda: exporter.port != 0)
         with client_of(node) as client:
             words = ("--address", f"127.0.0.1:{exporter.port}", "--kubernetes=false")
-            second = main.make(words, {}, client, Log(target=io.StringIO()))
+            second = task.make(
+                Context(words=words, env={}, client=client, journal=Log(target=io.StringIO()))
+            )
             with pytest.raises(HostError, match="cannot serve") as raised:
                 await second.run()
             assert str(exporter.port) in raised.value.message

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import io
 
+from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.settings import resolve
-from nvct.agent.logs import Log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,15 +7,16 @@ import asyncio
 import contextlib
 import io
 import json
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
 from nvct.agent.health import engine as module
-from nvct.agent.health import shared
 from nvct.agent.health.settings import resolve
 from nvct.agent.health.store import NAME, Store
-from nvct.agent.logs import Log
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web import exposition
 from nvct.host.nvml.model import NvmlEvents, XidEvent
@@ -358,13 +359,13 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
     assert "file is no folder" in str(health.describe()["problem"])
 
 
-def test_one_engine_for_each_client_of_nvml(tmp_path: Path) -> None:
-    clients = cast("list[NvmlClient]", [Nvml(), Nvml()])
+def test_the_tasks_of_a_process_share_one_engine(tmp_path: Path) -> None:
     log = io.StringIO()
     settings = resolve("auto", "5", "", {"DP_DISABLE_HEALTHCHECKS": "48,many"})
-    first = shared.engine(clients[0], settings, Log(target=log), str(tmp_path))
+    env = {"NVCT_AGENT_SOCKET": f"{tmp_path}/agent.sock"}
+    context = Context(env=env, client=cast("NvmlClient", Nvml()), journal=Log(target=log))
+    other = replace(context, env={**env, "NODE_NAME": "node-1"})
 
-    assert shared.engine(clients[0], settings, Log(target=log), str(tmp_path)) is first
-    assert shared.existing(clients[0]) is first
-    assert shared.existing(clients[1]) is None
+    assert other.health(settings) is context.health(settings) is context.shared.health
+    assert Context(env=env, client=context.client, journal=Log()).shared.health is None
     assert log.getvalue().count("'many' is no XID") == 1

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.agent.config_file import NamePattern, Replicas, Sharing
-from nvct.agent.labels import compute
+from nvct.agent.core.config_file import NamePattern, Replicas, Sharing
+from nvct.agent.labels import compute, settings
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts, Rules
 from nvct.agent.labels.values import is_key, is_value, joined, sanitized
 from nvct.host.gpu.vgpu import HostDriver
@@ -72,7 +72,7 @@ def test_families(compute_capability: tuple[int, int], family: str) -> None:
 
 
 def test_what_nvml_does_not_report_has_no_label() -> None:
-    rules = Rules(extra=frozenset(compute.EXTRA) - {compute.OPERATOR})
+    rules = Rules(extra=frozenset(settings.EXTRA) - {settings.OPERATOR})
     dark = GpuFacts(model="NVIDIA GB10")
 
     found = labels(Facts(driver_version="unknown", gpus=(dark,), host_drivers=None), rules)
@@ -91,7 +91,7 @@ def test_what_nvml_does_not_report_has_no_label() -> None:
 
 
 def test_labels_of_the_gpu_operator() -> None:
-    rules = Rules(extra=frozenset({compute.PRESENT, compute.OPERATOR}))
+    rules = Rules(extra=frozenset({settings.PRESENT, settings.OPERATOR}))
     without_mig = replace(H100, mig_capable=False)
 
     found = labels(replace(NODE, gpus=(H100,)), rules)
@@ -111,7 +111,7 @@ def test_a_driver_version_of_two_parts_has_an_empty_revision() -> None:
 
 
 def test_ecc_is_true_only_if_it_is_on_everywhere() -> None:
-    rules = Rules(extra=frozenset({compute.ECC}))
+    rules = Rules(extra=frozenset({settings.ECC}))
 
     assert labels(NODE, rules)[f"{GPU}.ecc"] == "true"
     one_off = replace(NODE, gpus=(H100, replace(H100, ecc=False)))
@@ -158,7 +158,7 @@ def test_a_renamed_model_is_shared_by_its_own_name() -> None:
 
 def test_the_model_with_most_whole_gpus_labels_the_node() -> None:
     t4 = GpuFacts(model="Tesla T4", memory_mib=15360)
-    rules = Rules(extra=frozenset({compute.MODELS}))
+    rules = Rules(extra=frozenset({settings.MODELS}))
 
     few = labels(replace(NODE, gpus=(t4, H100, H100)), rules)
     assert few[f"{GPU}.product"] == "NVIDIA-H100"
@@ -169,7 +169,7 @@ def test_the_model_with_most_whole_gpus_labels_the_node() -> None:
 
 
 def test_a_node_without_gpus_has_labels_of_vgpus_and_pci_only() -> None:
-    rules = Rules(timestamp=5, extra=frozenset({compute.PCI}))
+    rules = Rules(timestamp=5, extra=frozenset({settings.PCI}))
     driver = HostDriver("550.90.05", "r550_00")
 
     found = labels(Facts(host_drivers=(driver,), has_nvidia_device=True), rules)

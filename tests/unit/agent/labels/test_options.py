@@ -7,8 +7,9 @@ import math
 
 import pytest
 
-from nvct.agent.config_file import KEYS
-from nvct.agent.labels import duration, options
+from nvct.agent.core.config_file import keys
+from nvct.agent.labels import duration
+from nvct.agent.labels import settings as options
 from nvct.agent.labels.settings import Settings
 from nvct.errors import NvctError, UsageError
 
@@ -16,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.agent.option_table import Option
+    from nvct.agent.core.settings import Option
 
 CONFIG = """
 version: v1
@@ -52,7 +53,9 @@ def test_a_config_file_sets_what_variables_and_flags_do_not(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "option", [o for o in options.OPTIONS if o.field], ids=lambda option: option.flags[0]
+    "option",
+    [each for each in options.PROGRAM.options if each.field != "config_file"],
+    ids=lambda option: option.flags[0],
 )
 def test_every_name_of_an_option_sets_it(option: Option) -> None:
     value = "true" if option.kind == "switch" else (option.choices or ("5s",))[-1]
@@ -68,7 +71,7 @@ def test_every_name_of_an_option_sets_it(option: Option) -> None:
 
 
 def test_each_key_of_an_option_is_one_of_the_schema() -> None:
-    assert {option.key for option in options.OPTIONS if option.key} <= KEYS
+    assert {option.key for option in options.PROGRAM.options if option.key} <= keys()
 
 
 @pytest.mark.parametrize(
@@ -163,6 +166,6 @@ def test_unknown_groups_of_labels_are_refused() -> None:
 
 
 def test_help_names_all_options() -> None:
-    text = options.help_text()
+    text = options.PROGRAM.help_text()
 
-    assert all(f"--{flag}" in text for option in options.OPTIONS for flag in option.flags)
+    assert all(f"--{flag}" in text for option in options.PROGRAM.options for flag in option.flags)

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from nvct.agent import host_side
-from nvct.agent.inventory import Inventory
-from nvct.agent.labels import options, outputs, task
+from nvct.agent.core.logs import Log
+from nvct.agent.labels import outputs, task
+from nvct.agent.labels import settings as options
 from nvct.agent.labels.task import NodeLabels
-from nvct.agent.logs import Log
+from nvct.agent.machine.inventory import Inventory
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import DocumentError, DriverNotFoundError, HostError, NvmlError
 from nvct.host.model import Gpu, MigDevice
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from nvct.agent.labels.facts import Labels
 
 REPOSITORY = Path(__file__).parents[4]
-PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.labels.main")
+PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program", "gpu-feature-discovery")
 SIZE = MigAttributes(
     memory_mib=9856, multiprocessors=16, gi_slices=1, ci_slices=1,
     copy=1, decoder=0, encoder=0, jpeg=0, ofa=0,

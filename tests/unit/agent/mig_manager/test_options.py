@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.mig_manager import options
-from nvct.agent.mig_manager.options import Settings
+from nvct.agent.mig_manager import settings as options
+from nvct.agent.mig_manager.settings import Settings
 from nvct.errors import UsageError
 
 TYPE_CHECKING = False
@@ -43,13 +43,13 @@ def test_every_option_of_nvidias_program_is_understood(
     assert options.resolve([], {variable: "true"}) == expected
     if short:
         assert options.resolve([f"-{short}=true"], {}) == expected
-    assert f"--{flag}" in options.help_text()
+    assert f"--{flag}" in options.PROGRAM.help_text()
 
 
 def test_settings_of_nvct_itself() -> None:
-    assert options.resolve([], {}) == Settings()
+    assert options.resolve([], {})[0] == Settings()
     env = {"NVCT_MIG_CONFIG_FILE": "/own", "CONFIG_FILE": "/plugins"}
-    assert options.resolve([], env).config_file == "/own"
+    assert options.resolve([], env)[0].config_file == "/own"
     env = {"NVCT_MIG_DEFAULT_CONFIG": "all-disabled", "NVCT_MIG_EVICT_PODS": "true"}
     assert options.resolve([], env) == options.resolve(
         ["--default-config", "all-disabled", "--evict-pods"], {}

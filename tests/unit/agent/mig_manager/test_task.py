@@ -11,15 +11,14 @@ import os
 
 import pytest
 
-from nvct.agent.kubernetes import node_watch
+from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes.cluster import CONFLICT, EVENT, NODE, ClusterError
-from nvct.agent.logs import Log
 from nvct.agent.mig_manager import task
 from nvct.agent.mig_manager.host_services import HostServices
 from nvct.agent.mig_manager.node_labels import CONFIG, PAUSED, REASON, STATE
-from nvct.agent.mig_manager.options import Settings
 from nvct.agent.mig_manager.pods import PodDevice
 from nvct.agent.mig_manager.session import AgentSession
+from nvct.agent.mig_manager.settings import Settings
 from nvct.agent.mig_manager.work import Work
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError
@@ -234,8 +233,7 @@ def lab(node: tree.Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab
     monkeypatch.setattr(task, "LOOK_S", 0.05)
     monkeypatch.setattr(task, "CLEAR_S", 0.3)
     monkeypatch.setattr(task, "RETRY_S", (0.3,))
-    for module in (task, node_watch):
-        monkeypatch.setattr(module, "DELAYS_S", (0.05,))
+    monkeypatch.setattr("nvct.agent.core.waiting.DELAYS_S", (0.05,))
     return Lab(node, str(tmp_path))
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import json_format
 
-from nvct.agent.device_plugin import allocate, config_file
+from nvct.agent.device_plugin import allocate
+from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.content import Node
 from nvct.agent.device_plugin.resources import Device, Resource
 from nvct.agent.device_plugin.settings import Settings
@@ -69,7 +70,7 @@ def test_a_container_gets_one_replica_unless_the_file_says_else(tmp_path: Path) 
 def resolved(folder: Path, *words: str, more: str = "") -> Settings:
     path = folder / "config.yaml"
     path.write_text(f"sharing: {{mps: {{resources: [{{name: gpu, replicas: 2}}]{more}}}}}")
-    return config_file.resolve([*words, f"--config-file={path}"], {})[0]
+    return options.resolve([*words, f"--config-file={path}"], {})[0]
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import mps_watch
 from nvct.agent.device_plugin.resources import GPU
-from nvct.agent.inventory import Inventory
-from nvct.agent.logs import Log
-from nvct.agent.mps import options, shm, task
+from nvct.agent.machine.inventory import Inventory
+from nvct.agent.mps import settings as options
+from nvct.agent.mps import shm, task
 from nvct.agent.mps.task import MpsDaemons
 from nvct.errors import NvctError
 from nvct.host.model import Gpu
@@ -119,7 +120,7 @@ def test_the_command_line_has_the_incumbents_options() -> None:
     assert options.resolve([], {"MIG_STRATEGY": "mixed"})[0].mig_strategy == "mixed"
     with pytest.raises(NvctError, match="invalid --mig-strategy"):
         options.resolve(["--mig-strategy=some"], {})
-    assert "mount-shm" in options.help_text()
+    assert "mount-shm" in options.PROGRAM.help_text()
 
 
 def test_shared_memory_is_half_of_the_machines(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ import pytest
 from nvct import typed
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles, request_of
-from nvct.agent.discovery import SAME_S, Discovery
 from nvct.agent.dra.claim_specs import ClaimSpecs
 from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.settings import Settings as DraSettings
 from nvct.agent.host_side import Host, Place, in_child
+from nvct.agent.machine.discovery import SAME_S, Discovery
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import host_verbs
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterator
     from pathlib import Path
 
-    from nvct.agent.inventory import Inventory
+    from nvct.agent.machine.inventory import Inventory
     from nvct.agent.nvml.client import NvmlWorkerClient
 
 UID = "7e4b7a12-5b0c-4a6e-9d2f-0c1d2e3f4a5b"

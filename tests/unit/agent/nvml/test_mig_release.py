@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from nvct.agent.logs import Log
+from nvct.agent.core.logs import Log
 from nvct.agent.nvml import mig_release
 from nvct.errors import NvmlError
 from nvct.mig import pause

@@ -12,8 +12,9 @@ from types import NoneType
 import pytest
 
 from nvct import typed
-from nvct.agent.logs import Log
-from nvct.agent.mig_manager import main
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.mig_manager import task
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.client import NvmlWorkerClient
 from nvct.agent.nvml.supervisor import call_of
@@ -198,6 +199,13 @@ def test_what_needs_the_host_is_refused_with_a_worker(variable: str) -> None:
     async def make() -> None:
         client = NvmlWorkerClient("/nonexistent")
         with pytest.raises(UsageError, match="the host is not rebooted"):
-            main.make((), {variable: "true", "NODE_NAME": "node-1"}, client, Log())
+            task.make(
+                Context(
+                    words=(),
+                    env={variable: "true", "NODE_NAME": "node-1"},
+                    client=client,
+                    journal=Log(),
+                )
+            )
 
     asyncio.run(make())

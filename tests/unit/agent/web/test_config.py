@@ -16,8 +16,9 @@ from base64 import b64encode
 import bcrypt
 import pytest
 
-from nvct.agent.exporter import main as exporter
-from nvct.agent.logs import Log
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
+from nvct.agent.exporter import task as exporter
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.web import config as web_config
 from nvct.agent.web import guard as web_guard
@@ -424,4 +425,8 @@ def test_the_exporter_does_not_start_with_a_wrong_file(tmp_path: Path) -> None:
     words = ("--web-config-file", write(tmp_path, "basic_auth_users: {alice: secret}"))
 
     with pytest.raises(DocumentError, match="the password of 'alice' is no bcrypt hash"):
-        exporter.make(words, {}, NvmlClient(None), Log(target=io.StringIO()))
+        exporter.make(
+            Context(
+                words=words, env={}, client=NvmlClient(None), journal=Log(target=io.StringIO())
+            )
+        )

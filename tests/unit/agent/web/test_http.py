@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from nvct.agent.status import Status, with_yield
-from nvct.agent.tasks import Task
+from nvct.agent.core.status import Status, with_yield
+from nvct.agent.core.task import KeptTask
 from nvct.agent.web import http, page
 from nvct.agent.web.http import Answer, Request, Server
 from nvct.errors import UsageError
@@ -202,7 +202,7 @@ def test_an_address_of_ipv6_needs_brackets() -> None:
 
 
 def test_a_browser_gets_a_page_in_which_nothing_is_a_script() -> None:
-    task = Task("x", forever, lambda: [{"resource": EVIL, "unhealthy": {EVIL: EVIL}}])
+    task = KeptTask("x", forever, lambda: [{"resource": EVIL, "unhealthy": {EVIL: EVIL}}])
     task.reason = EVIL
     status = Status([task])
     browser = http.parse(b"GET /status?x HTTP/1.1\r\nAccept: text/html,*/*;q=0.8\r\n\r\n")

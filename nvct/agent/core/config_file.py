@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The config file of the agent's programs, schema v1: names of resources, sharing, flags.
+
+The device plugin and the feature labels share a file. Unknown keys are warnings. Unlike in
+NVIDIA's programs 0.20, `resources`, and `rename` and `devices` of shared resources, have an
+effect.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any
+
+from nvct.agent.core.settings import CONFIG_FILE, Kind, Option, Program, options_of, typed
+from nvct.errors import DocumentError, UsageError
+from nvct.host.model import Gpu
+
+PREFIX = "nvidia.com/"
+VERSION = "v1"
+NAME_LIMIT = 63
+REPLICAS_LIMIT = 32768
+"""Of one device; each is an entry in the list that the kubelet reads as one message of 4 MiB."""
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A DNS subdomain, as Kubernetes requires after the slash."""
+DEVICE = re.compile(
+    r"\d+(:\d+)?|GPU-[0-9a-f-]{36}|MIG-[0-9a-f-]{36}|MIG-GPU-[0-9a-f-]{36}/\d+/\d+"
+)
+TABLES = (
+    "version", "resources.gpus", "resources.mig", "resources.exclude", "sharing.timeSlicing",
+    "sharing.mps",
+)  # fmt: skip
+"""Keys that are no flag's."""
+SLICING, MPS = "time-slicing", "mps"
+STRATEGIES = {"mps": MPS, "timeSlicing": SLICING}
+"""Sharing strategies by their key. If a file has both, the first one counts, as there."""
+SHARING_KEYS = {"renameByDefault", "failRequestsGreaterThanOne", "resources"}
+RESOURCE_KEYS = {"name", "rename", "devices", "replicas"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamePattern:
+    """A resource's name for GPU models or MIG profiles that match a pattern with asterisks."""
+
+    pattern: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicas:
+    """A resource whose devices are shared.
+
+    Attributes:
+        rename: the name of the shared resource, "" for the same one.
+        devices: "all", how many, or their indices and UUIDs.
+    """
+
+    name: str
+    replicas: int
+    rename: str = ""
+    devices: str | int | tuple[str, ...] = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing:
+    """How resources are shared; `one_each` refuses a container that asks for more than one."""
+
+    strategy: str
+    replicas: tuple[Replicas, ...]
+    one_each: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A config file.
+
+    Attributes:
+        values: of options, by field.
+        excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
+        sharing: None if nothing is shared.
+        warnings: a sentence for each unknown key.
+        content: the bytes of the file.
+    """
+
+    values: Mapping[str, Any]
+    gpu_names: tuple[NamePattern, ...] = ()
+    mig_names: tuple[NamePattern, ...] = ()
+    excluded: tuple[str, ...] = ()
+    sharing: Sharing | None = None
+    warnings: tuple[str, ...] = ()
+    config_content: bytes = b""
+
+    @property
+    def replicas(self) -> tuple[Replicas, ...]:
+        """Return the resources whose devices are shared."""
+        return self.sharing.replicas if self.sharing else ()
+
+    @property
+    def one_each(self) -> bool:
+        """Return whether a container that asks for more than one replica is refused."""
+        return bool(self.sharing and self.sharing.one_each)
+
+    @property
+    def mps(self) -> bool:
+        """Return whether devices are shared by MPS."""
+        return bool(self.sharing and self.sharing.strategy == MPS)
+
+    def settings_of(self, program: Program) -> dict[str, Any]:
+        """Return values for the fields of a program's settings: its options, and what else it has.
+
+        Raises:
+            UsageError: a value is not one of its choices.
+        """
+        names = [each.name for each in fields(program.settings) if hasattr(self, each.name)]
+        return {**program.checked(self.values), **{name: getattr(self, name) for name in names}}
+
+
+@cache
+def types() -> Mapping[str, Kind]:
+    """Return the kinds of flags' keys; each program checks also those of the others."""
+    from nvct.agent.device_plugin.settings import Settings as OfPlugin
+    from nvct.agent.labels.settings import Settings as OfLabels
+
+    known = (*options_of(OfPlugin), *options_of(OfLabels))
+    return {each.key: each.kind for each in known if each.key}
+
+
+@cache
+def keys() -> frozenset[str]:
+    """Return all keys of schema v1, with dots; those of shared resources are not among them."""
+    return frozenset({*TABLES, *types()})
+
+
+def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
+    """Return the name of the first pattern that a model or profile matches, or ""."""
+    return next((each.name for each in patterns if _matches(text, each.pattern)), "")
+
+
+def is_excluded(gpu: Gpu, words: Sequence[str]) -> bool:
+    """Return whether a GPU is one of those that Kubernetes does not get."""
+    return any(word in (str(gpu.index), gpu.uuid) or _matches(gpu.model, word) for word in words)
+
+
+def _matches(text: str, pattern: str) -> bool:
+    parts = (re.escape(part) for part in pattern.split("*"))
+    return bool(re.fullmatch(".*".join(parts), text))
+
+
+def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> Document:
+    """Return the config file's content with the values of command line and environment.
+
+    The command line takes precedence over the environment, and that over the config file.
+
+    Raises:
+        UsageError, DocumentError: a value is malformed.
+    """
+    of_env, of_words = program.from_environment(env), program.from_command_line(words)
+    values = {**of_env, **of_words}
+    path = values.get(CONFIG_FILE, "")
+    document = load(path, program) if path else Document(values={})
+    warnings = tuple(
+        f"{path}: {option.key} has no effect: {_name_of(option, of_words, env)} is set"
+        for option in program.options
+        if document.values.get(name := option.field, values.get(name)) != values.get(name)
+        and name in values
+    )
+    return replace(
+        document,
+        values={**document.values, **values},
+        warnings=(*document.warnings, *warnings),
+    )
+
+
+def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]) -> str:
+    """Return the flag or variable that sets an option."""
+    if option.field in of_words:
+        return f"--{option.flags[0]}"
+    return next(name for name in option.env if name in env)
+
+
+def load(path: str, program: Program) -> Document:
+    """Read a config file for a program.
+
+    Raises:
+        DocumentError: it cannot be read, is malformed or has another version.
+        UsageError: a flag has a value of another type.
+    """
+    from nvct.agent.core import (
+        yaml_file,  # 2 MB, which a plugin without a config file does without
+    )
+
+    content = yaml_file.read(path, "config file")  # first: a later change is news at the next load
+    document = yaml_file.load(path, "config file")
+    document = {} if document is None else document
+    if not isinstance(document, dict):
+        raise DocumentError(f"config file {path} is no table of settings")
+    document = _canonical(document)
+    version = document.get("version") or VERSION
+    if version != VERSION:
+        raise DocumentError(f"config file {path} has the unknown version {version!r}, not v1")
+    try:
+        gpu_names, mig_names = (_names(document, kind) for kind in ("gpus", "mig"))
+        excluded = _excluded(document)
+        sharing = _sharing(document)
+    except DocumentError as error:
+        raise DocumentError(f"{error.message}, in config file {path}", hint=error.hint) from error
+    _check_types(document, path)
+    unknown = tuple(f"{path}: unknown key {key} has no effect" for key in _unknown(document))
+    return Document(
+        values=program.from_file(document, path),
+        gpu_names=gpu_names,
+        mig_names=mig_names,
+        excluded=excluded,
+        sharing=sharing,
+        warnings=unknown,
+        config_content=content,
+    )
+
+
+def _check_types(document: Mapping[str, Any], path: str, prefix: str = "") -> None:
+    """Refuse a value of another type, also of a key that another program uses.
+
+    Raises:
+        UsageError: there is one.
+    """
+    for key, value in document.items():
+        name = f"{prefix}{key}"
+        if value is None:
+            continue
+        if kind := types().get(name):
+            typed(kind, value, f"{name} in {path}")
+        elif any(each.startswith(f"{name}.") for each in types()):
+            if not isinstance(value, dict):
+                raise UsageError(f"{name} in {path} must be a table, not {value!r}")
+            _check_types(value, path, f"{name}.")
+
+
+def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a document with the schema's spelling of keys, whose case does not matter.
+
+    NVIDIA's programs read the file by Go's encoding/json, to which `timeslicing` is `timeSlicing`;
+    but not below `sharing.timeSlicing` and `sharing.mps`.
+    """
+    known = {key[len(prefix) :].partition(".")[0] for key in keys() if key.startswith(prefix)}
+    by_case = {name.lower(): name for name in known}
+    result: dict[str, Any] = {}
+    for key, value in document.items():
+        name = by_case.get(str(key).lower(), key)
+        if name != key and name in document:
+            name = key  # it stands there in both spellings: the exact one counts
+        path = f"{prefix}{name}"
+        has_keys = isinstance(value, dict) and any(k.startswith(f"{path}.") for k in keys())
+        result[name] = _canonical(value, f"{path}.") if has_keys else value
+    return result
+
+
+def _names(document: Mapping[str, Any], kind: str) -> tuple[NamePattern, ...]:
+    resources = _table(document.get("resources"), "resources")
+    patterns = []
+    for rule in _list(resources.get(kind), f"resources.{kind}"):
+        pattern, name = rule.get("pattern"), rule.get("name")
+        if not isinstance(pattern, str) or not isinstance(name, str):
+            raise DocumentError(f"each of resources.{kind} needs a pattern and a name")
+        patterns.append(NamePattern(pattern=pattern, name=resource_name(name)))
+    return tuple(patterns)
+
+
+def _excluded(document: Mapping[str, Any]) -> tuple[str, ...]:
+    words = _table(document.get("resources"), "resources").get("exclude")
+    words = [] if words is None else words
+    is_list = isinstance(words, list)
+    if not is_list or any(type(word) not in (int, str) or word == "" for word in words):
+        raise DocumentError(
+            f"resources.exclude must be a list, not {words!r}",
+            hint="of indices, UUIDs, and patterns of models with asterisks",
+        )
+    return tuple(str(word) for word in words)
+
+
+def _sharing(document: Mapping[str, Any]) -> Sharing | None:
+    sharing = _table(document.get("sharing"), "sharing")
+    for key, strategy in STRATEGIES.items():
+        if sharing.get(key) is None:
+            continue
+        place = f"sharing.{key}"
+        table = _table(sharing[key], place)
+        rules = _list(table.get("resources"), f"{place}.resources")
+        if not rules:
+            raise DocumentError(f"{place}: no resources specified")
+        renames = _switch(table, "renameByDefault", place)
+        return Sharing(
+            strategy=strategy,
+            replicas=tuple(_replicas(rule, place, renames=renames) for rule in rules),
+            one_each=_switch(table, "failRequestsGreaterThanOne", place, default=strategy == MPS),
+        )
+    return None
+
+
+def _replicas(rule: Mapping[str, Any], place: str, *, renames: bool) -> Replicas:
+    name, replicas, rename = rule.get("name"), rule.get("replicas"), rule.get("rename")
+    if not isinstance(name, str):
+        raise DocumentError(f"{place}.resources: no resource name specified")
+    if replicas is None:
+        raise DocumentError(f"sharing of {name}: no replicas specified")
+    if type(replicas) is not int or replicas < 2:
+        raise DocumentError(f"sharing of {name}: number of replicas must be >= 2")
+    if replicas > REPLICAS_LIMIT:
+        raise DocumentError(f"sharing of {name}: number of replicas must be <= {REPLICAS_LIMIT}")
+    if rename is not None and not isinstance(rename, str):
+        raise DocumentError(f"sharing of {name}: rename must be a string")
+    name = resource_name(name)
+    default = f"{name}.shared" if renames else ""
+    return Replicas(
+        name=name,
+        replicas=replicas,
+        rename=resource_name(rename or default) if rename or default else "",
+        devices=_devices(rule.get("devices", "all"), name),
+    )
+
+
+def _devices(value: object, name: str) -> str | int | tuple[str, ...]:
+    if value == "all":
+        return "all"
+    if type(value) is int and value > 0:
+        return value
+    if isinstance(value, list):
+        words = tuple(str(word) for word in value)
+        if words and all(DEVICE.fullmatch(word) for word in words):
+            return words
+    raise DocumentError(
+        f"sharing of {name}: devices must be all, a number or a list, not {value!r}",
+        hint="a list has indices, GPU:MIG indices or UUIDs",
+    )
+
+
+def resource_name(name: str) -> str:
+    """Return the full name of a resource.
+
+    Raises:
+        DocumentError: it is no resource name.
+    """
+    full = name if name.startswith(PREFIX) else f"{PREFIX}{name}"
+    if len(full) > NAME_LIMIT or not NAME.fullmatch(full.removeprefix(PREFIX)):
+        raise DocumentError(
+            f"{full!r} is no resource name",
+            hint=f"at most {NAME_LIMIT} of the characters a-z 0-9 - .",
+        )
+    return full
+
+
+def _table(value: object, name: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise DocumentError(f"{name} must be a table")
+    return value
+
+
+def _list(value: object, name: str) -> list[dict[str, Any]]:
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(rule, dict) for rule in value):
+        raise DocumentError(f"{name} must be a list of tables")
+    return value
+
+
+def _switch(table: Mapping[str, Any], key: str, place: str, *, default: bool = False) -> bool:
+    value = table.get(key)
+    value = default if value is None else value
+    if not isinstance(value, bool):
+        raise DocumentError(f"{place}.{key} must be true or false, not {value!r}")
+    return value
+
+
+def _unknown(document: Mapping[str, Any]) -> Iterator[str]:
+    def walk(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
+        for key, value in table.items():
+            path = f"{prefix}{key}"
+            if path in keys():
+                continue
+            if isinstance(value, dict) and any(name.startswith(f"{path}.") for name in keys()):
+                yield from walk(value, f"{path}.")
+            elif value is not None or not any(name.startswith(f"{path}.") for name in keys()):
+                yield path
+
+    yield from walk(document, "")
+    for strategy in STRATEGIES:
+        table = (document.get("sharing") or {}).get(strategy)
+        if not isinstance(table, dict):
+            continue
+        rules = table.get("resources")
+        for key in table.keys() - SHARING_KEYS:
+            yield f"sharing.{strategy}.{key}"
+        for rule in rules if isinstance(rules, list) else ():
+            names = rule.keys() if isinstance(rule, dict) else set()
+            for key in names - RESOURCE_KEYS:
+                yield f"sharing.{strategy}.resources.{key}"

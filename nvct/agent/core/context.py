@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a task is made of: its settings' sources, NVML, the log, and what tasks share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from nvct.agent.core.logs import Log
+from nvct.agent.core.variables import SOCKET_ENV
+from nvct.paths import AGENT_DIR
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.core.resources_mode import ResourcesMode
+    from nvct.agent.health.engine import HealthEngine
+    from nvct.agent.health.settings import Settings as HealthSettings
+    from nvct.agent.kubernetes.cluster import Cluster
+    from nvct.agent.machine.discovery import Discovery
+    from nvct.agent.nvml.client import NvmlClient
+
+T = TypeVar("T")
+
+
+@dataclass
+class Shared:
+    """What the tasks of one process share.
+
+    Attributes:
+        mode: which task offers the GPUs; None if only one of them can.
+        health: of the GPUs, because NVML delivers each XID once; None if no task watches it.
+    """
+
+    mode: ResourcesMode | None = None
+    health: HealthEngine | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a task is made of.
+
+    Attributes:
+        words: the command line of a program; the agent's tasks have none.
+        in_agent: whether this is the agent, else the task is alone in a program.
+        status: returns what the agent's /status shows.
+    """
+
+    env: Mapping[str, str]
+    client: NvmlClient
+    journal: Log
+    words: Sequence[str] = ()
+    in_agent: bool = False
+    status: Callable[[], dict[str, Any]] = dict
+    shared: Shared = field(default_factory=Shared)
+
+    @property
+    def node(self) -> str:
+        """Return the name of this Node."""
+        return self.env.get("NODE_NAME") or os.uname().nodename
+
+    @property
+    def folder(self) -> str:
+        """Return the folder of the agent's own files."""
+        return os.path.dirname(self.env.get(SOCKET_ENV, "")) or AGENT_DIR
+
+    def load(
+        self,
+        resolve: Callable[[Sequence[str], Mapping[str, str]], tuple[T, Iterable[str]]],
+    ) -> T:
+        """Return the settings as they are now, after warnings are logged.
+
+        Raises:
+            UsageError, DocumentError: a setting is wrong.
+        """
+        return self.journal.warned(resolve(self.words, self.env))
+
+    def connect(self, kubeconfig: str | None = None) -> Cluster:
+        """Return the cluster of a kubeconfig, or of the one in the environment.
+
+        Raises:
+            ClusterError: there is no access to it.
+        """
+        from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
+
+        named = self.env.get("KUBECONFIG", "") if kubeconfig is None else kubeconfig
+        return cluster.connect(named, self.env)
+
+    def discovery(self, driver_root: str, strategy: str = "auto") -> Discovery:
+        """Return the discovery of this machine, as `discovery.of_this_machine`."""
+        from nvct.agent.machine.discovery import of_this_machine
+        from nvct.agent.machine.driver_root import DEV_ROOT_ENV
+
+        dev_root = self.env.get(DEV_ROOT_ENV, "")
+        return of_this_machine(self.client, driver_root, strategy, dev_root)
+
+    def health(self, settings: HealthSettings) -> HealthEngine:
+        """Return the health of this node's GPUs, with these settings from now on."""
+        from nvct.agent.health.engine import HealthEngine
+        from nvct.agent.health.store import Store
+
+        if self.shared.health is not None:
+            self.shared.health.use(settings)
+            return self.shared.health
+        for word in settings.table.checks.malformed:
+            self.journal.warning(f"{word!r} is no XID: it has no effect")
+        self.shared.health = HealthEngine(settings, self.journal, Store(self.folder))
+        return self.shared.health

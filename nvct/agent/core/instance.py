@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One agent serves a node: a lock, and how a newer instance takes it over.
+
+The instance that serves holds the lock and answers on the socket. A newer one asks it to yield,
+takes the lock, and serves. The older one keeps running without tasks: if it ended, its container
+would be started again, and would ask in turn. It serves again when nobody holds the lock,
+because the newer one was killed. Programs with fewer rights may change the folder, see
+`shared_folder`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterable, Mapping
+
+from nvct.agent.web import http
+from nvct.errors import HostError
+from nvct.kernel.shared_folder import SharedFolder
+from nvct.paths import AGENT_DIR
+
+POD_ENV = "KUBERNETES_SERVICE_HOST"
+"""The kubelet sets it in every pod."""
+POD = re.compile(r"(?P<owner>.+-)[a-z0-9]{5}")
+"""The name of a DaemonSet's pod."""
+POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
+MARGIN_S = 5
+"""How much earlier than its pod must have ended an agent that serves on ends."""
+LOOK_S, LOOKS = 0.25, 5
+"""How often the kubelet is asked: it knows a pod when that has been scheduled."""
+FOLDER = AGENT_DIR
+LOCK, SOCKET = "agent.lock", "agent.sock"
+YIELD_S = 15.0
+"""How long the older instance may take to end its tasks."""
+POLL_S = 0.05
+ASK_S = 1.0
+"""How often the older instance is asked: it may have taken the lock again, see GRACE_S."""
+GRACE_S = 1.0
+"""How long an instance that yielded does not take the lock: the one that asked takes it."""
+STANDBY_S = 0.2
+"""How often an instance that stands by looks whether the lock is free."""
+
+
+class Instance:
+    """This process as a candidate for serving the node.
+
+    Attributes:
+        socket: path of the socket of the instance that serves.
+    """
+
+    def __init__(self, folder: str = FOLDER) -> None:
+        """Use the files in a folder, which is made if it is missing.
+
+        Raises:
+            UnsafePathError: the folder is a link or a file.
+            OSError: it cannot be made.
+        """
+        SharedFolder.open(folder, create=0o700).close()
+        self.socket = f"{folder}/{SOCKET}"
+        self._folder = folder
+        self._fd = -1
+
+    async def take(self) -> None:
+        """Take the lock; an older instance is asked to yield.
+
+        Raises:
+            HostError: it does not, or the lock is a link or no regular file of one name.
+        """
+        end = time.monotonic() + YIELD_S
+        ask_at = 0.0
+        while not self._try():
+            now = time.monotonic()
+            if now > end:
+                raise HostError(
+                    f"another agent holds {self._folder}/{LOCK} and does not yield",
+                    hint="stop it, or see its state: nvct agent --status",
+                )
+            if now > ask_at:
+                with contextlib.suppress(OSError):
+                    await http.ask(self.socket, "POST", "/yield")
+                    ask_at = now + ASK_S
+            await asyncio.sleep(POLL_S)
+
+    async def stand_by(self) -> None:
+        """Wait until nobody has the lock, and take it.
+
+        This never ends if the folder was removed: nvct leaves this node.
+        """
+        await asyncio.sleep(GRACE_S)
+        while not self._try(create=False):  # noqa: ASYNC110 - nothing reports a file lock
+            await asyncio.sleep(STANDBY_S)
+
+    def release(self) -> None:
+        """Let another instance serve."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _try(self, *, create: bool = True) -> bool:
+        try:
+            with SharedFolder.open(self._folder) as folder:
+                self._fd = folder.try_lock(LOCK, create=create)
+        except OSError as error:
+            if create or not isinstance(error, FileNotFoundError):
+                raise HostError(
+                    f"{self._folder}/{LOCK} cannot be locked: {error.strerror}"
+                ) from error
+        return self._fd >= 0
+
+
+async def successor_is_coming(
+    env: Mapping[str, str], host: str, socket: str = POD_RESOURCES
+) -> bool:
+    """Return whether the kubelet has a newer pod of this pod's DaemonSet, which will take over.
+
+    A DaemonSet with a surge keeps an old pod until the new one is Ready, but only if the old one
+    is Ready. Else it deletes the old one as soon as the new one exists, before that has been
+    scheduled (pkg/controller/daemon/daemon_controller.go of Kubernetes, podsShouldBeOnNode).
+    False also if this is no pod, or if the kubelet does not answer.
+
+    Args:
+        host: name of this host, which is a pod's name.
+        socket: the kubelet's for pods' resources.
+    """
+    if not env.get(POD_ENV) or not os.path.exists(socket):  # noqa: ASYNC240 - a stat of a local file
+        return False
+    from nvct.agent.kubelet.pod_resources import PodResources
+
+    kubelet, end = PodResources(socket), time.monotonic() + LOOKS * LOOK_S
+    try:
+        while not _has_other(await kubelet.pods(), host):
+            if time.monotonic() > end:
+                return False
+            await asyncio.sleep(LOOK_S)
+        return True
+    except HostError:
+        return False
+    finally:
+        await kubelet.close()
+
+
+def _has_other(pods: Iterable[str], host: str) -> bool:
+    own = POD.fullmatch(host)
+    others = (POD.fullmatch(name) for name in pods if name != host)
+    return own is not None and any(other and other["owner"] == own["owner"] for other in others)

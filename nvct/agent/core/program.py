@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A task of the agent as a program of its own: the version, --help, signals, the last sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+from nvct.agent.task_table import PROGRAMS, Entry
+from nvct.errors import NvctError, line, unexpected
+from nvct.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.core.logs import Log
+    from nvct.agent.core.settings import Program
+    from nvct.agent.core.task import Task
+    from nvct.host.nvml.process import WorkerProcess
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT)
+"""Signals that end a program."""
+
+
+def main() -> NoReturn:
+    """Run the program that this process was started as."""
+    name, words = _called(sys.argv)
+    entry = PROGRAMS[name]
+    early = EarlySignals()
+    program: Program = entry.module("settings").PROGRAM
+    if words in (["--version"], ["-version"], ["-v"]):
+        sys.stdout.write(f"{program.title} version v{program.version}\nnvct: {__version__}\n")
+        sys.exit(0)
+    try:
+        if any(word.lstrip("-") in ("help", "h") for word in words if word.startswith("-")):
+            from nvct.agent.core import logs
+
+            sys.stdout.write(program.help_text() + logs.help_text())
+            sys.exit(0)
+        if len(words) == 1 and words[0] in program.commands:
+            name = f"{name} {words[0]}"
+            for number in ENDING:
+                signal.signal(number, signal.SIG_DFL)
+            program.commands[words[0]]()
+            sys.exit(0)
+        from nvct.agent.nvml import supervisor as nvml_supervisor
+
+        # Before anything that starts a thread; and while this process is small.
+        supervisor = nvml_supervisor.start()
+        run(entry, words, os.environ, supervisor, early)
+    except NvctError as error:
+        sys.stderr.write(f"{line(name, error)}\n")
+        sys.exit(1)
+    except ModuleNotFoundError as error:
+        sys.stderr.write(f"{line(name, unexpected(error))}\n")
+        sys.exit(1)
+    sys.exit(0)
+
+
+def _called(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return a program's name and words: it is called by its name, or named by the first word."""
+    name, words = os.path.basename(argv[0]), argv[1:]
+    if name not in PROGRAMS and words:
+        name, words = words[0], words[1:]
+    if name not in PROGRAMS:
+        sys.exit(f"the agent has no program {name}; there are: {', '.join(PROGRAMS)}")
+    return name, words
+
+
+def block() -> None:
+    """Keep signals for the program that this process becomes, until it handles them.
+
+    Process 1 of a container would lose them.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, (*ENDING, signal.SIGHUP))
+
+
+def unblock() -> None:
+    """Receive the signals that `block` kept."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (*ENDING, signal.SIGHUP))
+
+
+class EarlySignals:
+    """Handles signals until the program has loaded its modules, which takes a tenth of a second.
+
+    Otherwise process 1 of a container ignores SIGTERM in that time, and SIGHUP ends any other one.
+
+    Attributes:
+        wants_reload: whether SIGHUP was received.
+    """
+
+    def __init__(self) -> None:
+        self.wants_reload = False
+        signal.signal(signal.SIGHUP, self._reload)
+        for number in ENDING:
+            signal.signal(number, self._end)
+        unblock()
+
+    def _reload(self, _number: int, _frame: object) -> None:
+        self.wants_reload = True
+
+    def _end(self, _number: int, _frame: object) -> None:
+        os._exit(0)  # nothing is served yet
+
+
+def run(
+    entry: Entry,
+    words: Sequence[str],
+    env: Mapping[str, str],
+    supervisor: WorkerProcess,
+    early: EarlySignals,
+) -> None:
+    """Run until a signal ends the program, or it has nothing more to do.
+
+    Raises:
+        NvctError: the settings are wrong, or the machine has no driver and must have one.
+    """
+    from nvct.agent.core import logs
+
+    words, log_settings = logs.from_command_line(words)
+    journal = logs.from_environment({**env, **log_settings})
+    entry.module("settings").resolve(words, env)  # an error comes before slow modules are loaded
+    import asyncio
+
+    asyncio.run(_serve(entry, words, env, supervisor, journal, early=early))
+
+
+async def _serve(
+    entry: Entry,
+    words: Sequence[str],
+    env: Mapping[str, str],
+    supervisor: WorkerProcess,
+    journal: Log,
+    *,
+    early: EarlySignals,
+) -> None:
+    import asyncio
+
+    from nvct.agent.core.context import Context
+    from nvct.agent.nvml.client import NvmlClient
+
+    journal.info(f"Starting {entry.program} {__version__}")
+    client = NvmlClient(supervisor.connection)
+    work: Task = entry.module("task").make(
+        Context(env=env, client=client, journal=journal, words=words)
+    )
+    task = asyncio.ensure_future(work.run())
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, work.reload.set)
+    for number in ENDING:
+        loop.add_signal_handler(number, task.cancel)
+    if early.wants_reload:
+        work.reload.set()
+    try:
+        await task
+    except asyncio.CancelledError:
+        journal.info("Received a signal, shutting down.")
+    finally:
+        client.disconnect()
+
+
+if __name__ == "__main__":
+    main()

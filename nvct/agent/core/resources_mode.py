@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which task offers the GPUs of this node, if the agent has both: the device plugin or DRA.
+
+A label of the Node chooses. After a change, the task that loses the GPUs withdraws them at once;
+the other one offers each GPU as soon as no pod and no claim has it. A GPU is given by one of them
+at a time, also if pods of both kinds start in the moment of the change: `grant` and `preparing`
+exclude each other, because both tasks run in one event loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from nvct.agent.core.logs import Log
+from nvct.errors import HostError, NvctError, RequestError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.agent.kubernetes.cluster import Cluster, Object
+
+CLASSIC, DRA = "classic", "dra"
+"""The device plugin's resources, such as nvidia.com/gpu; or the devices of ResourceSlices."""
+NAMES = {CLASSIC: "the device plugin", DRA: "ResourceSlices (DRA)"}
+LABEL = "nvct.dev/resources"
+DEFAULT_ENV = "NVCT_RESOURCES"
+"""What a Node without the label offers."""
+GRANTED_S = 30.0
+"""How long after its answer to Allocate the kubelet may not yet list the device as the pod's."""
+
+
+class ResourcesMode:
+    """The choice of one node, and who has its GPUs.
+
+    Attributes:
+        mode: the choice; "" before the label is known.
+        problem: why the label has no effect, "" if it has one.
+        is_withdrawn: whether the API server has no ResourceSlices of this node.
+        is_listed: whether it has them, and the kubelet knows the driver.
+        claims: returns the UUIDs of the GPUs that claims have.
+    """
+
+    def __init__(self, default: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """Choose nothing yet.
+
+        Args:
+            default: of a Node without the label.
+            clock: returns the time in seconds.
+
+        Raises:
+            UsageError: the default is no mode.
+        """
+        if default not in NAMES:
+            raise UsageError(f"{DEFAULT_ENV} is {CLASSIC} or {DRA}, not {default!r}")
+        self.mode = ""
+        self.problem = ""
+        self.is_withdrawn = False
+        self.is_listed = False
+        self.claims: Callable[[], Collection[str]] = frozenset
+        self._default = default
+        self._clock = clock
+        self._granted: dict[str, float] = {}
+        self._preparing: list[str] = []
+
+    async def follow(
+        self, cluster: Cluster, node: str, changed: Callable[[], None], journal: Log
+    ) -> None:
+        """Obey the label of a Node until canceled; `changed` is called after each change."""
+
+        def see(found: Object | None) -> None:
+            before, problem = self.mode, self.problem
+            self.see(found)
+            if self.problem != problem and self.problem:
+                journal.error(self.problem)
+            if self.mode != before:
+                journal.info(f"the GPUs of this node are offered by {NAMES[self.mode]}")
+                changed()
+
+        def complain(error: NvctError) -> None:
+            if error.message != self.problem:
+                self.problem = error.message
+                journal.error(error.message)
+
+        from nvct.agent.kubernetes import (
+            node_watch,  # lightkube, which a device plugin does without
+        )
+
+        await node_watch.follow(cluster, node, see, complain)
+
+    def see(self, node: Object | None) -> None:
+        """Choose by the label of a Node; a wrong one, or None, changes nothing."""
+        if node is None:
+            return
+        label = (node["metadata"].get("labels") or {}).get(LABEL, self._default)
+        self.problem = ""
+        if label in NAMES:
+            self.mode = label
+        else:
+            self.problem = f"label {LABEL} of the Node is {CLASSIC} or {DRA}, not {label!r}"
+            self.mode = self.mode or self._default
+
+    def plugin_state(self) -> tuple[bool, frozenset[str]]:
+        """Return whether the device plugin offers GPUs, and the UUIDs of those that it may not."""
+        offers = self.mode == CLASSIC and self.is_withdrawn
+        try:
+            return offers, self._taken()
+        except NvctError:  # nobody knows what claims have
+            return False, frozenset()
+
+    def grant(self, gpus: Collection[str]) -> None:
+        """Give GPUs to a container by the device plugin.
+
+        Raises:
+            RequestError: the Node offers them by DRA now, or a claim has one.
+        """
+        offers, taken = self.plugin_state()
+        held = sorted(taken.intersection(gpus))
+        if held or not offers:
+            reason = f"a claim has {held[0]}" if held else "its GPUs are offered by DRA"
+            raise RequestError(f"the node offers no such device now: {reason}")
+        now = self._clock()
+        self._granted |= dict.fromkeys(gpus, now)
+
+    @contextlib.contextmanager
+    def preparing(self, gpus: Collection[str]) -> Iterator[None]:
+        """Keep the device plugin from giving GPUs while a claim that has them is prepared.
+
+        Raises:
+            HostError: the device plugin has just given one to a container.
+        """
+        end = self._clock() - GRANTED_S
+        for gpu in gpus:
+            if self._granted.get(gpu, end) > end:
+                raise HostError(
+                    f"the device plugin has just given {gpu} to a pod",
+                    hint="the claim is prepared when that pod has ended",
+                )
+        self._preparing += gpus
+        try:
+            yield
+        finally:
+            for gpu in gpus:
+                self._preparing.remove(gpu)
+
+    def _taken(self) -> frozenset[str]:
+        return frozenset((*self.claims(), *self._preparing))
+
+
+def from_environment(env: Mapping[str, str]) -> ResourcesMode:
+    """Return what the two tasks share; the label of the Node chooses, or else a variable.
+
+    Raises:
+        UsageError: the default in the environment is no mode.
+    """
+    return ResourcesMode(env.get(DEFAULT_ENV) or DRA)

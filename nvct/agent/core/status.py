@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's answers to GET, and to POST /yield on its own socket alone.
+
+On its port, which everybody in the cluster may reach, there are states without reasons and
+details: these name GPUs, pods and claims of all tenants.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from nvct.agent.core.task import KeptTask
+from nvct.agent.web import exposition, http
+from nvct.agent.web.exposition import Family, Sample
+from nvct.agent.web.http import Answer, Request
+from nvct.version import __version__
+
+Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.oci.jsontext import Json
+
+JSON = "application/json"
+READY = ("listed", "written")
+"""States of a task's parts: resources that the kubelet has listed, labels that were written."""
+ON_THE_NODE = "on the node, nvct agent --status says why"
+"""In place of a reason, on the port."""
+
+
+@dataclass
+class Status:
+    """The state of the agent and its tasks.
+
+    Attributes:
+        nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
+        part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
+            while another one serves it.
+        health: returns the health of the GPUs, None if no task watches it.
+    """
+
+    tasks: Sequence[KeptTask]
+    nvml_problem: Callable[[], str | None] = lambda: None
+    part: Part = "starting"
+    health: Callable[[], dict[str, Json] | None] = lambda: None
+
+    def open_answer(self, request: Request) -> Answer:
+        """Return the answer to anybody's request."""
+        return self.answer(request, in_full=False)
+
+    def answer(self, request: Request, *, in_full: bool = True) -> Answer:
+        """Return the answer to a request of root of this node, or one without reasons."""
+        if request.method != "GET":
+            return Answer(404, "there is only GET\n")
+        if request.path in (probes := self._probes()):
+            reason = probes[request.path]()
+            reason = reason if in_full or not reason else ON_THE_NODE
+            return Answer(503, f"failed: {reason}\n") if reason else Answer(200, "ok\n")
+        if request.path in ("/status", "/") and request.accepts_html:
+            from nvct.agent.web import page
+
+            title = f"nvct agent on {os.uname().nodename}"
+            return Answer(200, page.page(title, self._shown(in_full)), page.KIND)
+        if request.path == "/status":
+            return Answer(200, json.dumps(self._shown(in_full), indent=2) + "\n", JSON)
+        if request.path == "/metrics":
+            return Answer(200, exposition.text(self.metrics()), exposition.CONTENT_TYPE)
+        names = ", ".join(("/status", "/metrics", *self._probes()))
+        return Answer(404, f"there are GET {names}\n")
+
+    def _probes(self) -> Mapping[str, Callable[[], str]]:
+        """Return what is asked by a path: a reason for a failure, "" for none."""
+        return {
+            "/healthz": self.failure,
+            "/livez": lambda: "",
+            "/readyz": self.why_not_ready,
+        }
+
+    def why_not_ready(self) -> str:
+        """Return why this process does not serve its node yet, "" if it does."""
+        if self.part == "starting":
+            return "this agent has not taken over the node yet"
+        if self.part == "standby":
+            return "another agent serves this node"
+        return why_not_ready(self.document(), os.uname().nodename)
+
+    def failure(self) -> str:
+        """Return which tasks have failed and why, "" if none has."""
+        failed = [task for task in self.tasks if task.state == "failed"]
+        return "; ".join(f"{task.name}: {task.reason}" for task in failed)
+
+    def document(self) -> dict[str, Any]:
+        """Return what /status shows."""
+        problem = self.nvml_problem()
+        nvml = {None: "not asked", "": "answers"}.get(problem, "fails")
+        return {
+            "version": __version__,
+            "host": os.uname().nodename,
+            "pid": os.getpid(),
+            "state": self.part,
+            "nvml": {"state": nvml, "reason": problem or ""},
+            "health": self.health() or {},
+            "tasks": [
+                {
+                    "name": task.name,
+                    "state": task.state,
+                    "reason": task.reason,
+                    "restarts": task.restarts,
+                    "detail": task.describe(),
+                }
+                for task in self.tasks
+            ],
+        }
+
+    def _shown(self, in_full: bool) -> dict[str, Any]:  # noqa: FBT001
+        """Return the document, or of it what names no GPU and no tenant."""
+        document = self.document()
+        if in_full:
+            return document
+        tasks = [
+            {key: task[key] for key in ("name", "state", "restarts")} for task in document["tasks"]
+        ]
+        nvml = {"state": document["nvml"]["state"]}
+        kept = {key: document[key] for key in ("version", "host", "pid", "state")}
+        return {**kept, "nvml": nvml, "tasks": tasks, "details": ON_THE_NODE}
+
+    def metrics(self) -> Iterator[Family]:
+        """Yield the metrics of the agent and its tasks."""
+        yield _family("nvct_agent_info", "Version of the agent.", {"version": __version__})
+        parts = {"state": self.part}
+        yield _family("nvct_agent_state", "What this agent does: 1 for its state.", parts)
+        nvml = Sample(value=float(self.nvml_problem() == ""))
+        help_text = "Whether NVML has answered the last request of the agent."
+        yield Family(name="nvct_agent_nvml_up", help=help_text, samples=(nvml,))
+        for task in self.tasks:
+            labels = {"task": task.name}
+            help_text = "State of a task: 1 for the one that it is in."
+            yield _family("nvct_agent_task_state", help_text, {**labels, "state": task.state})
+            yield Family(
+                name="nvct_agent_task_restarts_total", kind="counter",
+                help="How often a task was started again after a failure.",
+                samples=(Sample(value=task.restarts, labels=labels),),
+            )  # fmt: skip
+            yield from task.metrics()
+
+
+def _family(name: str, help_text: str, labels: Mapping[str, str]) -> Family:
+    """Return a metric whose labels say everything."""
+    return Family(name=name, help=help_text, samples=(Sample(value=1, labels=labels),))
+
+
+def with_yield(status: Status, stop: Callable[[], None]) -> http.Server:
+    """Return the server for the agent's own socket, where another instance can ask it to yield.
+
+    Args:
+        status: answers all other requests.
+        stop: called when another instance asks.
+    """
+
+    def answer(request: Request) -> Answer:
+        if (request.method, request.path) == ("POST", "/yield"):
+            stop()
+            return Answer(200, "it yields\n")
+        return status.answer(request)
+
+    return http.Server(answer)
+
+
+def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
+    """Return why the agent on a host does not serve its node yet, "" if it does.
+
+    Args:
+        document: /status of the instance that serves.
+        host: name of this host; each pod has its own.
+    """
+    if document["host"] != host:
+        return f"{document['host']} serves this node"
+    for task in document["tasks"]:
+        if task["state"] == "failed":
+            return f"{task['name']} has failed: {task['reason']}"
+        for part in task["detail"] or ():
+            if part.get("state") not in (*READY, None):
+                reason = f": {part['reason']}" if part.get("reason") else ""
+                return f"{part['resource']} is {part['state']}{reason}"
+    return ""

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks of the agent: each runs alone, and one that fails is started again with a back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
+
+from nvct import errors
+from nvct.agent.core.logs import Log, Problem
+from nvct.agent.core.waiting import Backoff
+from nvct.agent.nvml.client import SupervisorEndedError
+from nvct.agent.web.exposition import Family
+from nvct.errors import NvctError
+
+T = TypeVar("T")
+State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
+LASTS_S = 300.0
+"""A task that ran that long starts with the shortest delay again."""
+
+
+class Task:
+    """What does a task's work.
+
+    Attributes:
+        reload: set it to have the settings read again.
+        problem: why it does not work now.
+    """
+
+    def __init__(self, log: Log, *, problems_are_errors: bool = False) -> None:
+        self.reload = asyncio.Event()
+        self._log = log
+        self.problem = Problem(log, is_error=problems_are_errors)
+
+    async def run(self) -> None:
+        """Run until canceled."""
+        raise NotImplementedError
+
+    def describe(self) -> list[dict[str, object]]:
+        """Return what /status shows, as JSON data."""
+        raise NotImplementedError
+
+    def metrics(self) -> Iterable[Family]:
+        """Return the task's own metrics."""
+        return ()
+
+    def _loaded_again(self, load: Callable[[], T], before: T) -> T:
+        """Return the settings as they are now; those before stay if they are wrong."""
+        self.reload.clear()
+        self._log.info("Received SIGHUP, reading the settings again")
+        try:
+            return load()
+        except NvctError as error:
+            self._log.error(f"the settings stay as they were: {error.message}")
+            return before
+
+
+@dataclass
+class KeptTask:
+    """A task of the agent, which is started again after a failure, and its state.
+
+    Attributes:
+        name: as in --tasks.
+        run: runs until it is canceled.
+        describe: returns what /status shows of the task, as JSON data.
+        metrics: returns its own metrics.
+        state: waiting before its start; failed until it is started again.
+        reason: the sentence of its last failure, "" if there is none.
+        restarts: how often it was started again.
+    """
+
+    name: str
+    run: Callable[[], Awaitable[None]]
+    describe: Callable[[], object] = lambda: None
+    metrics: Callable[[], Iterable[Family]] = tuple
+    state: State = "waiting"
+    reason: str = ""
+    restarts: int = 0
+
+    async def keep(self, journal: Log) -> None:
+        """Run the task until this is canceled.
+
+        Raises:
+            SupervisorEndedError: the agent has to end.
+        """
+        backoff = Backoff()
+        try:
+            while True:
+                began = time.monotonic()
+                self.state = "running"
+                try:
+                    await self.run()
+                    self.reason = "it has ended by itself"
+                except SupervisorEndedError:
+                    raise  # no task can do without it, and only a new process has another
+                except Exception as error:  # whatever it is, the other tasks run on
+                    known = error if isinstance(error, NvctError) else errors.unexpected(error)
+                    self.reason = known.message
+                if time.monotonic() - began > LASTS_S:
+                    backoff.reset()
+                delay_s = backoff.next_s()
+                self.state = "failed"
+                journal.error(f"{self.name}: {self.reason}; it is started again in {delay_s:g} s")
+                await asyncio.sleep(delay_s)
+                self.restarts += 1
+        finally:
+            self.state = "stopped"

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the agent's inventory from procfs, sysfs and NVML, and notices when it is out of date."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from nvct.agent.host_side import Host, Place
+from nvct.agent.machine.inventory import Inventory
+from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.nvml.host_verbs import Look, Machine, NodeNames
+from nvct.errors import NvctError, NvmlError
+from nvct.host import procfs
+from nvct.host.gpu import gpus, mig, nodes, pci
+from nvct.host.model import Findings, Mode
+from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.model import GpuLink, NvmlReport
+from nvct.host.roots import Roots
+from nvct.linux import device_nodes
+
+Signature: TypeAlias = tuple[object, ...]
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.host.gpu.nodes import NodeStat, StatNode
+
+MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
+"""By --device-discovery-strategy; auto is the machine's own."""
+HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
+"""Device numbers of a node that cannot be seen; the agent does not use them."""
+SAME_S = 0.1
+"""How long a signature counts for other tasks: they wake together (`waiting.tick`)."""
+_signatures: dict[Roots, tuple[float, Signature]] = {}
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A report that was made already, for a discovery that asks for it."""
+
+    value: NvmlReport
+
+    def report(self) -> NvmlReport:
+        """Return the report."""
+        return self.value
+
+
+class Discovery:
+    """The machine below some roots; each call of `inventory` looks again."""
+
+    def __init__(
+        self,
+        roots: Roots,
+        nvml: NvmlClient,
+        stat_node: StatNode = device_nodes.node,
+        mode: Mode | None = None,
+    ) -> None:
+        """Keep the arguments.
+
+        Args:
+            roots: the directories of the machine.
+            nvml: used for what only NVML has.
+            stat_node: for trees that have plain files as device nodes.
+            mode: of the discovery; None is the machine's own.
+        """
+        self.roots = roots
+        self.nvml = nvml
+        self.stat_node = stat_node
+        self.host = Host(nvml, lambda: Place(roots=roots, stat_node=stat_node))
+        self._mode = mode
+        self._names: tuple[str, ...] = ()
+        self._last = Inventory()
+        self._known_links: tuple[tuple[str, ...], tuple[GpuLink, ...]] = ((), ())
+
+    async def signature(self) -> Signature:
+        """Return a value that changes when the driver or its GPUs and MIG instances change.
+
+        No GPU is woken, and no library is loaded. Tasks that look at the same moment share it.
+        """
+        at, found = _signatures.get(self.roots, (0.0, ()))
+        if time.monotonic() - at > SAME_S:
+            with contextlib.suppress(NvctError):  # those before, until somebody answers again
+                self._names = await self.host.ask(NodeNames(), tuple[str, ...])
+            found = self._signature()
+            _signatures[self.roots] = time.monotonic(), found
+        return found
+
+    def _signature(self) -> Signature:
+        roots = self.roots
+        names = procfs.list_directory(f"{roots.proc}/driver/nvidia/capabilities")
+        minors = [int(n[3:]) for n in names if n.startswith("gpu") and n[3:].isdigit()]
+        return (
+            procfs.driver_version(roots),
+            *procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus"),
+            *(str(mig.instances(roots, minor)) for minor in minors),
+            *self._names,
+        )
+
+    async def machine(self) -> Machine:
+        """Return what is to be seen of the machine in /dev and in its root.
+
+        Raises:
+            NvctError: nobody answers.
+        """
+        seen = await self.host.ask(Look(), Machine)
+        return replace(seen, mode=self._mode or seen.mode)
+
+    def has_driver(self) -> bool:
+        """Return whether the driver's kernel module is loaded."""
+        return bool(procfs.driver_version(self.roots))
+
+    async def inventory(self) -> Inventory:
+        """Return the inventory; one that equals the last one has the same generation.
+
+        Raises:
+            DriverNotFoundError: no driver is loaded or installed.
+            NvmlError: NVML does not work.
+        """
+        found = await self._look()
+        if replace(found, generation=self._last.generation) != self._last:
+            self._last = replace(found, generation=self._last.generation + 1)
+        return self._last
+
+    async def _look(self) -> Inventory:
+        roots, findings = self.roots, Findings()
+        machine = await self.machine()
+        if machine.mode != "nvml":
+            return Inventory(mode=machine.mode, imex_channels=machine.imex_channels)
+        if self.nvml.chooses_library:
+            self.nvml.library = nvml_library(roots)
+        report = await self.nvml.report()
+        search = gpus.GpuSearch(roots, visible_nodes(roots, machine), findings)
+        # The flag makes it ask for the report, which alone shows MIG mode without an instance.
+        listed, _ = gpus.find_gpus(search, Reported(report), coherent=True)
+        usable = tuple(gpu for gpu in listed if gpu.node and not gpu.is_display_only)
+        numa = {gpu.uuid: pci.numa_node(roots, gpu.bus_id) for gpu in usable}
+        control_nodes = nodes.control_nodes(roots, seen_nodes(roots, machine), Findings())
+        return Inventory(
+            driver_version=report.driver_version,
+            cuda_version=report.cuda_version,
+            gpus=usable,
+            numa={uuid: node for uuid, node in numa.items() if node is not None},
+            links=await self._links(report, findings) if len(usable) > 1 else (),
+            control_nodes=tuple(node.path for node in control_nodes),
+            imex_channels=machine.imex_channels,
+            warnings=tuple(findings.warnings),
+            unanswered=report.unanswered,
+        )
+
+    async def _links(self, report: NvmlReport, findings: Findings) -> tuple[GpuLink, ...]:
+        """Return how GPUs are connected; they are asked once for each set of GPUs."""
+        machine = (report.driver_version, *(gpu.uuid for gpu in report.gpus))
+        if self._known_links[0] == machine:
+            return self._known_links[1]
+        try:
+            links = (await self.nvml.topology()).links
+            if not report.unanswered:
+                self._known_links = (machine, links)
+            return links
+        except NvmlError as error:
+            findings.warn(f"it is not known how GPUs are connected: {error.message}")
+            return ()
+
+
+def of_this_machine(
+    nvml: NvmlClient, driver_root: str, strategy: str, dev_root: str = ""
+) -> Discovery:
+    """Return the discovery of the machine below /proc and /sys.
+
+    Args:
+        nvml: used for what only NVML has.
+        driver_root: where the driver's root is mounted; "/" is used if that is no folder.
+        strategy: auto, or one of MODES.
+        dev_root: where the root with the host's /dev is mounted; "" is the driver's root, or "/".
+    """
+    root = driver_root if os.path.isdir(driver_root) else "/"
+    roots = Roots(driver_root=root, dev_root=dev_root or None, proc="/proc", sys="/sys")
+    return Discovery(roots, nvml, mode=MODES.get(strategy))
+
+
+def seen_nodes(roots: Roots, machine: Machine) -> StatNode:
+    """Return a function that reads the device nodes that were seen."""
+    return lambda path: machine.nodes.get(path.removeprefix(f"{roots.dev}/"))
+
+
+def visible_nodes(roots: Roots, machine: Machine) -> StatNode:
+    """Return the same, which believes in nodes that cannot be seen.
+
+    A container that does not have the host's /dev may see no node at all, or none of those of MIG
+    devices. So a node of /dev counts as missing only beside nvidiactl, and another one only if
+    its folder is there.
+    """
+    seen = seen_nodes(roots, machine)
+
+    def stat_visible(path: str) -> NodeStat | None:
+        folder = os.path.dirname(path.removeprefix(f"{roots.dev}/"))
+        is_visible = folder in machine.folders if folder else "nvidiactl" in machine.nodes
+        return seen(path) or (None if is_visible else HIDDEN)
+
+    return stat_visible

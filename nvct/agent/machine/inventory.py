@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The machine as the agent's tasks know it: an immutable snapshot of its GPUs.
+
+Contract: values only. All of it comes from `nvct.host`; there is no second discovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nvct.host.model import Gpu, Mode
+from nvct.host.nvml.model import GpuLink
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """The GPUs of a machine at one time.
+
+    Attributes:
+        generation: increases with each change.
+        mode: nvml; csv on a Tegra, wsl where Windows has the GPUs: these have one device and no
+            GPUs here.
+        cuda_version: the latest that the driver supports, e.g. 13.0; "" if unknown.
+        gpus: those that a container can get, in NVML's order.
+        numa: the NUMA node of each GPU by its UUID; a GPU without one is missing.
+        links: how each pair of GPUs is connected; empty if that is unknown.
+        imex_channels: numbers of the IMEX channels that are there.
+        control_nodes: paths of the driver's nodes that are no GPU's, such as /dev/nvidiactl.
+        warnings: sentences about what is missing, and its effect.
+        unanswered: a reason for each GPU that hangs, by NVML's index: it is here as it was before,
+            or not at all.
+    """
+
+    generation: int = 0
+    mode: Mode = "nvml"
+    driver_version: str = ""
+    cuda_version: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    numa: Mapping[str, int] = field(default_factory=dict)
+    links: tuple[GpuLink, ...] = ()
+    control_nodes: tuple[str, ...] = ()
+    imex_channels: tuple[int, ...] = ()
+    warnings: tuple[str, ...] = ()
+    unanswered: Mapping[str, str] = field(default_factory=dict)
