@@ -25,7 +25,7 @@ from nvct.agent.recorder import Recorder
 from nvct.agent.status import Status
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.tasks import Task
-from nvct.agent.variables import GRACE_S, LISTEN_ENV, SOCKET_ENV, grace_s
+from nvct.agent.variables import GRACE_S, LISTEN_ENV, RELEASE_ENV, SOCKET_ENV, grace_s
 from nvct.agent.waiting import together, unless, within
 from nvct.agent.web import http
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 HTTP = "http"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
+WORKER_S = 1.0
+"""How often the worker that was installed with this agent is looked for."""
 NVML_S = 30.0
 """How long NVML is waited for before an older instance is asked to yield."""
 HARDWARE_S = 5.0
@@ -107,6 +109,7 @@ class Agent:
         """
         port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
+            await unless(stopped, self._meet_worker())
             if self.has_gpu():
                 await unless(stopped, self._warm_up())
             await unless(stopped, instance.take())
@@ -122,6 +125,18 @@ class Agent:
             if port is not None:
                 port.cancel()
                 await asyncio.gather(port, return_exceptions=True)
+
+    async def _meet_worker(self) -> None:
+        """Wait for the worker of this agent's release, which runs once its installer has ended.
+
+        What that has installed and found, tasks choose by once.
+        """
+        release, said = self.env.get(RELEASE_ENV, ""), ""
+        while release and (reason := await self.client.why_apart(release)):
+            if reason != said:
+                self.journal.info(reason)
+                said = reason
+            await asyncio.sleep(WORKER_S)
 
     async def _warm_up(self) -> None:
         """Do what takes long before an older instance yields: then the pause is short.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nvct.agent.device_plugin.counts import Counts
     from nvct.agent.device_plugin.registration import Registration
     from nvct.agent.device_plugin.resources import Resource
+    from nvct.agent.host_side import Host
     from nvct.agent.logs import Log
 
 BLIND_S = 0.1
@@ -42,13 +43,15 @@ class Entry:
 class ServedResources:
     """What this process offers to the kubelet."""
 
-    def __init__(self, log: Log, counts: Counts) -> None:
+    def __init__(self, log: Log, counts: Counts, host: Host | None = None) -> None:
         """Offer nothing yet.
 
         Args:
             log: of the registrations.
             counts: of the plugin.
+            host: of the registrations.
         """
+        self._host = host
         self._log = log
         self._counts = counts
         self._entries: dict[str, Entry] = {}
@@ -115,7 +118,7 @@ class ServedResources:
 
         kubelet = content.settings.kubelet_socket
         folder = os.path.dirname(kubelet) if kubelet else FOLDER
-        registration = Registration(content, kubelet, folder, self._log, self._counts)
+        registration = Registration(content, kubelet, folder, self._log, self._counts, self._host)
         task = asyncio.create_task(registration.run(), name=name)
         self._entries[name] = Entry(registration, folder, task)
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from nvct.agent.device_plugin.endpoint import Identity
+    from nvct.agent.host_side import Host
     from nvct.agent.kubelet.dra_service import Driver
 
 
@@ -35,7 +36,14 @@ class Endpoint:
         registration: of its registration.
     """
 
-    def __init__(self, driver: Driver, registry: str, plugins: str, pod_uid: str) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        registry: str,
+        plugins: str,
+        pod_uid: str,
+        host: Host | None = None,
+    ) -> None:
         """Serve nothing yet.
 
         Args:
@@ -43,7 +51,9 @@ class Endpoint:
             registry: the kubelet's folder of registration sockets.
             plugins: its folder of plugins' own files.
             pod_uid: part of the names, "" outside of a pod.
+            host: tells what has a socket, if this process does not see it.
         """
+        self._host = host
         suffix = f"-{pod_uid}" if pod_uid else ""
         self.socket = f"{plugins}/{DRIVER}/dra{suffix}.sock"
         self.registration = f"{registry}/{DRIVER}{suffix}-reg.sock"
@@ -110,8 +120,9 @@ class Endpoint:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             elif not await dra_service.is_nvct(path):
+                who = await socket_owner.named(owner, path, self._host)
                 raise HostError(
-                    f"another driver {DRIVER} runs on this node: {owner} serves {path}",
+                    f"another driver {DRIVER} runs on this node: {who} serves {path}",
                     hint="remove NVIDIA's DRA driver from this node",
                 )
         for path in glob.glob(f"{glob.escape(plugins)}/dra*.sock"):

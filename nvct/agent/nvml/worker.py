@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct agent worker`: NVML for an agent in another container, over a Unix socket.
 
-The agent's container then needs no device and no privilege; this one needs no token and no
-network, and leaves its network namespace. It knows the verbs of `nvct.host.nvml.worker`, the
-one that ends NVML's process, and those of `nvct.agent.nvml.mig_verbs`. It chooses the library
-itself: nothing that the agent sends names a file, and only root can change what it loads. The
-protocol is that of `nvct.agent.nvml.supervisor`.
+The agent's container then needs no device and no privilege, and in a pod of its own it sees no
+process of the host; this one needs no token and no network, and leaves its network namespace. It
+knows the verbs of `nvct.host.nvml.worker`, the one that ends NVML's process, and those of
+`nvct.agent.nvml.mig_verbs`. It chooses the library itself: nothing that the agent sends names a
+file, and only root can change what it loads. The protocol is that of `nvct.agent.nvml.supervisor`.
 
 A process with one thread, as it forks NVML's process. Only root is served.
 """
@@ -23,7 +23,7 @@ import time
 from nvct.agent import driver_root, host_side, logs, program
 from nvct.agent.host_side import HostSide
 from nvct.agent.nvml.supervisor import Supervisor, engine_asker
-from nvct.agent.variables import GRACE_S, WORKER_ENV, grace_s
+from nvct.agent.variables import GRACE_S, RELEASE_ENV, WORKER_ENV, grace_s
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
 from nvct.kernel.shared_folder import SharedFolder
@@ -43,6 +43,8 @@ MESSAGE_S = 1.0
 MARGIN_S = 3
 """How much earlier than its pod must have ended the worker ends: later than an agent that serves
 on, see `nvct.agent.successor`."""
+SUCCESSOR_S = 10
+"""How long a worker in a pod of its own waits for the one that replaces it: that has started."""
 PEER = struct.Struct("3i")
 """pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)."""
 
@@ -51,9 +53,24 @@ class Worker:
     """Serves the agent's requests, one after another."""
 
     def __init__(
-        self, listener: socket.socket, supervisor: Supervisor, log: Log, grace_s: int = GRACE_S
+        self,
+        listener: socket.socket,
+        supervisor: Supervisor,
+        log: Log,
+        grace_s: int = GRACE_S,
+        own_path: str = "",
     ) -> None:
-        """Keep the arguments; the listener is listening, and the pod may take `grace_s` to end."""
+        """Keep the arguments.
+
+        Args:
+            listener: is listening.
+            supervisor: answers.
+            log: gets what happens.
+            grace_s: how long the pod may take to end.
+            own_path: of the socket, if this is a pod without the agent; "" if the agent ends with it.
+        """
+        self._own_path = own_path
+        self._file = _file(own_path)
         self._end_s = max(1, grace_s - MARGIN_S)
         self._listener, self._supervisor, self._log = listener, supervisor, log
         self._clients: list[socket.socket] = []
@@ -64,12 +81,22 @@ class Worker:
     def end(self) -> None:
         """Raise SystemExit here, or in `serve` when no agent is connected any more.
 
-        Both containers of a pod get a signal at once, and an agent may serve on for a while.
+        Both containers of a pod get a signal at once, and an agent may serve on for a while. In a
+        pod of its own, the worker stays only if another one has its place, which serves agents
+        that start: nothing replaces a pod that is deleted before it has ended.
         """
         self._is_ending = True
-        signal.alarm(self._end_s)
         if not self._clients:
             sys.exit(0)
+        signal.alarm(min(SUCCESSOR_S, self._end_s) if self._own_path else self._end_s)
+
+    def on_alarm(self) -> None:
+        """Raise SystemExit, unless another worker has just been found in this one's place."""
+        successor = _file(self._own_path)
+        if self._file is None or successor in (None, self._file) or self._end_s <= SUCCESSOR_S:
+            sys.exit(0)
+        signal.alarm(self._end_s - SUCCESSOR_S)
+        self._file = None  # the next alarm is the last one
 
     def serve(self) -> None:
         """Serve until it is ended, or a signal's handler raises.
@@ -141,6 +168,15 @@ def listen(path: str) -> socket.socket:
         return opened.listen(name)
 
 
+def _file(path: str) -> tuple[int, int] | None:
+    """Return what a path leads to, None if there is nothing."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def main() -> None:
     """Run the program with the settings of the environment, which `nvct agent worker` makes."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # process 1 of a container ignores it
@@ -156,7 +192,7 @@ def main() -> None:
 
 def _run(env: Mapping[str, str]) -> None:
     journal = logs.from_environment(env)
-    path = env[WORKER_ENV]
+    path, release = env[WORKER_ENV], env.get(RELEASE_ENV, "")
     listener = listen(path)
     _leave_network(journal)
     journal.info(f"NVML's worker listens on {path}")
@@ -165,9 +201,10 @@ def _run(env: Mapping[str, str]) -> None:
         engine_asker(env),
         lambda: driver_root.machine_roots(env),
         HostSide(lambda: host_side.of_environment(env), host_side.in_child),
+        release,
     )
-    worker = Worker(listener, supervisor, journal, grace_s(env))
-    signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+    worker = Worker(listener, supervisor, journal, grace_s(env), path if release else "")
+    signal.signal(signal.SIGALRM, lambda *_: worker.on_alarm())
     signal.signal(signal.SIGTERM, lambda *_: worker.end())
     worker.serve()
 
