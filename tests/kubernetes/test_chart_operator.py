@@ -165,7 +165,8 @@ def test_paths_and_labels_of_pods_by_the_operators_names() -> None:
     }  # fmt: skip
     objects = rendered(values)
     pod = pod_of(objects)
-    paths = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
+    volumes = [*pod["volumes"], *pod_of(objects, WORKER)["volumes"]]
+    paths = {each["name"]: each.get("hostPath", {}).get("path") for each in volumes}
     assert (paths["device-plugins"], paths["mps"]) == (
         "/var/lib/k0s/kubelet/device-plugins", "/run/mps"
     )  # fmt: skip
