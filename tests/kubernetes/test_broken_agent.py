@@ -188,9 +188,7 @@ def test_it_sees_and_signals_no_process_but_its_own(broken: Cluster) -> None:
     assert (found["killed"], found["reached"]) == ([], []), found
 
 
-def test_no_request_to_the_worker_changes_the_host(
-    broken: Cluster, agent: reach.Placed
-) -> None:
+def test_no_request_to_the_worker_changes_the_host(broken: Cluster, agent: reach.Placed) -> None:
     before, sent = host(broken), [each.hex() for each in requests(PRECIOUS)]
     (socket,) = (
         word.removeprefix("--worker=")

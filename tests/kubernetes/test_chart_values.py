@@ -364,7 +364,10 @@ def test_values_of_pods_are_of_both() -> None:
         assert (pod["priorityClassName"], pod["tolerations"]) == ("high", [{"operator": "Exists"}])
         assert pod["affinity"] == {"nodeAffinity": {}}
         assert pod["imagePullSecrets"] == [{"name": "registry"}]
-        assert daemon_set["updateStrategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+        assert daemon_set["updateStrategy"]["rollingUpdate"] == {
+            "maxSurge": 1,
+            "maxUnavailable": 0,
+        }
 
 
 @pytest.mark.parametrize("name", ["privileged", "mig"])

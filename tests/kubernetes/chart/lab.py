@@ -151,7 +151,12 @@ def state_of(node: Cluster) -> str:
 
 def logs_of(node: Cluster, *words: str) -> str:
     """Return the logs of all pods of the chart."""
-    chosen = ("--selector=app.kubernetes.io/name=nvct", "--all-containers", "--prefix", "--tail=-1")
+    chosen = (
+        "--selector=app.kubernetes.io/name=nvct",
+        "--all-containers",
+        "--prefix",
+        "--tail=-1",
+    )
     logs = ("logs", *IN_NAMESPACE, *chosen, "--max-log-requests=20", *words)
     done = node.box.call("kubectl", f"--kubeconfig={KUBECONFIG}", *logs)
     return done.stdout + done.stderr

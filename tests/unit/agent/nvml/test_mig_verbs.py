@@ -15,8 +15,8 @@ from nvct import typed
 from nvct.agent.logs import Log
 from nvct.agent.mig_manager import main
 from nvct.agent.nvml import mig_verbs
-from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.agent.nvml.supervisor import call_of
+from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import HostError, NvmlError, UnsafePathError, UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.session import NvmlSession

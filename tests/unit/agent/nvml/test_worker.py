@@ -22,8 +22,8 @@ from nvct.agent.host_side import Host, Place
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import supervisor
 from nvct.agent.nvml import worker as nvml_worker
-from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.agent.nvml.host_verbs import HostDrivers
+from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import DriverNotFoundError, NvmlError
 from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml import messages

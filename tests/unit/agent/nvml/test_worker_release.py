@@ -194,7 +194,7 @@ def test_the_protocol_has_another_number_when_what_it_says_changes() -> None:
     for kind in ANSWERS:
         _describe(kind, lines)
     digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
-    assert OF_PROTOCOL == {supervisor.PROTOCOL: digest}
+    assert {supervisor.PROTOCOL: digest} == OF_PROTOCOL
 
 
 def _describe(kind: Any, lines: list[str]) -> None:
