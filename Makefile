@@ -179,10 +179,8 @@ ci: check ## everything that a change must pass; a skipped engine test fails
 ci-full: crio ci test-static ## what takes longer: CRI-O, many more property examples, and the bench; writes docs/results
 	@mkdir -p docs/results
 	@{ date -u +"%Y-%m-%d"; uname -srm; $(BIN)/python --version; runc --version | head -1; \
-	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q -n auto tests/property tests/fuzz tests/engines \
-	    tests/unit/mig/test_random_plans.py tests/kubernetes/test_dra_lifecycles.py \
-	    tests/kubernetes/test_dra_two_nodes.py tests/kubernetes/test_matrix.py tests/kubernetes/test_crio_policy.py \
-	    tests/kubernetes/chart/test_strategies.py && \
+	  NVCT_TESTS_PROFILE=full $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/fuzz tests/engines \
+	    tests/integration/test_packages.py tests/unit/mig/test_random_plans.py tests/kubernetes && \
 	  $(BIN)/python -m tests.fuzz --executions 1000000 && \
 	  $(BIN)/python -m tests.bench; } 2>&1 | tee docs/results/$$(date -u +%F).txt; exit $${PIPESTATUS[0]}
 

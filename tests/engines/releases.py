@@ -33,6 +33,11 @@ def of_release(release: str, *values: object, name: str = "") -> ParameterSet:
     return pytest.param(*(values or (release,)), marks=marks, id=name or release)
 
 
+def in_ci(release: str, *values: object, name: str = "") -> list[ParameterSet]:
+    """Return the parameter in a list, always."""
+    return [of_release(release, *values, name=name)]
+
+
 def in_full(release: str, *values: object, name: str = "") -> list[ParameterSet]:
     """Return the same parameter in a list, empty without NVCT_TESTS_PROFILE=full."""
     return [of_release(release, *values, name=name)] if FULL else []

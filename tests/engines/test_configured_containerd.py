@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 CONFIG = "/etc/containerd/config.toml"
 FIRST_WITH_CDI = (1, 7)
-VERSIONS = {"bookworm": (1,), "trixie": (2,), "forky": (3,), "resolute": (3,)}
-VERSIONS_IN_FULL = {"bookworm": 2, "forky": 2, "resolute": 2}
+VERSIONS = {"bookworm": (1,), "trixie": (2,), "forky": (3,)}
+VERSIONS_IN_FULL = {"bookworm": (2,), "forky": (2,), "resolute": (2, 3)}
 """Older versions than a release's own: test_undo.py and test_sim_pods.py have them in CI."""
 KEY = "cdi.k8s.io/nvidia-device-plugin_gpu"
 
@@ -38,7 +38,8 @@ CASES = [
     for version in versions
 ] + [
     case
-    for release, version in VERSIONS_IN_FULL.items()
+    for release, versions in VERSIONS_IN_FULL.items()
+    for version in versions
     for case in in_full(release, _case(release, version), name=f"{release}-version{version}")
 ]
 ENVS = {

@@ -21,8 +21,8 @@ FIRST_WITH_CDI = (25, 0)
 DAEMON_JSON = "/etc/docker/daemon.json"
 
 
-RELEASES = [releases.of_release(release) for release in ("bookworm", "trixie", "resolute")]
-RELEASES += releases.in_full("forky")
+RELEASES = [releases.of_release(release) for release in ("bookworm", "trixie")]
+RELEASES += [*releases.in_full("forky"), *releases.in_full("resolute")]
 
 
 @pytest.fixture(scope="module", params=RELEASES)

@@ -21,8 +21,8 @@ pytestmark = pytest.mark.slow
 HOOKS = "/etc/containers/oci/hooks.d"
 
 
-RELEASES = [releases.of_release(release) for release in ("bookworm", "trixie", "forky")]
-RELEASES += releases.in_full("resolute")
+RELEASES = [releases.of_release(release) for release in ("bookworm", "trixie")]
+RELEASES += [*releases.in_full("forky"), *releases.in_full("resolute")]
 
 
 @pytest.fixture(scope="module", params=RELEASES)

@@ -23,7 +23,7 @@ RUNC = f"{run_folder.PROGRAMS}/runc"
 OPTION = "SystemdCgroup = false"
 CASES = [
     of_release(release, (release, version), name=f"{release}-version{version}")
-    for release, version in (("bookworm", 2), ("trixie", 2), ("forky", 3))
+    for release, version in (("bookworm", 2), ("forky", 3))
 ]
 LOOK = """
 grep -o -E '(nvidia|nvidiactl|nvidia-uvm|nvidia-caps)$' /proc/devices

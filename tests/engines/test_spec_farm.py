@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines import configured, releases, suite
+from tests.engines import configured, releases
 from tests.engines.daemons import SPEC, Docker, Podman
 
 TYPE_CHECKING = False
@@ -36,7 +36,7 @@ def is_first(completed: Done, *, farm: bool) -> None:
     assert farm or len(entries) == 1, completed
 
 
-WITH_CDI = [releases.of_release(name) for name in suite.SUITES if name != "bookworm"]
+WITH_CDI = [*releases.in_ci("trixie"), *releases.in_full("forky"), *releases.in_full("resolute")]
 """Releases whose Docker reads CDI specifications."""
 
 

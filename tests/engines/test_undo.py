@@ -35,13 +35,16 @@ MAKES: dict[str, Callable[[Box], Daemon]] = {
     "containerd3": lambda box: Containerd(box, 3),
 }
 CASES = [
-    releases.of_release(release, (release, engine), name=f"{release}-{engine}")
-    for release, engines in (
-        ("bookworm", ("containerd2",)),
-        ("trixie", ("docker", "podman", "containerd2")),
-        ("forky", ("docker", "podman", "containerd2", "containerd3")),
+    case
+    for cases, release, engines in (
+        (releases.in_ci, "bookworm", ("containerd2",)),
+        (releases.in_ci, "trixie", ("docker", "podman")),
+        (releases.in_ci, "forky", ("containerd3",)),
+        (releases.in_full, "trixie", ("containerd2",)),
+        (releases.in_full, "forky", ("docker", "podman", "containerd2")),
     )
     for engine in engines
+    for case in cases(release, (release, engine), name=f"{release}-{engine}")
 ]
 EDITS = ("comment", "other runtime", "other default", "our program")
 

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import SimulatedNode
 
 REPOSITORY = Path(__file__).parents[2]
-RELEASES = debian_root.releases(
-    "bookworm", "trixie", ubuntu=("resolute",), more=("noble", "jammy")
-)
+RELEASES = debian_root.releases("bookworm", "trixie", more=("resolute", "noble", "jammy"))
 STEPS = r"""
 work=$1
 smi() { nvidia-container-runtime --root /run/runc-test run --bundle "$work/gpu" "gpu-$1"; }

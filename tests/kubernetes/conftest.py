@@ -7,7 +7,7 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from tests.engines import conftest as engines
-from tests.engines.releases import FULL, of_release
+from tests.engines.releases import FULL, in_full, of_release
 from tests.engines.supervised import SupervisedContainerd, SupervisedCrio
 from tests.kubernetes import device_plugin
 from tests.kubernetes.cluster import Cluster
@@ -39,7 +39,7 @@ OLDER = dict.fromkeys(
 """Feature gates that Kubernetes 1.34 and 1.35 do not have on by default."""
 GATES: Mapping[str, Mapping[str, bool]] = {"trixie-older-dra": OLDER}
 """Clusters that are not as by default: `trixie` with these feature gates."""
-CONTAINERD = [of_release(release) for release in ("trixie", "forky")]
+CONTAINERD = [of_release("trixie"), *in_full("forky")]
 CRIO = ["trixie-crio", "forky-crio"]
 """Not required in CI: `make crio` builds CRI-O on demand."""
 
