@@ -76,6 +76,7 @@ class Registration:
         folder: str,
         log: Log,
         counts: Counts | None = None,
+        *,
         host: Host | None = None,
     ) -> None:
         """Do nothing yet.

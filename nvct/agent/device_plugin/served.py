@@ -118,7 +118,9 @@ class ServedResources:
 
         kubelet = content.settings.kubelet_socket
         folder = os.path.dirname(kubelet) if kubelet else FOLDER
-        registration = Registration(content, kubelet, folder, self._log, self._counts, self._host)
+        registration = Registration(
+            content, kubelet, folder, self._log, self._counts, host=self._host
+        )
         task = asyncio.create_task(registration.run(), name=name)
         self._entries[name] = Entry(registration, folder, task)
 

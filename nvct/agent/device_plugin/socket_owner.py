@@ -63,10 +63,11 @@ def find(path: str) -> Owner | None:
 
 def find_in(folder: str, name: str) -> Owner:
     """Return the process that listens on a socket of a folder that the agent can change."""
-    with contextlib.suppress(OSError, NvctError), SharedFolder.open(folder) as opened:
-        with opened.socket_path(name) as path:
+    try:
+        with SharedFolder.open(folder) as opened, opened.socket_path(name) as path:
             return find(path) or Owner(0, "")
-    return Owner(0, "")
+    except (OSError, NvctError):
+        return Owner(0, "")
 
 
 async def named(owner: Owner, path: str, host: Host | None) -> Owner:
@@ -76,8 +77,12 @@ async def named(owner: Owner, path: str, host: Host | None) -> Owner:
     from nvct.agent.nvml.host_verbs import SocketOwner
 
     folder, name = os.path.split(path)
+    is_registry = os.path.basename(folder) == "plugins_registry"
     with contextlib.suppress(NvctError, ValueError):
-        return await host.ask(SocketOwner(folder=os.path.basename(folder), name=name), Owner)
+        call = SocketOwner(
+            folder="plugins_registry" if is_registry else "device-plugins", name=name
+        )
+        return await host.ask(call, Owner)
     return owner
 
 

@@ -67,7 +67,7 @@ class Worker:
             supervisor: answers.
             log: gets what happens.
             grace_s: how long the pod may take to end.
-            own_path: of the socket, if this is a pod without the agent; "" if the agent ends with it.
+            own_path: of the socket, if this is a pod without the agent; else "".
         """
         self._own_path = own_path
         self._file = _file(own_path)

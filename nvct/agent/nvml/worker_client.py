@@ -2,8 +2,8 @@
 """NVML in another container, which may end and start again: `nvct agent worker`.
 
 A connection begins with the verb `hello`: a worker of another protocol is not asked. Agent and
-worker may be pods of their own, which an upgrade replaces one before the other, on each node. So an
-agent that starts waits for the worker that was installed with it; one that serves takes any.
+worker may be pods of their own, and an upgrade replaces one before the other. So an agent that
+starts waits for the worker that was installed with it; one that serves takes any.
 """
 
 from __future__ import annotations
@@ -40,23 +40,25 @@ class NvmlWorkerClient(NvmlClient):
     async def why_apart(self, release: str) -> str:
         """Return why the worker is not the one that was installed with this agent, "" if it is."""
         async with self._lock:
-            try:
-                await within(START_S + SLACK_S, self._connection())
-            except (NvctError, OSError, EOFError, asyncio.TimeoutError) as error:
-                self._disconnect()
-                known = isinstance(error, NvctError)
-                failure = error if known else self._failure(str(error) or "no answer")
-                self.problem = failure.message
-                return self.problem
-            if self._release == release:
-                self.problem = None
-                return ""
-            self._disconnect()  # the other one listens on the same path
-            self.problem = (
-                f"NVML's worker on {self._path} was installed with {self._release or 'nothing'}, "
-                f"this agent with {release}: its own worker is waited for"
-            )
-            return self.problem
+            reason = await self._why_apart(release)
+            self.problem = reason or None  # None: NVML was not asked
+            if reason:
+                self._disconnect()  # the other one listens on the same path
+            return reason
+
+    async def _why_apart(self, release: str) -> str:
+        try:
+            await within(START_S + SLACK_S, self._connection())
+        except NvctError as error:
+            return error.message
+        except (OSError, EOFError, asyncio.TimeoutError) as error:
+            return self._failure(str(error) or "no answer").message
+        if self._release == release:
+            return ""
+        return (
+            f"NVML's worker on {self._path} was installed with {self._release or 'nothing'}, "
+            f"this agent with {release}: its own worker is waited for"
+        )
 
     async def _answer(self, request: bytes, limit_s: float) -> Json:
         """Return the answer; a connection without one in time is not used again."""
