@@ -107,13 +107,15 @@ def of_environment(env: Mapping[str, str]) -> Place:
     """
     from nvct.agent.nvml import engine_question  # and json, for this process alone
 
+    # Not what the installer found: a driver container's /dev is no host's.
+    host_root = env.get(DEV_ROOT_ENV) or "/"
     env = with_driver_roots(env)
     root, driver_root = env.get(ROOT_ENV, ""), env.get("NVIDIA_DRIVER_ROOT") or "/"
     return Place(
         roots=Roots(
             driver_root=root if os.path.isdir(root) else "/", dev_root=env.get(DEV_ROOT_ENV)
         ),
-        host_root=env.get(DEV_ROOT_ENV) or "/",
+        host_root=host_root,
         host_roots=tuple(engine_question.roots(env)),
         settings=Settings(
             driver_root=driver_root,

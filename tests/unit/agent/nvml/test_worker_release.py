@@ -15,6 +15,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 import pytest
 
+from nvct.agent import host_side
 from nvct.agent.host_side import HostSide, Place
 from nvct.agent.logs import Log
 from nvct.agent.main import Agent
@@ -35,6 +36,7 @@ from nvct.host.nvml.model import (
 )
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.host.roots import Roots
+from nvct.installer import ready
 from tests.unit.agent.nvml.test_worker import TIMEOUT_S, Worker, ask, run, started
 
 TYPE_CHECKING = False
@@ -183,6 +185,17 @@ def test_the_owner_of_a_socket_is_named_and_no_link_followed(tmp_path: Path) -> 
     for name in ("../kubelet.sock", ".", "a/b", ""):
         with pytest.raises(ValueError, match="no name of a socket"):
             SocketOwner(folder="device-plugins", name=name)
+
+
+def test_the_hosts_processes_are_not_looked_for_in_a_driver_container(tmp_path: Path) -> None:
+    """There the installer finds the device nodes, too."""
+    root = f"{tmp_path}/run/nvidia/driver"
+    keys = ("DRIVER_ROOT_CTR_PATH", "DEV_ROOT_CTR_PATH")
+    path = ready.write(str(tmp_path / "found"), ready.DRIVER, dict.fromkeys(keys, root))
+    given = dict.fromkeys(keys, str(tmp_path))
+    env = {**given, "NVCT_DRIVER_FOLDER": root, "NVCT_DRIVER_READY_FILE": path}
+    place = host_side.of_environment(env)
+    assert (place.host_root, place.roots.dev_root) == (str(tmp_path), root)
 
 
 def test_the_protocol_has_another_number_when_what_it_says_changes() -> None:
