@@ -129,7 +129,11 @@ class Hello:
 
 
 class Supervisor:
-    """One session with NVML, and the answers to requests."""
+    """One session with NVML, and the answers to requests.
+
+    Attributes:
+        hello: what it says of itself.
+    """
 
     def __init__(
         self,
@@ -153,7 +157,7 @@ class Supervisor:
         self._find_library = find_library
         self._find_roots = find_roots
         self._host = host
-        self._hello = Hello(protocol=PROTOCOL, release=release)
+        self.hello = Hello(protocol=PROTOCOL, release=release)
         if host is not None:
             host.pids = frozenset()  # none before NVML has named some
         self._gpus = LastGpus()
@@ -194,7 +198,7 @@ class Supervisor:
         if verb == ENGINE:
             return self._ask_engine()
         if verb == HELLO:
-            return cast("Json", typed.dump(self._hello))
+            return cast("Json", typed.dump(self.hello))
         if verb == mig_verbs.NODES:
             mig_verbs.make_nodes(self._roots(verb))
             return None

@@ -20,9 +20,10 @@ import struct
 import sys
 import time
 
+from nvct import typed
 from nvct.agent import driver_root, host_side, logs, program
 from nvct.agent.host_side import HostSide
-from nvct.agent.nvml.supervisor import Supervisor, engine_asker
+from nvct.agent.nvml.supervisor import HELLO, Hello, Supervisor, engine_asker
 from nvct.agent.variables import GRACE_S, RELEASE_ENV, WORKER_ENV, grace_s
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.logs import Log
     from nvct.host.nvml.library import Library
+    from nvct.oci.jsontext import Json
 
 CONNECTIONS = 8
 """Open at once; one more ends the oldest. An agent has one."""
@@ -45,6 +47,8 @@ MARGIN_S = 3
 on, see `nvct.agent.successor`."""
 SUCCESSOR_S = 10
 """How long a worker in a pod of its own waits for the one that replaces it: that has started."""
+LOOK_S = 1
+"""How often it looks for that, and how long that may take to say which it is."""
 PEER = struct.Struct("3i")
 """pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)."""
 
@@ -76,27 +80,38 @@ class Worker:
         self._clients: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._is_ending = False
+        self._is_ending = self._is_answering = self._ends_next = False
+        self._looks = SUCCESSOR_S // LOOK_S
 
     def end(self) -> None:
         """Raise SystemExit here, or in `serve` when no agent is connected any more.
 
         Both containers of a pod get a signal at once, and an agent may serve on for a while. In a
-        pod of its own, the worker stays only if another one has its place, which serves agents
-        that start: nothing replaces a pod that is deleted before it has ended.
+        pod of its own, the worker leaves its agent to a newer one of the same release, and stays
+        if that is of another: the agent is replaced, too. Without a newer one it ends, because
+        nothing replaces a pod that is deleted before it has ended.
         """
         self._is_ending = True
         if not self._clients:
             sys.exit(0)
-        signal.alarm(min(SUCCESSOR_S, self._end_s) if self._own_path else self._end_s)
+        signal.alarm(LOOK_S if self._own_path else self._end_s)
 
     def on_alarm(self) -> None:
-        """Raise SystemExit, unless another worker has just been found in this one's place."""
-        successor = _file(self._own_path)
-        if self._file is None or successor in (None, self._file) or self._end_s <= SUCCESSOR_S:
+        """Raise SystemExit, here or after the answer that is being made, unless it has to stay."""
+        self._looks -= 1
+        if not self._own_path or self._looks < 0:
             sys.exit(0)
-        signal.alarm(self._end_s - SUCCESSOR_S)
-        self._file = None  # the next alarm is the last one
+        has_successor = _file(self._own_path) not in (None, self._file)
+        release = _release_of(self._own_path) if has_successor else None
+        if release == self._supervisor.hello.release or (not self._looks and release is None):
+            self._ends_next = True
+            if not self._is_answering:
+                sys.exit(0)
+        elif release is None:
+            signal.alarm(LOOK_S)
+        else:
+            self._looks = 0  # the next alarm is the last one
+            signal.alarm(max(1, self._end_s - SUCCESSOR_S))
 
     def serve(self) -> None:
         """Serve until it is ended, or a signal's handler raises.
@@ -129,6 +144,7 @@ class Worker:
         self._log.info(f"process {pid} is connected")
 
     def _answer(self, client: socket.socket) -> None:
+        self._is_answering = True
         try:
             message = messages.receive(client, time.monotonic() + MESSAGE_S)
             answer = self._supervisor.answer(message)
@@ -141,6 +157,9 @@ class Worker:
             self._end(client, str(error))
         except Exception as error:  # whatever a client does, the others are served
             self._end(client, f"unexpected {type(error).__name__}: {error}")
+        self._is_answering = False
+        if self._ends_next:
+            sys.exit(0)
 
     def _end(self, client: socket.socket, reason: str) -> None:
         """End a connection; without one there is no use for NVML's handles."""
@@ -175,6 +194,22 @@ def _file(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
+
+
+def _release_of(path: str) -> str | None:
+    """Return the release of the worker that listens on a path, None if it does not answer."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        until = time.monotonic() + LOOK_S
+        try:
+            connection.connect(path)
+            arguments: Json = {"library": "", "limit_s": LOOK_S, "call": {}}
+            messages.send(connection, {"id": 1, "verb": HELLO, "arguments": arguments}, until)
+            answer = messages.value_of(messages.receive(connection, until), 1)
+            return typed.load(Hello, answer, HELLO).release
+        except (OSError, EOFError):
+            return None
+        except (NvctError, typed.MalformedError):  # of another protocol
+            return ""
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OLD, NEW = "0f0f", "a1a1"
-PROGRAM = "from nvct.agent.nvml import worker; worker.SUCCESSOR_S = 1; worker.main()"
+PROGRAM = "from nvct.agent.nvml import worker; worker.SUCCESSOR_S = 4; worker.main()"
 ANSWERS = (
     NvmlReport, NvmlTopology, GpuAttributes, GpuProperties, NvmlEvents, NvmlConditions, MigState,
     NvmlSamples, Written, Machine, HostDriver,
@@ -55,7 +55,7 @@ OF_PROTOCOL = {1: "31adbc3a63f00e79"}
 
 
 class OfRelease(Worker):
-    """A worker in a pod of its own, which waits a second for its successor."""
+    """A worker in a pod of its own, which waits some seconds for its successor."""
 
     words = ("-c", PROGRAM)
 
@@ -150,11 +150,28 @@ def test_a_worker_with_a_successor_serves_its_agent_until_that_ends(worker: OfRe
         ask(connection, "events")
         first.send_signal(signal.SIGTERM)
         worker.start_as(NEW)
-        time.sleep(2)
+        time.sleep(5)
         assert first.poll() is None
         ask(connection, "events")
     assert first.wait(TIMEOUT_S) == 0
     run(worker, lambda client: client.report())
+
+
+def test_a_worker_leaves_its_agent_to_one_of_the_same_release(worker: OfRelease) -> None:
+    """As by `kubectl rollout restart`: the agent is the same, and stays."""
+
+    async def test(client: NvmlWorkerClient) -> None:
+        first = worker.process
+        await client.report()
+        worker.start_as(OLD)
+        first.send_signal(signal.SIGTERM)
+        while first.poll() is None:
+            await client.events()
+            await asyncio.sleep(0.01)
+        assert first.returncode == 0
+        assert len((await client.report()).gpus) == 4
+
+    run(worker, test)
 
 
 def test_a_worker_that_nothing_replaces_ends_soon(worker: OfRelease) -> None:
