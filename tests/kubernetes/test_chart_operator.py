@@ -170,6 +170,8 @@ def test_paths_and_labels_of_pods_by_the_operators_names() -> None:
     assert (paths["device-plugins"], paths["mps"]) == (
         "/var/lib/k0s/kubelet/device-plugins", "/run/mps"
     )  # fmt: skip
+    (worker,) = pod_of(objects, WORKER)["containers"]
+    assert env_of(worker)["NVCT_KUBELET_DIR"] == "/var/lib/k0s/kubelet"
     prefix = "DCGM_EXPORTER_KUBERNETES"
     variables = env_of(agent_of(pod))
     assert variables[f"{prefix}_ENABLE_POD_LABELS"] == "true"

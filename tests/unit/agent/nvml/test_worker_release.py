@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
+import os
 import signal
 import socket
 import threading
@@ -16,6 +17,7 @@ from typing import Any, cast, get_args, get_type_hints
 import pytest
 
 from nvct.agent import host_side
+from nvct.agent.device_plugin.socket_owner import Owner, named
 from nvct.agent.host_side import HostSide, Place
 from nvct.agent.logs import Log
 from nvct.agent.main import Agent
@@ -202,6 +204,33 @@ def test_the_owner_of_a_socket_is_named_and_no_link_followed(tmp_path: Path) -> 
     for name in ("../kubelet.sock", ".", "a/b", ""):
         with pytest.raises(ValueError, match="no name of a socket"):
             SocketOwner(folder="device-plugins", name=name)
+
+
+@pytest.mark.parametrize(
+    ("path", "folder"),
+    [
+        ("/var/lib/kubelet/device-plugins/nvidia-gpu.sock", "device-plugins"),
+        ("/data/plugins_registry/gpu.nvidia.com-reg.sock", "plugins_registry"),
+    ],
+)
+def test_an_agent_that_does_not_see_an_owner_asks_for_it(path: str, folder: str) -> None:
+    unseen, seen = Owner(0, ""), Owner(7, "nvidia-device-plugin")
+
+    class Host:
+        answer: Owner | None = seen
+
+        async def ask(self, call: SocketOwner, _kind: type[Owner]) -> Owner:
+            assert (call.folder, path) == (folder, f"{os.path.dirname(path)}/{call.name}")
+            if self.answer is None:
+                raise NvmlError("nobody answers")
+            return self.answer
+
+    host = cast("Any", Host())
+    assert asyncio.run(named(unseen, path, host)) == seen
+    assert asyncio.run(named(seen, path, None)) == seen
+    assert asyncio.run(named(unseen, path, None)) == unseen
+    host.answer = None
+    assert asyncio.run(named(unseen, path, host)) == unseen
 
 
 def test_the_hosts_processes_are_not_looked_for_in_a_driver_container(tmp_path: Path) -> None:
