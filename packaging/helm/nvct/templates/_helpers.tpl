@@ -105,23 +105,12 @@ services, before MIG changes. */}}
 {{- if $needs }}true{{ end -}}
 {{- end }}
 
-{{/* The host's processes: the installer finds the engine by them, and signals it; NVML names those of its own PID
-namespace alone. */}}
-{{- define "nvct.hostProcesses" -}}
-hostPID: true
-{{- end }}
-
-{{/* Not empty if installer and worker are a pod of their own. */}}
-{{- define "nvct.ownWorker" -}}
-{{- if not (include "nvct.ownNvml" .) }}true{{ end -}}
-{{- end }}
-
 {{/* What is installed together: the agent waits for the worker with the same mark, whose installer has ended. */}}
 {{- define "nvct.release" -}}
 {{- list (include "nvct.image" .) (include "nvct.agentEnv" .) (include "nvct.installerEnv" .) (include "nvct.policy" .) .Values.toolkit.enabled | toJson | sha256sum | trunc 16 -}}
 {{- end }}
 
-{{/* Where the worker listens: the agent, which sees no other file of that folder's host, reads it there. */}}
+{{/* Where the worker listens: in a folder that the agent sees read-only. */}}
 {{- define "nvct.workerSocket" -}}
 /run/nvct-driver/nvml.sock
 {{- end }}
