@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml Makefile tests/support/packages.sh tests/support/
 	@touch $@
 
 # Again after each change: what was compiled from an older source is not used.
-$(VENV)/.launchers: $(VENV)/.ready $(shell find nvct nvct_sim -name '*.py' -o -name 'launcher.*' -o -name hook.h)
+$(VENV)/.launchers: $(VENV)/.ready $(shell find nvct nvct_sim -name '*.py' -o -name launcher.c -o -name hook.h)
 	@$(BIN)/python -m compileall -q nvct nvct_sim # so that sudo leaves no files of root in the checkout
 	@$(BIN)/nvct launchers install --bin-dir $(BIN)
 	@touch $@

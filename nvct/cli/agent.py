@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeAlias
 
 import click
 
@@ -17,12 +19,7 @@ from nvct.cli.options import flat, say, words
 from nvct.doctor import agent_status
 from nvct.errors import HostError, unexpected
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any, NoReturn, TypeAlias
-
-    Command: TypeAlias = Callable[..., Any]
+Command: TypeAlias = Callable[..., Any]
 
 PYTHON = (3, 11)
 WORKER_SOCKET = "/run/nvct-nvml/nvml.sock"

@@ -10,8 +10,7 @@ import os
 import click
 
 from nvct.cli import screen
-from nvct.cli.formats import format_option
-from nvct.cli.options import say, tell
+from nvct.cli.options import format_option, say, tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,11 +9,8 @@ import click
 
 from nvct.cli.gostyle import GoGroup, is_incumbents
 from nvct.cli.options import GoStyle, say
+from nvct.config.model import Config
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.config.model import Config
 
 OUTPUT = click.option("--output", "-o", default="", metavar="FILE",
                       help="Write it there.  [default: standard output]")  # fmt: skip
@@ -105,7 +102,6 @@ def show(ctx: click.Context, *, origin: bool) -> None:
 
 
 def _warn(keys: list[str], text: str, path: str) -> None:
-    """Warn about the keys that were set and have no effect."""
     from nvct.config import load, unread
 
     if not set(keys) & set(unread.UNREAD):

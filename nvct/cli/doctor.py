@@ -10,8 +10,7 @@ from threading import Timer
 
 import click
 
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
+from nvct.cli.options import GoStyle, flat, format_option, say, settings_in_force, words
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.errors import HostError, NvctError, UsageError, printable
 
@@ -154,7 +153,7 @@ def _chosen(names: Sequence[str], *, security: bool) -> Sequence[Check]:
 def node_of_host(*, with_agent: bool = True) -> Node:
     """Return this host for the checks; a config.toml that cannot be read is for them to tell."""
     from nvct.cli.runtime import engine
-    from nvct.cli.runtime.explain import environ_of_user
+    from nvct.cli.runtime.status import environ_of_user
     from nvct.config.model import Config
     from nvct.doctor.checks import Node
 

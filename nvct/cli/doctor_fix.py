@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import click
 
-from nvct.cli.publish import OUTPUT, OUTPUT_ENV
+from nvct.cli.refresh import OUTPUT, OUTPUT_ENV
 from nvct.cli.runtime.options import state_dir
+from nvct.doctor.checks import Node
 from nvct.doctor.mending import mends
 from nvct.doctor.mending.transaction import Transaction
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.doctor.checks import Node
-    from nvct.doctor.model import Part
+from nvct.doctor.model import Part
 
 
 def settle(node: Node, folder: str | None) -> None:
@@ -35,10 +31,7 @@ def fix(
     """Print the plan that mends what is wrong, and carry it out.
 
     Args:
-        node: this host.
-        parts: what the checks found.
         folder: of the journal; None for the usual one.
-        dry_run: whether to print the plan only.
 
     Returns:
         Whether the host has to be checked again, and whether a step failed.

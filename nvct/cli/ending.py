@@ -22,7 +22,6 @@ def run(name: str, call: Callable[[], int | None]) -> NoReturn:
     """Run a program and exit; the only place that turns an error into a line and exit status.
 
     Args:
-        name: of the program.
         call: runs the program and returns its exit status, None for 0.
     """
     try:
@@ -54,7 +53,6 @@ def run(name: str, call: Callable[[], int | None]) -> NoReturn:
 
 
 def _bug(name: str, error: Exception) -> None:
-    """Tell of an exception that nobody has expected."""
     if "NVCT_DEBUG" in os.environ:
         import traceback
 

@@ -8,28 +8,22 @@ import os
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from nvct import paths
 from nvct.cli import screen
 from nvct.cli.cluster import KUBECONFIG
 from nvct.cli.context import tell
-from nvct.cli.formats import format_option
+from nvct.cli.options import format_option
+from nvct.doctor.messages import Found
 from nvct.errors import UsageError, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
-    from nvct.doctor.messages import Found
-    from nvct.oci.bundle import Bundle
+from nvct.oci.bundle import Bundle
 
 LIMIT = 64 << 20
 
 
 def _reasons(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the reasons and the files that a word may become, for a shell's completion."""
-    from click.shell_completion import CompletionItem
-
     from nvct.doctor.reasons import Reason
 
     del ctx, param
@@ -92,7 +86,7 @@ def explain(
 
     Example: nvct explain --env NVIDIA_VISIBLE_DEVICES=0
     """
-    from nvct.cli import explain_text
+    from nvct.cli import explain_container
     from nvct.doctor.container import explanation
 
     standard_input = _standard_input() if config_json == "-" else ""
@@ -110,9 +104,7 @@ def explain(
         explain_pod(namespace or owner, name, kubeconfig, form)
         return
     if config_json and kind == "container":
-        from nvct.cli.explain_container import explain_container
-
-        explain_container(config_json, form)
+        explain_container.explain_existing(config_json, form)
         return
     words = bool(env or annotations or mounts)
     _refuse_mixture(config_json, bundle, words=words, privileged=privileged)
@@ -133,7 +125,7 @@ def explain(
     click.echo(
         json.dumps(told, indent=2)
         if form == "json"
-        else explain_text.text(told, everything=everything, width=screen.columns())
+        else explain_container.text(told, everything=everything, width=screen.columns())
     )
     if told["error"]:
         sys.exit(1)
@@ -163,7 +155,6 @@ def _explain_message(text: str, form: str) -> None:
 
 
 def _explain_reason(name: str, form: str) -> None:
-    """Print the question of a reason, what answers it, and what to do."""
     from nvct.doctor.reasons import Reason
 
     reason = Reason[name]

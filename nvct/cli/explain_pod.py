@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from nvct.cli import screen
 from nvct.cli.context import tell
 from nvct.errors import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 SHOWN = 8
 """Devices and nodes of a list; --json has all."""

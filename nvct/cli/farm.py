@@ -6,21 +6,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
-from nvct.cli.formats import format_option
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import say, settings_in_force, tell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.config.model import Config
-    from nvct.farm.collect import Needs, Status
-
+from nvct.cli.options import format_option, say, settings_in_force, tell
+from nvct.config.model import Config
+from nvct.farm.collect import Needs, Status
 
 NO_VIEWS = "no views: nvct farm build makes one"
 

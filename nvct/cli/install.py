@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import click
 
@@ -12,15 +14,9 @@ from nvct.cli import install_options
 from nvct.cli.options import GoStyle, flat, say
 from nvct.engine.usage import SUITS_ENGINE
 from nvct.errors import UsageError
+from nvct.installer.request import Request
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any, TypeAlias
-
-    from nvct.installer.request import Request
-
-    OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
+OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 NO_NODES = ("", "none")
 FOUND = "auto"
@@ -75,7 +71,6 @@ def requested(values: OptionValues) -> Request:
     """
     from nvct import cli
     from nvct.installer import programs
-    from nvct.installer.request import Request
 
     _warn(values)
     values = _with_driver(_with_empty(values))
@@ -324,6 +319,5 @@ def _warn(values: OptionValues) -> None:
 
 
 def _show(text: str) -> None:
-    """Print the configuration in use, as the incumbent does."""
     sys.stdout.write(f"Using config:\n{text}")
     sys.stdout.flush()

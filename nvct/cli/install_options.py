@@ -6,28 +6,11 @@ from __future__ import annotations
 import click
 
 from nvct import version
-from nvct.cli.options import Words, drop_in_option, words
+from nvct.cli.options import Adds, all_of, drop_in_option, words
 from nvct.engine.usage import SUITS_ENGINE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from nvct.cli.options import Command
-
-    Adds: TypeAlias = Callable[[Command], Command]
 
 DRIVER_ROOT = "/run/nvidia/driver"
 RUNTIME_TYPE = "io.containerd.runc.v2"
-
-
-def options(function: Command) -> Command:
-    """Add the options to a command."""
-    for part in (_WITHOUT_EFFECT, _ENGINE, _TOOLKIT, _GENERAL):
-        for add in reversed(part):
-            function = add(function)
-    return function
 
 
 def _switch(*names: str, env: str | list[str] | None, text: str, hidden: bool = False,
@@ -106,11 +89,10 @@ _TOOLKIT: list[Adds] = [
     _value("--nvidia-container-runtime.modes.cdi.default-kind", "default_kind",
            env="NVIDIA_CONTAINER_RUNTIME_MODES_CDI_DEFAULT_KIND",
            text="Kind of devices whose names have none."),
-    click.option("--nvidia-container-runtime.modes.cdi.annotation-prefixes",
-                 "--nvidia-container-runtime-modes.cdi.annotation-prefixes", "prefixes",
-                 type=Words(), multiple=True,
-                 envvar="NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",
-                 help="Annotations that name devices; containerd hands them over."),
+    words("--nvidia-container-runtime.modes.cdi.annotation-prefixes",
+          "--nvidia-container-runtime-modes.cdi.annotation-prefixes", "prefixes",
+          env="NVIDIA_CONTAINER_RUNTIME_MODES_CDI_ANNOTATION_PREFIXES",
+          text="Annotations that name devices; containerd hands them over."),
     words("--nvidia-container-runtime.runtimes", "runtimes",
           env="NVIDIA_CONTAINER_RUNTIME_RUNTIMES",
           text="Low-level runtimes.  [default: the engine's, runc, crun]"),
@@ -192,3 +174,5 @@ _WITHOUT_EFFECT: list[Adds] = [
            env=["RUNTIME_CONFIG_OVERRIDE", "CONTAINERD_RUNTIME_CONFIG_OVERRIDE"],
            text="Has no effect in the incumbent's either."),
 ]  # fmt: skip
+
+options = all_of(*_GENERAL, *_TOOLKIT, *_ENGINE, *_WITHOUT_EFFECT)

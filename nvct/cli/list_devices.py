@@ -8,12 +8,8 @@ import sys
 
 import click
 
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, flat, say, settings_in_force, words
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Inventory
+from nvct.cli.options import GoStyle, flat, format_option, say, settings_in_force, words
+from nvct.host.model import Inventory
 
 
 @click.command("list", cls=GoStyle)

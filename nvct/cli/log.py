@@ -7,17 +7,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable, Mapping
 
 import click
 
 from nvct.cli import screen
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, say, say_if_inside, settings_in_force
+from nvct.cli.options import GoStyle, format_option, say, say_if_inside, settings_in_force
 from nvct.errors import NvctError, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 HEAD = len("2026-11-24 00:00:00 refused ")
 """Of a line: date, time and outcome."""
@@ -73,7 +69,6 @@ def log(
 
 
 def _names() -> Callable[[str], str]:
-    """Return what finds the name of a container's id."""
     from nvct.host.containers import Containers
     from nvct.host.engine_files import own_names
 
@@ -95,7 +90,6 @@ def _show(record: Mapping[str, str], form: str, name_of: Callable[[str], str]) -
 
 
 def _ids(word: str) -> tuple[str, ...]:
-    """Return the ids of the containers with a name, an id or a process id."""
     from nvct.compile import live_host
     from nvct.doctor.container import one_container
 

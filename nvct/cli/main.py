@@ -4,25 +4,24 @@
 from __future__ import annotations
 
 import re
+import sys
+from typing import NoReturn
 
 import click
 
 from nvct import version
 from nvct.cli import ending
 from nvct.cli.ending import INCUMBENT
-from nvct.cli.gostyle import global_options
-from nvct.cli.lazy import LazyGroup
+from nvct.cli.gostyle import LazyGroup, global_options
 from nvct.errors import UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
+OWN = "nvct.cli.main"
+CONFIGURE, STATUS = "nvct.cli.runtime.configure", "nvct.cli.runtime.status"
 CTK_COMMANDS = {
     "cdi": ("nvct.cli.cdi.group", "cdi", "Make, list and check CDI specifications."),
     "config": ("nvct.cli.config", "config", "Print config.toml, or change keys of it."),
-    "hook": ("nvct.cli.hook", "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
-    "runtime": ("nvct.cli.runtime.group", "runtime_ctk", "Register the runtime with an engine."),
+    "hook": (OWN, "hook", "Run a CDI hook, as nvidia-cdi-hook does."),
+    "runtime": (OWN, "runtime_ctk", "Register the runtime with an engine."),
     "system": ("nvct.cli.system", "system", "Make the driver's device nodes and their links."),
 }
 NVCT_COMMANDS = {
@@ -30,20 +29,20 @@ NVCT_COMMANDS = {
     "agent": ("nvct.cli.agent", "agent", "Run this node's agent for Kubernetes."),
     "cluster": ("nvct.cli.cluster", "cluster", "Show the GPU nodes of a cluster."),
     "convert": ("nvct.cli.convert", "convert", "Turn old manifests into those of today."),
-    "demo": ("nvct.cli.demo", "demo", "Run the main job on a simulated node."),
+    "demo": ("nvct.cli.sim", "demo", "Run the main job on a simulated node."),
     "doctor": ("nvct.cli.doctor", "doctor", "Find out why containers get no GPU."),
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
     "list": ("nvct.cli.list_devices", "inventory", "Print what containers get from this host."),
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
     "install": ("nvct.cli.install", "install", "Install nvct on this container's host."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
-    "runtime": ("nvct.cli.runtime.group", "runtime", "Configure container engines, and undo it."),
+    "runtime": (OWN, "runtime", "Configure container engines, and undo it."),
     "mig": ("nvct.cli.mig.group", "mig", "Divide GPUs into MIG devices."),
     "log": ("nvct.cli.log", "log", "Show what was decided about containers."),
     "ps": ("nvct.cli.ps", "ps", "Show who uses which GPU."),
-    "publish": ("nvct.cli.publish", "publish", "Keep the specification that engines read."),
+    "publish": ("nvct.cli.refresh", "publish", "Keep the specification that engines read."),
     "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
-    "reset": ("nvct.cli.reset", "reset", "Reset GPUs that have failed, beside the agent."),
+    "reset": ("nvct.cli.mig.commands", "reset", "Reset GPUs that have failed, beside the agent."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
     "status": ("nvct.cli.status", "status", "Show the health of this node."),
     "snapshot": ("nvct.cli.snapshot", "snapshot", "Record this host, for a bug report or a test."),
@@ -55,10 +54,43 @@ PROGRAMS = {
         NVCT_COMMANDS, "GPU containers that start fast, never drift and explain themselves."
     ),
     INCUMBENT: (
-        {**CTK_COMMANDS, "info": ("nvct.cli.info", "info", "Nothing yet, as the incumbent's.")},
+        {**CTK_COMMANDS, "info": (OWN, "info", "Nothing yet, as the incumbent's.")},
         "The commands of nvct under the incumbent's name.",
     ),
 }  # fmt: skip
+
+runtime_ctk = LazyGroup(
+    "runtime",
+    {"configure": (CONFIGURE, "configure_ctk", "Register the runtime nvidia with an engine.")},
+    "Container engines: register the runtime.",
+)
+runtime = LazyGroup(
+    "runtime",
+    {
+        "configure": (CONFIGURE, "configure", "Register the runtimes, reload the engine."),
+        "explain": (STATUS, "explain", "Explain why docker run --gpus fails here."),
+        "list": (STATUS, "list_", "List the engines of this host."),
+        "plan": (CONFIGURE, "plan", "Print what configure would change, as a diff."),
+        "status": (STATUS, "status", "Show the status of the engines."),
+        "undo": (CONFIGURE, "undo", "Restore the engines' files."),
+    },
+    "Container engines: show and change their configuration, and undo it.",
+)  # fmt: skip
+info = LazyGroup(
+    "info", {}, "Nothing yet, as the incumbent's; nvct status says how a node stands."
+)
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "help_option_names": []},
+    add_help_option=False,
+)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def hook(args: tuple[str, ...]) -> None:
+    """Run a CDI hook: what nvidia-cdi-hook does, with its options."""
+    from nvct.container.cdi_hook.main import main
+
+    sys.exit(main(list(args)))
 
 
 def program(name: str) -> click.Group:
@@ -99,7 +131,6 @@ def _invoke(name: str, group: click.Group) -> int:
 
 
 def _refused(name: str, error: click.ClickException) -> UsageError:
-    """Return a click error as a UsageError: one sentence, and a hint."""
     context = getattr(error, "ctx", None)
     suggestions = list(getattr(error, "possibilities", None) or _similar(error.message, context))
     text = error.message if suggestions else error.format_message()

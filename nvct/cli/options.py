@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by commands: lists of words as options, and the names of `nvct.cli.context`."""
+"""Options that commands share: lists of words, --format; and the names of `nvct.cli.context`."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import click
 
@@ -12,25 +14,28 @@ from nvct.cli.gostyle import GoStyle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeAlias
-
-    Command: TypeAlias = Callable[..., Any]
     ParamType: TypeAlias = click.ParamType[tuple[str, ...]]
 else:
     ParamType = click.ParamType  # not generic before click 8.4
 
+Command: TypeAlias = Callable[..., Any]
+Adds: TypeAlias = Callable[[Command], Command]
 __all__ = [
     "GoStyle",
     "Words",
+    "all_of",
     "drop_in_option",
     "flat",
+    "format_option",
     "say",
     "say_if_inside",
     "settings_in_force",
     "tell",
     "words",
 ]
+
+
+JSON = "nvct.json"
 
 
 class Words(ParamType):
@@ -58,14 +63,23 @@ def say_if_inside() -> None:
         say(note)
 
 
-def words(
-    *names: str, env: str | list[str] | None = None, text: str
-) -> Callable[[Command], Command]:
+def all_of(*options: Adds) -> Adds:
+    """Return a decorator that adds options, which --help lists in this order."""
+
+    def add_all(function: Command) -> Command:
+        for add in reversed(options):
+            function = add(function)
+        return function
+
+    return add_all
+
+
+def words(*names: str, env: str | list[str] | None = None, text: str) -> Adds:
     """Return an option that may be repeated and takes comma-separated words."""
     return click.option(*names, type=Words(), multiple=True, envvar=env, help=text)
 
 
-def drop_in_option(env: str | None = None) -> Callable[[Command], Command]:
+def drop_in_option(env: str | None = None) -> Adds:
     """Return the option that names the file beside an engine's main file."""
     from nvct.engine.usage import SUITS_ENGINE
 
@@ -74,3 +88,34 @@ def drop_in_option(env: str | None = None) -> Callable[[Command], Command]:
         help='The file beside it to write; "" edits the main file.  '
         "[default: what suits the engine]",
     )  # fmt: skip
+
+
+def format_option(*names: str, aliases: tuple[str, ...] = ()) -> Adds:
+    """Return a decorator that adds --format, with the first name as default, and --json.
+
+    The command receives the name of the format as its parameter `form`; aliases are other names
+    of --format, which a command had before.
+    """
+    choices = (*names, "json")
+
+    def add(function: Command) -> Command:
+        function = click.option(
+            "--json", is_flag=True, is_eager=True, expose_value=False, callback=_keep,
+            help="Short for --format=json.",
+        )(function)  # fmt: skip
+        return click.option(
+            "--format", *aliases, "form", type=click.Choice(choices), default=choices[0],
+            show_default=True, callback=_choose, help="Format of the output.",
+        )(function)  # fmt: skip
+
+    return add
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    del param
+    ctx.meta[JSON] = value
+
+
+def _choose(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    del param
+    return "json" if ctx.meta.get(JSON) else value

@@ -10,8 +10,7 @@ import time
 import click
 
 from nvct.cli import screen
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, say_if_inside
+from nvct.cli.options import GoStyle, format_option, say_if_inside
 from nvct.errors import NvmlError
 
 TYPE_CHECKING = False

@@ -9,14 +9,11 @@ import select
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterator, Sequence
 
 import click
 
 from nvct.errors import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 COMMAND = re.compile(r"`[^`]*`")
 GLUE = "\0"
@@ -46,8 +43,6 @@ def wrapped(head: str, text: str, width: int, indent: int | None = None) -> Iter
     A command in backquotes stays in one line, so that it can be copied.
 
     Args:
-        head: the start of the first line.
-        text: one line, of printable characters.
         width: of a line; 0 for no limit.
         indent: of the other lines, instead of the head's length.
     """

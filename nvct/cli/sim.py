@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvct sim create, destroy, list, set, play, exec, shell."""
+"""Commands: nvct sim create, destroy, list, set, play, exec, shell; nvct demo."""
 
 from __future__ import annotations
 
@@ -208,3 +208,11 @@ def check() -> None:
     """Tell whether containers can run on a node here."""
     container_support.check()
     click.echo("containers can run on a simulated node here")
+
+
+@click.command()
+def demo() -> None:
+    """Build a simulated 8-GPU node and run real containers on it."""
+    from nvct_sim.demo import main
+
+    sys.exit(main.demonstrate())

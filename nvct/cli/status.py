@@ -8,8 +8,7 @@ import sys
 
 import click
 
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle
+from nvct.cli.options import GoStyle, format_option
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
 from nvct.errors import printable
 

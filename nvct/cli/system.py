@@ -4,18 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import click
 
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import GoStyle, say, settings_in_force
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.host.device_nodes.create import Kind
-    from nvct.host.roots import Roots
+from nvct.host.device_nodes.create import Kind
+from nvct.host.roots import Roots
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, envvar="DRY_RUN", help="Print the commands; change nothing."

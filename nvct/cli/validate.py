@@ -5,28 +5,22 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import click
 
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import GoStyle, say
+from nvct.cli.options import Command, GoStyle, say
+from nvct.doctor.host.driver import Driver
+from nvct.doctor.model import Finding
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    from nvct.cli.options import Command
-    from nvct.doctor.host.driver import Driver
-    from nvct.doctor.model import Finding
-
-    Found = TypeVar("Found")
+Found = TypeVar("Found")
 
 FOLDER = "/run/nvidia/validations"
 
 
 def _shared(function: Command) -> Command:
-    """Add the options of both commands."""
     for add in (
         click.option("--output-dir", "-o", default=FOLDER, show_default=True, envvar="OUTPUT_DIR",
                      help="Folder of the status files."),

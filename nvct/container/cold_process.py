@@ -9,9 +9,11 @@ A process can be killed when NVML hangs: one create then waits 20 s and reports 
 from __future__ import annotations
 
 import posix
+import time
 
 from nvct import errors, paths
-from nvct.errors import HostError, NvctError
+from nvct.container.plan import fingerprints
+from nvct.errors import HostError, NvctError, from_dict, to_dict
 from nvct.oci import jsontext
 
 TYPE_CHECKING = False
@@ -19,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TypeVar
 
-    from nvct.container.negative_cache import Failures
     from nvct.container.plan.store import Store
 
     T = TypeVar("T")
+
 
 TIMEOUT_S = 20
 LOCK_TIMEOUT_S = TIMEOUT_S + 10
@@ -43,6 +45,10 @@ ACTIVITIES = {
 }
 OTHER_ACTIVITY = "looking for what the container asks for besides GPUs"
 """Description of all other tasks: mode-gds and so on."""
+FORMAT = 1
+SUFFIX = ".failed"
+SLOW_NS = 2_000_000_000
+KEPT_NS = 5_000_000_000
 
 
 def run(
@@ -139,7 +145,6 @@ def _become(argv: list[str], env: dict[str, str], stdout: int) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a program and its process group."""
     from _signal import SIGKILL
 
     try:
@@ -187,3 +192,74 @@ def under_lock(
         return failures.watch(make)
     finally:
         lock.__exit__(None, None, None)
+
+
+class Failures:
+    """The last failure to make one plan, so that waiting creates do not repeat a slow attempt.
+
+    An NVML that hangs costs 20 s, and one process at a time may call it: without this record the
+    tenth create would wait for minutes, longer than engines do. A failure counts for each process
+    that asked for the plan before it; for a later process only if the attempt was slow, and for
+    KEPT_NS. In both cases its fingerprints must match. After a fast failure each later create
+    tries again.
+    """
+
+    __slots__ = ("_asked_at", "_config", "_name", "_proc", "_store")
+
+    def __init__(self, store: Store, plan_name: str, config_path: str, proc_root: str) -> None:
+        self._asked_at = time.monotonic_ns()
+        self._store = store
+        self._name = plan_name + SUFFIX
+        self._config = config_path
+        self._proc = proc_root
+
+    def check(self) -> None:
+        """Raise the last failure if it counts for this process.
+
+        Raises:
+            NvctError: the failure.
+        """
+        record = self._store.read_json(self._name)
+        if record is None or record.get("nvct-failed") != FORMAT:
+            return
+        if record.get("config") != self._config:
+            return
+        began: int = record["began"]  # type: ignore[assignment]  # checksum verified: `watch` wrote it
+        ended: int = record["ended"]  # type: ignore[assignment]
+        now = time.monotonic_ns()
+        if ended > now:  # from an earlier boot
+            return
+        was_slow = ended - began >= SLOW_NS and now - ended < KEPT_NS
+        if (ended >= self._asked_at or was_slow) and not fingerprints.broken(record["facts"]):  # type: ignore[arg-type]
+            raise from_dict(record["error"])
+
+    def watch(self, make: Callable[[], T]) -> T:
+        """Return the result of `make`; record its failure.
+
+        Raises:
+            NvctError: raised by `make`.
+        """
+        began = time.monotonic_ns()
+        facts = self._facts()
+        try:
+            return make()
+        except NvctError as error:
+            document = {
+                "nvct-failed": FORMAT,
+                "config": self._config,
+                "facts": facts,
+                "began": began,
+                "ended": time.monotonic_ns(),
+                "error": to_dict(error),
+            }
+            self._store.write_json(self._name, document)
+            raise
+
+    def _facts(self) -> list[fingerprints.Fingerprint]:
+        """Return fingerprints that change when the driver is loaded or config.toml is edited."""
+        return [
+            fingerprints.take_file(self._config, time.time_ns()),
+            fingerprints.take("text", f"{self._proc}/driver/nvidia/version"),
+            fingerprints.take("text", f"{self._proc}/devices"),
+            fingerprints.take("list", f"{self._proc}/driver/nvidia/gpus"),
+        ]

@@ -34,16 +34,13 @@ class Decision:
     Attributes:
         request: None if the container requests nothing, or starts without what it requests.
         origin: of the container, with the results of the policy's rules; None without rules.
-        notes: sentences for the log and for explanations.
         edits: the changes of config.json, or of the live container.
         layout: the changes of the root before the container starts; None if there are none.
-        error: the reason why the request is refused.
     """
 
     __slots__ = ("edits", "error", "layout", "notes", "origin", "request")
 
     def __init__(self, request: Request | None) -> None:
-        """Start with a request, or with None if config.json has it."""
         self.request = request
         self.origin: Origin | None = None
         self.notes: list[str] = []
@@ -86,9 +83,7 @@ def decide(
     """Decide what a container gets.
 
     Args:
-        bundle: its config.json.
         config: the configuration; the defaults if `trouble` is set.
-        host: the machine.
         folder: of the bundle; None if a layout cannot put files into the root.
         trouble: why config.toml cannot be read; it is raised only if there is a request.
         request: the request, if config.json does not contain it.

@@ -41,9 +41,6 @@ def collect(request: Request, config: Config, host: Host, *, fresh: bool) -> lis
     """Return the compiled edits for a request.
 
     Args:
-        request: of the container.
-        config: the configuration in force.
-        host: the machine.
         fresh: whether to compile plans again, because the stored ones do not describe the host.
 
     Raises:

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class Host:
-    """Run directory, environment, interpreter of the cold side, and procfs.
-
-    Attributes:
-        config_path: of the config.toml in force.
-    """
+    """Run directory, environment, interpreter of the cold side, and procfs."""
 
     __slots__ = ("cold", "config_path", "env", "proc_root", "store")
 
@@ -62,9 +58,9 @@ class Host:
         plan = None if fresh else stored()
         if plan is not None:
             return plan
-        from nvct.container import cold_process, negative_cache
+        from nvct.container import cold_process
 
-        failures = negative_cache.Failures(self.store, name, self.config_path, self.proc_root)
+        failures = cold_process.Failures(self.store, name, self.config_path, self.proc_root)
         look_up = stored_since_start if fresh else stored
         return cold_process.under_lock(self.store, look_up, compiled, failures=failures)
 

@@ -90,7 +90,6 @@ class PlanDevices:
         """Return the device numbers of all devices whose names match.
 
         Args:
-            request: of the container.
             nodes: that the container would get; if one is a GPU, the GPU plan is required.
             fits: reports whether the names of a device match.
 

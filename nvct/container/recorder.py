@@ -69,12 +69,7 @@ def refused(
     """Record why a container was refused.
 
     Args:
-        store: the run directory.
-        program: that refused.
-        bundle: folder of the container's bundle.
-        error: the reason.
         times: as in `given`; the step that failed has no end.
-        decision: as far as it came.
     """
     fields = {"outcome": "refused", "error": error.message, "code": error.code}
     if error.hint:
@@ -172,7 +167,6 @@ def _append(
 
 
 def _durations(times: Sequence[float], now: float) -> dict[str, str]:
-    """Return how long all took, and each step, in milliseconds."""
     took = {"took": f"{(now - times[0]) * 1000:.1f} ms"}
     if len(times) == 1:  # of a hook, which has no steps, or of a failure before the first one
         return took

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from nvct import paths
 from nvct.errors import HostError, UsageError
 from nvct.installer import tree
-from nvct.launcher.install import is_static
+from nvct.launcher.install import fill, is_static
 from nvct.linux.files import temporary_name, write_atomic
 
 TYPE_CHECKING = False
@@ -146,13 +146,17 @@ def _template(path: str) -> bytes:
         UsageError: there is none, or it is no static program of ours.
     """
     data = _content(path) or b""
-    at = data.find(MARK) + len(MARK)
-    if data.count(MARK) == 1 and len(data) >= at + ROOM and is_static(data):
-        return data
-    raise UsageError(
-        f"{path} is no wrapper that hooks can be started by",
-        hint="--toolkit-source-root must name a whole bundle, as make bundle makes it",
-    )
+    try:
+        fill(data, MARK, b"", ROOM)
+        is_wrapper = is_static(data)
+    except ValueError:
+        is_wrapper = False
+    if not is_wrapper:
+        raise UsageError(
+            f"{path} is no wrapper that hooks can be started by",
+            hint="--toolkit-source-root must name a whole bundle, as make bundle makes it",
+        )
+    return data
 
 
 def wrapper(
@@ -181,8 +185,7 @@ def wrapper(
             f"the paths of {os.path.basename(program)} and of low-level runtimes are longer than"
             f" {ROOM} bytes together"
         )
-    at = template.find(MARK) + len(MARK)
-    return template[:at] + data.ljust(ROOM, b"\0") + template[at + ROOM :]
+    return fill(template, MARK, data, ROOM)
 
 
 def _put(request: Request, name: str, program: str, data: bytes) -> bool:

@@ -186,7 +186,6 @@ def needs(sources: dict[str, _Source], name: str) -> tuple[str, ...]:
 
 
 def _find(packages: Path, name: str) -> Path | None:
-    """Return the file of a module of nvct, None for other names."""
     parts = name.split(".")
     if parts[0] != "nvct":
         return None
@@ -210,7 +209,6 @@ def write(packages: Path, path: str = "") -> str:
     """Make the archive and write it; return its path.
 
     Args:
-        packages: the folder that holds nvct.
         path: of the archive; "" for the __pycache__ of nvct.
 
     Raises:

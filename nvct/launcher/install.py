@@ -10,6 +10,7 @@ built in, so neither environment nor working directory affects the code that roo
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import struct
 import subprocess
@@ -36,14 +37,18 @@ program is safe: a shell or a dynamic program loads LD_PRELOAD before its first 
 and nvct are the command line; the launcher handles their command `hook`."""
 PROGRAMS = RUNTIMES + HOOKS
 SOURCE = Path(__file__).with_name("launcher.c")
-SCRIPT = Path(__file__).with_name("launcher.sh")
+SCRIPT = """\
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+exec "{python}" -I -S -c "{boot}from nvct.container.shim.main import main;main('{cold}')" \
+  "${{0##*/}}" "$@"
+"""
+"""The launcher of the runtimes where there is no compiler."""
 FLAGS = (
     "-O2", "-Wall", "-Wextra", "-s", "-fPIE", "-fstack-protector-strong", "-U_FORTIFY_SOURCE",
     "-D_FORTIFY_SOURCE=2", "-Wl,-z,relro,-z,now,-z,noexecstack",
 )  # fmt: skip
 """Flags for launchers, programs of the bundle, and wrappers."""
-LINKS = ("-static-pie", "-static", "-pie")
-"""Link modes of launchers; the first one that the compiler supports is used."""
 HOOK_MARK = b"nvct.container.cdi_hook.launch"
 """A string in each launcher for hooks."""
 FORMS = ("auto", "c", "sh", "static")
@@ -78,9 +83,7 @@ class Built:
 
     Attributes:
         python: interpreter of the hot side, which needs only the standard library.
-        packages: the folder that contains the package nvct.
         cold: interpreter of the cold side, with the dependencies of nvct.
-        archive: the archive of the hot side, or "".
         hot: nvct-hot, or "". The C launcher starts it if it exists, else the interpreter. With
             form "static" it is installed with the names of the programs.
     """
@@ -133,12 +136,10 @@ def install(
     """Install the launchers into a folder, and the archive of the hot side.
 
     Args:
-        bin_dir: existing folder for the programs.
         form: "c", "sh" (runtimes only), "static", or "auto": C with a compiler, else nvct-hot if
             `built` has it, else sh.
         built: the built-in paths; default this installation. Without an archive path, the archive
             is written into the __pycache__ of nvct if possible.
-        cc: the C compiler.
         archive: make the archive now; a package makes it at installation.
 
     Returns:
@@ -284,16 +285,16 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
         out = Path(folder, "launcher")
         command = [compiler, *FLAGS, *flags, *defines, "-o", str(out), str(SOURCE)]
         output = ""
-        for link in LINKS:
+        for link in (static_pie(compiler), ["-static"], ["-pie"]):
             completed = subprocess.run(
-                [*command, link], capture_output=True, text=True, check=False
+                [*command, *link], capture_output=True, text=True, check=False
             )
             if completed.returncode:
                 output = completed.stderr.strip()
                 continue
             data = out.read_bytes()
-            # musl-gcc treats -static-pie as -pie.
-            if link == LINKS[-1] or is_static(data):
+            # Some compilers treat -static-pie as -pie.
+            if link == ["-pie"] or is_static(data):
                 return data
     reason = next((text for text in output.splitlines() if "error" in text), output[-200:])
     raise HostError(
@@ -304,14 +305,33 @@ def compile_launcher(built: Built, compiler: str | None, *flags: str) -> bytes:
 
 def fill_script(built: Built) -> bytes:
     """Return the launcher for /bin/sh."""
-    text = SCRIPT.read_text(encoding="utf-8")
-    for key, value in (
-        ("@PYTHON@", built.python),
-        ("@BOOT@", built.boot()),
-        ("@COLD@", built.cold),
-    ):
-        text = text.replace(key, value)
-    return text.encode()
+    return SCRIPT.format(python=built.python, boot=built.boot(), cold=built.cold).encode()
+
+
+def static_pie(compiler: str) -> list[str]:
+    """Return how a compiler links a static program that can be loaded at any address.
+
+    musl-gcc takes -static-pie for -pie.
+    """
+    if os.path.basename(compiler) != "musl-gcc":
+        return ["-static-pie"]
+    folder = f"/usr/lib/{platform.machine()}-linux-musl"
+    files = [f"{folder}/{name}" for name in ("rcrt1.o", "crti.o", "crtn.o")]
+    return ["-static", "-nostartfiles", "-Wl,-pie,--no-dynamic-linker", *files]
+
+
+def fill(program: bytes, mark: bytes, value: bytes, room: int) -> bytes:
+    """Return a static program with a value in its slot.
+
+    A slot is a mark and the bytes after it (`room`), which the program reads when it starts.
+
+    Raises:
+        ValueError: the program has no such slot.
+    """
+    at = program.find(mark) + len(mark)
+    if program.count(mark) != 1 or len(program) < at + room or program[:4] != b"\x7fELF":
+        raise ValueError("no slot")
+    return program[:at] + value.ljust(room, b"\0") + program[at + room :]
 
 
 def fill_static(built: Built) -> bytes:
@@ -325,10 +345,10 @@ def fill_static(built: Built) -> bytes:
         data = Path(path).read_bytes()
     except OSError as error:
         raise HostError(f"{path} cannot be read: {error.strerror}", hint=HOT_HINT) from error
-    at = data.find(COLD_MARK) + len(COLD_MARK)
-    if data.count(COLD_MARK) != 1 or len(data) < at + COLD_ROOM or data[:4] != b"\x7fELF":
-        raise HostError(f"{path} is no nvct-hot", hint=HOT_HINT)
     cold = os.fsencode(built.cold)
     if len(cold) >= COLD_ROOM:
         raise HostError(f"{built.cold} is longer than {COLD_ROOM - 1} bytes")
-    return data[:at] + cold.ljust(COLD_ROOM, b"\0") + data[at + COLD_ROOM :]
+    try:
+        return fill(data, COLD_MARK, cold, COLD_ROOM)
+    except ValueError as error:
+        raise HostError(f"{path} is no nvct-hot", hint=HOT_HINT) from error

@@ -29,7 +29,7 @@ from pathlib import Path
 import archive
 import licenses
 
-from nvct.launcher.install import FLAGS, check_hot, is_static
+from nvct.launcher.install import FLAGS, check_hot, is_static, static_pie
 from nvct_sim.native import build as native
 
 HERE = Path(__file__).resolve().parent
@@ -207,18 +207,6 @@ def add_programs(root: Path, loader: str) -> None:
             raise SystemExit(f"{compiler} made no static program of {path.name}")
     for name in PROGRAMS[1:]:
         os.link(folder / PYTHON_NAME, folder / name)
-
-
-def static_pie(compiler: str) -> list[str]:
-    """Return how a static program is linked that can be loaded anywhere.
-
-    musl-gcc has no way of its own for it: it takes -static-pie for -pie.
-    """
-    starts = Path(f"/usr/lib/{platform.machine()}-linux-musl")
-    if not compiler.endswith("musl-gcc"):
-        return ["-static-pie"]
-    files = [str(starts / name) for name in ("rcrt1.o", "crti.o", "crtn.o")]
-    return ["-static", "-nostartfiles", "-Wl,-pie,--no-dynamic-linker", *files]
 
 
 def compile_modules(root: Path) -> None:

@@ -17,7 +17,7 @@ from nvct.container.cdi_hook.context import Context
 from nvct.container.cdi_hook.options import Options
 from nvct.container.plan import inject
 from nvct.container.plan.model import no_edits
-from nvct.container.prestart import state as prestart_state
+from nvct.container.prestart import main as prestart
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml import messages
@@ -233,7 +233,7 @@ def run_state(data: bytes) -> bool:
         os.lseek(fd, 0, os.SEEK_SET)
         accepted = True
         try:
-            found = prestart_state.read(fd)
+            found = prestart.read_state(fd)
             assert found.pid > 1
             assert found.bundle.startswith("/")
         except NvctError:

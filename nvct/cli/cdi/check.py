@@ -9,8 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, flat, say, settings_in_force, tell, words
+from nvct.cli.options import GoStyle, flat, format_option, say, settings_in_force, tell, words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

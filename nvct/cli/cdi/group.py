@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nvct.cli.lazy import LazyGroup
+from nvct.cli.gostyle import LazyGroup
 
 COMMANDS = {
     "check": ("nvct.cli.cdi.check", "check", "Compare specifications with this host."),

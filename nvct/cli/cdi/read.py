@@ -9,8 +9,7 @@ import sys
 import click
 
 from nvct import paths
-from nvct.cli.formats import format_option
-from nvct.cli.options import GoStyle, Words, flat, say, tell, words
+from nvct.cli.options import GoStyle, Words, flat, format_option, say, tell, words
 from nvct.errors import NvctError, line
 
 STDIN = "-"

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 
-from nvct.cli.lazy import LazyGroup
+from nvct.cli.gostyle import LazyGroup
 from nvct.cli.options import GoStyle, say
 
 TYPE_CHECKING = False

@@ -9,13 +9,10 @@ attached: `--user configure` is --user without a value, then configure. Contract
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 WIDTH, COLUMN = 79, 30
 
@@ -40,13 +37,11 @@ class Parsed:
 
     Attributes:
         values: values of each given option, by its long name; None for a missing value.
-        rest: the words that are not options.
     """
 
     __slots__ = ("arguments", "values")
 
     def __init__(self) -> None:
-        """Create an empty command line."""
         self.values: dict[str, list[str | None]] = {}
         self.arguments: list[str] = []
 
@@ -71,7 +66,6 @@ def parse(args: Sequence[str], options: Iterable[Option], *, in_order: bool = Fa
     """Parse a command line.
 
     Args:
-        args: the words.
         options: the valid options, besides USUAL.
         in_order: stop at the first word that is not an option.
 

@@ -12,23 +12,26 @@ from __future__ import annotations
 import fnmatch
 import os
 import posix
+from collections.abc import Callable, Mapping
+from contextlib import closing
 
-from nvct.cli.container.arguments import Option
+from nvct.cli.container.arguments import Option, Parsed
 from nvct.cli.container.list_files import FABRICMANAGER, PERSISTENCED
 from nvct.cli.container.process import Process
 from nvct.cli.container.select import bus_id
-from nvct.config.model import DRIVER_CAPABILITIES
+from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.decide import decide
 from nvct.container.host import Host
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.prestart import rules
 from nvct.container.prestart.container import Container, is_rootless
+from nvct.container.prestart.container import Process as Opened
 from nvct.container.prestart.deliver import Delivery
-from nvct.container.prestart.process import Process as Opened
 from nvct.container.request import visible_devices
 from nvct.container.request.model import Request
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import procfs
+from nvct.host.roots import Roots
 from nvct.launcher import cold
 from nvct.linux import mountinfo
 from nvct.linux.root import Root
@@ -36,15 +39,10 @@ from nvct.oci.bundle import Bundle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from nvct.cli.container.arguments import Parsed
-    from nvct.config.model import Config
     from nvct.container.plan.model import Edits
-    from nvct.host.roots import Roots
     from nvct.linux.kernel import Kernel
 
-    Warn = Callable[[str], None]
+Warn = Callable[[str], None]
 
 ARGUMENTS = "ROOTFS"
 TEXT = (
@@ -85,7 +83,6 @@ class LocalContainer(Container):
     __slots__ = ()
 
     def __init__(self, pid: int, rootfs: str) -> None:
-        """Open no namespaces: this process is already in them."""
         self.pid = pid
         self.rootfs = rootfs
         self.process = Opened("self")
@@ -121,7 +118,6 @@ def _refuse_shared(pid: str, rootfs: str, proc: str) -> None:
 
 
 def _mount_namespace(proc: str, pid: str) -> tuple[int, int] | None:
-    """Return (device, inode) of a process's mount namespace, None if it cannot be read."""
     try:
         status = posix.stat(f"{proc}/{pid}/ns/mnt")
     except OSError:
@@ -133,13 +129,6 @@ def run(
     options: Parsed, settings: Config, roots: Roots, env: Mapping[str, str], warn: Warn
 ) -> None:
     """Configure a container.
-
-    Args:
-        options: the command line.
-        settings: of config.toml.
-        roots: of the host.
-        env: of this process.
-        warn: logs a sentence.
 
     Raises:
         NvctError: the container cannot get the requested devices or files.
@@ -160,7 +149,7 @@ def run(
     for note in request.notes:
         warn(note)
     standalone = not options.has("pid")
-    with Process(pid) as process:
+    with closing(Process(pid)) as process:
         container = container_of(process.number, rootfs, standalone=standalone)
         try:
             process.check()
@@ -198,9 +187,7 @@ def container_of(pid: int, rootfs: str, *, standalone: bool, proc: str = "/proc"
 
     Args:
         pid: the process's number in /proc; 0 for a parent outside this PID namespace.
-        rootfs: of the container.
         standalone: the process is the parent of this one, as the command line has no --pid.
-        proc: the host's /proc.
 
     Raises:
         HostError: the process has ended, or mounts would appear on the host.

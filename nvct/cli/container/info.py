@@ -74,9 +74,7 @@ def ask(
     """Return the driver's versions and the GPUs; a value that only NVML has may be "Unknown".
 
     Args:
-        inventory: of the host.
         nvml: of its driver, None if NVML does not work.
-        warn: logs a sentence about a value that NVML does not return.
     """
     properties: dict[str, GpuProperties] = {}
     report: NvmlReport | None = None

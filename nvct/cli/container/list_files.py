@@ -9,23 +9,19 @@ delivers follow, by path. Paths are resolved, and relative to the driver root.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 
-from nvct.cli.container.arguments import Option
-from nvct.cli.container.select import select, select_mig_capable
+from nvct.cli.container.arguments import Option, Parsed
+from nvct.cli.container.select import Selected, select, select_mig_capable
 from nvct.errors import HostError, RequestError
 from nvct.host.driver import names as driver_names
 from nvct.host.gpu import mig
-from nvct.host.roots import below, join
+from nvct.host.model import DriverFile, FileKind, Gpu, Inventory
+from nvct.host.roots import Roots, below, join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.cli.container.arguments import Parsed
-    from nvct.cli.container.select import Selected
     from nvct.host.gpu.nodes import StatNode
-    from nvct.host.model import DriverFile, FileKind, Gpu, Inventory
-    from nvct.host.roots import Roots
 
 TEXT = "List what a container needs for GPU support. Without options: all of it."
 OPTIONS = (
@@ -64,14 +60,7 @@ CAPS, CHANNELS = "/dev/nvidia-caps", "/dev/nvidia-caps-imex-channels/channel"
 
 
 class Lister:
-    """One run of the command.
-
-    Attributes:
-        inventory: of the host.
-        roots: of the host.
-        stat_node: returns the status of a node by its path on the host.
-        mps: value of MPS_VARIABLE.
-    """
+    """One run of the command."""
 
     __slots__ = ("inventory", "mps", "options", "roots", "stat_node")
 
@@ -83,7 +72,6 @@ class Lister:
         stat_node: StatNode,
         mps: str = "",
     ) -> None:
-        """Store the command line; without options other than --imex-channel, list everything."""
         self.inventory = inventory
         self.roots = roots
         self.stat_node = stat_node

@@ -67,7 +67,6 @@ class Log:
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file; an empty path disables the log."""
         self._file: IO[str] | None = None
         if not path:
             return
@@ -96,12 +95,7 @@ class Log:
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run the program and return its exit status.
-
-    Args:
-        argv: the arguments, without the program's name.
-        env: the environment.
-    """
+    """Run the program and return its exit status."""
     try:
         _run(argv, env)
         sys.stdout.flush()
@@ -307,7 +301,6 @@ def _load_modules(roots: Roots, log: Log) -> None:
 
 
 def _described(name: str) -> tuple[Sequence[Option], str, str]:
-    """Return a command's options, description and arguments."""
     if name == "info":
         from nvct.cli.container import info as container_info
 

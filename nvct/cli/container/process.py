@@ -14,12 +14,6 @@ import signal
 
 from nvct.errors import HostError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from typing_extensions import Self
-
 HINT = "mount -t proc proc /proc in this PID namespace"
 
 
@@ -95,17 +89,6 @@ class Process:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _number(fd: int) -> int:

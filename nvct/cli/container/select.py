@@ -12,10 +12,7 @@ import re
 from dataclasses import dataclass, field
 
 from nvct.errors import RequestError, UnknownDeviceError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Gpu, Inventory, MigDevice
+from nvct.host.model import Gpu, Inventory, MigDevice
 
 BUS_ID = re.compile(r"([0-9a-f]{1,8}):([0-9a-f]{1,2}):([0-9a-f]{1,2})(?:\.0)?", re.IGNORECASE)
 MIG_INDEX = re.compile(r"(\d{1,9}):(\d{1,9})")
@@ -105,8 +102,6 @@ def select_mig_capable(
 
     Args:
         option_value: of the command line; only "all" is valid.
-        name: of the option.
-        visible: the devices of --device.
         capable: minors of the GPUs that support MIG.
 
     Raises:

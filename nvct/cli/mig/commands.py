@@ -1,35 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of `nvidia-mig-parted`, also those of `nvct mig`: NVIDIA's options and messages."""
+"""Commands of `nvidia-mig-parted`, also those of `nvct mig`: NVIDIA's options and messages.
+
+And `nvct reset`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any, TypeAlias
 
 import click
 
 from nvct.cli.mig.machine import Hooks, failing, machine_of, read, require, write
 from nvct.cli.options import GoStyle
 from nvct.errors import HostError, NvctError
+from nvct.host.nvml.mig_model import MigState
 from nvct.mig import apply as carry_out
 from nvct.mig import checkpoint as checkpoints
 from nvct.mig import config, export, layers, plan
+from nvct.mig.config import Spec
+from nvct.mig.gpu_reset import reset_gpus
 from nvct.mig.layout import Layout, layout_of
+from nvct.mig.plan import Plan
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TypeAlias
+Command: TypeAlias = Callable[..., Any]
 
-    from nvct.host.nvml.mig_model import MigState
-    from nvct.mig.config import Spec
-    from nvct.mig.plan import Plan
-
-    Command: TypeAlias = Callable[..., Any]
 
 PARTED = "nvidia-mig-parted"
 FORMATS = ("yaml", "json")
 NOT_APPLIED = "assertion failure: selected configuration not currently applied"
+output_format = click.option(
+    "--output-format", "-o", envvar="MIG_PARTED_OUTPUT_FORMAT", default="yaml", show_default=True,
+    help="yaml or json.", metavar="FORMAT",
+)  # fmt: skip
+ignore_holders = click.option(
+    "--ignore-holders", is_flag=True, envvar="NVCT_MIG_IGNORE_HOLDERS",
+    help="Do not look for processes that use the devices; the driver may still refuse.",
+)  # fmt: skip
 
 
 def option(name: str, short: str, env: str, text: str, default: str = "") -> Callable[..., Any]:
@@ -63,14 +72,6 @@ checkpoint_file = option("checkpoint-file", "f", "CHECKPOINT_FILE", "The checkpo
 mode_only = switch(
     "mode-only", "m", "MODE_CHANGE_ONLY", "Change or check only the MIG mode, not the MIG devices."
 )
-output_format = click.option(
-    "--output-format", "-o", envvar="MIG_PARTED_OUTPUT_FORMAT", default="yaml", show_default=True,
-    help="yaml or json.", metavar="FORMAT",
-)  # fmt: skip
-ignore_holders = click.option(
-    "--ignore-holders", is_flag=True, envvar="NVCT_MIG_IGNORE_HOLDERS",
-    help="Do not look for processes that use the devices; the driver may still refuse.",
-)  # fmt: skip
 
 
 @click.command(cls=GoStyle)
@@ -236,7 +237,6 @@ def selected(
     Args:
         find_state: returns the GPUs that are the hardware.
         config_file: "" is none, which NVIDIA's program does not allow.
-        selected_config: its name.
 
     Raises:
         UsageError, HostError: there is no such file or configuration, or the file is malformed.
@@ -282,3 +282,19 @@ def _check_format(output_format: str) -> None:
 
 def _text(document: export.Document, output_format: str) -> str:
     return export.as_json(document) if output_format == "json" else export.as_yaml(document)
+
+
+@click.command(cls=GoStyle)
+@click.argument("gpus", metavar="GPU...", nargs=-1, required=True)
+@click.pass_obj
+def reset(given: object, *, gpus: tuple[str, ...]) -> None:
+    """Reset GPUs that have failed, by index or UUID.
+
+    No process may use them. While it lasts, this node's agent gives them to no pod, and closes
+    NVML, which would be in the way of nvidia-smi --gpu-reset. The agent offers a GPU that had
+    failed again after its probation.
+
+    Example: nvct reset 3
+    """
+    for gpu in reset_gpus(machine_of(given), gpus):
+        click.echo(f"reset GPU {gpu.index}, {gpu.uuid}")

@@ -9,11 +9,10 @@ from dataclasses import asdict, replace
 import click
 
 from nvct.cli import screen
-from nvct.cli.formats import format_option
-from nvct.cli.lazy import LazyGroup
+from nvct.cli.gostyle import LazyGroup
 from nvct.cli.mig.commands import config_file, mode_only, selected, selected_config
 from nvct.cli.mig.machine import machine_of, read
-from nvct.cli.options import GoStyle, tell
+from nvct.cli.options import GoStyle, format_option, tell
 from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import layers, tables
@@ -187,7 +186,6 @@ def _fits(state: MigState, specs: Sequence[Spec]) -> bool:
 
 
 def _tabled(gpu_model: str, count: int) -> MigState:
-    """Return GPUs of a built-in table."""
     gpu = tables.gpu_of(tables.of_name(gpu_model))
     return MigState(
         gpus=tuple(replace(gpu, index=n, uuid=f"GPU-{n}") for n in range(max(count, 1)))

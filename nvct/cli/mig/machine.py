@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 from nvct.agent.instance import FOLDER, SOCKET
@@ -16,10 +17,6 @@ from nvct.mig.apply import Machine
 from nvct.mig.journal import Journal
 from nvct.mig.pause import PAUSE_S
 from nvct.mig.smi import find, reset
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 STDIN = "-"
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
+from typing import NoReturn
 
 import click
 
@@ -13,11 +15,6 @@ from nvct.cli.mig.commands import COMMANDS
 from nvct.cli.mig.commands import PARTED as PROGRAM
 from nvct.errors import NvctError, unexpected
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
 
 INCUMBENT = "0.15.0"
 """The version of NVIDIA's program whose options this one takes."""
@@ -47,7 +44,6 @@ def run(words: Sequence[str], given: object = None) -> int:
     """Run a command line, and return the exit status.
 
     Args:
-        words: without the program's name.
         given: a machine in place of this one.
     """
     try:

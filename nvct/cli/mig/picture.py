@@ -5,19 +5,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
+from nvct.host.nvml.mig_model import MigGpu
 from nvct.mig import steps as changes
-from nvct.mig.layout import COMPUTE_SLICES, device_name, layout_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from nvct.host.nvml.mig_model import MigGpu
-    from nvct.mig.layout import Layout, Part
+from nvct.mig.layout import COMPUTE_SLICES, Layout, Part, device_name, layout_of
 
 WIDTH, NARROW = 10, 8
 """Columns of a memory slice: usually, and on a terminal of 80 columns."""
@@ -45,8 +40,6 @@ def layout_line(gpu: MigGpu, layout: Layout, width: int = WIDTH) -> Text:
     """Return the memory slices of a GPU as a line: instances by name, free slices as dots.
 
     Args:
-        gpu: the GPU.
-        layout: of it.
         width: columns of a memory slice.
     """
     if not gpu.capable:

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvidia-ctk runtime configure, nvct runtime configure and plan."""
+"""Commands: nvidia-ctk runtime configure; nvct runtime configure, plan and undo."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import click
 
 from nvct.cli.options import GoStyle, say, tell
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
+from nvct.cli.runtime.options import Invocation
+from nvct.engine.change.journal import Journal
+from nvct.engine.change.transaction import Outcome
+from nvct.engine.model import Change, EngineOptions, FileEdit
+from nvct.errors import NvctError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any, TypeAlias
+OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
-    from nvct.cli.runtime.options import Invocation
-    from nvct.engine.change.transaction import Outcome
-    from nvct.engine.model import Change, EngineOptions, FileEdit
-
-    OptionValues: TypeAlias = Mapping[str, Any]  # the options of the command line, by name
 
 DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="Print what the files would hold; change nothing."
@@ -83,8 +83,6 @@ def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own typ
 
 def _configure(invocation: Invocation, values: OptionValues, *, reload_mode: str) -> None:
     """Configure the engine; an empty reload mode only writes its files."""
-    from nvct.engine.change.journal import Journal
-
     runtime_options.warn(invocation)
     if invocation.options is None:
         _write_hook(invocation, dry_run=values["dry_run"])
@@ -139,7 +137,6 @@ def _planned(options: EngineOptions) -> Change:
 
 
 def _print_files(options: EngineOptions) -> None:
-    """Print the new content of the files, without a write."""
     from nvct.engine.model import Files
 
     change = _planned(options)
@@ -166,7 +163,6 @@ def diff(edit: FileEdit) -> Iterator[str]:
 
 
 def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
-    """Write the hook file of the deprecated mode."""
     from nvct.engine import oci_hook
     from nvct.engine.files import writing
     from nvct.kernel.calls import KERNEL
@@ -182,3 +178,69 @@ def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
     except OSError as error:
         raise writing.refused(error, invocation.hook_file) from error
     say(f"Wrote {invocation.hook_file}")
+
+
+@click.command(cls=GoStyle)
+@click.argument("engines", nargs=-1, metavar="[ENGINE]...")
+@click.option("--runtime", "engine", metavar="ENGINE", help="The same as the argument ENGINE.")
+@click.option("--config", help="The engine's main file, where it is not the usual one.")
+@click.option("--remove", is_flag=True,
+              help="Also remove handlers that nvct did not register.")  # fmt: skip
+@runtime_engine.RELOAD
+@runtime_options.STATE_DIR_OPTION
+def undo(
+    *,
+    engines: tuple[str, ...],
+    engine: str | None,
+    config: str | None,
+    remove: bool,
+    reload_mode: str,
+    state_dir: str | None,
+) -> None:
+    """Restore the engines' files from before configure: of all engines, or those named.
+
+    If others changed a file since, only our part is removed from it.
+
+    Example: nvct runtime undo docker
+    """
+    journal = Journal(runtime_options.state_dir(state_dir))
+    errors: list[NvctError] = []
+    for name in (*engines, *([engine] if engine else [])) or (None,):
+        recorded = runtime_engine.recorded(journal, name, config, errors, remove=remove)
+        if not recorded and name:
+            bare = runtime_engine.bare(name, config)
+            recorded = [bare] if remove else []
+        for options in recorded:
+            try:
+                _undo(options, journal, reload_mode=reload_mode, remove=remove)
+            except NvctError as error:  # an error of one engine does not stop the others
+                errors.append(error)
+        if not recorded and not errors:
+            hint = "; --remove removes its handlers nevertheless" if name else ""
+            if os.geteuid() and not state_dir:
+                hint += "; what root has configured, root can undo: use sudo"
+            target = name or "any engine"
+            say(f"nothing to undo: {journal.folder} has no record of {target}{hint}")
+    for later_error in errors[1:]:
+        say(f"{later_error.message} [{later_error.code}]")
+    if errors:
+        raise errors[0]
+
+
+def _undo(options: EngineOptions, journal: Journal, *, reload_mode: str, remove: bool) -> None:
+    detected = runtime_engine.reader(options)
+    transaction = runtime_engine.transaction(
+        options, detected, journal, reload_mode=reload_mode, removing=True
+    )
+    outcome = transaction.undo(options, aside=remove)
+    if remove:
+        removal = transaction.remove(options)
+        outcome = replace(
+            removal, edits=(*outcome.edits, *removal.edits), notes=(*outcome.notes, *removal.notes)
+        )
+    for note in outcome.notes:
+        say(f"note: {note}")
+    for edit in outcome.edits:
+        say(f"{edit.path} removed" if edit.after is None else f"{edit.path} restored")
+    if not outcome.edits:
+        say(f"{os.path.basename(options.config)} of {options.engine} is unchanged")

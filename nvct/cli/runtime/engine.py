@@ -5,24 +5,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 
 import click
 
 from nvct.cli.context import say
-from nvct.errors import DocumentError, EngineError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.change.journal import Journal
-    from nvct.engine.change.transaction import Transaction
-    from nvct.engine.control.engine_control import EngineControl
-    from nvct.engine.control.processes import Process
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import EngineOptions
-    from nvct.errors import NvctError
+from nvct.engine.change.journal import Journal
+from nvct.engine.change.transaction import Transaction
+from nvct.engine.control.engine_control import EngineControl
+from nvct.engine.control.processes import Process
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import EngineOptions
+from nvct.errors import DocumentError, EngineError, NvctError, UsageError
 
 PROC = "/proc"
 RELOAD = click.option(
@@ -42,7 +37,6 @@ def transaction(
 ) -> Transaction:
     """Return the transaction that changes an engine's files and reloads it."""
     from nvct.engine import modules
-    from nvct.engine.change.transaction import Transaction
     from nvct.engine.model import Files
 
     control = _control(options, detected, reload_mode, removing=removing)
@@ -89,8 +83,6 @@ def fitted(options: EngineOptions, detected: Engine, *, drop_in: bool) -> Engine
     """Return the options with the files that a detected engine really reads.
 
     Args:
-        options: with the engine's usual files.
-        detected: the engine of this host.
         drop_in: the user named the drop-in.
     """
     return replace(
@@ -169,7 +161,6 @@ def of_file(host_engines: Sequence[Engine], options: EngineOptions) -> Engine | 
 def bare(engine: str, config: str | None) -> EngineOptions:
     """Return the default options of an engine, to remove them."""
     from nvct.engine import modules, usage
-    from nvct.engine.model import EngineOptions
 
     modules.of(engine)
     handlers = usage.handlers(usage.SHIM_PATH)
@@ -200,7 +191,6 @@ def _control(
     options: EngineOptions, detected: Engine | None, reload_mode: str, *, removing: bool
 ) -> EngineControl:
     from nvct.engine import modules
-    from nvct.engine.control.engine_control import EngineControl
     from nvct.engine.control.reload import HostReloader
 
     program = options.executable or (detected.binary if detected else "")

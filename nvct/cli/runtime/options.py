@@ -6,13 +6,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import click
 
 from nvct import paths
-from nvct.cli.options import Words, drop_in_option, flat, say, settings_in_force
+from nvct.cli.options import all_of, drop_in_option, flat, say, settings_in_force, words
 from nvct.cli.runtime import engine as runtime_engine
+from nvct.engine.detected_engine import Engine
+from nvct.engine.model import EngineOptions, Handler
 from nvct.engine.usage import (
     NAME,
     SHIM_PATH,
@@ -23,15 +27,6 @@ from nvct.engine.usage import (
     handlers,
 )
 from nvct.errors import ConfigError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from nvct.cli.options import Command
-    from nvct.engine.detected_engine import Engine
-    from nvct.engine.model import EngineOptions, Handler
 
 SHIM = paths.SHIM_PROGRAM
 HOOK_PATH = f"/usr/bin/{paths.RUNTIME_HOOK_PROGRAM}"
@@ -52,10 +47,8 @@ class Invocation:
     Attributes:
         options: to configure in the engine; None if only a hook file is written.
         engine: the selected engine of this host, None if there is none.
-        hook: path of the hook program, in the deprecated mode.
         hook_file: where its hook file goes; "" is stdout.
         warnings: about options without effect, and about expected failures.
-        notes: about runtimes that are left out.
     """
 
     options: EngineOptions | None = None
@@ -66,60 +59,41 @@ class Invocation:
     notes: list[str] = field(default_factory=list)
 
 
-def configure_options(function: Command) -> Command:
-    """Add the options of nvidia-ctk runtime configure."""
-    for add in reversed(_configure_options()):
-        function = add(function)
-    return function
-
-
-def nvct_options(function: Command) -> Command:
-    """Add the options that nvidia-ctk does not have."""
-    for add in reversed(_nvct_options()):
-        function = add(function)
-    return function
-
-
-def _nvct_options() -> list[Callable[[Command], Command]]:
-    return [
-        click.option("--cdi-spec-dir", "spec_dirs", type=Words(), multiple=True,
-                     help="Folder for the engine to read CDI specs from."),
-        click.option("--container-annotation", "container_annotations", type=Words(),
-                     multiple=True,
-                     help="Pattern of annotations that containerd hands on to the runtime."),
-        click.option("--pod-annotation", "pod_annotations", type=Words(), multiple=True,
-                     help="The same, of pods."),
-        click.option("--hooks-dir", default="",
-                     help="Folder of hook files to name besides those that are read "
-                     "(crio, podman)."),
-    ]  # fmt: skip
-
-
-def _configure_options() -> list[Callable[[Command], Command]]:
-    return [
-        click.option("--runtime", "engine", default="docker", show_default=True, metavar="ENGINE",
-                     help="docker, containerd, crio or podman."),
-        click.option("--config", help="The engine's main file.  [default: the one it reads]"),
-        drop_in_option(),
-        click.option("--executable-path", "executable", default="",
-                     help="The engine's program, for --config-source=command."),
-        click.option("--config-mode", "mode", default="", metavar="MODE",
-                     help="config-file; oci-hook is deprecated.  [default: config-file]"),
-        click.option("--config-source", "source", default="file", show_default=True,
-                     metavar="[file|command]", help="Read the file, or ask the engine."),
-        click.option("--oci-hook-path", "hook_file", default="",
-                     help="With --config-mode=oci-hook: the hook file.  [default: stdout]"),
-        click.option("--nvidia-runtime-name", "name", default=None,
-                     help="Register one runtime, with this name.  [default: nvidia]"),
-        click.option("--nvidia-runtime-path", "--runtime-path", "path", default=SHIM,
-                     show_default=True, help="The runtime's program."),
-        click.option("--nvidia-runtime-hook-path", "hook", default=HOOK_PATH, show_default=True,
-                     help="With --config-mode=oci-hook: the hook program."),
-        click.option("--nvidia-set-as-default", "--set-as-default", "default", is_flag=True,
-                     help="Make this the default runtime."),
-        click.option("--cdi.enabled", "--cdi.enable", "--enable-cdi", "cdi", is_flag=True,
-                     help="Switch the engine's own CDI on."),
-    ]  # fmt: skip
+nvct_options = all_of(
+    words("--cdi-spec-dir", "spec_dirs", text="Folder for the engine to read CDI specs from."),
+    words("--container-annotation", "container_annotations",
+          text="Pattern of annotations that containerd hands on to the runtime."),
+    words("--pod-annotation", "pod_annotations", text="The same, of pods."),
+    click.option("--hooks-dir", default="",
+                 help="Folder of hook files to name besides those that are read "
+                 "(crio, podman)."),
+)  # fmt: skip
+"""Options that nvidia-ctk does not have."""
+configure_options = all_of(
+    click.option("--runtime", "engine", default="docker", show_default=True, metavar="ENGINE",
+                 help="docker, containerd, crio or podman."),
+    click.option("--config", help="The engine's main file.  [default: the one it reads]"),
+    drop_in_option(),
+    click.option("--executable-path", "executable", default="",
+                 help="The engine's program, for --config-source=command."),
+    click.option("--config-mode", "mode", default="", metavar="MODE",
+                 help="config-file; oci-hook is deprecated.  [default: config-file]"),
+    click.option("--config-source", "source", default="file", show_default=True,
+                 metavar="[file|command]", help="Read the file, or ask the engine."),
+    click.option("--oci-hook-path", "hook_file", default="",
+                 help="With --config-mode=oci-hook: the hook file.  [default: stdout]"),
+    click.option("--nvidia-runtime-name", "name", default=None,
+                 help="Register one runtime, with this name.  [default: nvidia]"),
+    click.option("--nvidia-runtime-path", "--runtime-path", "path", default=SHIM,
+                 show_default=True, help="The runtime's program."),
+    click.option("--nvidia-runtime-hook-path", "hook", default=HOOK_PATH, show_default=True,
+                 help="With --config-mode=oci-hook: the hook program."),
+    click.option("--nvidia-set-as-default", "--set-as-default", "default", is_flag=True,
+                 help="Make this the default runtime."),
+    click.option("--cdi.enabled", "--cdi.enable", "--enable-cdi", "cdi", is_flag=True,
+                 help="Switch the engine's own CDI on."),
+)  # fmt: skip
+"""Options of nvidia-ctk runtime configure."""
 
 
 def invocation_of(values: Mapping[str, Any], *, all_variants: bool) -> Invocation:
@@ -158,7 +132,6 @@ def _engine_options(
 ) -> EngineOptions:
     from nvct.engine import modules
     from nvct.engine.control import command
-    from nvct.engine.model import EngineOptions
 
     engine = values["engine"]
     modules.of(engine)  # refuses an unknown engine
@@ -229,7 +202,6 @@ def _with_nvct_options(options: EngineOptions, values: Mapping[str, Any]) -> Eng
 def _handlers(values: Mapping[str, Any], *, absolute: bool, every: bool) -> tuple[Handler, ...]:
     """Return the runtimes to register: if `every`, all three unless the user names one."""
     from nvct.engine import modules
-    from nvct.engine.model import Handler
 
     path = values["path"]
     if absolute and path == SHIM:

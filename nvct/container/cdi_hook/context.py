@@ -36,11 +36,7 @@ class Context:
     """One run of one hook.
 
     Attributes:
-        options: flags of the hook.
         bundle: the container's bundle, as its state names it; "" until that was read.
-        kernel: makes system calls that change anything.
-        proc_root: /proc of the host.
-        warn: prints a warning.
         steps_left: remaining budget for path components in the container's root.
     """
 
@@ -126,7 +122,6 @@ class Context:
             self._root = None
 
     def _is_asked_read_only(self) -> bool:
-        """Report whether config.json has a read-only root."""
         if not self._bundle:
             return False
         section = read_object(f"{self._bundle}/config.json", "config").get("root")

@@ -61,18 +61,12 @@ HOOKS: dict[str, Kinds] = {
 
 
 def main(argv: list[str], stdin_fd: int = 0, *, program: str = PROGRAM, run_dir: str = "") -> int:
-    """Run the hook that the arguments name; they do not include the name of the program.
+    """Run the hook that `argv`, without the program's name, names; return the exit status.
 
     Args:
-        argv: the arguments.
-        stdin_fd: where the container's state is read from.
-        program: its name in messages.
         run_dir: where a failure is recorded for `nvct log`: crun does not show what a hook says.
             No variable names it, because an engine may start hooks with an image's. A hook of a
             user's own engine has `recorder.folder_of_hook` instead. "": nowhere.
-
-    Returns:
-        The exit status: 0 for success, 1 for failure.
     """
     contexts: list[Context] = []
     began = time.monotonic()
@@ -133,7 +127,6 @@ def _dispatch(argv: list[str], stdin_fd: int, program: str, contexts: list[Conte
 
 
 def _hook_name(argv: list[str]) -> str:
-    """Return the first word that is not a flag."""
     return next((word for word in argv if not word.startswith("-")), "")
 
 

@@ -22,9 +22,6 @@ def mount(kernel: Kernel, root: Root, source: str, target: int, path: str) -> No
     """Mount one file of a container over another.
 
     Args:
-        kernel: system calls.
-        root: of the container.
-        source: path of the file in the container.
         target: descriptor of the file to cover.
         path: of the target in the container.
 
@@ -49,8 +46,6 @@ def attach(
     """Mount a file over another; kernels before 5.12 need mount(2).
 
     Args:
-        kernel: system calls.
-        root: of the container.
         source: descriptor of the file.
         target: descriptor of the file to cover.
         path: of the target in the container.

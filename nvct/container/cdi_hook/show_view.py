@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.container.rootfs import linker, view_cache, view_links, volumes
+from nvct.container.rootfs import libraries, linker, view_links
 from nvct.container.rootfs.changes import Changes
 from nvct.container.rootfs.libraries import MountTargets
 from nvct.errors import HostError, LdCacheError, UnsafePathError
@@ -84,8 +84,6 @@ def run(context: Context, view: View, compat: str) -> None:
     """Add the linker's entries and the links.
 
     Args:
-        context: of the hook.
-        view: what the spec mounts.
         compat: folder of the image's CUDA compatibility libraries, which come first, or "".
 
     Raises:
@@ -96,7 +94,7 @@ def run(context: Context, view: View, compat: str) -> None:
     changes = Changes(root)
     _add_search_paths(context, changes, view, compat)
     _add_links(changes, view)
-    volumes.leave(changes, MountTargets.of(root, context.proc_root), context.warn)
+    libraries.leave_mounts(changes, MountTargets.of(root, context.proc_root), context.warn)
     changes.write(context.kernel)
 
 
@@ -112,7 +110,7 @@ def _add_search_paths(context: Context, changes: Changes, view: View, compat: st
         folder = path.partition("/")[0]
         names.setdefault(folder, []).append((path.rpartition("/")[2], f"{mount_point}/{path}"))
     try:
-        view_cache.add(
+        view_links.add_cache(
             changes, mount_point, names["lib64"], names["lib"] or None, compat, context.warn
         )
     except LdCacheError as error:

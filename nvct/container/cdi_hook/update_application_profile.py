@@ -24,7 +24,6 @@ def run(context: Context, *, leave_volumes: bool = False) -> None:
     """Write the profile; a container without GPU nodes stays unchanged.
 
     Args:
-        context: of the hook.
         leave_volumes: write nothing if its folder is in a mount.
     """
     root = context.root()
@@ -35,10 +34,12 @@ def run(context: Context, *, leave_volumes: bool = False) -> None:
     changes = Changes(root)
     profile.add(changes, minors)
     if leave_volumes:
-        from nvct.container.rootfs import volumes
+        from nvct.container.rootfs import libraries
         from nvct.container.rootfs.libraries import MountTargets
 
-        volumes.leave(changes, MountTargets.of(changes.root, context.proc_root), context.warn)
+        libraries.leave_mounts(
+            changes, MountTargets.of(changes.root, context.proc_root), context.warn
+        )
     changes.write(context.kernel)
 
 

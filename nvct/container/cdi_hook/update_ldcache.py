@@ -18,7 +18,6 @@ from nvct.container.rootfs.linker import CACHE
 from nvct.container.rootfs.linker_state import LinkerState
 from nvct.errors import LdCacheError
 from nvct.linux import ldcache
-from nvct.linux.constants import S_IFDIR, S_IFMT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def _add_glibc(context: Context, changes: Changes, folders: list[str], compat: l
     seen: set[str] = set()
     for folder in [*compat, *folders]:
         resolved = root.resolve(folder)
-        if resolved is None or resolved in seen or not _is_folder(root, resolved):
+        if resolved is None or resolved in seen or not linker.is_folder(root, resolved):
             continue
         seen.add(resolved)
         shown = default.get(resolved, folder.rstrip("/"))
@@ -75,11 +74,6 @@ def _add_glibc(context: Context, changes: Changes, folders: list[str], compat: l
             kept.append(shown)
     view = [f for f in state.earlier.view if _is_mounted(root, mounts, f)]
     state.add_to(changes, libraries, compat or (state.earlier.compat if view else []), kept, view)
-
-
-def _is_folder(root: Root, path: str) -> bool:
-    status = root.stat(path)
-    return status is not None and status.st_mode & S_IFMT == S_IFDIR
 
 
 def _is_mounted(root: Root, mounts: MountTargets, folder: str) -> bool:

@@ -34,7 +34,6 @@ class Layout:
 
     Attributes:
         edits: the changes of config.json.
-        summary: the decision as a sentence.
     """
 
     __slots__ = (
@@ -52,11 +51,8 @@ class Layout:
         """Resolve the destinations of mounts; the root is closed with the layout.
 
         Args:
-            bundle: of the container.
             folder: of the bundle, "" for the working directory.
-            root: of the container.
             destinations: of mounts that hide files of the root.
-            note: receives sentences about unexpected results.
         """
         self._root = root
         self._bundle = bundle
@@ -114,7 +110,6 @@ class Layout:
         return compat.choose(root, versions, self._note) or ""
 
     def _add_profile(self, minors: list[int]) -> None:
-        """Add the application profile, which lists the GPUs for EGL; nothing without GPUs."""
         from nvct.container.rootfs import profile
 
         if minors and not self._covered.above(profile.PATH):

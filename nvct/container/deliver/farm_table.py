@@ -17,16 +17,11 @@ IN_VIEW = "VIEW/"
 
 
 class FarmEntries:
-    """The entries of a view's table for one container.
-
-    Attributes:
-        table: the whole table.
-    """
+    """The entries of a view's table for one container."""
 
     __slots__ = ("_capabilities", "table")
 
     def __init__(self, table: Farm, capabilities: list[str] | None) -> None:
-        """Keep the arguments; capabilities as for `nvct.container.plan.model.collect`."""
         self.table = table
         self._capabilities = capabilities
 

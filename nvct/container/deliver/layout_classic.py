@@ -38,11 +38,7 @@ def decide(
     """Return a layout that does the hook's work, None if the hook must do it.
 
     Args:
-        bundle: of the container.
         folder: of the bundle, "" for the working directory.
-        edits: of the classic layout.
-        note: receives sentences about unexpected results.
-        kernel: system calls that inspect the root.
     """
     try:
         _check(bundle, edits)
@@ -89,7 +85,6 @@ class _ClassicLayout(Layout):
         self.summary = "without a hook"
 
     def _leave_root(self, why: str) -> None:
-        """Leave the work to the hook."""
         self.edits, self.summary = self._hooked_edits, f"with a hook: {why}"
 
     def decide(self, work: Work, kernel: Kernel) -> None:
@@ -181,7 +176,6 @@ class _ClassicLayout(Layout):
         self._changes.removed += [path for path in links if not self._covered.above(path)]
 
     def _add_libraries(self, libraries: Libraries, names: dict[str, str]) -> None:
-        """Add the libraries of the mounts, under the image's names for their folders."""
         added: set[tuple[str, str, str]] = set()
         for entry in [entry for edit in self._hooked_edits for entry in edit.get("cache", ())]:
             machine, soname, path = entry
@@ -215,6 +209,5 @@ class _ClassicLayout(Layout):
 
 
 def _destinations(bundle: Bundle) -> list[str]:
-    """Return the destinations of the mounts in config.json, as written."""
     destinations = [mount.get("destination") for mount in bundle.mounts]
     return [path for path in destinations if isinstance(path, str)]

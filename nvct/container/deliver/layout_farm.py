@@ -16,7 +16,7 @@ from __future__ import annotations
 from nvct.container.deliver.bundle_root import Layout, UnfitError, gpu_minors, open_root, reason
 from nvct.container.deliver.farm_table import FarmEntries, extended
 from nvct.container.plan.model import merge, no_edits, no_work
-from nvct.container.rootfs import linker, linker_conf, mount_points, view_cache, view_links
+from nvct.container.rootfs import linker, linker_conf, mount_points, view_links
 from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, MOUNT_POINT
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux.kernel import KERNEL
@@ -49,11 +49,7 @@ def decide(
     """Return a layout that mounts the driver's view, None if it does not fit the container.
 
     Args:
-        bundle: of the container.
         folder: of the bundle, "" for the working directory.
-        edits: of the classic layout.
-        note: receives sentences about unexpected results.
-        kernel: system calls that inspect the root.
     """
     farm = next((edit["farm"] for edit in edits if "farm" in edit), None)
     if farm is None:
@@ -80,7 +76,6 @@ class _FarmLayout(Layout):
     """The layout of one container.
 
     Attributes:
-        mount_point: of the view in the container.
         compat: folder of the image's CUDA compatibility libraries, "" if they are not used.
         env_why: why programs find the driver by environment variables, "" if by files.
     """
@@ -238,7 +233,7 @@ class _FarmLayout(Layout):
         """
         libraries = self._entries.at("cache", self.mount_point)
         libraries_32 = self._entries.of_32_bits(self.mount_point)
-        self._is_again = view_cache.add(
+        self._is_again = view_links.add_cache(
             self._changes, self.mount_point, libraries, libraries_32, self.compat, self._note
         )
 
@@ -266,7 +261,6 @@ class _FarmLayout(Layout):
             self._changes.removed += [path for path in stale if not self._is_covered(path)]
 
     def _is_covered(self, path: str) -> bool:
-        """Report whether a path is a mount or below one; the result for a folder is cached."""
         folder = path.rpartition("/")[0]
         if folder not in self._above:
             self._above[folder] = bool(self._covered.above(folder or "/"))
@@ -281,7 +275,6 @@ class _FarmLayout(Layout):
     # Changes of config.json.
 
     def _edits(self) -> list[Edits]:
-        """Return the edits that replace the common edits, and the other edits."""
         edits = no_edits()
         for common in self._common:
             edits["nodes"] += common["nodes"]

@@ -236,7 +236,6 @@ def _without_mounts(value: Value, mounts: list[str]) -> Value:
 
 
 def _with_plain_mounts(value: Value) -> Value:
-    """Return a copy of a spec with its mounts as plain lists; other values unchanged."""
     copy = _copy(value)
     for edits in _edits_of(copy):
         for key in LAZY_MEMBERS:
@@ -246,7 +245,6 @@ def _with_plain_mounts(value: Value) -> Value:
 
 
 def _copy(value: Value) -> Value:
-    """Return a copy of a spec down to its mounts; other values unchanged."""
     if not _edits_of(value):
         return value
     edits = dict(value["edits"])

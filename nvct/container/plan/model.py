@@ -1,35 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans: CDI specs compiled into OCI fragments, and the lookup of device names.
 
-Hot. A plan is a JSON object::
-
-    {"nvct-plan": 6,
-     "config":  path,                           the config.toml that it was compiled with
-     "facts":   [fingerprint, ...],             of the inputs of the whole plan
-     "specs":   [{"path": ..., "facts": [...], "edits": Edits, "refuse": ""}, ...],
-     "edits":   [Edits, ...],                   of devices; the names of a device share them
-     "devices": {"vendor/class=name": {"spec": i, "edits": j, "facts": [...], "refuse": ""}},
-     "kinds":   ["vendor/class", ...],
-     "problems": ["sentence", ...],             spec files that could not be used
-     "conflicts": {"vendor/class=name": [path, ...]},    names that several files define
-     "host": {"driver": ..., "cuda": ...},      the properties that NVIDIA_REQUIRE_* tests
-     "made":  nanoseconds since 1970}           the time of compilation
-
-    Edits = {"env": ["K=V"], "nodes": [{"path": ..., "node": text, "rule": text}],
-             "mounts": [[destination, text]], "hooks": {"createContainer": [text]},
-             "gids": [int], "net": {host interface: text}, "rdt": text}
-
-where each `text` is JSON that is pasted into config.json. `refuse` is the error message of a
-request for the device, "" if it is usable. Edits of nvct's own plan may have more members::
-
-    "parts": {capability: Edits},   edits for containers with this driver capability
-    "work":  Work,                  work in the container's root besides mounts
-    "cache": [[machine, name, path], ...]    entries of ld.so.cache for "mounts"
-
+Hot. A plan is a JSON object, `Plan`. Its fragments are JSON text that is pasted into config.json.
 `collect` merges the work of the selected edits and parts into edits with a member "hook". It names
-the program that does the work, unless the shim does it; the program is "hook" of the plan. The
-plan's member "parents" has the device numbers of GPUs in MIG mode, which are not devices:
-{UUID, index or PCI bus id: [major, minor]}. The plan "properties" has no devices, but
+the program that does the work, unless the shim does it. The plan "properties" has no devices, but
 "gpus": {name: {"brand": ..., "arch": ...}}.
 """
 
@@ -46,57 +20,43 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class DeviceNode(TypedDict):
-        """A device node: its path in the container and on the host, OCI device, device rule."""
+        """A device node."""
 
-        path: str
+        path: str  # in the container
         host: str
-        node: str
-        rule: str
+        node: str  # text for linux.devices
+        rule: str  # text for linux.resources.devices
 
     class Compat(TypedDict, total=False):
-        """Input for the choice of CUDA compatibility libraries; {}: the image's are not used.
+        """Input for the choice of CUDA compatibility libraries; {}: the image's are not used."""
 
-        The version of the host's driver or of the CUDA that it supports; the folder of the
-        libraries in images, if it is not the default.
-        """
-
-        driver: str
-        cuda: str
-        folder: str
+        driver: str  # version of the host's driver
+        cuda: str  # or of the CUDA that it supports
+        folder: str  # of the libraries in images, if it is not the default
 
     class Work(TypedDict):
-        """Work in a container's root.
+        """Work in a container's root besides mounts."""
 
-        Symbolic links, [target, path] each; folders for the dynamic linker; the choice of CUDA
-        compatibility libraries; whether the driver's params are masked; whether an application
-        profile for EGL is written.
-        """
-
-        links: list[list[str]]
-        folders: list[str]
+        links: list[list[str]]  # [target, path]
+        folders: list[str]  # for the dynamic linker
         compat: Compat
-        params: bool
-        profile: bool
+        params: bool  # whether the driver's params are masked
+        profile: bool  # whether an application profile for EGL is written
 
     class View(TypedDict):
-        """A farm view that a CDI spec mounts, for the hook.
-
-        Its mount point; names of libraries for the dynamic linker, and other names that programs
-        look for, both relative to the view; [path in the view, container path] of files with a
-        fixed path; the folder of links for images without a library folder.
-        """
+        """A farm view that a CDI spec mounts, for the hook."""
 
         mount_point: str
-        libraries: list[str]
-        links: list[str]
-        files: list[list[str]]
-        folder: str
+        libraries: list[str]  # for the dynamic linker; relative to the view
+        links: list[str]  # other names that programs look for; relative to the view
+        files: list[list[str]]  # [path in the view, path in the container]
+        folder: str  # of links, for images without a library folder
 
     class Program(TypedDict):
-        """The hook program: path on the host, argv without the options, environment."""
+        """The hook program."""
 
-        path: str
-        args: list[str]
+        path: str  # on the host
+        args: list[str]  # without the options
         env: list[str]
 
     class Hook(TypedDict):
@@ -129,15 +89,12 @@ if TYPE_CHECKING:
         common: list[Edits]
 
     class MoreEdits(TypedDict, total=False):
-        """Members that only edits of nvct's own plan have.
+        """Members that only edits of nvct's own plan have."""
 
-        `collect` returns `hook` and `farm` in otherwise empty edits.
-        """
-
-        parts: dict[str, Edits]
+        parts: dict[str, Edits]  # for containers with a driver capability, by its name
         work: Work
-        cache: list[list[str]]
-        hook: Hook
+        cache: list[list[str]]  # [machine, name, path]: entries of ld.so.cache for the mounts
+        hook: Hook  # made by `collect`, as the next one
         farm: FarmEdits
 
     class Edits(MoreEdits):
@@ -145,11 +102,11 @@ if TYPE_CHECKING:
 
         env: list[str]
         nodes: list[DeviceNode]
-        mounts: list[list[str]]
-        hooks: dict[str, list[str]]
+        mounts: list[list[str]]  # [destination, text]
+        hooks: dict[str, list[str]]  # texts by hook point
         gids: list[int]
-        net: dict[str, str]
-        rdt: str
+        net: dict[str, str]  # texts by host interface
+        rdt: str  # text
 
     class Spec(TypedDict):
         """One compiled CDI spec."""
@@ -157,29 +114,29 @@ if TYPE_CHECKING:
         path: str
         facts: list[fingerprints.Fingerprint]
         edits: Edits
-        refuse: str
+        refuse: str  # the error message of each request, "" if the spec is usable
 
     class Device(TypedDict):
-        """The device of one name."""
+        """The device of one name; the names of a device share their edits."""
 
-        spec: int
-        edits: int
+        spec: int  # index
+        edits: int  # index
         facts: list[fingerprints.Fingerprint]
         refuse: str
 
     BasePlan = TypedDict(
         "BasePlan",
         {
-            "nvct-plan": int,
-            "config": str,
-            "facts": list[fingerprints.Fingerprint],
+            "nvct-plan": int,  # FORMAT
+            "config": str,  # path of the config.toml that it was compiled with
+            "facts": list[fingerprints.Fingerprint],  # of the inputs of the whole plan
             "specs": list[Spec],
             "edits": list[Edits],
-            "devices": dict[str, Device],
-            "kinds": list[str],
-            "problems": list[str],
-            "conflicts": dict[str, list[str]],
-            "host": dict[str, str],
+            "devices": dict[str, Device],  # by vendor/class=name
+            "kinds": list[str],  # vendor/class
+            "problems": list[str],  # sentences about spec files that could not be used
+            "conflicts": dict[str, list[str]],  # files that define the same name
+            "host": dict[str, str],  # the properties that NVIDIA_REQUIRE_* tests
         },
     )
 
@@ -188,8 +145,8 @@ if TYPE_CHECKING:
 
         hook: Program
         farm: Farm
-        made: int
-        parents: dict[str, list[int]]
+        made: int  # the time of compilation, in ns since 1970
+        parents: dict[str, list[int]]  # [major, minor] of GPUs in MIG mode, which are no devices
 
 
 FORMAT = 6
@@ -230,7 +187,6 @@ def collect(
     Names of the same device count once.
 
     Args:
-        plan: a current plan.
         names: full CDI names.
         capabilities: requested driver capabilities; None for all but compat32.
         compat: whether CUDA compatibility libraries of the image may replace the driver's. It

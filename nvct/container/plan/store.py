@@ -33,7 +33,6 @@ def run_dir(env: Mapping[str, str], root: str = "/") -> str:
     """Return the run directory's path for this user and environment.
 
     Args:
-        env: environment of this process.
         root: a directory that the host's root owns.
     """
     configured = env.get(paths.RUN_DIR_ENV)
@@ -49,7 +48,6 @@ class Store:
     """An open run directory.
 
     Attributes:
-        path: of the directory.
         fd: of the directory, -1 if it is missing or not safe.
         reason: of the last error, or "".
     """
@@ -184,7 +182,6 @@ def _seal(text: str) -> str:
 
 
 def _make(path: str) -> None:
-    """Make the directory with mode 0700, and its parent if that is missing."""
     try:
         posix.mkdir(path, 0o700)
     except FileExistsError:

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def main(cold: str) -> NoReturn:
-    """Run the hook and leave without finalising the interpreter.
-
-    Args:
-        cold: the interpreter that has nvct's cold side and its dependencies.
-    """
+    """Run the hook and leave without finalising the interpreter."""
     from nvct.container.prestart.main import main as run
 
     env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")

@@ -9,12 +9,13 @@ not changed and never fails here.
 
 from __future__ import annotations
 
+import posix
 import sys
 import time
 
 from nvct import errors, paths
 from nvct.container.cdi_hook import options as flags
-from nvct.errors import ConfigError, NvctError, RequestError, UsageError
+from nvct.errors import BundleError, ConfigError, NvctError, RequestError, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from nvct.container.cdi_hook.options import Kinds
     from nvct.container.decide import Decision
     from nvct.container.host import Host
-    from nvct.container.prestart.process import Process
-    from nvct.container.prestart.state import State
+    from nvct.container.prestart.container import Process
     from nvct.container.request.model import Request
     from nvct.oci.bundle import Bundle
+
 
 PROGRAM = paths.RUNTIME_HOOK_PROGRAM
 FLAGS: Kinds = {
@@ -47,23 +48,14 @@ HANDLED = ("auto", "legacy")
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 INJECTED = "void"
 """The value of NVIDIA_VISIBLE_DEVICES in containers that a CDI spec or the shim has edited."""
+HOST = "1"
+HINT = "the OCI runtime hands the container's state to a hook on stdin"
 
 
 def main(
     argv: list[str], env: dict[str, str], cold: str, stdin_fd: int = 0, *, program: str = PROGRAM
 ) -> int:
-    """Run the hook.
-
-    Args:
-        argv: the arguments, without the program's name.
-        env: the environment.
-        cold: the interpreter of the cold side.
-        stdin_fd: file descriptor of the container's state.
-        program: name of the program in messages.
-
-    Returns:
-        The exit status.
-    """
+    """Run the hook and return the exit status."""
     try:
         return _dispatch(argv, env, cold, stdin_fd, program)
     except NvctError as error:
@@ -110,7 +102,6 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
     from nvct.container import recorder, settings
     from nvct.container.host import Host
     from nvct.container.plan.store import Store, run_dir
-    from nvct.container.prestart import state as states
     from nvct.oci import bundle as bundles
 
     times = [time.monotonic()]
@@ -120,8 +111,8 @@ def prestart(env: dict[str, str], cold: str, stdin_fd: int, program: str = PROGR
         times.append(time.monotonic())
         decisions.append(decision)
 
-    state = states.read(stdin_fd)
-    if states.is_inside(state.pid):
+    state = read_state(stdin_fd)
+    if is_inside(state.pid):
         env = {}  # inside, the variables are the image's
     bundle = bundles.load(bundles.config_path(state.bundle))
     if is_served(bundle):
@@ -180,7 +171,6 @@ def _deliver(
     trouble: NvctError | None,
     program: str,
 ) -> None:
-    """Decide, call `decided`, and give the container what it gets."""
     from nvct.container.decide import decide
 
     processes: list[Process] = []
@@ -189,7 +179,7 @@ def _deliver(
         _say(f"{program}: warning: {errors.printable(text)}")
 
     def accept(request: Request) -> None:
-        from nvct.container.prestart.process import Process
+        from nvct.container.prestart.container import Process
 
         refuse(request, config)
         processes.append(Process(state.pid))  # before plans are compiled, which may take seconds
@@ -218,3 +208,59 @@ def _deliver(
 
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
+
+
+class State:
+    """The parts of a container's state that a prestart hook needs.
+
+    Attributes:
+        pid: of the container's first process, in the PID namespace of this process.
+    """
+
+    __slots__ = ("bundle", "pid")
+
+    def __init__(self, pid: int, bundle: str) -> None:
+        self.pid = pid
+        self.bundle = bundle
+
+
+def read_state(fd: int) -> State:
+    """Read the state from a file descriptor; Docker before 17.06 writes `bundlePath`.
+
+    Raises:
+        BundleError: the input is not a container state, or the container has no process.
+    """
+    from nvct.container.cdi_hook.context import read_object
+
+    state = read_object(fd, "state")
+    bundle = state.get("bundle") or state.get("bundlePath")
+    if not isinstance(bundle, str) or not bundle.startswith("/"):
+        raise BundleError(f"the container's state has the bundle {bundle!r:.100}", hint=HINT)
+    pid = state.get("pid")
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid < 2:
+        raise BundleError(f"the container's state has the pid {pid!r:.40}", hint=HINT)
+    return State(pid, bundle)
+
+
+def is_inside(pid: int, proc: str = "/proc") -> bool:
+    """Report whether this process is in the container's mount namespace, not in the host's.
+
+    It is if an engine starts it as a createContainer hook, with the image's environment. If /proc
+    belongs to another PID namespace than this process, `pid` has no meaning, and the result is
+    true: this PID namespace may be the container's.
+    """
+    try:
+        if posix.readlink(f"{proc}/self") != str(posix.getpid()):
+            return True
+        own_namespace, container_namespace = [
+            posix.stat(f"{proc}/{process}/ns/mnt").st_ino for process in ("self", str(pid))
+        ]
+    except OSError:
+        return False
+    try:
+        return own_namespace == container_namespace != posix.stat(f"{proc}/{HOST}/ns/mnt").st_ino
+    except OSError:
+        from nvct.container.prestart.container import is_rootless
+
+        # Process 1 is outside of our user namespace.
+        return own_namespace == container_namespace and is_rootless(proc)

@@ -39,8 +39,6 @@ class Tree:
     """A mount of a host file or folder.
 
     Attributes:
-        destination: path in the container.
-        source: path of the file or folder on the host.
         restrictions: MOUNT_ATTR_* bits.
         fd: detached mount of the source, -1 if the kernel is too old.
         status: of the source.

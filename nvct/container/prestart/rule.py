@@ -17,7 +17,6 @@ class Rule:
     """One device rule.
 
     Attributes:
-        allow: true if the rule allows, false if it denies.
         kind: "c", "b" or "a" for both.
         major, minor: device numbers, or ANY.
         access: letters of "rwm": read, write, mknod.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from nvct.container.prestart.process import Process
+    from nvct.container.prestart.container import Process
 
 LIMIT = 16 << 20
 UNITS = (".scope", ".service")
@@ -40,7 +40,6 @@ class Cgroup:
 
     Attributes:
         path: of the cgroup in the hierarchy with the device rules, "/" for the root cgroup.
-        folder: of the cgroup in the file system.
         unified: true for cgroup v2.
     """
 
@@ -73,8 +72,6 @@ def find(pid: int, proc: str = "/proc", process: Process | None = None) -> Cgrou
     """Return the cgroup with the device rules of a process.
 
     Args:
-        pid: of the process.
-        proc: the host's /proc.
         process: the process, if it is already open; its PID is not looked up again then.
 
     Raises:
@@ -141,13 +138,8 @@ def allow(
 
     Args:
         texts: the rules, as entries of linux.resources.devices.
-        pid: of the container's process.
         configured: linux.resources.devices of its config.json; None if unknown: the existing rules
             of the cgroup then stay.
-        env: environment of systemctl.
-        warn: receives a warning if systemd does not accept the rules.
-        proc: the host's /proc.
-        process: the container's process, if it is already open.
 
     Raises:
         HostError: the kernel refuses a rule.

@@ -55,7 +55,6 @@ class Case:
         source: the variable, annotation or mount that carries the request.
         annotations: of config.json; those of the origin if it is known.
         privileged: the container has CAP_SYS_ADMIN.
-        config: the current configuration.
         origin: None if unknown.
     """
 

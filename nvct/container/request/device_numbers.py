@@ -60,7 +60,6 @@ def nodes_of(edits: Iterable[Edits]) -> Nodes:
 
 
 def _add_mounted(nodes: Nodes, path: str, depth: int) -> None:
-    """Add the node at a path, or the nodes of a folder."""
     try:
         status = posix.stat(path)
         kind = status.st_mode & S_IFMT
@@ -93,15 +92,12 @@ class Device:
 
     Attributes:
         names: its full CDI names.
-        kind: of the names.
-        plan: the plan that contains it.
         is_all: it is named "all", and its kind has no other device.
     """
 
     __slots__ = ("_edits", "_nodes", "_spec", "is_all", "kind", "names", "plan")
 
     def __init__(self, plan: Plan, name: str) -> None:
-        """Look the name up; nothing is parsed yet."""
         self.names = [name]
         self.kind, _, device = name.partition("=")
         self.is_all = device == "all"
@@ -186,7 +182,6 @@ def select(
     """Return the device numbers of all devices whose names match.
 
     Args:
-        plans: the plans to search.
         own_kind: the kind of NVIDIA GPUs.
         fits: reports whether a device with these names is selected.
     """
@@ -246,7 +241,6 @@ def extras_of(nodes: Nodes, devices: str, minors: str) -> set[str]:
     """Return the CDI names of extras that own one of the nodes.
 
     Args:
-        nodes: device nodes.
         devices: the text of /proc/devices.
         minors: the text of /proc/driver/nvidia-caps/mig-minors.
     """

@@ -91,10 +91,6 @@ def pod_uid(cgroup: str) -> str:
 def read(folder: str, uid: str) -> dict[str, Answer]:
     """Return what the containers of a pod were given, by their names.
 
-    Args:
-        folder: of the kubelet, /var/lib/kubelet.
-        uid: of the pod.
-
     Raises:
         DocumentError: the record cannot be read.
     """

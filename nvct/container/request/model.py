@@ -62,7 +62,6 @@ class Extras:
         self.csv_all = False
 
     def __bool__(self) -> bool:
-        """Report whether any extra is requested."""
         return bool(
             self.gds
             or self.mofed
@@ -85,7 +84,6 @@ class Request:
         source: the variable, annotation or mount of the request, for messages.
         qualified: there are ids, and each is a full CDI name.
         mode: "cdi" or "jit-cdi"; "legacy" or "csv" if configured.
-        notes: sentences for the log and for explanations.
         extras: other requested features; none in mode cdi.
         capabilities: sorted driver capabilities; None for all except 32-bit libraries.
         requirements: (variable, expression) pairs that must hold.

@@ -40,8 +40,6 @@ class RuleResult:
     """The result of one rule.
 
     Attributes:
-        rule: name of the rule.
-        then: outcome of the rule.
         holds: whether the rule decides.
         why: the condition that does not hold, or all conditions.
     """
@@ -62,14 +60,12 @@ class Origin:
         cgroup: linux.cgroupsPath of config.json, "" if missing.
         mapped_root: host uid of the container's uid 0, as config.json maps it; None if the
             container joins another user namespace.
-        annotations: of config.json.
         count: returns the number of devices of a kind, for a request.
         aliases: returns all names of each device that a name selects, for a request; None if
             they are unknown.
         check_known: raises an error if a request names an unknown device.
         uid_map: path of the deciding process's uid_map; read when a rule needs it.
         plans: device numbers; None without plans.
-        results: of the evaluated rules, for explanations.
     """
 
     __slots__ = (
@@ -87,7 +83,6 @@ class Origin:
         aliases: Callable[[Request, str], list[list[str]] | None] | None = None,
         plans: DeviceNumbers | None = None,
     ) -> None:
-        """Read from a bundle what rules may need."""
         self.annotations = bundle.annotations
         document = bundle.document
         cgroup = document.value(("linux", "cgroupsPath"))

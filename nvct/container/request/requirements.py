@@ -40,7 +40,6 @@ def gather(
     """Return the (variable, expression) pairs that must hold, sorted by variable.
 
     Args:
-        variables: of the container.
         legacy_image: CUDA_VERSION implies a requirement.
         disabled: the configuration disables requirements.
 

@@ -55,11 +55,7 @@ def resolve_request(
     """Return the request of a container, None if it stays unchanged, and notes in either case.
 
     Args:
-        env: process.env of config.json.
-        mounts: mounts of config.json.
-        annotations: annotations of config.json.
         bounding: process.capabilities.bounding; with CAP_SYS_ADMIN the container is privileged.
-        config: the configuration.
         origin: of the container; an unknown one counts against it in policy rules.
         defined: reports whether a CDI spec defines a device of a full name: then a bare word is
             valid, even if no NVIDIA driver uses such names.
@@ -110,14 +106,9 @@ def _given(
     """Return the request that a device plugin has put into a container, None if there is none.
 
     Args:
-        answer: of the device plugin.
         source: of the container's request. Where that is no annotation, the engine has taken
             those of the answer, and has not passed them on.
         variables: of the container; they choose driver files, but no device.
-        config: the configuration.
-        notes: sentences about the container.
-        privileged: whether the container is privileged.
-        defined: as in `resolve_request`.
 
     Raises:
         RequestError: the answer is malformed.
@@ -202,7 +193,6 @@ def _find(
     *,
     privileged: bool,
 ) -> Source | None:
-    """Return the first source of a request, and its words."""
     if annotations:
         from nvct.container.request.annotations import requested  # few containers have any
 
@@ -324,7 +314,9 @@ def _add_conditions(request: Request, variables: Env, config: Config) -> None:
     """
     legacy_image = is_legacy_image(variables)
     if legacy_image or "NVIDIA_REQUIRE_" in " ".join(variables):
-        from nvct.container.request import requirements  # few but CUDA images have any
+        from nvct.container.request import (
+            requirements,
+        )  # images of CUDA have some, others hardly any
 
         request.requirements = requirements.gather(
             variables, legacy_image=legacy_image, disabled=config.disable_require

@@ -56,7 +56,6 @@ def imex_channels(mounts: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 def _requests(mounts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return the destinations of all requests, relative to the folder."""
     requests: list[str] = []
     for mount in mounts:
         source, destination = mount.get("source"), mount.get("destination")

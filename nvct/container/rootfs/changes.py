@@ -33,7 +33,6 @@ class Changes:
         removed: paths of files to remove.
         sealed: (path, mode) of read-only directories, made before their files.
         links: (target, path) each.
-        root: of the container.
     """
 
     __slots__ = ("files", "links", "removed", "root", "sealed")

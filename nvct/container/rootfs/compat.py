@@ -39,9 +39,7 @@ def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
     """Return the folder of the compatibility libraries if they are used, else None.
 
     Args:
-        root: of the container.
         versions: of the host's driver and its CUDA; the folder of the libraries in images.
-        warn: receives warnings about unusable libraries.
 
     Raises:
         UnsafePathError: the folder's name is not valid in files of the dynamic linker.
@@ -66,7 +64,6 @@ def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
 
 
 def _libraries(root: Root, folder: str) -> list[str]:
-    """Return the names of regular files libcuda.so.X.Y in a folder."""
     names = [name for name in root.listdir(folder, LIST_LIMIT) or () if _is_full(name)]
     if not names:
         return names
@@ -90,8 +87,6 @@ def is_wanted(
     """Report whether compatibility libraries are used, by the rules of the incumbent's v1.20.
 
     Args:
-        driver: version of the host's driver.
-        cuda: CUDA version of the host's driver.
         compat: driver version of the libraries.
         note: ELF note of libcuda.
     """

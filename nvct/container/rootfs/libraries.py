@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Libraries: TypeAlias = dict[str, list[tuple[str, str]]]
+    from nvct.container.rootfs.changes import Changes
+
 
 NAME_LIMIT = 200_000
 READ_LIMIT = 1024
@@ -106,10 +108,7 @@ def scan(
     """Return (name, path) of the libraries in a folder, by machine.
 
     Args:
-        root: of the container.
         folder: a resolved path in it.
-        mounts: mount points in the container.
-        warn: receives warnings about ignored libraries.
         shown: the name of the folder in the result.
 
     Raises:
@@ -198,3 +197,30 @@ def _entries(reader: _Reader, names: list[str], shown: str) -> Libraries:
 def order(name: str) -> tuple[int, ...]:
     """Return a sort key for file names with the same SONAME: the latest version is greatest."""
     return ldcache.order_key(name.encode("utf-8", "surrogateescape"))
+
+
+def leave_mounts(changes: Changes, mounts: MountTargets, warn: Callable[[str], None]) -> None:
+    """Drop the changes at or below a mount, with a warning for each folder."""
+    root = changes.root
+    left: dict[str, None] = {}
+    real: dict[str, str] = {}
+
+    def is_own(path: str) -> bool:
+        folder, _, name = path.rpartition("/")
+        try:
+            if folder not in real:
+                real[folder] = root.real(folder or "/").rstrip("/")
+        except UnsafePathError:
+            return True  # nothing can be written there
+        if mounts.is_covered(real[folder] or "/"):
+            left[folder] = None
+        elif mounts.is_covered(f"{real[folder]}/{name}"):
+            left[path] = None
+        return folder not in left and path not in left
+
+    changes.files = [file for file in changes.files if is_own(file[0])]
+    changes.links = [link for link in changes.links if is_own(link[1])]
+    changes.removed = [path for path in changes.removed if is_own(path)]
+    changes.sealed = [(path, mode) for path, mode in changes.sealed if is_own(f"{path}/")]
+    for path in left:
+        warn(f"{path} is a mount in the container: nothing of the driver is put there")

@@ -93,10 +93,11 @@ def _library_folder(root: Root, folders: tuple[str, ...]) -> str:
     for folder in folders:
         if root.lstat(f"{folder}/{LIBC}") is not None:
             below = f"/usr{folder}"
-            return below if folder.startswith("/lib") and _is_folder(root, below) else folder
+            return below if folder.startswith("/lib") and is_folder(root, below) else folder
     return ""
 
 
-def _is_folder(root: Root, path: str) -> bool:
+def is_folder(root: Root, path: str) -> bool:
+    """Report whether a path in the image is a folder, or leads to one."""
     status = root.stat(path)
     return status is not None and status.st_mode & S_IFMT == S_IFDIR

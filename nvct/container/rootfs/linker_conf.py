@@ -28,8 +28,6 @@ class LinkerConf:
     """The content of the drop-in.
 
     Attributes:
-        compat: folders of CUDA forward compatibility.
-        folders: folders of the driver.
         view: folders of a farm view, which the shim mounts as a whole.
     """
 

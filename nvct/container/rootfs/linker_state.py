@@ -86,7 +86,6 @@ class LinkerState:
         """Return the new content of the cache, None if it does not change.
 
         Args:
-            libraries: libraries to add, by machine.
             conf: the new drop-in. Cache entries of folders that only the earlier drop-in has are
                 removed.
 
@@ -115,11 +114,7 @@ class LinkerState:
         """Add the new cache and drop-in to changes.
 
         Args:
-            changes: of the root.
-            libraries: libraries to add, by machine.
-            compat: folders of CUDA compatibility libraries.
             folders: folders of the driver, without the linker's default folders.
-            view: folders of a farm view.
 
         Raises:
             LdCacheError: a name is not valid in a cache.

@@ -92,11 +92,6 @@ def is_private(root: Root, bundle: str, kernel: Kernel) -> bool:
     - a mount point named after the container's id (Docker with containerd's image store, Podman's
       `--rootfs DIR:O`);
     - a layer that the store of Docker, Podman or CRI-O keeps for this container.
-
-    Args:
-        root: of the container.
-        bundle: folder of the bundle.
-        kernel: compares mounts.
     """
     try:
         folder = posix.open(bundle, posix.O_PATH | posix.O_DIRECTORY)
@@ -200,7 +195,6 @@ def mount_point(root: Root, path: str, allowed: tuple[str, ...]) -> bool:
     """Report whether a mount point exists; False if the path does not exist.
 
     Args:
-        root: of the container.
         path: resolved path of the mount point.
         allowed: names that may be in it.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links into a farm view, at the paths where programs of an image look for the driver's files.
+"""What an image gets to find the files of a farm view: links, ld.so.cache and its drop-in.
 
 Contract: reads only; the caller writes.
 """
@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import posix
 
-from nvct.container.rootfs import linker
+from nvct.container.rootfs import linker, linker_conf
 from nvct.errors import UnsafePathError
+from nvct.linux import ldcache
 from nvct.linux.walk import entries, link_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from typing import TypeAlias
 
+    from nvct.container.rootfs.changes import Changes
     from nvct.linux.root import Root
+
+    Entries: TypeAlias = list[tuple[str, str]]
+
 
 MOUNT_POINT = "/usr/local/nvidia"
 """In PATH, LD_LIBRARY_PATH and ld.so.conf.d of public CUDA images."""
@@ -48,7 +54,6 @@ def placed(root: Root, links: Iterable[list[str]], folder: str = "") -> dict[str
     Links for a library folder that the image does not have are skipped.
 
     Args:
-        root: of the container.
         links: (path, path in the view) each; a path may begin with LIBRARIES or LIBRARIES_32.
         folder: the folder for libraries of this machine, if it is not the image's own.
     """
@@ -78,7 +83,6 @@ def left_behind(root: Root, folders: Iterable[str], current: Iterable[str] = ())
     capabilities of the earlier start. The number of inspected names is limited.
 
     Args:
-        root: of the container.
         folders: folders to search besides those of libraries and programs.
         current: paths of links that stay.
     """
@@ -103,16 +107,11 @@ def _has_files(root: Root, path: str, *own_names: str) -> bool:
 
 
 def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> int:
-    """Append the links of a folder that lead into views, to files of the same name.
+    """Append a folder's links into views, to files of the same name; return how many were seen.
 
     Args:
-        root: of the container.
-        folder: a path in it.
         links: receives the paths, at most LINK_LIMIT.
         limit: maximum number of inspected names.
-
-    Returns:
-        The number of inspected names.
     """
     fd = root.path_fd(folder)
     if fd is None:
@@ -132,3 +131,48 @@ def _add_into_views(root: Root, folder: str, links: list[str], limit: int) -> in
     finally:
         posix.close(fd)
     return number
+
+
+def add_cache(  # noqa: PLR0917
+    changes: Changes,
+    mount_point: str,
+    libraries: Entries,
+    libraries_32: Entries | None,
+    compat: str,
+    warn: Callable[[str], None],
+) -> bool:
+    """Add the entries and the drop-in to changes; return whether an earlier start made a drop-in.
+
+    Args:
+        libraries: (name, path in the container) of 64-bit libraries.
+        libraries_32: of 32-bit libraries, None if the container does not get them.
+        compat: folder of the image's CUDA compatibility libraries, which come first, or "".
+
+    Raises:
+        LdCacheError: the image's cache has an unknown format.
+        UnsafePathError: a path is not a regular file.
+    """
+    root = changes.root
+    earlier = linker_conf.read(root)
+    folders = [f"{mount_point}/lib64"]
+    if libraries_32 is not None:
+        folders.append(f"{mount_point}/lib")
+    changes.linker_conf(linker_conf.LinkerConf([compat] if compat else [], [], folders))
+    data = root.read_file(linker.CACHE, ldcache.LIMIT)
+    removed = [*earlier.all, *folders] if earlier.all and data is not None else []
+    machine = posix.uname().machine
+    entries = _compat(root, compat, machine, warn) + libraries
+    new = ldcache.merge(data, entries, machine=machine, drop_dirs=removed)
+    if libraries_32 is not None:
+        new = ldcache.merge(new, libraries_32, machine="i386")
+    changes.file(linker.CACHE, data, new)
+    return bool(earlier.view or earlier.all)
+
+
+def _compat(root: Root, folder: str, machine: str, warn: Callable[[str], None]) -> Entries:
+    """Return the entries of the compatibility libraries in a folder of the image."""
+    if not folder:
+        return []
+    from nvct.container.rootfs.libraries import MountTargets, scan
+
+    return scan(root, folder, MountTargets([]), warn).get(machine, [])

@@ -28,11 +28,7 @@ MODES = {f"{SHIM_PROGRAM}.cdi": "cdi", f"{SHIM_PROGRAM}.legacy": "legacy"}
 
 
 def main(cold: str) -> NoReturn:
-    """Run the shim on sys.argv: the program's name, then the low-level runtime's arguments.
-
-    Args:
-        cold: the interpreter that has nvct's cold side and its dependencies.
-    """
+    """Run the shim on sys.argv: the program's name, then the low-level runtime's arguments."""
     program = sys.argv[1]
     invocation = argv.parse(sys.argv[2:])
     env = {k.decode("utf-8", "surrogateescape"): v.decode("utf-8", "surrogateescape")
@@ -60,13 +56,11 @@ class Progress:
     Attributes:
         logs: where an error is reported.
         times: of the begin and of the end of each step, see `recorder.STEPS`.
-        decision: about the container, None before it is made.
     """
 
     __slots__ = ("decision", "logs", "times")
 
     def __init__(self, log: str) -> None:
-        """Begin now."""
         self.logs = [log]
         self.times = [time.monotonic()]
         self.decision: Decision | None = None

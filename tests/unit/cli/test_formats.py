@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from nvct.cli.formats import format_option
 from nvct.cli.main import program
+from nvct.cli.options import format_option
 
 COMMANDS = [
     ("nvct", "list"), ("nvct", "status"), ("nvct", "explain"), ("nvct", "farm", "list"),

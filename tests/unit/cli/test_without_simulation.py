@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import nvct
-from nvct.cli.lazy import TOOLS
+from nvct.cli.gostyle import TOOLS
 from nvct.cli.main import NVCT_COMMANDS
 
 RUN = (

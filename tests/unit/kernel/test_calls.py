@@ -38,8 +38,10 @@ def test_a_subreaper_gets_the_orphans_of_its_descendants() -> None:
         reaper = os.getpid()
         KERNEL.set_child_subreaper()
         if not os.fork():
+            parent = os.getpid()
             if not os.fork():
-                time.sleep(0.05)  # until its parent has ended
+                while os.getppid() == parent:
+                    time.sleep(0.005)
                 os._exit(os.getppid() == reaper)
             os._exit(7)
         ends = {os.waitstatus_to_exitcode(os.waitpid(-1, 0)[1]) for _ in range(2)}

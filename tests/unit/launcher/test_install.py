@@ -359,3 +359,12 @@ def test_a_path_of_the_static_executable_that_needs_quoting_is_refused(tmp_path:
 
     with pytest.raises(UsageError, match="cannot be built into a launcher"):
         launch.install(tmp_path, "c", built)
+
+
+@pytest.mark.skipif(not shutil.which("musl-gcc"), reason="needs musl-gcc")
+def test_a_launcher_of_musl_can_be_loaded_at_any_address(built: launch.Built) -> None:
+    """As the bundle's programs; -static alone gives fixed addresses."""
+    data = launch.compile_launcher(built, shutil.which("musl-gcc"))
+
+    assert launch.is_static(data)
+    assert int.from_bytes(data[16:18], "little") == 3  # ET_DYN, elf(5)

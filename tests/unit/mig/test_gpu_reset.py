@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
-from nvct.cli.reset import reset
+from nvct.cli.mig.commands import reset
 from nvct.errors import HostError, UsageError
 from nvct.linux import files
 from nvct.mig.gpu_reset import reset_gpus

@@ -6,6 +6,7 @@ What NVML tells, and containers, are in tests/integration/test_container_cli.py.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -235,9 +236,9 @@ def test_a_tegra_does_without_nvml(tmp_path: Path) -> None:
 
 
 IN_A_PID_NAMESPACE = """
-import os
+import contextlib, os
 from nvct.cli.container.process import Process
-with Process({pid}) as process:
+with contextlib.closing(Process({pid})) as process:
     process.check()
     with open(f"/proc/{{process.number}}/status") as file:
         print(process.pid, process.number, file.read().partition("NSpid:")[2].split("\\n")[0])
@@ -273,7 +274,7 @@ def test_a_process_that_has_ended_is_named() -> None:
 
 
 def test_a_parent_outside_of_this_pid_namespace_is_none() -> None:
-    with Process(0) as process:
+    with contextlib.closing(Process(0)) as process:
         process.check()
         assert process.number == 0
 

@@ -9,7 +9,7 @@ import pwd
 
 from click.testing import CliRunner
 
-from nvct.cli.runtime import explain as runtime_explain
+from nvct.cli.runtime import status as runtime_explain
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 
@@ -25,7 +25,7 @@ OPEN = Finding(
 
 
 def test_the_cause_comes_first_and_then_what_was_checked() -> None:
-    assert runtime_explain.text([NO, CAUSE], CAUSE) == (
+    assert runtime_explain.causes([NO, CAUSE], CAUSE) == (
         "docker run --gpus fails here: it came later\n"
         "  do: restart it\n"
         "\n"
@@ -36,7 +36,7 @@ def test_the_cause_comes_first_and_then_what_was_checked() -> None:
 
 
 def test_what_could_not_be_judged_is_said_where_nothing_is_found() -> None:
-    assert runtime_explain.text([NO, OPEN], None) == (
+    assert runtime_explain.causes([NO, OPEN], None) == (
         "docker run --gpus: nothing is in its way that can be seen\n"
         "  unknown: it may not be read (run this as root)\n"
         "\n"
@@ -44,7 +44,7 @@ def test_what_could_not_be_judged_is_said_where_nothing_is_found() -> None:
         "  no      snap  no snap's\n"
         "  unknown cdi   it may not be read\n"
     )
-    first = runtime_explain.text([NO], None).splitlines()[0]
+    first = runtime_explain.causes([NO], None).splitlines()[0]
     assert first == "docker run --gpus: nothing is in its way"
 
 
@@ -53,7 +53,7 @@ def test_control_characters_are_shown_as_escapes() -> None:
         reason=Reason.ClientUsesDesktop, severity="error", evidence="docker talks to \x1b[2J",
         remedy="x",
     )  # fmt: skip
-    assert "\x1b" not in runtime_explain.text([odd], odd)
+    assert "\x1b" not in runtime_explain.causes([odd], odd)
 
 
 def test_sudo_looks_at_the_users_own_docker() -> None:

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from nvct.config.model import Config
-from nvct.container.prestart import deliver, main, state
+from nvct.container.prestart import deliver, main
 from nvct.container.prestart.container import Container, is_rootless, rootfs_of
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import BundleError, ConfigError, HostError, RequestError
@@ -248,7 +248,7 @@ def test_a_malformed_state_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_text(text, encoding="utf-8")
     with path.open() as file, pytest.raises(BundleError):
-        state.read(file.fileno())
+        main.read_state(file.fileno())
 
 
 @pytest.mark.parametrize("key", ["bundle", "bundlePath"])
@@ -256,7 +256,7 @@ def test_a_state_names_process_and_bundle(key: str, tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_text(json.dumps({"pid": 77, key: "/b", "more": [1]}), encoding="utf-8")
     with path.open() as file:
-        container_state = state.read(file.fileno())
+        container_state = main.read_state(file.fileno())
 
     assert (container_state.pid, container_state.bundle) == (77, "/b")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.container.prestart import mounts
-from nvct.container.prestart.nodes import Node
+from nvct.container.prestart.deliver import Node
 from nvct.errors import HostError, RequestError, UnsafePathError
 from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.container.prestart.container import Container
-from nvct.container.prestart.process import Process
+from nvct.container.prestart.container import Container, Process
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -84,7 +83,7 @@ def test_the_proc_of_another_pid_namespace_is_refused(tmp_path: Path) -> None:
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import os, subprocess\n"
         "from nvct.errors import HostError\n"
-        "from nvct.container.prestart.process import Process\n"
+        "from nvct.container.prestart.container import Process\n"
         "child = subprocess.Popen(['/bin/sleep', '100'])\n"
         "try:\n"
         "    for pid in (child.pid, os.getpid()):\n"

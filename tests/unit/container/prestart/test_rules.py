@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvct.container.prestart import rules, systemd
-from nvct.container.prestart.process import Process
+from nvct.container.prestart.container import Process
 from nvct.container.prestart.rule import ANY, Rule
 from nvct.errors import HostError
 from tests.support.launcher import script

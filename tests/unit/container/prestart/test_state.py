@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from nvct.container.prestart import state
+from nvct.container.prestart import main
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def test_a_hook_is_inside_if_it_has_the_containers_mounts_and_they_are_not_the_h
 ) -> None:
     proc = make_proc(tmp_path, {os.getpid(): own_namespace, 7: container_namespace, 1: host})
 
-    assert state.is_inside(7, proc) == inside
-    assert not state.is_inside(8, proc)
+    assert main.is_inside(7, proc) == inside
+    assert not main.is_inside(8, proc)
 
 
 def make_proc(folder: Path, mounts: dict[int, str], self: int | None = None) -> str:
@@ -54,12 +54,12 @@ def test_a_hook_in_a_user_namespace_is_inside_if_it_has_the_containers_mounts(
     proc = make_proc(tmp_path, {os.getpid(): "a", 7: container_namespace})
     (tmp_path / "self/uid_map").write_text(f"{users}\n")
 
-    assert state.is_inside(7, proc) == inside
+    assert main.is_inside(7, proc) == inside
 
 
 def test_if_proc_is_of_another_pid_namespace_a_hook_counts_as_inside(tmp_path: Path) -> None:
     """A createContainer hook of a pod that shares its PID namespace: 7 is another's process."""
     proc = make_proc(tmp_path, {4711: "a", 7: "b", 1: "b"}, self=4711)
 
-    assert state.is_inside(7, proc)
-    assert state.is_inside(8, proc)
+    assert main.is_inside(7, proc)
+    assert main.is_inside(8, proc)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.config.model import Config
-from nvct.container.request.imex import channels
+from nvct.container.request.extras import channels
 from nvct.errors import RequestError
 
 ROOT = "/var/run/nvidia-container-devices"

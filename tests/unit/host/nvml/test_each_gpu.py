@@ -143,7 +143,7 @@ def test_nothing_is_answered_while_every_gpu_hangs(machine: Machine) -> None:
 
 def test_the_answer_comes_before_the_deadline_of_the_request(machine: Machine) -> None:
     machine.hanging = {1}
-    machine.calls.until = time.monotonic() + each_gpu.MARGIN_S + 0.05
+    machine.calls.until = time.monotonic() + each_gpu.MARGIN_S + 0.5
 
     answers = ask(machine)
 

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nvct import paths
-from nvct.container.negative_cache import KEPT_NS, SLOW_NS, SUFFIX, Failures
+from nvct.container.cold_process import KEPT_NS, SLOW_NS, SUFFIX, Failures
 from nvct.errors import DriverNotFoundError, HostError, NvmlError
 from tests.support.launcher import script
 

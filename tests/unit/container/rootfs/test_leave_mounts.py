@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from nvct.container.rootfs import volumes
+from nvct.container.rootfs import libraries
 from nvct.container.rootfs.changes import Changes
 from nvct.container.rootfs.libraries import MountTargets
 from nvct.errors import HostError
@@ -24,7 +24,7 @@ def left(image: Path, mounts: list[str], paths: list[str]) -> tuple[list[str], l
     with Root.open(str(image)) as root:
         changes = Changes(root)
         changes.links = [("/view/file", path) for path in paths]
-        volumes.leave(changes, MountTargets(mounts), warnings.append)
+        libraries.leave_mounts(changes, MountTargets(mounts), warnings.append)
         return [path for _, path in changes.links], warnings
 
 
