@@ -20,6 +20,7 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvct import paths
@@ -38,13 +39,11 @@ from nvct.linux.constants import (
 )
 from nvct_sim import copies, kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
+from nvct_sim.tree import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from nvct.linux.kernel import Kernel
-    from nvct_sim.tree import Node
 
 DRIVER_ROOT = "/run/nvidia/driver"
 DEV_ENTRIES = (
@@ -249,10 +248,8 @@ def attach(
     """Make a node look real in the current mount namespace, which must be a private one.
 
     Args:
-        node: a complete node.
         driver_root: path for the driver's user space; "/" overlays it on the host's own files.
         host_run: whether the entries of the host's /run stay visible.
-        kernel: makes the mounts.
 
     Raises:
         HostError: the mount namespace is not private, or the kernel refuses a mount.

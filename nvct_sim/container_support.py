@@ -7,16 +7,13 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, NvctError
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MS_BIND
 from nvct_sim import attach, process, rootfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 CAP_SYS_ADMIN, CAP_MKNOD = 21, 27  # capabilities(7)
 PROBE_TIMEOUT_S = 20.0

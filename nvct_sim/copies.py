@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
+from pathlib import Path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
     from nvct.linux.kernel import Kernel
 
 

@@ -9,11 +9,8 @@ that. Exported symbols are data: a test finds out by ``dlsym`` which of two file
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 DT_NULL, DT_NEEDED, DT_HASH, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SYMENT, DT_SONAME = (
     (0, 1, 4, 5, 6, 10, 11, 14)  # System V gABI, "Dynamic Section"
@@ -50,8 +47,6 @@ MACHINES = {
 
 @dataclass(slots=True)
 class _Strings:
-    """A string table under construction."""
-
     data: bytearray = field(default_factory=lambda: bytearray(b"\0"))
 
     def add(self, text: str) -> int:
@@ -108,10 +103,8 @@ def shared_object(
     """Return the bytes of a shared object.
 
     Args:
-        machine: "x86_64", "aarch64" or "i386".
         soname: DT_SONAME, None for a library without one.
         needed: DT_NEEDED, in this order.
-        symbols: exported data, name -> content.
         sections: further sections that are not loaded, such as ``.note.cuda.fwd_compatibility``.
         size: pad the file with NUL to at least this many bytes.
     """

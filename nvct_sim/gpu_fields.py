@@ -8,13 +8,10 @@ has the value of an idle GPU, or one that follows from `util`.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 BOARD = (
     "temp", "power", "util", "used", "fan", "ecc", "eccerrors", "persistence", "addressing",

@@ -12,14 +12,11 @@ import contextlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from nvct_sim.state import Record, State
+from nvct_sim.state import Record, State
 
 # The real driver's limits; a node with more GPUs has a longer table of capabilities.
 MAX_GPUS, MAX_GPU_INSTANCES, MAX_COMPUTE_INSTANCES = 32, 15, 8

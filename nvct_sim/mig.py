@@ -7,10 +7,7 @@ import uuid
 
 from nvct.errors import UsageError
 from nvct_sim import kernelfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct_sim.state import Record, State
+from nvct_sim.state import Record, State
 
 NAMESPACE = uuid.UUID("6f0d4a9e-52a5-5a3c-9d5e-2d0f6a1c7b11")
 MEMORY_SLICES = 8
@@ -22,7 +19,6 @@ def _placements(record: Record) -> list[tuple[int, int]]:
 
 
 def _free_placement(now: State, index: int, profile: Record) -> tuple[int, int]:
-    """Return start and size of the first free placement of this profile."""
     used_slices: set[int] = set()
     for gi in now.find("gi", gpu=index):
         start, size = int(gi.fields["start"]), int(gi.fields["size"])

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable, Sequence
 
 from nvct.errors import UsageError
 from nvct_sim import gpu_fields, kernelfs, mig, package, rehearsal, state, tree
 from nvct_sim.rehearsal import XID_EVENT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvct_sim.tree import Node
+from nvct_sim.tree import Node
 
 SANDBOX_UTILS = "libnvidia-sandboxutils.so"
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
@@ -148,7 +144,6 @@ def set_fault(node: Node, kind: str, seconds: int) -> None:
     """Make every NVML call fail in one way, also in processes that already use NVML.
 
     Args:
-        node: the node with the failing driver.
         kind: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
         seconds: duration; 0 ends a fault at once.
     """

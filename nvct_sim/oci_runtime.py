@@ -15,11 +15,11 @@ from __future__ import annotations
 import os
 import sys
 
+import nvct
 from nvct.errors import HostError, NvctError, line
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.oci import argv, bundle, jsontext
-from nvct_sim.python_command import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,10 +34,21 @@ NODE_PATHS = (
 PROGRAMS = "/run/nvct-sim/bin"
 """The folder of this program, which is not the real runtime's."""
 DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+CODE = "import sys; sys.path[:0] = {folders!r}; from nvct_sim import {module}; {call}"
+"""Runs under -I -S, so the code itself adds this package's folder to the module path."""
 HOOKS = ("hooks", "createContainer")
 NAMESPACES = ("linux", "namespaces")
 KEPT_FLAGS = c.MS_RDONLY | c.MS_NOSUID | c.MS_NODEV | c.MS_NOEXEC
 """The same values in statvfs(3) and mount(2); a user namespace must not clear these flags."""
+
+
+def python_command(call: str, *arguments: str, also: str = "") -> list[str]:
+    """Return the command that calls a function of nvct_sim, such as `oci_runtime.main()`."""
+    (package,) = nvct.__path__
+    module = call.partition(".")[0]
+    folders = [os.path.dirname(package), *([also] if also else [])]
+    code = CODE.format(folders=folders, module=module, call=call)
+    return [sys.executable, "-I", "-S", "-B", "-c", code, *arguments]
 
 
 def main() -> NoReturn:

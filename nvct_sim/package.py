@@ -13,15 +13,12 @@ import contextlib
 import json
 import os
 import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import MACHINES, shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
 STATE_LIBRARY = "libnvidia-simstate"
 
@@ -236,9 +233,6 @@ def install(
     """Install the user space of one driver version into a driver root.
 
     Args:
-        root: made by skeleton().
-        version: driver version.
-        machine: architecture of the libraries.
         state: the node's state file, hard-linked beside the NVML library.
         native: built files "nvml", programs and libraries by name; None for stand-ins.
     """

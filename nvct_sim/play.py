@@ -25,18 +25,14 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from nvct.errors import DocumentError, NvctError, UsageError
 from nvct_sim import gpu_fields, node_changes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
-    from typing import Any
-
-    from nvct_sim.tree import Node
+from nvct_sim.tree import Node
 
 KEYS = ("at", "over", "gpu", "set", "do")
 INTERVAL_S = 0.5
@@ -115,11 +111,9 @@ def play(
     """Carry out all steps at their times; return after the last one.
 
     Args:
-        node: the node.
         steps: in the order of their times.
         tell: called with a line about each step.
         speed: how much faster than written.
-        sleep: waits for seconds.
         clock: seconds that do not go back.
 
     Raises:

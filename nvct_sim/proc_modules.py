@@ -15,12 +15,9 @@ import os
 import socket
 import sys
 from fcntl import ioctl
+from typing import Any
 
 from nvct.kernel.library import call, ffi, lib, system_call
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 FILE = "/proc/modules"
 NODE_FILE = "/run/nvct-sim/modules"

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, TypeAlias
 
 from nvct.errors import HostError, NvctError, UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import IO, TypeAlias
-
-    Stream: TypeAlias = "int | IO[bytes] | None"
+Stream: TypeAlias = "int | IO[bytes] | None"
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit statuses: POSIX, Shell Command Language, 2.8.2
 

@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module, resources
 from typing import Any
 
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 GPUS_PER_BOARD = 8
 FIRST_SWITCH_BUS = 0xC0
@@ -43,12 +39,10 @@ class Model:
     """A GPU model: its attributes in NVML and in the PCI configuration space.
 
     Attributes:
-        kind: PCI class.
         bar1: size of the second base address in MiB.
         cores, buswidth: number of CUDA cores, and width of the memory bus in bits.
         fan: speed in per cent, 0 for a board without fans.
         ecc, serial: 1 if the board has ECC memory, or a serial number.
-        nvlinks: number of NVLinks.
         nvlink: NVLink version in NVML's numbering.
         nvswitch: device and vendor id of the switches at the NVLinks, 0 for none.
         vgpuhost, vgpubranch: for a vGPU, version and branch of the driver on its host.
@@ -122,8 +116,6 @@ class Extras:
     """Numbers of a node's devices other than GPUs, 0 for none.
 
     Attributes:
-        nvswitch: NVSwitches, with their control node and the fabric manager.
-        imex: IMEX channels, for memory of other nodes.
         nvidia_fs: device nodes of GPUDirect Storage.
         gdrdrv: 1 for GDRCopy's device node.
         uverbs: InfiniBand devices, with the connection manager's device node.

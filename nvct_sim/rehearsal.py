@@ -15,13 +15,9 @@ from typing import TypeAlias
 from nvct.errors import UsageError
 from nvct.kernel.kmsg import RECORD_LIMIT
 from nvct_sim import state
-from nvct_sim.tree import KMSG
+from nvct_sim.tree import KMSG, Node
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct_sim.tree import Node
-
-    Fields: TypeAlias = "dict[str, str]"
+Fields: TypeAlias = "dict[str, str]"
 
 XID_EVENT = 8
 """nvml.h: nvmlEventTypeXidCriticalError."""
@@ -34,9 +30,6 @@ def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
     """Report an XID error by NVML, and in the kernel's messages.
 
     Args:
-        node: the node.
-        index: of the GPU.
-        xid: its number.
         fields: gi and ci, the ids of the instances concerned, by default the whole GPU.
 
     Raises:
@@ -65,9 +58,7 @@ def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
     """Append a message of the driver, as `NVRM: Xid (PCI:0000:18:00): 79`, to the node's kmsg.
 
     Args:
-        node: the node.
         bus: the GPU's PCI address as NVML writes it, 00000000:18:00.0.
-        xid: its number.
         instance: gi and ci, of the instances concerned; {} for the whole GPU.
     """
     address = bus.lower()[4:].partition(".")[0]

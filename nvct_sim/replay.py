@@ -13,29 +13,25 @@ import os
 import stat
 import struct
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
+from nvct.cdi.types import Spec
 from nvct.errors import DocumentError, HostError, NvmlError
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.gpu.nodes import NodeStat
+from nvct.host.model import Inventory
 from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots, below, join
 from nvct.host.snapshot import document
+from nvct.host.snapshot.document import Snapshot
 from nvct.linux import elf, ldcache
 from nvct.spec import generate
 from nvct_sim.elf_writer import MACHINES, shared_object
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any, TypeVar
-
-    from nvct.cdi.types import Spec
-    from nvct.host.gpu.nodes import NodeStat
-    from nvct.host.model import Inventory
-    from nvct.host.snapshot.document import Snapshot
-
-    Value = TypeVar("Value")
+Value = TypeVar("Value")
 
 NUMBER_OF = {name: number for number, name in elf.MACHINES.items()}
 FIRMWARE = "sys/module/firmware_class/parameters/path"

@@ -12,15 +12,12 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError, ElfError, LdCacheError
 from nvct.linux import elf, ldcache
 from nvct_sim.elf_writer import MACHINES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 PROGRAM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 LOADERS = {
@@ -56,10 +53,6 @@ def static_busybox(folders: Sequence[str] = PROGRAM_DIRS) -> Path:
 
 def build_rootfs(folder: Path, *, programs: Sequence[str] = PROGRAM_DIRS) -> None:
     """Build the root file system in a folder, which must be empty or missing.
-
-    Args:
-        folder: becomes the root.
-        programs: folders to search for busybox and ldconfig.
 
     Raises:
         ContainerNotPossibleError: this host lacks a required file.
@@ -143,7 +136,6 @@ def _copy_ldconfig(folder: Path, programs: Sequence[str]) -> None:
 
 
 def _needs_libraries(path: Path) -> bool:
-    """Report whether a program is not statically linked."""
     try:
         return bool(elf.read(path.read_bytes()).needed)
     except ElfError:

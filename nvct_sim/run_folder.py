@@ -17,15 +17,14 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+from pathlib import Path
 
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
 from nvct_sim import oci_runtime
-from nvct_sim.python_command import python_command
+from nvct_sim.oci_runtime import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nvct.linux.kernel import Kernel
 
 NAME = "nvct-sim"

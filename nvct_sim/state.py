@@ -19,16 +19,13 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeAlias
 
 from nvct.errors import DocumentError
 from nvct_sim.elf_writer import shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 ELF_SIZE = 8192
 FILE_SIZE = 262144
@@ -60,7 +57,6 @@ class State:
         driver: version of the loaded module.
         cuda: CUDA version in NVML's form, 13000 for 13.0.
         tree: absolute path of the node's tree.
-        records: all other records, in order.
     """
 
     generation: int

@@ -28,18 +28,15 @@ import re
 import stat
 import tempfile
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux.files import write_atomic
-from nvct_sim import bundle, kernelfs, mig, package, profile, remove, state, sysfs
+from nvct_sim import bundle, kernelfs, mig, package, profile, state, sysfs
 from nvct_sim.elf_writer import MACHINES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 VERSION = re.compile(r"[0-9]{1,4}(\.[0-9]{1,4}){1,3}")
@@ -57,10 +54,6 @@ class Node:
     """A simulated node on disk.
 
     Attributes:
-        name: name of the node.
-        profile: name of the node's profile.
-        tree: folder of the node.
-        machine: architecture of the libraries.
         installed: version of the driver's user space on disk.
         real_nodes: whether dev has device nodes, not plain files.
         native: whether NVML and nvidia-smi work.
@@ -145,14 +138,10 @@ def create(
     """Create a node below base.
 
     Args:
-        name: name of the node and of its folder.
-        profile_name: name of a profile (nvct_sim.profile).
-        base: folder of all nodes; created if missing.
         driver_version: driver version, the profile's by default.
         nodes: "device" makes device nodes, "plain" files, "auto" what this user can make.
         native: build NVML and nvidia-smi; without them the node is files only.
         machine: architecture of the libraries, this machine's by default.
-        native_cache: folder of built programs, below base by default.
 
     Raises:
         UsageError: name, profile or version is invalid, or the node exists.
@@ -262,7 +251,6 @@ def first_state(name: str, node_profile: profile.Profile, version: str, tree: Pa
 
 
 def _optional_fields(model: profile.Model) -> dict[str, str | int]:
-    """Return the fields that only some models have."""
     fields: dict[str, str | int] = {
         "cores": model.cores, "buswidth": model.buswidth, "fan": model.fan,
         "vgpuhost": model.vgpuhost, "vgpubranch": model.vgpubranch,
@@ -305,7 +293,7 @@ def frozen(node: Node) -> Path:
         if not folder.is_dir():
             aside = folder.with_name(f".{installed}")
             if aside.exists():
-                remove.remove(aside)
+                bundle.remove(aside)
             bundle.clone_rootfs(node.driver_root, aside)
             aside.rename(folder)
     return folder
@@ -399,6 +387,6 @@ def destroy(node: Node) -> None:
     aside = node.tree.with_name(f".{node.name}.gone.{os.getpid()}")
     try:
         node.tree.rename(aside)  # no longer a node from here on, even if the rest fails
-        remove.remove(aside)
+        bundle.remove(aside)
     except OSError as error:
         raise HostError(f"cannot remove {node.tree}: {error}") from error

@@ -35,8 +35,7 @@ from nvct.agent.nvml.host_verbs import (
 )
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError
-from nvct.host import platform, procfs
-from nvct.host.gpu import imex
+from nvct.host import feature_modes, platform, procfs
 from nvct.host.model import Findings
 from nvct.host.roots import Roots, join
 from nvct.linux import device_nodes
@@ -189,9 +188,9 @@ class HostSide:
 
             return vgpu.host_drivers(place.roots)
         if isinstance(call, PciNames):
-            from nvct.host.gpu import pci_names
+            from nvct.host.gpu import vgpu
 
-            return pci_names.names(place.roots)
+            return vgpu.names(place.roots)
         if isinstance(call, SocketOwner):
             from nvct.agent.device_plugin import socket_owner
 
@@ -309,7 +308,7 @@ def look(place: Place) -> Machine:
         mode=platform.detect(roots)[0],
         nodes={name: node for name, node in found.items() if node is not None},
         folders=folders,
-        imex_channels=tuple(sorted(imex.channels(roots, place.stat_node, Findings()))),
+        imex_channels=tuple(sorted(feature_modes.channels(roots, place.stat_node, Findings()))),
     )
 
 

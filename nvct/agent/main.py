@@ -29,7 +29,7 @@ from nvct.agent.variables import GRACE_S, LISTEN_ENV, RELEASE_ENV, SOCKET_ENV, g
 from nvct.agent.waiting import together, unless, within
 from nvct.agent.web import http
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
-from nvct.host.presence import has_gpu
+from nvct.host.platform import has_gpu
 from nvct.version import __version__
 
 TYPE_CHECKING = False

@@ -122,13 +122,13 @@ def _roots(driver_root: str, dev_root: str | None) -> Roots:
 
 
 def _load(driver_root: str, *, dry_run: bool) -> None:
-    from nvct.host.device_nodes import kernel_modules
+    from nvct.host.device_nodes import create
 
     if dry_run:
-        for argv in kernel_modules.commands(driver_root):
+        for argv in create.commands(driver_root):
             click.echo(" ".join(argv))
         return
-    for warning in kernel_modules.load(driver_root, kernel_modules.run):
+    for warning in create.load(driver_root, create.run):
         say(f"warning: {warning}")
 
 

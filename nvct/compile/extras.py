@@ -21,7 +21,7 @@ from nvct.container.plan.fingerprints import take, take_file
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host import feature_modes, procfs
 from nvct.host.driver import libraries
-from nvct.host.gpu import imex, mig, nodes
+from nvct.host.gpu import mig, nodes
 from nvct.host.nvml import shared
 from nvct.spec import edits as cdi_edits
 from nvct.spec import fingerprints as spec_fingerprints
@@ -105,8 +105,8 @@ def _mode_spec(
     values: dict[str, str],
 ) -> Spec:
     """Return the spec of a mode; for IMEX, also store the major number of all channels."""
-    if mode == "imex" and imex.FOLDER in procfs.majors(roots):
-        values["major"] = str(procfs.majors(roots)[imex.FOLDER])
+    if mode == "imex" and feature_modes.FOLDER in procfs.majors(roots):
+        values["major"] = str(procfs.majors(roots)[feature_modes.FOLDER])
     try:
         return generate.generate(live_host.discover(settings, mode=mode), options)
     except HostError:

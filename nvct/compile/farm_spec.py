@@ -17,8 +17,7 @@ from nvct.container.plan.store import Store, run_dir
 from nvct.container.rootfs import view_links
 from nvct.errors import HostError
 from nvct.farm import build
-from nvct.farm.layout import COMPAT32
-from nvct.farm.model import LEAN, METHODS
+from nvct.farm.model import COMPAT32, LEAN, METHODS
 from nvct.spec.capabilities import restrict
 from nvct.spec.generate import VOID_ENV, MountedView
 from nvct.spec.hooks import enabled_names

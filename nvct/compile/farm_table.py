@@ -43,7 +43,7 @@ from dataclasses import replace
 from nvct.compile import plans as compiler
 from nvct.container.plan import fingerprints
 from nvct.container.rootfs import view_links
-from nvct.farm.layout import COMPAT32
+from nvct.farm.model import COMPAT32
 from nvct.host.driver import names as driver_names
 from nvct.spec import capabilities, edits
 from nvct.spec.generate import VOID_ENV

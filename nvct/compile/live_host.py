@@ -15,7 +15,7 @@ from dataclasses import replace
 from nvct import paths
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError, NvctError
-from nvct.host import flags, modes, platform
+from nvct.host import discovery_options, modes, platform
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.roots import Roots, join
@@ -149,7 +149,7 @@ def own_options(settings: Config, *, csv_all: bool = False) -> DiscoveryOptions:
 
     Unknown feature flags have no effect; the shim's log warns of them.
     """
-    known_flags, _ = flags.parse(settings.jit_feature_flags)
+    known_flags, _ = discovery_options.parse(settings.jit_feature_flags)
     return DiscoveryOptions(
         flags=known_flags,
         compat32=True,  # for containers that request compat32

@@ -18,8 +18,8 @@ from nvct.config import load
 from nvct.container.plan.fingerprints import take
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
-from nvct.host import flags
-from nvct.host.driver import cuda_version
+from nvct.host import discovery_options
+from nvct.host.driver import names
 from nvct.spec import capabilities, generate
 from nvct.spec import fingerprints as spec_fingerprints
 
@@ -42,7 +42,7 @@ def config(path: str) -> dict[str, object]:
         ConfigError: config.toml is invalid.
     """
     settings = load.load(path)
-    warnings = [*settings.warnings, *flags.parse(settings.jit_feature_flags)[1]]
+    warnings = [*settings.warnings, *discovery_options.parse(settings.jit_feature_flags)[1]]
     return {**settings.to_dict(), "warnings": warnings}
 
 
@@ -63,7 +63,7 @@ def registry_plan(config_path: str, run_dir: str) -> Plan:
         registry.scan(settings.spec_dirs), config_path, settings.proc_root
     )
     plan["facts"] = [*facts, version_fact]
-    plan["host"] = {"driver": loaded, "cuda": cuda_version.of_driver(loaded)}
+    plan["host"] = {"driver": loaded, "cuda": names.cuda_version_of(loaded)}
     store_plan(plan, paths.REGISTRY_PLAN, run_dir)
     return plan
 
@@ -137,7 +137,8 @@ def _options(settings: Config, options: DiscoveryOptions, which: str) -> generat
         device_ids=("none",) if which == OWN_NONE else ("all",),
         hook_path=live_host.hook_path(settings),
         disabled_hooks=settings.jit_disable_hooks,
-        gid_groups=not settings.no_additional_gids and flags.NO_GIDS not in options.flags,
+        gid_groups=not settings.no_additional_gids
+        and discovery_options.NO_GIDS not in options.flags,
         node_numbers=settings.plain_nodes,
     )
 

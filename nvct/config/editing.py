@@ -9,7 +9,11 @@ nvidia-container-toolkit v1.20, without its bug in lists with commas. A key that
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from tomlkit import TOMLDocument
 
 from nvct.config import default
 from nvct.config.load import COMMA_LISTS, KEYS, from_toml, leaves
@@ -17,14 +21,7 @@ from nvct.config.model import Config, check
 from nvct.errors import ConfigError, UsageError
 from nvct.paths import FALSE, TRUE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, MutableMapping
-    from typing import Any, TypeAlias
-
-    from tomlkit import TOMLDocument
-
-    Table: TypeAlias = MutableMapping[str, Any]
+Table: TypeAlias = MutableMapping[str, Any]
 
 
 NIL = "nil"
@@ -104,9 +101,7 @@ def change(text: str, settings: list[Setting], path: str) -> str:
     """Return the text with new settings.
 
     Args:
-        text: of a config.toml.
         settings: in order; the last one of a key wins.
-        path: of the file, for errors.
 
     Raises:
         ConfigError: the text is not TOML, or no container can be created with the result.
@@ -144,7 +139,6 @@ def complete(text: str, path: str) -> str:
 
 
 def _merge(into: Table, table: Table) -> None:
-    """Copy the values of a table into another one."""
     for name, value in table.items():
         existing = into.get(name)
         if isinstance(value, dict) and isinstance(existing, dict):

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 
 from nvct.config import rules
 from nvct.config.model import DRIVER_CAPABILITIES, FIELDS, LOG_LEVELS, Config, check, path_from
 from nvct.errors import ConfigError, DocumentError
 from nvct.linux.files import read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["KEYS", "check", "from_toml", "load", "path_from"]
 
@@ -88,10 +85,6 @@ _ABSENT = object()
 
 def load(path: str, *, required: bool = False) -> Config:
     """Return the configuration in a config.toml; the default one if the file does not exist.
-
-    Args:
-        path: of the file.
-        required: a missing file is an error.
 
     Raises:
         ConfigError: the file cannot be read, is not TOML, or has a value of the wrong type.

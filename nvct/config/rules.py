@@ -20,14 +20,11 @@ stays flat; `nvct.container.request.policy` parses them.
 from __future__ import annotations
 
 import json
+from typing import TypeAlias
 
 from nvct.errors import ConfigError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Table: TypeAlias = dict[str, object]
+Table: TypeAlias = dict[str, object]
 
 OUTCOMES = ("allow", "ignore", "deny")
 BY = ("env", "image-env", "annotation", "mount", "cdi-name")
@@ -50,10 +47,6 @@ CORRECT = "correct the file; docs/policy.md says what a rule can contain"
 
 def parse(table: object, path: str) -> list[str]:
     """Return the rules of [nvct.policy] in order, each as JSON object.
-
-    Args:
-        table: the parsed table.
-        path: of config.toml, for the error.
 
     Raises:
         ConfigError: a key is unknown, or a value has the wrong type or never holds.

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from nvct.errors import NvctError
     from nvct.host.model import Inventory
     from nvct.host.nvml.mig_model import MigState
-    from nvct.host.nvml.readiness_model import NvmlReadiness
+    from nvct.host.nvml.sample_model import NvmlReadiness
     from nvct.host.nvml.session import NvmlSession
     from nvct.host.roots import Roots
     from nvct.spec.drift import Report

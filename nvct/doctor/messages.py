@@ -15,7 +15,7 @@ from importlib import import_module, resources
 from typing import NamedTuple
 
 from nvct.doctor.reasons import Reason
-from nvct.host.health import xid_table
+from nvct.host.health import faults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,13 +161,13 @@ def _flat(lines: list[str], joint: str) -> tuple[str, list[int]]:
 
 
 @lru_cache(maxsize=1)
-def _xids() -> dict[int, xid_table.Row]:
-    return xid_table.read()
+def _xids() -> dict[int, faults.Row]:
+    return faults.read()
 
 
 def _of_xid(xid: int) -> Message:
     row = _xids().get(xid)
-    action = row.action if row else xid_table.UNKNOWN
+    action = row.action if row else faults.UNKNOWN
     about = row.name if row else "it is not in the table of known XIDs"
     reason = None if action in ("ignore", "application") else Reason.DeviceUnhealthy
     return Message(

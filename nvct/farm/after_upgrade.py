@@ -9,37 +9,26 @@ boot no file on the disk fits the module, but the view of the loaded version doe
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from nvct.errors import DriverNotFoundError, HostError
 from nvct.farm import build, folder
-from nvct.farm.model import SAVING
+from nvct.farm.folder import Farm
+from nvct.farm.model import SAVING, Entry, Manifest
 from nvct.host import procfs
-from nvct.host.driver import cuda_version, libraries
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.driver import libraries, names, programs
 from nvct.host.driver import names as driver_names
-from nvct.host.gpu import gpus, ipc, nodes
+from nvct.host.gpu import gpus, nodes
 from nvct.host.model import Findings, Inventory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from nvct.farm.folder import Farm
-    from nvct.farm.model import Entry, Manifest
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 
 def discover_or_view(
     farm: Farm, roots: Roots, options: DiscoveryOptions, discover: Callable[[], Inventory]
 ) -> Inventory:
     """Return the inventory of a machine, with files of a view if the disk has another driver.
-
-    Args:
-        farm: the folder of views.
-        roots: of the host.
-        options: of the discovery.
-        discover: the discovery.
 
     Raises:
         DriverNotFoundError: no driver fits the loaded module, on the disk or in a view.
@@ -146,7 +135,7 @@ def _from_view(
     for entry in changed:
         findings.warn(f"{manifest.host_path(entry.path)} was changed in place: left out")
     files = [file for file in manifest.held_files if file.host_path not in damaged]
-    files += ipc.find_sockets(roots, findings)
+    files += programs.find_sockets(roots, findings)
     nvml = options.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
     found_gpus, report = gpus.find_gpus(gpus.GpuSearch(roots, options.stat_node, findings), nvml)
     findings.warn(
@@ -157,7 +146,7 @@ def _from_view(
         driver_version=manifest.version,
         cuda_version=(report.cuda_version if report else "")
         or manifest.cuda_version
-        or cuda_version.of_driver(manifest.version),
+        or names.cuda_version_of(manifest.version),
         gpus=found_gpus,
         control_nodes=nodes.control_nodes(roots, options.stat_node, findings),
         files=tuple(sorted(files, key=lambda file: file.container_path)),

@@ -14,23 +14,17 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from nvct.errors import HostError
-from nvct.farm import folder, layout, methods
+from nvct.farm import folder, methods, model
+from nvct.farm.folder import Farm
 from nvct.farm.methods import RefusedError, ViewContent
-from nvct.farm.model import FORMAT, LIVE, METHODS, Entry, Identity, Manifest
+from nvct.farm.model import FORMAT, LIVE, METHODS, Entry, Identity, Manifest, Method, ViewFile
+from nvct.host.model import DriverFile, Inventory
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.files import temporary_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from nvct.farm.folder import Farm
-    from nvct.farm.layout import ViewFile
-    from nvct.farm.model import Method
-    from nvct.host.model import DriverFile, Inventory
 
 
 class _Job(NamedTuple):
@@ -60,9 +54,7 @@ def build(
     """Return the view of a driver's files; build it if it is missing.
 
     Args:
-        farm: the folder of views.
         inventory: of the host, or of a view (`after_upgrade`).
-        root: of the driver.
         allowed: methods of building, in order of preference; the first that works is used.
         rebuild: build even if the files are those of a view.
 
@@ -123,7 +115,7 @@ def _refuse_staged(farm: Farm, name: str, allowed: Sequence[Method]) -> None:
 
 def _source_view(farm: Farm, inventory: Inventory) -> Manifest | None:
     """Return the view whose files an inventory has, None unless it has all of one view."""
-    paths = {view_file.file.host_path for view_file in layout.view_files(inventory.files)}
+    paths = {view_file.file.host_path for view_file in model.view_files(inventory.files)}
     prefix = farm.path + "/"
     if not paths or not all(path.startswith(prefix) for path in paths):
         return None
@@ -135,7 +127,7 @@ def _source_view(farm: Farm, inventory: Inventory) -> Manifest | None:
 
 def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
     view_files, sources, left_out = [], {}, []
-    for view_file in layout.view_files(inventory.files):
+    for view_file in model.view_files(inventory.files):
         path = view_file.file.host_path
         try:
             status = os.lstat(path)
@@ -152,7 +144,7 @@ def _job(farm: Farm, inventory: Inventory, root: str) -> _Job:
         sources[view_file.path] = Identity.of(status)
     if not any(view_file.file.kind == "library" for view_file in view_files):
         raise HostError(f"{root} has no library of driver {inventory.driver_version}")
-    content = ViewContent(view_files, layout.links(view_files))
+    content = ViewContent(view_files, model.links(view_files))
     name = f"{inventory.driver_version}-{_key(content, sources)}"
     return _Job(name, root, inventory, content, sources, left_out, _origins(farm, view_files))
 

@@ -14,6 +14,7 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import PurePath
@@ -21,16 +22,11 @@ from typing import Literal, TypeAlias
 
 from nvct.errors import DocumentError, HostError
 from nvct.farm import build, folder
+from nvct.farm.folder import Farm
+from nvct.farm.model import Entry, Manifest
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.linux.files import TEMPORARY_PREFIX, read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from nvct.farm.folder import Farm
-    from nvct.farm.model import Entry, Manifest
 
 State: TypeAlias = Literal["good", "damaged", "absent"]
 CHUNK = 1 << 20
@@ -46,7 +42,6 @@ class Status:
         problems: sentences, one for each changed or missing file or link.
         keep: the reason to keep it, "" if it may be removed.
         users: the number of processes that have it mounted.
-        size: of its files, in bytes; they are the driver's own, not copies.
     """
 
     manifest: Manifest
@@ -98,8 +93,6 @@ def statuses(farm: Farm, need: Needs, *, strict: bool = True) -> list[Status]:
     """Return the status of all views, the newest first.
 
     Args:
-        farm: the folder of views.
-        need: the users of views.
         strict: fail if the mounts of other processes are unreadable; else keep every view.
 
     Raises:
@@ -228,7 +221,6 @@ def verify(farm: Farm, names: Sequence[str] = ()) -> list[tuple[Manifest, list[s
     no differences: it is made again when it is needed.
 
     Args:
-        farm: the folder of views.
         names: of views; all of them if empty.
 
     Raises:

@@ -11,20 +11,18 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError, HostError
 from nvct.farm import model
-from nvct.farm.model import Identity
+from nvct.farm.model import Entry, Identity, Manifest
 from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.files import LINK_LIMIT, Lock, read_bytes, write_atomic
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.farm.model import Entry, Manifest
     from nvct.linux.kernel import Kernel
 
 BUILDING = ".build-"
@@ -40,7 +38,6 @@ class Farm:
     """The folder of views, and the kernel's interface.
 
     Attributes:
-        path: of the folder.
         processes: a procfs with this machine's processes.
     """
 

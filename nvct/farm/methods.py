@@ -19,10 +19,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nvct.errors import HostError
-from nvct.farm.folder import mount_of, own_mounts
+from nvct.farm.folder import Farm, mount_of, own_mounts
+from nvct.farm.model import Method, ViewFile
+from nvct.host.model import Link
 from nvct.linux import mountinfo
 from nvct.linux.constants import (
     MNT_DETACH,
@@ -36,16 +39,7 @@ from nvct.linux.constants import (
     S_IFREG,
 )
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvct.farm.folder import Farm
-    from nvct.farm.layout import ViewFile
-    from nvct.farm.model import Method
-    from nvct.host.model import Link
-
-    Transfer = Callable[[Farm, ViewFile, str], None]
+Transfer = Callable[[Farm, ViewFile, str], None]
 
 COPY_LIMIT = 1 << 20
 OWN_LIMIT = 4096

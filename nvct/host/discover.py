@@ -8,33 +8,26 @@ a warning. A directory, the linker's cache and the headers of a library are read
 from __future__ import annotations
 
 import posix
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 from nvct.errors import DriverNotFoundError
-from nvct.host import flags, procfs
+from nvct.host import discovery_options, procfs
 from nvct.host.discovery_options import DiscoveryOptions, check_absolute
 from nvct.host.driver import (
-    binaries,
     compat32,
     config_files,
-    firmware,
     graphics,
     libraries,
     missing_dependencies,
+    programs,
 )
-from nvct.host.driver.cuda_version import of_driver
+from nvct.host.driver.libraries import Search
+from nvct.host.driver.names import cuda_version_of
 from nvct.host.driver.tree import Tree
-from nvct.host.gpu import gpus, ipc, nodes, pci
-from nvct.host.model import Findings, Inventory
-from nvct.host.roots import below
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from nvct.host.driver.libraries import Search
-    from nvct.host.model import DriverFile, LeftOut
-    from nvct.host.roots import Roots
+from nvct.host.gpu import gpus, nodes, pci
+from nvct.host.model import DriverFile, Findings, Inventory, LeftOut
+from nvct.host.roots import Roots, below
 
 CUDA_VERSION = "which CUDA version the driver supports"
 
@@ -52,8 +45,8 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
     findings = Findings()
     version, files = find_files(roots, options, machine, findings)
     nvml = options.nvml_of(libraries.host_path_of(files, "libnvidia-ml.so"))
-    coherent = flags.COHERENT in options.flags
-    unknown = [] if of_driver(version) else [CUDA_VERSION]
+    coherent = discovery_options.COHERENT in options.flags
+    unknown = [] if cuda_version_of(version) else [CUDA_VERSION]
     gpu_findings = Findings()
     search = gpus.GpuSearch(roots, options.stat_node, gpu_findings)
     found_gpus, report = gpus.find_gpus(search, nvml, coherent=coherent, unknown=unknown)
@@ -61,7 +54,7 @@ def discover(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory
     # Without the module, all of these warnings have one cause, which find_files has reported.
     is_loaded = bool(procfs.driver_version(roots) or found_gpus or report)
     findings.add(gpu_findings if is_loaded else Findings(left_out=gpu_findings.left_out))
-    cuda_version = (report.cuda_version if report else "") or of_driver(version)
+    cuda_version = (report.cuda_version if report else "") or cuda_version_of(version)
     if not cuda_version:
         findings.note(f"the CUDA version of driver {version} is not known")
     return Inventory(
@@ -106,13 +99,13 @@ def find_files(
         version = _version(library_search, dirs)
         files = libraries.find_libraries(library_search, version, dirs)
         files += compat32.find_compat32(search, version, files, included=options.compat32)
-        files += binaries.find_binaries(tree, roots, findings)
-        files += firmware.find_firmware(tree, roots, version, findings)
+        files += programs.find_binaries(tree, roots, findings)
+        files += programs.find_firmware(tree, roots, version, findings)
         if graphical:
             dirs = dirs if library_search.tree is tree else usual_dirs
             files = graphics.add_links(search, dirs, files)
             files += graphics.find_graphics(search, version, dirs)
-            if flags.EXPLICIT_LIBRARIES in options.flags:
+            if discovery_options.EXPLICIT_LIBRARIES in options.flags:
                 files += graphics.find_loaders(search, dirs, files)
             files += config_files.find_config_files(
                 search,
@@ -121,8 +114,8 @@ def find_files(
             )
             config_files.check(search, files)
         missing_dependencies.check(search, files, list(dict.fromkeys([*dirs, *usual_dirs])))
-    if flags.NO_IPC not in options.flags:
-        files += ipc.find_sockets(roots, findings)
+    if discovery_options.NO_IPC not in options.flags:
+        files += programs.find_sockets(roots, findings)
     return version, _each_once(files, findings)
 
 

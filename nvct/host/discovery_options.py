@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of a discovery, as the commands' options set them."""
+"""Options of a discovery, as the commands' options set them, and its feature flags."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from nvct.errors import UsageError
+from nvct.host.gpu.nodes import StatNode
+from nvct.host.nvml.model import Nvml
 from nvct.linux import device_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.nvml.model import Nvml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +74,37 @@ def check_absolute(search_paths: Sequence[str]) -> None:
     for path in search_paths:
         if not path.startswith("/"):
             raise UsageError(f"the search path {path!r} is not absolute", hint="start it with a /")
+
+
+# The names are those of nvidia-container-toolkit (pkg/nvcdi/api.go of v1.20), which accepts
+# unknown flags silently. An unknown flag is a warning here.
+EXPLICIT_LIBRARIES = "enable-explicit-driver-libraries"
+COHERENT = "enable-coherent-annotations"
+ONE_CSV_DEVICE = "disable-multiple-csv-devices"
+NO_GIDS = "no-additional-gids-for-device-nodes"
+NO_IPC = "disable-ipc-discoverer"
+NO_SANDBOXUTILS = "disable-nvsandboxutils"
+KNOWN = (EXPLICIT_LIBRARIES, COHERENT, ONE_CSV_DEVICE, NO_GIDS, NO_IPC, NO_SANDBOXUTILS)
+# nvidia-container-toolkit before v1.17.5 used this name and still accepts it.
+ALIASES = {"disable-nvsandbox-utils": NO_SANDBOXUTILS}
+TRUTH = {"true": True, "false": False}
+
+
+def parse(words: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Return the flags that are on, and a warning for each unknown word.
+
+    A flag may be written NAME=true or NAME=false. If a flag occurs twice, the last one counts.
+    """
+    state: dict[str, bool] = {}
+    warnings = []
+    for word in words:
+        name, equals, value = word.strip().partition("=")
+        name = ALIASES.get(name, name)
+        is_on = TRUTH.get(value.lower()) if equals else True
+        if name not in KNOWN or is_on is None:
+            warnings.append(
+                f"feature flag {word!r} is unknown and has no effect: known are {', '.join(KNOWN)}"
+            )
+            continue
+        state[name] = is_on
+    return frozenset(name for name, is_on in state.items() if is_on), tuple(warnings)

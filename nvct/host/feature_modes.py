@@ -1,30 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modes for devices beside the GPUs: GDRCopy, GPUDirect Storage, RDMA cards, NVSwitches.
+"""Modes beside nvml that give device nodes: gdrcopy, gds, mofed, nvswitch, imex, management.
 
-Contract: each mode has one device "all", with the nodes of a kernel module. The driver's user
-space is not read. A mode without any node is an error that names the kernel module;
-nvidia-container-toolkit v1.20 writes a spec that no engine loads.
+Contract: each of the first four modes has one device "all", with the nodes of a kernel module.
+The driver's user space is not read. A mode without any node is an error that names the kernel
+module; nvidia-container-toolkit v1.20 writes a spec that no engine loads.
+
+Mode imex has a device for each IMEX channel, through which GPUs of several machines share memory.
+Mode management is for containers with the driver's own services (GPU operator): one device "all"
+with every node of the driver, and its files without graphics and configuration. NVML is not
+called: such a container may have to repair it.
 """
 
 from __future__ import annotations
 
 import os
+import posix
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.host import procfs
+from nvct.host.discover import find_files, left_out
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.driver.names import cuda_version_of
 from nvct.host.gpu import nodes
-from nvct.host.model import DriverFile, Findings, Inventory, NamedDevice
-from nvct.host.roots import join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.host.model import DeviceNode, FileKind, Mode
-    from nvct.host.roots import Roots
+from nvct.host.gpu.nodes import StatNode
+from nvct.host.model import (
+    DeviceNode,
+    DriverFile,
+    FileKind,
+    Findings,
+    Inventory,
+    Mode,
+    NamedDevice,
+)
+from nvct.host.roots import Roots, join
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +47,6 @@ class FeatureMode:
         names: pattern of the nodes' names.
         example: a node's path relative to /dev, for messages.
         modules: the kernel modules that make the nodes, as /sys/module names them.
-        hint: advice if there is no node.
-        reason: the use of a node.
         expected: nodes relative to /dev that are usual, and the effect of a missing one.
         files: kind, absolute path and reason of files that containers get if they exist.
     """
@@ -172,3 +181,117 @@ def _nothing(mode: Mode, feature: FeatureMode, roots: Roots) -> HostError:
 def _are(modules: Sequence[str]) -> str:
     names = " and ".join(modules)
     return f"module {names} is" if len(modules) == 1 else f"modules {names} are"
+
+
+FOLDER = "nvidia-caps-imex-channels"
+CHANNEL = re.compile(r"channel(0|[1-9][0-9]*)")
+
+
+def discover_imex(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory of a machine's IMEX channels.
+
+    Raises:
+        HostError: there is no channel.
+    """
+    findings = Findings()
+    by_number = channels(roots, (options or DiscoveryOptions()).stat_node, findings)
+    if not by_number:
+        if FOLDER not in procfs.majors(roots):
+            raise HostError(
+                f"no IMEX channel: {roots.proc}/devices has no {FOLDER}",
+                hint="load nvidia of a driver since 550 on machines with multi-node NVLink",
+            )
+        raise HostError(
+            f"no IMEX channel in {roots.dev}/{FOLDER}",
+            hint="load nvidia with NVreg_CreateImexChannel0=1, or make the nodes with mknod",
+        )
+    return Inventory(
+        driver_version="",
+        mode="imex",
+        devices=tuple(NamedDevice(name=str(n), nodes=(by_number[n],)) for n in sorted(by_number)),
+        left_out=tuple(findings.left_out.values()),
+        warnings=tuple(findings.warnings),
+    )
+
+
+def channels(roots: Roots, stat_node: StatNode, findings: Findings) -> dict[int, DeviceNode]:
+    """Return the nodes of the channels by channel number."""
+    by_number = {}
+    for name in procfs.list_directory(f"{roots.dev}/{FOLDER}"):
+        match = CHANNEL.fullmatch(name)
+        if not match:
+            continue
+        reason = f"IMEX channel {match[1]}"
+        node = nodes.make_node(roots, stat_node, f"{FOLDER}/{name}", reason)
+        if node is None:
+            findings.leave_out(f"{roots.dev}/{FOLDER}/{name}", "it is no character device")
+        else:
+            by_number[int(match[1])] = node
+    return by_number
+
+
+# As nvidia-container-toolkit v1.20, pkg/nvcdi/management.go, which excludes the same prefixes.
+OTHERS = {
+    "nvidia-fs": "mode gds gives it",
+    "nvidia-nvswitch": "mode nvswitch gives it",
+    "nvidia-nvlink": "only the fabric manager on the host uses it",
+}
+CAPS = "nvidia-caps"
+CAP = re.compile(r"nvidia-cap\d+")
+
+
+def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
+    """Return the inventory of a machine: all nodes of the driver as one device, and its files.
+
+    Raises:
+        DriverNotFoundError: no driver is installed, or no library fits the loaded module.
+        HostError: the driver has no node.
+    """
+    options = options or DiscoveryOptions()
+    findings = Findings()
+    machine = options.machine or posix.uname().machine
+    version, files = find_files(roots, options, machine, findings, graphical=False)
+    files = [file for file in files if not _is_for_desktops(file, findings)]
+    driver_nodes = _nodes(roots, options.stat_node, findings)
+    if not driver_nodes:
+        raise HostError(
+            f"the driver has no node in {roots.dev}",
+            hint="load the nvidia module and run nvidia-modprobe, or name the place: --dev-root",
+        )
+    return Inventory(
+        driver_version=version,
+        mode="management",
+        cuda_version=cuda_version_of(version),
+        devices=(NamedDevice(name="all", nodes=tuple(driver_nodes)),),
+        files=tuple(files),
+        left_out=left_out(findings, files),
+        warnings=tuple(findings.warnings),
+        notes=tuple(findings.notes),
+    )
+
+
+def _is_for_desktops(file: DriverFile, findings: Findings) -> bool:
+    if file.kind == "binary" and file.capability == "graphics":
+        findings.leave_out(file.host_path, "a program of desktops, which manages no GPU")
+        return True
+    return False
+
+
+def _nodes(roots: Roots, stat_node: StatNode, findings: Findings) -> list[DeviceNode]:
+    driver_nodes = []
+    for name in procfs.list_directory(roots.dev):
+        if not name.startswith("nvidia"):
+            continue
+        node = nodes.make_node(roots, stat_node, name, "the driver's node")
+        blocked = [reason for prefix, reason in OTHERS.items() if name.startswith(prefix)]
+        if node and blocked:
+            findings.leave_out(f"{roots.dev}/{name}", blocked[0])
+        elif node:
+            driver_nodes.append(node)
+    for name in procfs.list_directory(f"{roots.dev}/{CAPS}"):
+        if CAP.fullmatch(name):
+            node = nodes.make_node(
+                roots, stat_node, f"{CAPS}/{name}", "a capability of the driver"
+            )
+            driver_nodes += [node] if node else []
+    return driver_nodes + list(channels(roots, stat_node, findings).values())

@@ -10,18 +10,14 @@ from __future__ import annotations
 import json
 import posixpath
 import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
+from typing import TypeAlias
 
 from nvct.errors import printable
+from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import TypeAlias
-
-    from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link
-
-    Row: TypeAlias = tuple[str, str, str, str]
+Row: TypeAlias = tuple[str, str, str, str]
 
 VERSION = 1
 FORMATS = ("table", "json", "bind")
@@ -42,8 +38,6 @@ def as_table(inventory: Inventory, *, left_out: bool = False, width: int = 0) ->
     """Return an inventory as a table; "HOST -> CONTAINER" shows a path that differs.
 
     Args:
-        inventory: of the host.
-        left_out: add the files and nodes that containers do not get.
         width: columns of the terminal, 0 for no limit. A wider row is folded.
     """
     rows = [HEAD, *_rows(inventory)]

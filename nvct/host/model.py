@@ -100,7 +100,6 @@ class MigDevice:
         index: among the MIG devices of the parent GPU, as NVML numbers them.
         profile: e.g. "1g.10gb", "" if NVML does not report it.
         cap_minors: minors of the two nvidia-caps nodes: GPU instance, compute instance.
-        nodes: these two nodes.
     """
 
     index: int
@@ -172,15 +171,11 @@ class Inventory:
 
     Attributes:
         driver_version: "" in modes that do not use the driver's user space.
-        mode: of the discovery.
         cuda_version: the latest that the driver supports, e.g. "13.0"; "" if unknown.
         devices: of modes other than nvml, which have no gpus.
         links: to make in every container, apart from those of the files.
         compat_container_root: folder of the CUDA compat libraries in a container, "" for the usual
             one.
-        left_out: files and nodes of the host that containers do not get.
-        warnings: sentences about missing or broken parts and their effects.
-        notes: sentences about decisions of the discovery.
     """
 
     driver_version: str

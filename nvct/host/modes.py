@@ -6,22 +6,18 @@ Contract: only the modules of the requested mode are imported.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 from nvct.errors import UsageError
 from nvct.host import platform
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory, Mode
+from nvct.host.roots import Roots
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from nvct.host.model import Inventory, Mode
-    from nvct.host.roots import Roots
-
-    Finder: TypeAlias = Callable[[Roots, DiscoveryOptions], Inventory]
+Finder: TypeAlias = Callable[[Roots, DiscoveryOptions], Inventory]
 
 
 def _nvml(roots: Roots, options: DiscoveryOptions) -> Inventory:
@@ -42,21 +38,13 @@ def _wsl(roots: Roots, options: DiscoveryOptions) -> Inventory:
     return wsl.discover(roots, options)
 
 
-def _management(roots: Roots, options: DiscoveryOptions) -> Inventory:
-    from nvct.host.gpu import management
-
-    return management.discover(roots, options)
-
-
-def _imex(roots: Roots, options: DiscoveryOptions) -> Inventory:
-    from nvct.host.gpu import imex
-
-    return imex.discover(roots, options)
-
-
 def _feature(mode: Mode, roots: Roots, options: DiscoveryOptions) -> Inventory:
     from nvct.host import feature_modes
 
+    if mode == "management":
+        return feature_modes.discover_management(roots, options)
+    if mode == "imex":
+        return feature_modes.discover_imex(roots, options)
     return feature_modes.discover(mode, roots, options)
 
 
@@ -64,8 +52,8 @@ FINDERS: dict[Mode, Finder] = {
     "nvml": _nvml,
     "csv": _csv,
     "wsl": _wsl,
-    "management": _management,
-    "imex": _imex,
+    "management": partial(_feature, "management"),
+    "imex": partial(_feature, "imex"),
     "gdrcopy": partial(_feature, "gdrcopy"),
     "gds": partial(_feature, "gds"),
     "mofed": partial(_feature, "mofed"),

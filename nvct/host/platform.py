@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Detects the kind of a machine by its files, for mode "auto".
+"""Detects the kind of a machine by its files, for mode "auto"; and whether it has a GPU.
 
 Contract: no library is loaded and NVML is not called. nvidia-container-toolkit v1.20 (go-nvlib,
 pkg/nvlib/info) loads libdxcore and NVML for this.
@@ -11,12 +11,9 @@ import os
 import posix
 
 from nvct.host import procfs
-from nvct.host.roots import join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Mode
-    from nvct.host.roots import Roots
+from nvct.host.gpu import pci
+from nvct.host.model import Mode
+from nvct.host.roots import Roots, join
 
 # WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
 WSL_LIBRARIES = "/usr/lib/wsl/lib"
@@ -57,3 +54,11 @@ def _may_be_tegra(roots: Roots) -> bool:
             f"{roots.sys}/module/nvgpu",
         )
     )
+
+
+MACHINE = Roots(proc="/proc", sys="/sys")
+
+
+def has_gpu(roots: Roots = MACHINE) -> bool:
+    """Return whether this machine has a GPU that nvct could serve; no GPU is woken."""
+    return bool(pci.count(roots) or procfs.driver_version(roots) or detect(roots)[0] != "nvml")

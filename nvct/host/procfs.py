@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs as procfs and sysfs show them, without NVML and without waking a GPU.
+"""GPUs as procfs and sysfs show them, without NVML and without waking a GPU; starts of processes.
 
 Contract: works while NVML reports a library mismatch. A malformed file loses only what it
 describes.
@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import dataclass
 
+from nvct.host.roots import Roots
 from nvct.linux import device_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.roots import Roots
 
 BUS_ID = re.compile(
     r"(?P<domain>[0-9a-f]{4,8}):(?P<bus>[0-9a-f]{2}):(?P<device>[0-9a-f]{2})\.(?P<function>[0-7])",
@@ -75,11 +73,7 @@ INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 
 
 def hidden_processes(proc: str) -> str:
-    """Return why processes of this host may not be seen, "" if all can be seen.
-
-    Args:
-        proc: the mount point of procfs.
-    """
+    """Return why processes of this host may not be seen, "" if all can be seen."""
     if "self" not in list_directory(proc):
         return "" if list_directory(proc) else f"{proc} lists no process"
     try:
@@ -173,3 +167,34 @@ def _fields(text: str) -> dict[str, str]:
         if colon:
             fields.setdefault(key.strip().lower(), value.strip())
     return fields
+
+
+CLOCK_TICK_S = 0.05
+"""A process's start is known to ticks of the kernel's clock; files' times are finer."""
+OWN_PROC = "/proc"
+
+
+def started(pid: int, proc: str = OWN_PROC) -> float | None:
+    """Return when a process started, in seconds since the epoch; None if that is unknown.
+
+    Exact to a tick; of another host's recorded procfs to a second, and then not too early.
+    """
+    # proc_pid_stat(5): field 22, counted behind the name, which may hold spaces and brackets.
+    fields = (read_text(f"{proc}/{pid}/stat") or "").rpartition(")")[2].split()
+    boot = _boot() if proc == OWN_PROC else _recorded_boot(proc)
+    if boot is None or len(fields) < 20 or not fields[19].isdecimal():
+        return None
+    return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _boot() -> float:
+    # A pause between the two clocks makes the difference too small, never too large.
+    return max(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) for _ in range(5))
+
+
+def _recorded_boot(proc: str) -> float | None:
+    """Return the end of the second that `btime` of proc_stat(5) names."""
+    for line in (read_text(f"{proc}/stat") or "").splitlines():
+        if line.startswith("btime "):
+            return int(line.split()[1]) + 1.0
+    return None

@@ -23,8 +23,6 @@ class Roots:
             dev/nvidiactl, else /. It is never None after construction.
         proc: the procfs of the kernel that has the GPUs.
         sys: the sysfs of that kernel.
-        etc: the host's /etc.
-        run: the host's /run.
     """
 
     driver_root: str = "/"

@@ -12,25 +12,27 @@ import filecmp
 import os
 import posix
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
 from nvct.errors import ElfError, HostError, NvmlError, UnsafePathError
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import names as driver_names
-from nvct.host.driver.tree import Tree
+from nvct.host.driver.tree import Tree, TreeFile
 from nvct.host.gpu import nodes
-from nvct.host.model import DriverFile, Findings, Inventory, Link, NamedDevice
+from nvct.host.model import (
+    Capability,
+    DriverFile,
+    FileKind,
+    Findings,
+    Inventory,
+    Link,
+    NamedDevice,
+)
+from nvct.host.nvml.model import NvmlReport
 from nvct.host.platform import DXCORE, WSL_LIBRARIES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.host.driver.tree import TreeFile
-    from nvct.host.model import Capability, FileKind
-    from nvct.host.nvml.model import NvmlReport
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 STORES = "/usr/lib/wsl/drivers"
 LIBCUDA = "libcuda.so.1.1"

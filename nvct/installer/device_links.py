@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import os
 
+from nvct.host.device_nodes import create, dev_char
 from nvct.host.device_nodes import create as device_nodes
-from nvct.host.device_nodes import dev_char, kernel_modules
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL
@@ -46,5 +46,5 @@ def make(found: Driver, places: Places, say: Callable[[str], None]) -> None:
 def _load(root: str, places: Places, say: Callable[[str], None]) -> None:
     """Load the driver's modules, unless loaded: nvidia-smi may have skipped GPU init."""
     if not os.path.exists(f"{places.sys}/module/nvidia"):
-        for warning in kernel_modules.load(root, kernel_modules.run):
+        for warning in create.load(root, create.run):
             say(f"warning: {warning}")

@@ -10,9 +10,9 @@ import os
 
 from nvct import paths
 from nvct.cdi import store
+from nvct.host import feature_modes
 from nvct.host.device_nodes import create as device_nodes
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.gpu import management
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
 from nvct.spec import generate, provenance
@@ -56,7 +56,7 @@ def make_spec(request: Request, roots: Roots, options: DiscoveryOptions | None =
     Raises:
         HostError: there is no driver or no node of it, or the file cannot be written.
     """
-    inventory = management.discover(roots, options or DiscoveryOptions())
+    inventory = feature_modes.discover_management(roots, options or DiscoveryOptions())
     spec = provenance.add(spec_of(request, roots, inventory), inventory)
     comment = provenance.head_comment(spec, inventory)
     return store.save(spec, request.cdi_spec, None, comment)

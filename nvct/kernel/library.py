@@ -25,7 +25,6 @@ def system_call(name: str, nr: int = 0) -> Callable[..., int]:
     """Return a system call for which declarations.h has the type NAME_call.
 
     Args:
-        name: of the system call.
         nr: its number, if `nvct.linux.syscall` does not have it.
     """
     function, nr = ffi.cast(f"{name}_call *", lib.syscall), nr or number(name)

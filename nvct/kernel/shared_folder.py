@@ -40,12 +40,7 @@ NAMES = 10_000
 
 
 class SharedFolder:
-    """An open folder; a context.
-
-    Attributes:
-        path: for messages.
-        fd: of the folder.
-    """
+    """An open folder; a context."""
 
     __slots__ = ("fd", "path")
 

@@ -57,10 +57,6 @@ class _Location(Location):
 def open_trusted(root: str, path: str) -> int:
     """Open a library or program for reading; return its descriptor.
 
-    Args:
-        root: a folder that the configuration names.
-        path: of the file, below it.
-
     Raises:
         FileNotFoundError: there is none.
         HostError: there is no such root.

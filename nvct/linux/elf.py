@@ -83,7 +83,6 @@ class Elf:
         self._read_dynamic(self._segments(phoff, fields[8], fields[9]))
 
     def _read(self, offset: int, length: int) -> bytes:
-        """Read exactly length bytes."""
         data = self._read_some(offset, length)
         if len(data) != length:
             raise ElfError(f"ELF file ends before offset {offset + length}")

@@ -19,7 +19,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import stat_result
-    from types import TracebackType
     from typing import TypeAlias
 
     from typing_extensions import Self
@@ -327,7 +326,6 @@ class Lock:
 
     Args:
         path, dir_fd: as those of `try_lock`.
-        timeout_s: how long to wait for another holder.
 
     Raises (on entering):
         HostError: another process held the lock until the timeout.
@@ -356,11 +354,6 @@ class Lock:
         self.fd = fd
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         fd, self.fd = self.fd, -1
         posix.close(fd)

@@ -200,7 +200,6 @@ def order_key(name: bytes, *, signed: bool = True) -> tuple[int, ...]:
     glibc, they wrap at 32 bits.
 
     Args:
-        name: the name.
         signed: whether char is signed on the machine (x86: yes, Arm: no).
     """
     key = []
@@ -274,8 +273,6 @@ def merge(
     Args:
         data: the current cache; None to make a new one with the added libraries only.
         add: (name, path) of each library.
-        machine: the machine of the libraries: x86_64, aarch64, i386.
-        drop_dirs: directories whose entries are removed.
 
     Raises:
         LdCacheError: the cache is damaged or of an unknown format, or the machine is unknown.
@@ -345,7 +342,6 @@ class _Merger:
         self._added.setdefault(position, []).append((key, record))
 
     def _offset(self, text: bytes) -> int:
-        """Return the offset of a new string, relative to the old header."""
         offset = self._offsets.get(text)
         if offset is None:
             offset = self._cache.base + len(self._cache.strings) + len(self.tail)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from os import _ScandirIterator as ScandirIterator
     from os import stat_result
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -142,12 +141,7 @@ class Location:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.restart()
         if isinstance(error, OSError):
             if error.errno == errno.ENAMETOOLONG:

@@ -11,31 +11,28 @@ restores the former layout, unless the new one is complete.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import NoneType
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 from nvct.errors import HostError, NvctError
-from nvct.mig import steps as changes
+from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.host.roots import Roots
+from nvct.mig import plan as changes
 from nvct.mig.holders import Holder, holders, own_processes
-from nvct.mig.layout import COMPUTE_SLICES, Layout, layout_of, part_of
+from nvct.mig.journal import Journal
+from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, layout_of, part_of
+from nvct.mig.pause import Paused
 from nvct.mig.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-    from contextlib import AbstractContextManager
-    from typing import TypeAlias, TypeVar
-
-    from nvct.host.nvml.mig_model import MigGpu, MigState
-    from nvct.host.roots import Roots
-    from nvct.mig.journal import Journal
-    from nvct.mig.layout import ComputePart
-    from nvct.mig.pause import Paused
     from nvct.oci.jsontext import Json
 
-    T = TypeVar("T")
-    Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"
+T = TypeVar("T")
+Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"
 
 
 class HeldError(HostError):
@@ -84,9 +81,6 @@ class Machine:
     """What a change works on.
 
     Attributes:
-        session: with NVML.
-        roots: of the machine, for its processes.
-        journal: of this machine.
         reset: resets GPUs by their PCI addresses; raises HostError.
         hook: runs the hooks of a name; raises HostError.
         pause: keeps devices from being given to containers while a change lasts.

@@ -4,19 +4,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from nvct.errors import DocumentError, UsageError
-from nvct.host.nvml.mig_model import Placement
+from nvct.host.nvml.mig_model import MigGpu, MigState, Placement
 from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, Part, layout_of
 from nvct.mig.plan import Plan
 from nvct.mig.tables import with_placements
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from nvct.host.nvml.mig_model import MigGpu, MigState
 
 VERSION = "v1"
 MALFORMED = (KeyError, TypeError, ValueError, AttributeError, RecursionError)

@@ -7,17 +7,14 @@ The messages are those of NVIDIA's program, so that scripts which look for them 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from nvct.errors import DocumentError, UsageError
-from nvct.mig import names
+from nvct.mig import layout
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any, TypeAlias
-
-    Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
+Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
 
 ALL = "all"
 MERGE = "tag:yaml.org,2002:merge"
@@ -226,7 +223,7 @@ def _wish(value: object) -> dict[str, int]:
     wish = _mapping(value, "the value of 'mig-devices'")
     for name, count in wish.items():
         try:
-            names.parse(name)
+            layout.parse_profile(name)
         except DocumentError as error:
             reason = f"{where}: invalid format for '{name}': {error.message}"
             raise DocumentError(reason) from error

@@ -4,22 +4,17 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from nvct.errors import HostError
-from nvct.mig import names
-from nvct.mig.layout import devices, layout_of
-from nvct.mig.names import natural
+from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.mig import layout
+from nvct.mig.layout import devices, layout_of, natural
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any, TypeAlias
-
-    from nvct.host.nvml.mig_model import MigGpu, MigState
-
-    Entry: TypeAlias = dict[str, Any]
-    Document: TypeAlias = Mapping[str, Sequence[Entry]]
+Entry: TypeAlias = dict[str, Any]
+Document: TypeAlias = Mapping[str, Sequence[Entry]]
 
 VERSION = "v1"
 BALANCED = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
@@ -139,7 +134,7 @@ def _entry(models: Mapping[str, MigGpu], which: list[str], wish: dict[str, int])
 
 def _balanced(gpu: MigGpu) -> dict[str, int]:
     """Return the wish of a balanced GPU, empty if its profiles allow none."""
-    plain = [(names.parse(p.name), p.limit) for p in gpu.profiles]
+    plain = [(layout.parse_profile(p.name), p.limit) for p in gpu.profiles]
     plain = [(name, limit) for name, limit in plain if not name.attributes]
     slices = max((name.slices for name, _ in plain), default=0)
     wish = {}

@@ -8,16 +8,12 @@ would be in the way.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from nvct.errors import HostError, UsageError
+from nvct.host.nvml.mig_model import MigGpu
+from nvct.mig.apply import Machine
 from nvct.mig.holders import holders, own_processes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.host.nvml.mig_model import MigGpu
-    from nvct.mig.apply import Machine
 
 CLOSES_S = 15.0
 """How long the agent may take to close its handles: a call of NVML may be in progress."""
@@ -28,7 +24,6 @@ def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S)
     """Reset GPUs, and return them.
 
     Args:
-        machine: this one.
         names: indices or UUIDs.
         wait_s: for the agent's handles to be closed.
 

@@ -11,17 +11,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from nvct.host import containers, procfs
 from nvct.host.gpu import mig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
-
-    from nvct.host.nvml.mig_model import MigGpu
-    from nvct.host.roots import Roots
+from nvct.host.nvml.mig_model import MigGpu
+from nvct.host.roots import Roots
 
 UNIT = re.compile(r"/([^/\n]+\.service)(?:/|$)", re.MULTILINE)
 POD = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
@@ -32,7 +28,6 @@ class Holder:
     """A process that has a device open.
 
     Attributes:
-        command: its name, as the kernel has it.
         container: the id of its container by its cgroup, "" if it is in none.
         pod: the UID of its Kubernetes pod, "" if it is in none.
         unit: its systemd service, "" if it is in none.
@@ -69,8 +64,6 @@ def holders(
     """Return the processes that have these GPUs open.
 
     Args:
-        roots: the machine.
-        gpus: the GPUs.
         instances: only MIG devices of these (GPU's UUID, GPU instance, compute instance); None for
             the GPUs themselves and all their MIG devices.
         ignore: process ids that do not count: one's own.
@@ -85,13 +78,7 @@ def holders(
 
 
 def holders_of(roots: Roots, number: tuple[int, int], name: str) -> list[Holder]:
-    """Return the processes, without this one and its children, that have a device open.
-
-    Args:
-        roots: the machine.
-        number: major and minor of the device.
-        name: of the device, for sentences.
-    """
+    """Return the processes, without this one and its children, that have a device open."""
     own = own_processes(roots)
     pids = sorted(int(pid) for pid in procfs.list_directory(roots.proc) if pid.isdigit())
     return [

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from nvct.errors import DocumentError, HostError
 from nvct.mig import config
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from typing import TypeAlias
-
-    Hooks: TypeAlias = Mapping[str, Sequence["Hook"]]
+Hooks: TypeAlias = Mapping[str, Sequence["Hook"]]
 
 VERSION = "v1"
 NAMES = ("apply-start", "pre-apply-mode", "pre-apply-config", "apply-exit")

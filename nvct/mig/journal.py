@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.errors import DocumentError, HostError
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.mig import checkpoint
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.mig.plan import Plan
+from nvct.mig.plan import Plan
 
 FILE, LOCK = "mig-journal.json", "mig.lock"
 FOLDER_MODE = 0o700

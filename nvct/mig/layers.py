@@ -7,21 +7,17 @@ not list what the hardware can have anyway, and new GPUs are in no list that is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.mig import config, export, tables
-from nvct.mig.names import natural
+from nvct.mig.config import Configs, Spec
+from nvct.mig.layout import natural
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from typing import Literal, TypeAlias
-
-    from nvct.mig.config import Configs, Spec
-
-    Layer: TypeAlias = Literal["table", "hardware", "file"]
+Layer: TypeAlias = Literal["table", "hardware", "file"]
 
 
 LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")
@@ -30,12 +26,7 @@ LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A configuration.
-
-    Attributes:
-        layer: that it is from.
-        specs: its entries.
-    """
+    """A configuration."""
 
     layer: Layer
     specs: Sequence[Spec]
@@ -45,7 +36,6 @@ def configs(state: MigState, text: str = "") -> dict[str, Named]:
     """Return all configurations by their names, sorted.
 
     Args:
-        state: the machine.
         text: of the user's file; "" is none.
 
     Raises:

@@ -1,16 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of a GPU: MIG mode, GPU instances at their places, compute instances in them."""
+"""The layout of a GPU: MIG mode, GPU instances at their places, compute instances in them.
+
+Profiles have names: `[<c>c.]<g>g.<gb>gb[+attribute,...|-attribute,...]`.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
 
-from nvct.mig import names
+from nvct.errors import DocumentError
+from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.mig_model import GpuInstance, MigGpu, MigProfile, Placement
+
+@dataclass(frozen=True, slots=True, order=True)
+class ProfileName:
+    """A MIG profile's name, parsed.
+
+    Attributes:
+        compute: compute slices of the compute instance.
+        slices: compute slices of the GPU instance.
+        gigabytes: of memory.
+        attributes: `me`, `me.all`, `gfx`, with + or - before the first of them; "" without any.
+    """
+
+    compute: int
+    slices: int
+    gigabytes: int
+    attributes: str = ""
+
+    def __str__(self) -> str:
+        """Return the name; the compute instance is named only if it is a part."""
+        part = "" if self.compute == self.slices else f"{self.compute}c."
+        return f"{part}{self.slices}g.{self.gigabytes}gb{self.attributes}"
+
+    @property
+    def gpu_instance(self) -> str:
+        """The name of the GPU instance's profile."""
+        return str(ProfileName(self.slices, self.slices, self.gigabytes, self.attributes))
+
+
+def parse_profile(text: str) -> ProfileName:
+    """Return a profile's name.
+
+    Raises:
+        DocumentError: the text is not one; the messages are those of NVIDIA's library.
+    """
+    if not text:
+        raise DocumentError("profile is the empty string")
+    if "+" in text and "-" in text:
+        raise DocumentError(f"profile '{text}' contains both '+/-' attributes")
+    sign = "+" if "+" in text else "-"
+    fields, found, attributes = text.partition(sign)
+    try:
+        compute, slices, gigabytes = _fields(fields)
+    except DocumentError as error:
+        raise DocumentError(f"cannot parse fields of '{text}': {error.message}") from error
+    words = sorted(attributes.split(","))
+    if found and not (all(map(_is_attribute, words)) and len(set(words)) == len(words)):
+        raise DocumentError(
+            f"cannot parse attributes of '{text}': each has letters and digits with dots in "
+            "between, and appears once"
+        )
+    return ProfileName(compute, slices, gigabytes, sign + ",".join(words) if found else "")
+
+
+def _fields(text: str) -> tuple[int, int, int]:
+    parts = text.split(".")
+    if len(parts) == 3:
+        compute, slices = _number(parts[0], "c"), _number(parts[1], "g")
+        if compute > slices:
+            raise DocumentError("'%dc' is more than '%dg'")
+        return compute, slices, _number(parts[2], "gb")
+    if len(parts) == 2:
+        slices = _number(parts[0], "g")
+        return slices, slices, _number(parts[1], "gb")
+    raise DocumentError("expected '%dg.%dgb' or '%dc.%dg.%dgb'")
+
+
+def _number(text: str, unit: str) -> int:
+    if text.strip() != text:
+        raise DocumentError(f"leading or trailing spaces on '%d{unit}'")
+    if not text.endswith(unit):
+        raise DocumentError(f"missing '{unit}' from '%d{unit}'")
+    digits = text[: -len(unit)]
+    if not (digits.isascii() and digits.isdigit()):
+        raise DocumentError(f"malformed number in '%d{unit}'")
+    return int(digits)
+
+
+def _is_attribute(word: str) -> bool:
+    parts = word.split(".")
+    return word.isascii() and all(part.isalnum() and not part[0].isdigit() for part in parts)
+
+
+def natural(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Return a key that sorts as YAML of NVIDIA's programs does: 1g.5gb before 1g.10gb."""
+    key: list[tuple[int, int, str]] = []
+    at = 0
+    while at < len(text):
+        end = at
+        while end < len(text) and text[end].isdigit():
+            end += 1
+        if end > at:
+            key.append((1, int(text[at:end]), text[at:end]))
+            at = end
+        else:
+            key.append((2 if text[at].isalpha() else 0, 0, text[at]))
+            at += 1
+    return tuple(key)
+
 
 COMPUTE_SLICES = {0: 1, 1: 2, 2: 3, 3: 4, 4: 7, 5: 8, 6: 6, 7: 1, 8: 7}
 """By NVML_COMPUTE_INSTANCE_PROFILE_*; nvml.h. 7 is 1_SLICE_REV1, 8 is 7_SLICE_NVL."""
@@ -66,9 +165,9 @@ def part_of(instance: GpuInstance) -> Part:
 
 def device_name(profile: MigProfile, kind: int) -> str:
     """Return the name of a MIG device by its GPU instance's profile and compute kind."""
-    whole = names.parse(profile.name)
+    whole = parse_profile(profile.name)
     compute = COMPUTE_SLICES.get(kind, whole.slices)
-    return str(names.ProfileName(compute, whole.slices, whole.gigabytes, whole.attributes))
+    return str(ProfileName(compute, whole.slices, whole.gigabytes, whole.attributes))
 
 
 def devices(gpu: MigGpu, layout: Layout) -> Counter[str]:

@@ -13,17 +13,14 @@ import fcntl
 import json
 import os
 import time
+from collections.abc import Collection, Iterator, Mapping
+from typing import TypeAlias
 
 from nvct.errors import HostError, UnsafePathError
 from nvct.kernel.shared_folder import SharedFolder
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
-    from typing import TypeAlias
-
-    Instance: TypeAlias = tuple[int, int]
-    Paused: TypeAlias = Mapping[str, Collection[Instance]]
+Instance: TypeAlias = tuple[int, int]
+Paused: TypeAlias = Mapping[str, Collection[Instance]]
 
 FILE = "mig-change.json"
 LIMIT = 1 << 20
@@ -40,7 +37,6 @@ def announce(folder: str, paused: Paused, wait_s: float = 0.0) -> Iterator[None]
     """Announce a change while the context lasts.
 
     Args:
-        folder: that both sides know.
         paused: for each GPU that changes, by its UUID: the MIG devices that stay, by the ids of
             GPU instance and compute instance. All other devices of these GPUs are paused.
         wait_s: for the other side to see it.
@@ -93,7 +89,6 @@ def read(folder: str, *, of_others: bool = False) -> Paused:
     """Return the change that is announced, as `announce` takes it; {} if there is none.
 
     Args:
-        folder: of the announcement.
         of_others: leave out an announcement of this process.
     """
     try:

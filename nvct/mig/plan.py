@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration, resolved into a layout for every GPU before any GPU is touched."""
+"""A configuration, resolved into a layout for every GPU before any is touched; its changes.
+
+The changes lead a GPU from its layout to another; instances that stay are not touched.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from nvct.errors import UsageError
-from nvct.mig.layout import Layout, devices, is_same, layout_of
+from nvct.host.nvml.mig_model import ComputeInstance, GpuInstance, MigGpu, MigState
+from nvct.mig.config import Spec
+from nvct.mig.layout import ComputePart, Layout, Part, devices, is_same, layout_of
 from nvct.mig.search import layout_for
 from nvct.mig.tables import with_placements
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from nvct.host.nvml.mig_model import MigGpu, MigState
-    from nvct.mig.config import Spec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,6 @@ def make(
     GPUs without a MIG mode are left out where the configuration says `devices: all` or MIG off.
 
     Args:
-        state: the machine.
         specs: the configuration; a later entry counts more.
         mode_only: MIG devices are not asked for; a mode that changes removes them.
         held: MIG devices in use: GPU's UUID, GPU instance, compute instance.
@@ -177,3 +176,92 @@ def _check_devices(state: MigState, specs: Sequence[Spec]) -> None:
 
 def _has(gpu: MigGpu, layout: Layout) -> bool:
     return gpu.pending == gpu.enabled and is_same(layout_of(gpu), layout)
+
+
+Step: TypeAlias = "DestroyCompute | Destroy | SetMode | Create | CreateCompute"
+
+
+@dataclass(frozen=True, slots=True)
+class DestroyCompute:
+    """Destroy a compute instance."""
+
+    gi: int
+    ci: int
+
+
+@dataclass(frozen=True, slots=True)
+class Destroy:
+    """Destroy a GPU instance without compute instances."""
+
+    gi: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetMode:
+    """Set the MIG mode."""
+
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create a GPU instance and its compute instances."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True)
+class CreateCompute:
+    """Create a compute instance in a GPU instance that stays."""
+
+    gi: int
+    compute: ComputePart
+
+
+def steps(gpu: MigGpu, layout: Layout) -> list[Step]:
+    """Return the changes in their order: destroy, set the mode, create."""
+    kept: list[tuple[GpuInstance, Part]] = []
+    missing = []
+    free = list(gpu.instances)
+    for part in layout.parts:
+        same = next(
+            (gi for gi in free if (gi.kind, gi.placement) == (part.kind, part.placement)), None
+        )
+        if same is None:
+            missing.append(part)
+        else:
+            free.remove(same)
+            kept.append((same, part))
+    result: list[Step] = []
+    for gi in free:
+        result += [DestroyCompute(gi.id, ci.id) for ci in gi.compute]
+        result.append(Destroy(gi.id))
+    created: list[Step] = []
+    for gi, part in kept:
+        excess, lacking = _compute_changes(gi, part)
+        result += [DestroyCompute(gi.id, ci.id) for ci in excess]
+        created += [CreateCompute(gi.id, compute) for compute in lacking]
+    if gpu.enabled != layout.enabled or gpu.pending != layout.enabled:
+        result.append(SetMode(layout.enabled))
+    return [*result, *created, *(Create(part) for part in missing)]
+
+
+def from_nothing(gpu: MigGpu, layout: Layout) -> list[Step]:
+    """Return the changes that destroy all instances first."""
+    return [*steps(gpu, Layout(enabled=gpu.enabled)), *steps(replace(gpu, instances=()), layout)]
+
+
+def _compute_changes(
+    gi: GpuInstance, part: Part
+) -> tuple[list[ComputeInstance], list[ComputePart]]:
+    """Return the compute instances in excess, and those that are missing."""
+    excess = list(gi.compute)
+    lacking = []
+    for wanted in sorted(part.compute, key=lambda each: each.id is None):
+        same = [ci for ci in excess if (ci.kind, ci.engine) == (wanted.kind, wanted.engine)]
+        chosen = next((ci for ci in same if ci.id == wanted.id), next(iter(same), None))
+        if chosen is None:
+            lacking.append(wanted)
+        else:
+            excess.remove(chosen)
+    return excess, lacking

@@ -13,26 +13,22 @@ their GPU instance, each in neighbouring slices, in the first free ones.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations
 
 from nvct.errors import UsageError
-from nvct.mig import names
+from nvct.host.nvml.mig_model import (
+    ComputeInstance,
+    GpuInstance,
+    MigGpu,
+    MigProfile,
+    Placement,
+)
+from nvct.mig import layout
 from nvct.mig.layout import COMPUTE_KINDS, ComputePart, Layout, Part, devices
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-
-    from nvct.host.nvml.mig_model import (
-        ComputeInstance,
-        GpuInstance,
-        MigGpu,
-        MigProfile,
-        Placement,
-    )
-
-    Kept = tuple[tuple[GpuInstance, ComputeInstance], ...]
+Kept = tuple[tuple[GpuInstance, ComputeInstance], ...]
 
 
 @dataclass(slots=True)
@@ -103,10 +99,10 @@ def _wanted(gpu: MigGpu, wish: Mapping[str, int]) -> Counter[str]:
     Raises:
         UsageError: the GPU has no such profile.
     """
-    known = {str(names.parse(profile.name)) for profile in gpu.profiles}
+    known = {str(layout.parse_profile(profile.name)) for profile in gpu.profiles}
     wanted: Counter[str] = Counter()
     for text, count in wish.items():
-        name = names.parse(text)
+        name = layout.parse_profile(text)
         if name.gpu_instance not in known or name.compute not in COMPUTE_KINDS:
             raise UsageError(
                 f"GPU {gpu.index} ({gpu.name}) has no MIG profile {text}",
@@ -132,8 +128,8 @@ def _arrange(gpu: MigGpu, wanted: Counter[str], kept: Kept) -> Layout | None:
     missing.subtract(devices(gpu, Layout(enabled=True, parts=tuple(map(_kept_part, bins)))))
     if any(count < 0 for count in missing.values()):
         return None
-    by_name = {str(names.parse(profile.name)): profile for profile in gpu.profiles}
-    items = sorted((names.parse(name) for name in missing.elements()), key=_largest_first)
+    by_name = {str(layout.parse_profile(profile.name)): profile for profile in gpu.profiles}
+    items = sorted((layout.parse_profile(name) for name in missing.elements()), key=_largest_first)
     limit = max(profile.slices for profile in gpu.profiles)
     for filled in _fillings(bins, items, by_name, limit):
         parts = _place(filled)
@@ -142,14 +138,14 @@ def _arrange(gpu: MigGpu, wanted: Counter[str], kept: Kept) -> Layout | None:
     return None
 
 
-def _largest_first(name: names.ProfileName) -> tuple[int, int, tuple[int, ...], int]:
+def _largest_first(name: layout.ProfileName) -> tuple[int, int, tuple[int, ...], int]:
     """Sort as NVIDIA's program does: slices, compute slices, attributes, all descending."""
     return -name.slices, -name.compute, (*(-ord(c) for c in name.attributes), 1), name.gigabytes
 
 
 def _fillings(
     bins: list[_Bin],
-    items: Sequence[names.ProfileName],
+    items: Sequence[layout.ProfileName],
     profiles: Mapping[str, MigProfile],
     limit: int,
 ) -> Iterator[list[_Bin]]:

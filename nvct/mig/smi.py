@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.kernel import trusted_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"
@@ -25,7 +22,6 @@ class Smi:
     """How nvidia-smi is started.
 
     Attributes:
-        command: its first words.
         env: its environment; None is this process's own.
     """
 
@@ -38,10 +34,6 @@ def find(root: str, library: str) -> Smi:
 
     A root that is a whole system runs it with its own C library, which may be another one than
     that of this container.
-
-    Args:
-        root: of the driver.
-        library: the path of NVML.
 
     Raises:
         UnsafePathError: others than root can change it.
@@ -59,7 +51,6 @@ def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET
     """Reset GPUs.
 
     Args:
-        bus_ids: their PCI addresses.
         smi: nvidia-smi; None is that of this system.
         limit_s: how long it may take.
 

@@ -7,24 +7,17 @@ import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module, resources
+from typing import Any
 
 from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigProfile, Placement
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 NVIDIA = 0x10DE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The profiles of one GPU model.
-
-    Attributes:
-        ids: its PCI device ids.
-    """
+    """The profiles of one GPU model."""
 
     name: str
     ids: tuple[int, ...]

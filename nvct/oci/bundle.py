@@ -61,8 +61,6 @@ class Bundle:
     """The config.json of a bundle, ready for edits.
 
     Attributes:
-        path: of config.json.
-        document: the parsed text.
         steps_left: remaining budget for path components in the container's root.
     """
 

@@ -1,27 +1,172 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demonstration: create a simulated node, run the cases inside it, remove everything.
 
-If containers cannot run, nvct_sim.demo.without_containers shows the same cases up to the edited
-config.json.
+Nothing outside a temporary folder is written. The folder is removed however the demonstration
+ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import shlex
+import signal
+import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
+from typing import TypeAlias
+
+from rich.console import Console
 
 from nvct import paths
-from nvct.errors import ContainerNotPossibleError
+from nvct.cdi import load
+from nvct.cdi.types import Spec
+from nvct.errors import ContainerNotPossibleError, HostError, NvctError, line
 from nvct.host import discover
 from nvct.host.roots import Roots
 from nvct.launcher import cold
-from nvct_sim import attach, container_support, rootfs, tree
-from nvct_sim.demo import cases, run, show, without_containers, workspace
+from nvct_sim import attach, bundle, container_support, rootfs, tree
+from nvct_sim.demo import run, show
 from nvct_sim.process import spawn
 
+Handler: TypeAlias = "Callable[[int, FrameType | None], object] | int | None"
+
+KEPT = (
+    "HOME", "TERM", "COLORTERM", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "LANG", "LC_ALL", "TMPDIR",
+    "NVCT_DEBUG",
+)  # fmt: skip
+STOPPED = 130  # 128 + SIGINT, as in shells
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def config(driver_root: str, runtime: str, farm_dir: str) -> str:
+    """Return the demonstration's config.toml."""
+    return (
+        "accept-nvidia-visible-devices-as-volume-mounts = true\n"
+        f"[nvidia-container-cli]\nroot = {_quoted(driver_root)}\n"
+        f"[nvidia-container-runtime]\nruntimes = [{_quoted(runtime)}]\n"
+        f"[nvct]\nfarm-dir = {_quoted(farm_dir)}\n"
+    )
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def environment(work: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the cases: from the caller's only the variables in KEPT."""
+    found = {name: env[name] for name in KEPT if name in env}
+    programs = str(Path(sys.executable).parent)
+    found["PATH"] = ":".join([programs, *paths.DEFAULT_PATH_DIRS])
+    found[paths.CONFIG_ENV] = str(work / "config.toml")
+    return found
+
+
+def _on_signals(handler: Handler) -> dict[int, Handler]:
+    """Handle SIGNALS except those ignored, as by nohup; return the old handlers."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    handled: dict[int, Handler] = {
+        number: was for number, was in before.items() if was != signal.SIG_IGN
+    }
+    for number in handled:
+        signal.signal(number, handler)
+    return handled
+
+
+@contextlib.contextmanager
+def folder() -> Iterator[Path]:
+    """Yield a folder that is removed afterwards, also if a signal ends the demonstration."""
+    before = _on_signals(signal.default_int_handler)
+    work = Path(tempfile.mkdtemp(prefix="nvct-demo-"))
+    try:
+        yield work
+    finally:
+        _on_signals(signal.SIG_IGN)  # a second Ctrl-C must not interrupt the removal
+        bundle.remove(work)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def wait(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process that `inner` runs; return its status. An interrupt terminates it.
+
+    Raises:
+        KeyboardInterrupt: a signal stopped this process or the other one.
+    """
+    stopped = False
+    while True:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt:
+            stopped = True
+            process.terminate()  # a terminal signals both processes, kill(1) only this one
+            continue
+        if stopped or status == STOPPED:
+            raise KeyboardInterrupt
+        return status
+
+
+def inner(part: Callable[[], int]) -> int:
+    """Run a part in a process of its own: one signal stops it, an error prints one line."""
+
+    def stop(_number: int, _frame: object) -> None:
+        _on_signals(signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    _on_signals(stop)
+    try:
+        return part()
+    except KeyboardInterrupt:
+        return STOPPED
+    except BrokenPipeError:
+        # The reader has ended, as in `nvct demo | head`; the flush at exit must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1  # as in newer versions of rich
+    except NvctError as error:
+        sys.stdout.flush()
+        sys.stderr.write(line("nvct", error) + "\n")
+        return error.exit_status
+
+
+def program(name: str) -> Path:
+    """Return a program of this installation.
+
+    Raises:
+        HostError: the program is not installed.
+    """
+    found = Path(sys.executable).with_name(name)
+    if not os.access(found, os.X_OK):
+        raise HostError(
+            f"{found} is missing", hint=f"run nvct launchers install --bin-dir {found.parent}"
+        )
+    return found
+
+
+def generate(out: Console, path: str) -> Spec:
+    """Run `nvidia-ctk cdi generate` as a user does; show the CDI spec and return it.
+
+    Raises:
+        HostError: the command fails; the message has the last line of its errors.
+    """
+    words = ["nvidia-ctk", "cdi", "generate", "--output", path]
+    show.command(out, shlex.join(words))
+    done = subprocess.run(
+        [program(words[0]), *words[1:]], check=False, capture_output=True, text=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+        raise HostError(f"nvidia-ctk cdi generate failed: {said[-1]}")
+    found = load.load_file(path)
+    show.spec(out, found)
+    return found
+
+
 PROFILE = "h100-mig"
-PROFILE_WITHOUT_NVML = "h100"
 DRIVER_ROOT = "/run/nvidia/driver"
 SPEC = "/var/run/cdi/nvidia.yaml"
 RUNTIMES = ("runc", "crun")
@@ -31,25 +176,24 @@ def demonstrate() -> int:
     """Run the demonstration; return 0 if every container was as expected.
 
     Raises:
-        NvctError: the node cannot be created on this machine.
+        NvctError: this machine cannot run containers, or the node cannot be created on it.
         KeyboardInterrupt: a signal stops the demonstration; everything is removed then too.
     """
-    with workspace.folder() as work:
+    with folder() as work:
         with show.working("building a simulated node"):
-            runtime, reason = _runtime()
-            node, more = _node(work / "nodes", contained=reason is None)
-        reasons = [error for error in (reason, more) if error is not None]
-        if reasons:
-            return without_containers.demonstrate(
-                node, work, [_sentence(error) for error in reasons]
-            )
+            runtime = _runtime()
+            node = tree.create("demo", PROFILE, base=work / "nodes")
         on_node = [cold.interpreter(), "-I", "-m", __spec__.name, str(work), str(runtime)]
-        env = workspace.environment(work, os.environ)
-        return workspace.wait(spawn(on_node, lambda: attach.enter(node), env=env))
+        env = environment(work, os.environ)
+        return wait(spawn(on_node, lambda: attach.enter(node), env=env))
 
 
-def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:
-    """Return a low-level runtime that can run containers here, or the reason why none can."""
+def _runtime() -> Path | None:
+    """Return a low-level runtime that can run containers here.
+
+    Raises:
+        ContainerNotPossibleError: no runtime can.
+    """
     installed = [name for name in RUNTIMES if rootfs.find_program(name)] or RUNTIMES[:1]
     reasons = []
     for name in installed:
@@ -58,55 +202,41 @@ def _runtime() -> tuple[Path | None, ContainerNotPossibleError | None]:
         except ContainerNotPossibleError as error:
             reasons.append(error)
         else:
-            return rootfs.find_program(name), None
-    return None, reasons[0]
+            return rootfs.find_program(name)
+    raise ContainerNotPossibleError(
+        f"the demonstration runs containers, and cannot here: {reasons[0].message}",
+        hint=_hint(reasons[0]),
+    )
 
 
-def _node(base: Path, *, contained: bool) -> tuple[tree.Node, ContainerNotPossibleError | None]:
-    """Create the node; return it, and the reason if it has no NVML and so no MIG devices."""
-    # Plain files if no container runs: NVML does not report a device node that the device rules
-    # of a container around this process forbid it to open.
-    kind: tree.Nodes = "auto" if contained else "plain"
-    try:
-        return tree.create("demo", PROFILE, base=base, nodes=kind), None
-    except ContainerNotPossibleError as error:
-        node = tree.create("demo", PROFILE_WITHOUT_NVML, base=base, nodes="plain", native=False)
-        message = f"no MIG device is shown: {error.message}"
-        return node, ContainerNotPossibleError(message, hint="install gcc and libc6-dev")
-
-
-def _sentence(reason: ContainerNotPossibleError) -> str:
-    """Return the reason why no container runs here, and the hint, as one sentence."""
-    hint = reason.hint
-    if hint == "run as root":
+def _hint(reason: ContainerNotPossibleError) -> str:
+    if reason.hint != "run as root":
+        return reason.hint
+    if os.geteuid() == 0:
         # Root without the capability is usually root in a container.
-        program = Path(sys.executable).with_name("nvct")
-        confined = "in a container, it takes one started with --privileged"
-        sudo = "sudo " if rootfs.find_program("sudo") else ""
-        hint = confined if os.geteuid() == 0 else f"as root, run: {sudo}{program} demo"
-    return f"{reason.message}; {hint}" if hint else reason.message
+        return "in a container, it takes one started with --privileged"
+    sudo = "sudo " if rootfs.find_program("sudo") else ""
+    return f"as root, run: {sudo}{Path(sys.executable).with_name('nvct')} demo"
 
 
 def _inside(work: Path, runtime: Path) -> int:
     """Run the cases in the node's mount namespace; return the exit status."""
     out = show.console()
-    settings = workspace.Settings(
-        driver_root=DRIVER_ROOT, runtime=str(runtime), farm_dir=attach.farm_dir()
-    )
-    (work / "config.toml").write_text(settings.text(), encoding="utf-8")
+    text = config(DRIVER_ROOT, str(runtime), attach.farm_dir())
+    (work / "config.toml").write_text(text, encoding="utf-8")
     inventory = discover.discover(Roots(driver_root=DRIVER_ROOT))
     show.banner(out, inventory.driver_version, runtime.name)
     show.node(out, inventory)
     show.heading(out, "2", "Its CDI specification")
-    workspace.generate(out, SPEC)
+    generate(out, SPEC)
     base = work / "rootfs"
     rootfs.build_rootfs(base)
-    shim = workspace.program(paths.SHIM_PROGRAM)
+    shim = program(paths.SHIM_PROGRAM)
     runner = run.Runner(work, base, shim, runtime)
     show.heading(out, "3", f"Containers, by {shim.name} and {runtime.name}")
     out.print()
-    all_cases = cases.cases(inventory.gpus)
-    for case in cases.first_of_each_plan(all_cases):
+    all_cases = run.cases(inventory.gpus)
+    for case in run.first_of_each_plan(all_cases):
         runner.run(case)  # the first case of each plan compiles it; the others reuse it
     outcomes = []
     for number, case in enumerate(all_cases, 1):
@@ -118,4 +248,4 @@ def _inside(work: Path, runtime: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(workspace.inner(lambda: _inside(Path(sys.argv[1]), Path(sys.argv[2]))))
+    sys.exit(inner(lambda: _inside(Path(sys.argv[1]), Path(sys.argv[2]))))

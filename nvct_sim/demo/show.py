@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -17,14 +18,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
-    from nvct_sim.demo.cases import Case
-    from nvct_sim.demo.run import Comparison, Outcome
+from nvct.cdi.types import Spec
+from nvct.host.model import Inventory
+from nvct_sim.demo.run import Case, Comparison, Outcome
 
 WIDTH = 100
 UUID_NAME = re.compile(r"(?:GPU|MIG)-[0-9a-f-]{36}")
@@ -52,28 +48,11 @@ def working(what: str) -> Iterator[None]:
 
 def banner(out: Console, driver: str, runtime: str) -> None:
     """Print the title, which says that the GPUs are simulated."""
-    _panel(
-        out,
+    text = (
         "[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
         f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are\n"
-        f"simulated; {runtime}, the containers, mounts and device rules are real.",
+        f"simulated; {runtime}, the containers, mounts and device rules are real."
     )
-
-
-def banner_without(out: Console, driver: str, reasons: Sequence[str]) -> None:
-    """Print the title for a machine without containers, and the reasons."""
-    _panel(
-        out,
-        "[bold]nvct[/] on a [bold yellow]simulated[/] node: no GPU is used, none is needed.\n"
-        f"Driver {driver}, its files, /proc, /sys, device nodes and NVML are\n"
-        "simulated. [bold yellow]No container is started here[/]; you see what each would get.",
-    )
-    out.print()
-    for reason in reasons:
-        out.print(Padding(Text(f"- {reason}"), (0, 0, 0, 3), expand=False))
-
-
-def _panel(out: Console, text: str) -> None:
     out.print(Panel(text, box=box.ROUNDED, expand=False))
 
 
@@ -205,43 +184,21 @@ def outcome(out: Console, number: int, done: Outcome) -> None:
     out.print()
 
 
-def would_get(
-    out: Console, number: int, case: Case, parts: Mapping[str, str], *, right: bool
-) -> None:
-    """Show the additions for one container by kind, or the text with the key ""."""
-    out.print(_title(number, case, right=right), soft_wrap=True)
-    table = Table.grid(padding=(0, 2))
-    for name, text in parts.items():
-        if name:
-            table.add_row(Text(name, "dim"), Text(text))
-    if "" in parts:
-        table = Table.grid()
-        table.add_row(Text(parts[""], "red" if case.error else ""))
-    out.print(Padding(table, (0, 0, 0, 3), expand=False))
-    out.print()
-
-
-def counts(last: str) -> Table:
-    """Return an empty table of counts for containers; `last` names its last count."""
-    table = _table("container", "GPUs", "nodes", "mounts", "hooks", last, "")
-    for column in table.columns[2:6]:
-        column.justify = "right"
-    return table
-
-
-def count(table: Table, case: Case, numbers: Sequence[Sized | int | str], *, right: bool) -> None:
-    """Add a container to a table of counts."""
-    words = [str(n if isinstance(n, (int, str)) else len(n)) for n in numbers]
-    table.add_row(case.title, asked(case), *words, Text(*_mark(right=right)))
-
-
 def summary(out: Console, outcomes: Sequence[Outcome], compared: Comparison) -> None:
     """Show the counts of injected entries, and the times of the shim and the bare runtime."""
-    table = counts("time")
+    table = _table("container", "GPUs", "nodes", "mounts", "hooks", "time", "")
+    for column in table.columns[2:6]:
+        column.justify = "right"
     for done in outcomes:
+        numbers = [str(number) for number in (done.nodes, done.mounts, done.hooks)]
         time = f"{done.seconds * 1000:.0f} ms"
-        count(table, done.case, (done.nodes, done.mounts, done.hooks, time), right=done.right)
-    verdict(out, table, sum(done.right for done in outcomes), "containers")
+        table.add_row(
+            done.case.title, asked(done.case), *numbers, time, Text(*_mark(right=done.right))
+        )
+    _indented(out, table)
+    right = sum(done.right for done in outcomes)
+    color = "green" if right == len(outcomes) else "red"
+    out.print(f"   [bold {color}]{right} of {len(outcomes)} containers were as expected.[/]")
     _lines(
         out,
         f"A container without GPU took {compared.bare * 1000:.0f} ms by the runtime alone and "
@@ -259,10 +216,3 @@ def asked(case: Case) -> str:
     mig = sum(uuid.startswith("MIG-") for uuid in expected)
     words = [str(len(expected) - mig)] if len(expected) > mig or not mig else []
     return " + ".join([*words, *([f"{mig} MIG"] if mig else [])])
-
-
-def verdict(out: Console, table: Table, right: int, what: str) -> None:
-    """Show a table of counts, and the number of rows as expected."""
-    _indented(out, table)
-    color = "green" if right == table.row_count else "red"
-    out.print(f"   [bold {color}]{right} of {table.row_count} {what} were as expected.[/]")

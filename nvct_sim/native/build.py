@@ -64,9 +64,6 @@ class Built:
 def find_compiler(search_path: str | None = None) -> str:
     """Return the path of a C compiler.
 
-    Args:
-        search_path: folders as in PATH, which is the default.
-
     Raises:
         ContainerNotPossibleError: there is no C compiler.
     """
@@ -84,10 +81,8 @@ def build(out_dir: Path, *, strict: bool = False, search_path: str | None = None
     """Build the files that are missing below out_dir, and return their paths.
 
     Args:
-        out_dir: folder for built files; created if missing.
         strict: treat compiler warnings as errors, for our tests. A user's compiler may be newer
             than ours and have more warnings.
-        search_path: folders to search for the compiler, PATH by default.
 
     Raises:
         ContainerNotPossibleError: there is no compiler, or the machine is not in MACHINES.

@@ -16,7 +16,7 @@ import pytest
 
 from nvct.cdi.validate import validate
 from nvct.host import discover
-from nvct.host.driver import cuda_version
+from nvct.host.driver import names
 from nvct.host.driver import names as driver_names
 from nvct.linux import ldcache
 from nvct.spec.generate import generate
@@ -170,7 +170,7 @@ def test_nothing_is_missing(seen: Seen) -> None:
             for warning in seen.inventory.warnings}  # fmt: skip
 
     assert said == expected
-    assert seen.inventory.cuda_version == cuda_version.of_driver(seen.version)
+    assert seen.inventory.cuda_version == names.cuda_version_of(seen.version)
 
 
 def test_the_spec_is_valid(seen: Seen) -> None:

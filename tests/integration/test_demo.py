@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from nvct.launcher import install as launch
 from nvct_sim import container_support
 
 TYPE_CHECKING = False
@@ -192,69 +191,43 @@ def as_user() -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("compiler", [True, False])
-def test_without_root_it_ends_well_and_leaves_nothing(
-    as_user: list[str], *, compiler: bool
-) -> None:
-    if compiler and shutil.which("cc") is None:
-        pytest.skip("needs a C compiler")
+def refused(env: dict[str, str], *before: str) -> str:
+    """Return the only line of a demonstration that cannot run."""
+    done = subprocess.run(
+        [*before, PROGRAM, "demo"], check=False, capture_output=True, text=True, env=env,
+        timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    return done.stderr
+
+
+def test_without_root_it_says_what_to_run(as_user: list[str]) -> None:
     folder = Path(tempfile.mkdtemp(prefix="nvct-test-"))  # tmp_path is closed to other users
     folder.chmod(0o1777)
-    env = {"PATH": os.environ["PATH"] if compiler else "/nonexistent", "TMPDIR": str(folder)}
     try:
-        said = " ".join(demo(env, *as_user).split())
+        said = refused({"PATH": os.environ["PATH"], "TMPDIR": str(folder)}, *as_user)
         assert os.listdir(folder) == []
     finally:
         shutil.rmtree(folder)
-    assert ("8 of 8 bundles" if compiler else "7 of 7 bundles") in said
-    assert ("no C compiler (cc); install gcc" in said) is not compiler
+    assert "cannot here: this process lacks CAP_SYS_ADMIN; as root, run: " in said
+    assert f"{PROGRAM} demo" in said
 
 
-def test_it_ends_well_where_setup_found_no_compiler(tmp_path: Path, env: dict[str, str]) -> None:
-    # As `make setup` leaves it: launchers of the runtimes alone, the command line as pip made it.
-    venv = tmp_path / "venv"
-    bin_dir = venv / "bin"
-    bin_dir.mkdir(parents=True)
-    shutil.copy(Path(sys.prefix, "pyvenv.cfg"), venv)
-    (venv / "lib").symlink_to(Path(sys.prefix, "lib"))
-    (bin_dir / "python").symlink_to(os.path.realpath(sys.executable))
-    for name in ("nvct", "nvidia-ctk"):
-        text = f"#!{bin_dir}/python\nfrom nvct.cli import main\nmain.{name.replace('-', '_')}()\n"
-        (bin_dir / name).write_text(text, encoding="utf-8")
-        (bin_dir / name).chmod(0o755)
-    launch.install(bin_dir, form="sh")
-    assert not (bin_dir / "nvidia-cdi-hook").exists()
-    done = subprocess.run(
-        [*_unprivileged(), bin_dir / "nvct", "demo"], check=False, capture_output=True, text=True,
-        env={**env, "PATH": "/nonexistent"}, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    words = " ".join(done.stdout.split())
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "nvidia-cdi-hook is missing, since building it takes a C compiler" in words
-    assert "7 of 7 bundles were as expected" in words
-    assert os.listdir(env["TMPDIR"]) == []
-
-
-def _unprivileged() -> list[str]:
-    """Return words that start a program without CAP_SYS_ADMIN."""
-    setpriv = shutil.which("setpriv")
-    if os.geteuid() == 0 and setpriv is None:
-        pytest.skip("no setpriv to take a privilege away")
-    return [str(setpriv), *DENIED] if os.geteuid() == 0 else []
-
-
-def test_where_containers_cannot_run_it_says_why_and_shows_what_they_would_get(
-    env: dict[str, str],
-) -> None:
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler for the simulated NVML")
+def test_in_a_container_without_privileges_it_says_what_to_start(env: dict[str, str]) -> None:
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("no privilege to take away")
     before = left(env)
-    said = demo(env, *_unprivileged())
-    words = " ".join(said.split())
-    assert "No container is started here" in words
-    assert "this process lacks CAP_SYS_ADMIN" in words
-    assert "8 of 8 bundles were as expected" in words
-    assert "WRONG" not in said
-    assert "nvidia3, nvidia-caps/nvidia-cap489, nvidia-caps/nvidia-cap490" in said
-    assert "'gpu0', which names no device" in words
+    said = refused(env, "setpriv", *DENIED)
+    assert "this process lacks CAP_SYS_ADMIN; in a container, it takes one started with" in said
+    check_left(env, before)
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("able")
+def test_without_a_compiler_it_says_what_to_install(env: dict[str, str]) -> None:
+    before = left(env)
+    said = refused({**env, "PATH": "/nonexistent"})
+    assert "no C compiler (cc); install gcc" in said
     check_left(env, before)

@@ -21,7 +21,7 @@ from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
-from nvct_sim import remove
+from nvct_sim import bundle
 from nvct_sim.bundle import config as make_config
 from tests.support import memory
 from tests.support.host_tree import HostTree
@@ -121,7 +121,7 @@ class Lab:
         for mount in reversed(mountinfo.parse(Path("/proc/self/mountinfo").read_text())):
             if mount.target.startswith(f"{self.home}/"):
                 KERNEL.umount2(mount.target, MNT_DETACH)
-        remove.remove(self.home)
+        bundle.remove(self.home)
 
     def configure(self, text: str = "", **runtime: object) -> None:
         """Write config.toml: a text, or the keys and more of nvidia-container-runtime."""

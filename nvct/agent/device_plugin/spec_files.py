@@ -12,7 +12,7 @@ from nvct import typed
 from nvct.agent.host_side import Host, Place
 from nvct.agent.nvml.host_verbs import PluginSpecs, Possible, Published, Written
 from nvct.errors import NvctError, UsageError
-from nvct.host import flags
+from nvct.host import discovery_options
 from nvct.typed import MalformedError
 
 TYPE_CHECKING = False
@@ -63,7 +63,7 @@ class PluginFiles:
         Raises:
             NvctError: there is no specification of the GPUs or channels.
         """
-        _, warnings = flags.parse(settings.cdi_feature_flags)
+        _, warnings = discovery_options.parse(settings.cdi_feature_flags)
         request = request_of(settings, imex_channels)
         written = await self._files(settings, discovery).ask(request, Written)
         for warning in (*warnings, *written.warnings):
@@ -101,7 +101,7 @@ def request_of(settings: Settings, imex_channels: Sequence[int]) -> PluginSpecs:
     Raises:
         UsageError: a hook is unknown.
     """
-    known, _ = flags.parse(settings.cdi_feature_flags)
+    known, _ = discovery_options.parse(settings.cdi_feature_flags)
     words = {
         "ids": settings.device_id_strategy,
         "flags": sorted(known),

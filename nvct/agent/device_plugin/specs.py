@@ -17,7 +17,7 @@ from nvct.agent.discovery import Reported
 from nvct.agent.nvml.host_verbs import Written
 from nvct.cdi import store
 from nvct.errors import HostError
-from nvct.host import flags, modes
+from nvct.host import discovery_options, modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.roots import join
 from nvct.spec.generate import Options, generate
@@ -92,7 +92,7 @@ def _options(place: Place, request: PluginSpecs) -> Options:
         device_name_strategies=(request.ids,),
         hook_path=place.settings.hook_path,
         disabled_hooks=request.disabled_hooks,
-        gid_groups=flags.NO_GIDS not in request.flags,
+        gid_groups=discovery_options.NO_GIDS not in request.flags,
         host_roots=_host_roots(place),
     )
 

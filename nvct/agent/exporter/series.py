@@ -15,7 +15,7 @@ from nvct.agent.exporter import fields
 from nvct.agent.exporter.fields import FIELDS, Field
 from nvct.agent.exporter.settings import node_labels
 from nvct.agent.web.exposition import Family, Sample
-from nvct.host.health import xid_table
+from nvct.host.health import faults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def _link_rate(entity: Entity, history: History, names: Sequence[str]) -> tuple[
 
 @functools.cache
 def _xid_texts() -> dict[int, str]:
-    return xid_table.texts()
+    return faults.texts()
 
 
 def _unavailable(reasons: Tally[tuple[str, str]]) -> Family:

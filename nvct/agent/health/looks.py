@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nvct.host.nvml.condition_model import GpuCondition
+    from nvct.host.nvml.sample_model import GpuCondition
     from nvct.oci.jsontext import Json
 
 RESET_BY_RESET = {"ecc_corrected": 1.0, "ecc_uncorrected": 1.0, "energy": 0.5}

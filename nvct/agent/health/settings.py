@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from nvct.agent.health.machine import Rules
 from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.errors import UsageError
-from nvct.host.health import xid_table
-from nvct.host.health.xid_table import XidTable
+from nvct.host.health import faults
+from nvct.host.health.faults import XidTable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,13 +53,13 @@ def resolve(recovery: str, probation: str, table: str, env: Mapping[str, str]) -
     if recovery not in RECOVERY:
         choices = ", ".join(RECOVERY)
         raise UsageError(f"invalid --health-recovery option: {recovery!r}", hint=f"of {choices}")
-    rows = xid_table.read()
+    rows = faults.read()
     if table:
-        own = xid_table.read(table)
+        own = faults.read(table)
         named = {xid: row if row.name else _named(row, rows) for xid, row in own.items()}
         rows = {**rows, **named}
     rules = Rules(recovers=recovery == "auto", probation_s=_seconds(probation))
-    checks = xid_table.checks(env)
+    checks = faults.checks(env)
     return Settings(
         rules=rules,
         table=XidTable(rows=rows, checks=checks, is_incumbent=not rules.recovers),
@@ -76,7 +76,7 @@ def from_environment(env: Mapping[str, str]) -> Settings:
     return resolve(recovery, probation, env.get(TABLE_ENV, ""), env)
 
 
-def _named(row: xid_table.Row, rows: Mapping[int, xid_table.Row]) -> xid_table.Row:
+def _named(row: faults.Row, rows: Mapping[int, faults.Row]) -> faults.Row:
     """Return a line with the name that this package has for its XID."""
     known = rows.get(row.xid)
     return replace(row, name=known.name) if known else row

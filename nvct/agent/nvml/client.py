@@ -16,7 +16,6 @@ from nvct.agent.nvml.last_gpus import LastGpus
 from nvct.agent.nvml.supervisor import CLOSE, ENGINE, MPS
 from nvct.errors import HostError, NvmlError
 from nvct.host.nvml import messages
-from nvct.host.nvml.condition_model import NvmlConditions
 from nvct.host.nvml.model import (
     GpuAttributes,
     GpuProperties,
@@ -24,6 +23,7 @@ from nvct.host.nvml.model import (
     NvmlReport,
     NvmlTopology,
 )
+from nvct.host.nvml.sample_model import NvmlConditions
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

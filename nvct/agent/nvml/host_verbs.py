@@ -30,7 +30,7 @@ Flag: TypeAlias = Literal[
     "disable-multiple-csv-devices", "no-additional-gids-for-device-nodes",
     "disable-ipc-discoverer", "disable-nvsandboxutils",
 ]  # fmt: skip
-"""As `nvct.host.flags.KNOWN`."""
+"""As `nvct.host.discovery_options.KNOWN`."""
 Hook: TypeAlias = Literal[
     "all", "create-symlinks", "enable-cuda-compat", "update-ldcache",
     "disable-device-node-modification", "update-application-profile", "chmod",

@@ -138,10 +138,10 @@ def _discovery_options(
     values: OptionValues, needs: frozenset[Capability], layout: LayoutRequest
 ) -> DiscoveryOptions:
     """Return the options of discovery; warn about feature flags without effect."""
-    from nvct.host import flags
+    from nvct.host import discovery_options
     from nvct.host.discovery_options import DiscoveryOptions
 
-    feature_flags, warnings = flags.parse(flat(values["feature_flag"]))
+    feature_flags, warnings = discovery_options.parse(flat(values["feature_flag"]))
     for warning in warnings:
         say(f"warning: {warning}")
     return DiscoveryOptions(
@@ -168,7 +168,7 @@ def _data_dirs(env: Mapping[str, str]) -> tuple[str, ...]:
 
 def _options(values: OptionValues, settings: Config, feature_flags: frozenset[str]) -> Options:
     """Return the options of the spec; warn about command line options without effect."""
-    from nvct.host import flags
+    from nvct.host import discovery_options
     from nvct.spec.generate import Options
 
     if values["ldconfig_path"]:
@@ -184,7 +184,7 @@ def _options(values: OptionValues, settings: Config, feature_flags: frozenset[st
         disabled_hooks=flat(values["disable_hook"]),
         enabled_hooks=flat(values["enable_hook"]),
         node_numbers=values["node_numbers"] or settings.plain_nodes,
-        gid_groups=flags.NO_GIDS not in feature_flags,
+        gid_groups=discovery_options.NO_GIDS not in feature_flags,
         **{key: values[key] for key in ("vendor", "cls") if values[key]},
     )
 
@@ -234,10 +234,10 @@ def _check_hook(spec: Spec, path: str, *, is_named: bool) -> None:
 
 def _split(spec: Spec, feature_flags: frozenset[str]) -> Mapping[str, Spec]:
     """Return the specs to write, by the suffix of the file name before its extension."""
-    from nvct.host import flags
+    from nvct.host import discovery_options
     from nvct.spec import coherent
 
-    return coherent.split(spec) if flags.COHERENT in feature_flags else {"": spec}
+    return coherent.split(spec) if discovery_options.COHERENT in feature_flags else {"": spec}
 
 
 def write_specs(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from nvct.cli.container.arguments import Option
 from nvct.cli.container.select import bus_id
 from nvct.errors import HostError, NvmlError
-from nvct.host.driver import cuda_version, libraries
+from nvct.host.driver import libraries, names
 from nvct.host.nvml import shared
 from nvct.host.nvml.model import GpuProperties
 
@@ -78,7 +78,7 @@ def ask(
     """
     properties: dict[str, GpuProperties] = {}
     report: NvmlReport | None = None
-    cuda = inventory.cuda_version or cuda_version.of_driver(inventory.driver_version)
+    cuda = inventory.cuda_version or names.cuda_version_of(inventory.driver_version)
     try:
         if nvml is not None:
             properties = nvml.properties()

@@ -289,12 +289,12 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
 def _load_modules(roots: Roots, log: Log) -> None:
     """Load the missing kernel modules; a failure is only logged, and appears in later steps."""
     from nvct.host import procfs
-    from nvct.host.device_nodes import kernel_modules
+    from nvct.host.device_nodes import create
 
     if procfs.driver_version(roots) and "nvidia-uvm" in procfs.majors(roots):
         return
     try:
-        for text in kernel_modules.load(roots.driver_root, kernel_modules.run):
+        for text in create.load(roots.driver_root, create.run):
             log(text)
     except HostError as error:
         log(error.message)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from nvct.host.nvml.mig_model import MigGpu
-from nvct.mig import steps as changes
+from nvct.mig import plan as changes
 from nvct.mig.layout import COMPUTE_SLICES, Layout, Part, device_name, layout_of
 
 WIDTH, NARROW = 10, 8

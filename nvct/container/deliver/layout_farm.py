@@ -302,7 +302,7 @@ class _FarmLayout(Layout):
         return possible
 
     def _is_in_view(self, path: str) -> bool:
-        """Report whether the view covers a path: the view has such a file (`nvct.farm.layout`)."""
+        """Report whether the view covers a path: the view has such a file (`nvct.farm.model`)."""
         return path.startswith(f"{self.mount_point}/")
 
     def _mount(self) -> str:

@@ -16,7 +16,7 @@ from nvct.doctor.container.decisions import container_of, subject
 from nvct.errors import NvctError, UsageError
 from nvct.host import engine_files, procfs
 from nvct.host.containers import SHORT, Containers
-from nvct.host.process_start import started
+from nvct.host.procfs import started
 from nvct.oci import bundle as bundles
 
 TYPE_CHECKING = False

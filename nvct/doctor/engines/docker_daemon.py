@@ -17,7 +17,7 @@ from nvct.engine.control.status import is_nvidia
 from nvct.engine.docker.config import GPUS_BY_CDI, cdi_is_on
 from nvct.engine.docker.host import HOOKS, KIND
 from nvct.engine.model import State
-from nvct.host.process_start import CLOCK_TICK_S
+from nvct.host.procfs import CLOCK_TICK_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.engine.control import command
 from nvct.host import procfs
-from nvct.host.nvml.readiness_model import COMPLETED, IN_PROGRESS, NOT_STARTED
+from nvct.host.nvml.sample_model import COMPLETED, IN_PROGRESS, NOT_STARTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nvct.doctor.model import Part, Severity
     from nvct.engine.control.command import Run
-    from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
+    from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
     from nvct.host.roots import Roots
 
 PROGRAM = "nv-fabricmanager"

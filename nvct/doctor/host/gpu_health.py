@@ -17,11 +17,10 @@ from nvct.doctor.reasons import Reason
 from nvct.errors import NvmlError
 from nvct.host import procfs
 from nvct.host.gpu import pci
-from nvct.host.health import faults, xid_table
-from nvct.host.health.faults import SEVERE
-from nvct.host.health.xid_table import XidTable
-from nvct.host.nvml.condition_model import NvmlConditions
+from nvct.host.health import faults
+from nvct.host.health.faults import SEVERE, XidTable
 from nvct.host.nvml.kernel_xids import KMSG_ENV, XID
+from nvct.host.nvml.sample_model import NvmlConditions
 from nvct.kernel.kmsg import FILE, Kmsg
 
 TYPE_CHECKING = False
@@ -136,7 +135,7 @@ def _values(state: MigState | None, reported: NvmlConditions | None) -> list[Fin
 def _messages(log: Log) -> list[Finding]:
     """Return the latest message of each kind about each GPU, of the last hour."""
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
-    table = XidTable(rows=xid_table.read())
+    table = XidTable(rows=faults.read())
     found: dict[tuple[str, str], Finding] = {}
     for message in log.messages:
         age_s = now - message.time_us / 1e6

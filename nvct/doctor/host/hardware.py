@@ -16,7 +16,7 @@ from nvct.host import procfs
 from nvct.host.device_nodes import dev_char
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
-from nvct.host.nvml.readiness_model import NvmlReadiness
+from nvct.host.nvml.sample_model import NvmlReadiness
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

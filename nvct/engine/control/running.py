@@ -17,7 +17,7 @@ from nvct.engine.crio import config as crio
 from nvct.engine.docker import config as docker
 from nvct.engine.model import EngineOptions, State
 from nvct.errors import NvctError
-from nvct.host import process_start
+from nvct.host import procfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def of(
     reader = {"docker": _docker, "crio": _crio}.get(engine.engine)
     if reader is None:
         return (
-            _by_files(engine, files, started or process_start.started)
+            _by_files(engine, files, started or procfs.started)
             if engine.engine == "containerd"
             else None
         )
@@ -137,7 +137,7 @@ def _by_files(engine: Engine, files: State | None, started: Started) -> Running:
         dict.fromkeys(
             path.removeprefix(engine.root.rstrip("/"))
             for path in paths
-            if (_changed(path) or 0.0) > start + process_start.CLOCK_TICK_S
+            if (_changed(path) or 0.0) > start + procfs.CLOCK_TICK_S
         )
     )
     return Running(state=None if younger else files, younger=younger)

@@ -21,7 +21,7 @@ from nvct.engine.model import EngineOptions, State
 from nvct.errors import NvctError
 from nvct.host import platform, procfs
 from nvct.host.gpu import pci
-from nvct.host.process_start import started
+from nvct.host.procfs import started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,14 +20,12 @@ from nvct.errors import HostError
 from nvct.host import procfs
 from nvct.host.device_nodes import create as device_nodes
 from nvct.host.gpu import mig, pci
+from nvct.host.model import Findings
+from nvct.host.roots import Roots
 from nvct.linux.files import temporary_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.host.model import Findings
-    from nvct.host.roots import Roots
     from nvct.linux.kernel import Kernel
 
 # As nvidia-container-toolkit v1.20: these nodes are no GPUs', and their modules make the links.
@@ -58,8 +57,6 @@ def plan_links(roots: Roots, folder: str, findings: Findings, *, create_all: boo
     """Compare the links that the nodes need with those in a folder.
 
     Args:
-        roots: the directories of the nodes and of the kernel's tables.
-        folder: usually /dev/char.
         findings: gets a warning for each GPU that has no minor yet.
         create_all: also for nodes that may be made later: every GPU and MIG instance.
 

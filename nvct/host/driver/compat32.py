@@ -7,19 +7,13 @@ as in CDI specs of nvidia-container-toolkit. A file must have the ELF header of 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from nvct.host.driver import graphics, libraries
-from nvct.host.driver.libraries import COMPAT_MACHINES, COMPAT_REASON
-from nvct.host.model import Findings
+from nvct.host.driver.libraries import COMPAT_MACHINES, COMPAT_REASON, Search
+from nvct.host.model import DriverFile, Findings
 from nvct.host.roots import join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from nvct.host.driver.libraries import Search
-    from nvct.host.model import DriverFile
 
 # Debian's triplets; lib32 of Arch and of Debian's bi-arch packages; /usr/lib of Fedora, openSUSE.
 TRIPLETS = {"i386": "i386-linux-gnu", "arm": "arm-linux-gnueabihf"}

@@ -11,23 +11,16 @@ from __future__ import annotations
 import json
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
 from nvct.errors import NvctError, printable
-from nvct.host.driver.tree import Tree
-from nvct.host.model import DriverFile
+from nvct.host.driver.libraries import Search
+from nvct.host.driver.tree import Tree, TreeFile
+from nvct.host.model import Capability, DriverFile
 from nvct.host.roots import join
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from typing import TypeAlias
-
-    from nvct.host.driver.libraries import Search
-    from nvct.host.driver.tree import TreeFile
-    from nvct.host.model import Capability
-
-    Location: TypeAlias = tuple[Tree, str]
+Location: TypeAlias = tuple[Tree, str]
 
 # NixOS has them here, whatever $XDG_DATA_DIRS names.
 NIXOS_DATA = "/run/opengl-driver/share"
@@ -96,7 +89,6 @@ def find_config_files(
     """Return the configuration files, sorted by container path.
 
     Args:
-        search: of the driver root.
         search_paths: absolute host directories that replace /etc and the data directories.
         data_dirs: directories of the driver root, as XDG_DATA_DIRS names them.
 
@@ -190,7 +182,6 @@ def libraries_in(text: str, *, is_icd: bool) -> set[str]:
     """Return the libraries that a configuration file names.
 
     Args:
-        text: of the file.
         is_icd: whether it is one of OpenCL, with a name in its first line, and not JSON.
 
     Raises:

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby, product
 
-from nvct.host import flags
+from nvct.host import discovery_options
 from nvct.host.driver import libraries
 from nvct.host.driver import names as driver_names
+from nvct.host.driver.libraries import Search
+from nvct.host.driver.tree import TreeFile
 from nvct.host.model import DriverFile, Link
 from nvct.host.roots import join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from nvct.host.driver.libraries import Search
-    from nvct.host.driver.tree import TreeFile
 
 # NVIDIA's EGL platform libraries are open source, each with its own version: egl-gbm,
 # egl-wayland, egl-wayland2, egl-x11 (xcb and xlib). Some distributions have packages for them.
@@ -78,7 +74,9 @@ def find_loaders(
             continue
         known_paths.add(search.tree.host_path(library.real))
         file = _library(
-            search, library, f"asked for by the feature flag {flags.EXPLICIT_LIBRARIES}"
+            search,
+            library,
+            f"asked for by the feature flag {discovery_options.EXPLICIT_LIBRARIES}",
         )
         if file is None:
             continue

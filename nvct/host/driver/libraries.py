@@ -9,22 +9,16 @@ file that looks like the driver's and is not taken is left out with a reason.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nvct.errors import DriverNotFoundError, ElfError, LdCacheError, UnsafePathError, printable
 from nvct.host.driver import names as driver_names
 from nvct.host.driver.names import DRIVER_SUFFIX, OTHER_VERSIONS, stem
-from nvct.host.model import DriverFile, Link
-from nvct.host.roots import join
+from nvct.host.driver.tree import Headers, Tree, TreeFile
+from nvct.host.model import Capability, DriverFile, Findings, Link
+from nvct.host.roots import Roots, join
 from nvct.linux import ldcache
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.host.driver.tree import Headers, Tree, TreeFile
-    from nvct.host.model import Capability, Findings
-    from nvct.host.roots import Roots
 
 # As nvidia-container-toolkit v1.20, in its order; triplets are added by machine.
 PLAIN_DIRS = ("/", "/usr/lib64", "/lib64")

@@ -8,16 +8,12 @@ Libraries that images bring are not checked.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from nvct.errors import LdCacheError, printable
 from nvct.host.driver import names as driver_names
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.host.driver.libraries import Search
-    from nvct.host.model import DriverFile
+from nvct.host.driver.libraries import Search
+from nvct.host.model import DriverFile
 
 # Libraries of images, up to ".so": an image has its own or does not use the libraries that need
 # them.

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import re
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Capability
+from nvct.host.model import Capability
 
 # As libnvidia-container v1.20; libraries that it does not list are classed by their use.
 CLASSES: dict[Capability, tuple[str, ...]] = {
@@ -93,3 +91,19 @@ def is_safe(path: str) -> bool:
     `--link`.
     """
     return path.isprintable() and "::" not in path
+
+
+# From NVIDIA's "CUDA Toolkit, driver and architecture matrix"; for 595 and 615, the result of
+# their libcuda's cuDriverGetVersion.
+OF_BRANCH = {
+    410: "10.0", 418: "10.1", 440: "10.2", 450: "11.0", 455: "11.1", 460: "11.2", 465: "11.3",
+    470: "11.4", 495: "11.5", 510: "11.6", 515: "11.7", 520: "11.8", 525: "12.0", 530: "12.1",
+    535: "12.2", 545: "12.3", 550: "12.4", 555: "12.5", 560: "12.6", 565: "12.7", 570: "12.8",
+    575: "12.9", 580: "13.0", 590: "13.1", 595: "13.2", 615: "13.4",
+}  # fmt: skip
+
+
+def cuda_version_of(version: str) -> str:
+    """Return the CUDA version of a driver's branch, "" if the branch is unknown."""
+    branch = version.partition(".")[0]
+    return OF_BRANCH.get(int(branch), "") if branch.isascii() and branch.isdigit() else ""

@@ -7,6 +7,7 @@ Base, "Symbol Versioning"). Contract: as `nvct.linux.elf`; the file may be hosti
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from struct import calcsize
 from struct import error as StructError  # noqa: N812 - the name of the module is not enough
 
@@ -15,8 +16,6 @@ from nvct.linux.elf import DT_NULL, DT_STRTAB, DYNAMIC_LIMIT, PT_DYNAMIC, PT_LOA
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nvct.linux.elf import Segment
 
 DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF

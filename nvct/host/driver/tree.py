@@ -14,15 +14,12 @@ from typing import NamedTuple
 from nvct.errors import DocumentError, HostError, LdCacheError, NvctError, UnsafePathError
 from nvct.host.roots import join
 from nvct.linux import elf, ldcache
+from nvct.linux.ldcache import Cache
 from nvct.linux.root import Root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
-
-    from nvct.linux.ldcache import Cache
 
 S_IFMT, S_IFREG, S_IFLNK = 0o170000, 0o100000, 0o120000
 NAME_LIMIT = 1 << 17
@@ -68,16 +65,9 @@ class Tree:
         self._has_read_cache = False
 
     def __enter__(self) -> Self:
-        """Return the tree, open."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Close the tree and its descriptors."""
+    def __exit__(self, *_: object) -> None:
         for fd in self._folders.values():
             if fd >= 0:
                 posix.close(fd)

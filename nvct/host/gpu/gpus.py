@@ -8,23 +8,16 @@ loses only what NVML alone has. Each is a warning. Tables are read once, not per
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nvct.errors import NvmlError
 from nvct.host import procfs
 from nvct.host.gpu import mig, nodes, pci
-from nvct.host.model import Gpu, MigDevice
-from nvct.host.nvml.model import NvmlGpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.model import Findings
-    from nvct.host.nvml.model import Nvml, NvmlMig, NvmlReport
-    from nvct.host.roots import Roots
-
+from nvct.host.gpu.nodes import StatNode
+from nvct.host.model import Findings, Gpu, MigDevice
+from nvct.host.nvml.model import Nvml, NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.roots import Roots
 
 COHERENT = "which GPUs share one address space with the CPU"
 
@@ -57,8 +50,6 @@ def find_gpus(
     """Return the GPUs in the order of the PCI bus, and NVML's report if NVML was called.
 
     Args:
-        search: directories, device numbers and findings.
-        nvml: called only if necessary.
         coherent: ask NVML which GPUs are coherent; if False, their `coherent` is None.
         unknown: further facts that a call of NVML brings, but that do not cause one, as phrases
             that follow "it is not known".

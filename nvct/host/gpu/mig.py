@@ -10,10 +10,7 @@ from __future__ import annotations
 import re
 
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 # A node with 64 GPUs has 8000 lines: one match over the text is three times as fast as one a line.
 LINES = re.compile(r"^(config|monitor|gpu\d+/gi\d+(?:/ci\d+)?/access) (\d+)$", re.MULTILINE)

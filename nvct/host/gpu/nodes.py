@@ -10,24 +10,18 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
+from typing import TypeAlias
 
 from nvct.host import procfs
-from nvct.host.model import DeviceNode, Link
+from nvct.host.model import Capability, DeviceNode, Findings, Link
+from nvct.host.roots import Roots
 from nvct.linux import device_nodes
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
+# (major, minor, mode, uid, gid) of the character device at a host path; None for other files.
+NodeStat: TypeAlias = tuple[int, int, int, int, int]
+StatNode: TypeAlias = Callable[[str], NodeStat | None]
 
-    from nvct.host.model import Capability, Findings
-    from nvct.host.roots import Roots
-
-    # (major, minor, mode, uid, gid) of the character device at a host path; None for other files.
-    NodeStat: TypeAlias = tuple[int, int, int, int, int]
-    StatNode: TypeAlias = Callable[[str], NodeStat | None]
-
-"""In the warnings about nodes that are missing."""
 CONTROL_NODES: tuple[tuple[str, str, Capability], ...] = (
     ("nvidiactl", "every use of the driver opens it", ""),
     ("nvidia-uvm", "CUDA needs unified memory", "compute"),

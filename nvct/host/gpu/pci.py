@@ -12,10 +12,7 @@ import re
 from typing import NamedTuple
 
 from nvct.host import procfs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 NVIDIA = "0x10de"  # pci.ids
 DISPLAY = "0x03"  # PCI base class 03h, display controller: VGA and 3D

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual GPUs (vGPU): the driver of their host, from the PCI configuration space.
+"""The driver of a vGPU's host, from the PCI configuration space; names of NVIDIA's PCI devices.
 
 A vGPU has a vendor-specific capability with the signature "VF", followed by records of id, length
 and data. Record 0 has version and branch of the host's driver, 10 bytes each. The layout of a
 capability is that of PCI Local Bus 3.0, 6.7; records are as NVIDIA's GPU feature discovery reads
-them.
+them. The names are those of the
+machine's pci.ids, the list of the PCI ID Project.
 """
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from nvct.errors import HostError
 from nvct.host.gpu import pci
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 SIZE = 256
 """Bytes of the space that has capabilities; without CAP_SYS_ADMIN only 64 are readable."""
@@ -90,3 +89,32 @@ def _vgpu_capability(space: bytes) -> bytes:
 
 def _text(data: bytes) -> str:
     return data.partition(b"\0")[0].decode("ascii", "replace").strip()
+
+
+FILES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids", "usr/share/pci.ids")
+VENDOR = "10de  "
+DEVICE = re.compile(r"\t([0-9a-f]{4})  (.*)")
+
+
+def names(roots: Roots) -> dict[str, str]:
+    """Return the names by device number, e.g. 2330; empty if the machine has no such list."""
+    for root in dict.fromkeys((roots.driver_root.rstrip("/"), "")):
+        for path in FILES:
+            try:
+                with open(f"{root}/{path}", encoding="utf-8", errors="replace") as file:
+                    return _of_vendor(file.read())
+            except OSError:
+                continue
+    return {}
+
+
+def _of_vendor(text: str) -> dict[str, str]:
+    _, _, rest = text.partition(f"\n{VENDOR}")
+    found: dict[str, str] = {}
+    for line in rest.splitlines()[1:]:
+        if line and not line.startswith(("\t", "#")):
+            break  # the next vendor
+        device = DEVICE.fullmatch(line)
+        if device:
+            found[device[1]] = device[2].strip()
+    return found

@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verb attributes: what feature labels tell of GPUs and MIG devices. Runs in the worker.
+"""Verbs for the agent and `nvct doctor`. They run in the worker.
 
-Contract: a GPU or MIG device that NVML refuses, or that hangs, is left out, an attribute is
-unknown; the others stay.
+attributes: what feature labels tell of GPUs and MIG devices. topology: how each pair of GPUs is
+connected. readiness: persistence mode and NVLink fabric of each GPU.
+
+Contract: a GPU or MIG device that NVML refuses, or that hangs, is left out; what NVML does not
+report of one is unknown.
 """
 
 from __future__ import annotations
 
 import ctypes
 import uuid
+from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
+from typing import Any
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, string
-from nvct.host.nvml.model import GpuAttributes, MigAttributes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
+from nvct.host.nvml.calls import Calls, Handle, mig_devices, optional, string
+from nvct.host.nvml.model import GpuAttributes, GpuLink, MigAttributes, NvmlTopology
+from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
+from nvct.host.procfs import canonical_bus_id
 
 MIB = 2**20
 
@@ -42,7 +46,7 @@ def _gpu(nvml: Calls, handle: Handle) -> GpuAttributes:
         ecc=_ecc(nvml, handle),
         mig_capable=mode is not None,
         clique=_clique(nvml, handle),
-        mig=_mig_devices(nvml, handle) if mode == nvml.NVML_DEVICE_MIG_ENABLE else {},
+        mig=dict(mig_devices(nvml, handle, partial(_mig_device, nvml))),
     )
 
 
@@ -57,13 +61,7 @@ def _ecc(nvml: Calls, handle: Handle) -> bool | None:
 
 def _clique(nvml: Calls, handle: Handle) -> str:
     """Return the NVLink fabric of a GPU, "" until the fabric manager has completed it."""
-
-    def ask() -> object:
-        info = nvml.c_nvmlGpuFabricInfo_t()
-        nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
-        return info
-
-    info = optional(nvml, ask)
+    info = _fabric_info(nvml, handle)
     if info is None or info.state != nvml.NVML_GPU_FABRIC_STATE_COMPLETED or info.status != 0:
         return ""
     # The field is declared as text, which ends at its first zero byte.
@@ -72,22 +70,102 @@ def _clique(nvml: Calls, handle: Handle) -> str:
     return f"{uuid.UUID(bytes=cluster)}.{info.cliqueId}" if any(cluster) else ""
 
 
-def _mig_devices(nvml: Calls, parent: Handle) -> dict[str, MigAttributes]:
-    devices = {}
-    for index in range(optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(parent)) or 0):
-        handle = optional(nvml, partial(nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent, index))
-        mig_uuid = handle and optional(nvml, partial(nvml.nvmlDeviceGetUUID, handle))
-        sizes = mig_uuid and optional(nvml, partial(nvml.nvmlDeviceGetAttributes, handle))
-        if sizes:
-            devices[string(mig_uuid)] = MigAttributes(
-                memory_mib=int(sizes.memorySizeMB),
-                multiprocessors=int(sizes.multiprocessorCount),
-                gi_slices=int(sizes.gpuInstanceSliceCount),
-                ci_slices=int(sizes.computeInstanceSliceCount),
-                copy=int(sizes.sharedCopyEngineCount),
-                decoder=int(sizes.sharedDecoderCount),
-                encoder=int(sizes.sharedEncoderCount),
-                jpeg=int(sizes.sharedJpegCount),
-                ofa=int(sizes.sharedOfaCount),
+def _mig_device(nvml: Calls, handle: Handle) -> tuple[str, MigAttributes]:
+    sizes = nvml.nvmlDeviceGetAttributes(handle)
+    return string(nvml.nvmlDeviceGetUUID(handle)), MigAttributes(
+        memory_mib=int(sizes.memorySizeMB),
+        multiprocessors=int(sizes.multiprocessorCount),
+        gi_slices=int(sizes.gpuInstanceSliceCount),
+        ci_slices=int(sizes.computeInstanceSliceCount),
+        copy=int(sizes.sharedCopyEngineCount),
+        decoder=int(sizes.sharedDecoderCount),
+        encoder=int(sizes.sharedEncoderCount),
+        jpeg=int(sizes.sharedJpegCount),
+        ofa=int(sizes.sharedOfaCount),
+    )
+
+
+UNKNOWN = -1
+LIMIT_S = 3.0
+"""As `each_gpu.LIMIT_S`: the NVLinks of a GPU took 0.6 s on some machines."""
+
+
+@dataclass(slots=True)
+class _LinkedGpu:
+    """A GPU, and the bus ids at the other ends of its active NVLinks."""
+
+    uuid: str
+    handle: Handle
+    bus_id: str
+    remote: list[str]
+
+
+def topology(nvml: Calls) -> NvmlTopology:
+    """Return the connections of all pairs of GPUs, in NVML's order."""
+    gpus = each_gpu.ask(nvml, _linked_gpu, LIMIT_S).values.values()
+    return NvmlTopology(
+        links=tuple(
+            GpuLink(
+                gpus=(first.uuid, second.uuid),
+                ancestor=_ancestor(nvml, first.handle, second.handle),
+                nvlinks=first.remote.count(second.bus_id) if second.bus_id else 0,
             )
-    return devices
+            for first, second in combinations(gpus, 2)
+        )
+    )
+
+
+def _linked_gpu(nvml: Calls, index: int) -> _LinkedGpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = string(nvml.nvmlDeviceGetUUID(handle))
+    return _LinkedGpu(uuid, handle, _bus_id(nvml, handle), _remote_bus_ids(nvml, handle))
+
+
+def _bus_id(nvml: Calls, handle: Handle) -> str:
+    bus_id = optional(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId)
+    return canonical_bus_id(string(bus_id)) if bus_id else ""
+
+
+def _ancestor(nvml: Calls, first: Handle, second: Handle) -> int:
+    level = optional(nvml, lambda: nvml.nvmlDeviceGetTopologyCommonAncestor(first, second))
+    return UNKNOWN if level is None else int(level)
+
+
+def _remote_bus_ids(nvml: Calls, handle: Handle) -> list[str]:
+    bus_ids = []
+    for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+        if optional(nvml, partial(nvml.nvmlDeviceGetNvLinkState, handle, link)) != 1:
+            continue
+        info = optional(nvml, partial(nvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link))
+        if info is not None:
+            bus_ids.append(canonical_bus_id(string(info.busId)))
+    return bus_ids
+
+
+def readiness(nvml: Calls) -> NvmlReadiness:
+    """Return what each GPU reports."""
+    found = each_gpu.ask(nvml, _readiness_of).values
+    return NvmlReadiness(gpus=tuple(found[index] for index in sorted(found)))
+
+
+def _readiness_of(nvml: Calls, index: int) -> GpuReadiness:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mode = optional(nvml, lambda: nvml.nvmlDeviceGetPersistenceMode(handle))
+    fabric = _fabric_info(nvml, handle)
+    return GpuReadiness(
+        bus_id=string(nvml.nvmlDeviceGetPciInfo(handle).busId),
+        persistence=None if mode is None else bool(mode),
+        fabric=int(fabric.state) if fabric else None,
+        fabric_status=int(fabric.status) if fabric else 0,
+    )
+
+
+def _fabric_info(nvml: Calls, handle: Handle) -> Any:  # noqa: ANN401 - a struct of NVML
+    """Return state, status and name of the NVLink fabric, None if NVML does not report it."""
+
+    def ask() -> object:
+        info = nvml.c_nvmlGpuFabricInfo_t()
+        nvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
+        return info
+
+    return optional(nvml, ask)

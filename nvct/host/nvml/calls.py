@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
+from functools import partial
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar
 
 from nvct.errors import HostError, NvctError, NvmlError
 from nvct.kernel import trusted_file
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-    from typing import Any, TypeAlias
-
-    Handle: TypeAlias = Any
-    Load: TypeAlias = Callable[[str], ModuleType]
+T = TypeVar("T")
+Handle: TypeAlias = Any
+Load: TypeAlias = Callable[[str], ModuleType]
 
 HINTS = {
     "NVMLError_LibRmVersionMismatch": "reboot, or reload the nvidia modules",
@@ -75,13 +74,11 @@ class Calls:
     """The module pynvml, and the last function of NVML that was called. For one thread.
 
     Attributes:
-        module: pynvml.
         last: the function's name, for an error: NVML's own text does not contain it.
         until: the deadline of the request, by `time.monotonic`.
     """
 
     def __init__(self, module: Any) -> None:  # noqa: ANN401 - a module, or a test's stand-in
-        """Keep the module."""
         self.module = module
         self.last = ""
         self.until = math.inf
@@ -116,8 +113,6 @@ class Driver:
         """Keep the arguments.
 
         Args:
-            path: of the library.
-            load: loads it.
             is_hanging: tells whether a thread is in a call of NVML: handles then stay open.
         """
         self._path = path
@@ -135,8 +130,6 @@ class Driver:
         """Return the result of a function that is called with `Calls` and the arguments.
 
         Args:
-            question: the function.
-            arguments: its own.
             until: the deadline, by `time.monotonic`; the session ends this process then.
 
         Raises:
@@ -176,6 +169,20 @@ def optional(nvml: Calls, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVM
         return call()
     except (nvml.NVMLError, AttributeError):
         return None
+
+
+def mig_devices(nvml: Calls, gpu: Handle, ask: Callable[[Handle], T]) -> list[T]:
+    """Return what `ask` returns for each MIG device of a GPU, without those that NVML refuses."""
+    mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(gpu)[0])
+    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
+        return []
+
+    def ask_one(index: int) -> T:
+        return ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index))
+
+    count = optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)) or 0
+    answers = (optional(nvml, partial(ask_one, index)) for index in range(count))
+    return [answer for answer in answers if answer is not None]
 
 
 def supported(nvml: Calls, call: Callable[[], Any], otherwise: Any) -> Any:  # noqa: ANN401 - NVML's own types

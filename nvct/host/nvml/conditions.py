@@ -10,18 +10,9 @@ from __future__ import annotations
 from functools import partial
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, reason, string
-from nvct.host.nvml.condition_model import (
-    CONDITION_VALUES,
-    GpuCondition,
-    MigInstance,
-    NvmlConditions,
-)
+from nvct.host.nvml.calls import Calls, Handle, mig_devices, reason, string
+from nvct.host.nvml.sample_model import CONDITION_VALUES, GpuCondition, MigInstance, NvmlConditions
 from nvct.host.nvml.samples import FIELDS, Reading, read_fields
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
 
 HEALTH_FIELDS = {name: FIELDS[name] for name in CONDITION_VALUES if name in FIELDS}
 _uuids: dict[int, str] = {}
@@ -49,20 +40,14 @@ def _gpu(nvml: Calls, index: int) -> GpuCondition:
     reading = Reading(nvml)
     read_fields(reading, handle, HEALTH_FIELDS)
     reading.read(("energy",), lambda: (nvml.nvmlDeviceGetTotalEnergyConsumption(handle),))
-    return GpuCondition(uuid=uuid, values=reading.values, mig=_mig(nvml, handle))
+    return GpuCondition(
+        uuid=uuid,
+        values=reading.values,
+        mig=tuple(mig_devices(nvml, handle, partial(_instance, nvml))),
+    )
 
 
-def _mig(nvml: Calls, parent: Handle) -> tuple[MigInstance, ...]:
-    mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(parent)[0])
-    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
-        return ()
-    count = optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(parent)) or 0
-    found = (optional(nvml, partial(_instance, nvml, parent, index)) for index in range(count))
-    return tuple(instance for instance in found if instance is not None)
-
-
-def _instance(nvml: Calls, parent: Handle, index: int) -> MigInstance:
-    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
+def _instance(nvml: Calls, handle: Handle) -> MigInstance:
     return MigInstance(
         uuid=string(nvml.nvmlDeviceGetUUID(handle)),
         gi=int(nvml.nvmlDeviceGetGpuInstanceId(handle)),

@@ -48,7 +48,6 @@ class Answers(Generic[T]):
     """The answers of all GPUs, by index.
 
     Attributes:
-        values: of the GPUs that have answered.
         refused: why NVML refuses the question for a GPU.
         unanswered: why a GPU counts as one that hangs.
     """
@@ -79,7 +78,6 @@ def ask(
     """Return the answer of each GPU to a question, which takes `Calls` and the GPU's index.
 
     Args:
-        nvml: the library.
         question: it has a thread, and `Calls`, of its own.
         limit_s: a GPU hangs that has not answered this long after another one has.
         at_once: ask all GPUs at the same time, because each answer takes long.
@@ -157,8 +155,6 @@ class _Inquiry(Generic[T]):
         """Wait until so many GPUs have answered, or none more has for some time.
 
         Args:
-            count: of GPUs.
-            limit_s: the time, in seconds.
             for_one: wait for the first answer without a limit.
         """
         parts = 0

@@ -13,21 +13,15 @@ import threading
 import time
 from ctypes import c_void_p, cast
 from itertools import count
+from typing import Any, TypeAlias
 
 from nvct.errors import NvmlError
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, reason, string
-from nvct.host.nvml.kernel_xids import KernelXids, bus_of
+from nvct.host.nvml.calls import Calls, Handle, optional, reason, string
+from nvct.host.nvml.kernel_xids import Bus, KernelXids, bus_of
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, TypeAlias
-
-    from nvct.host.nvml.calls import Calls, Handle
-    from nvct.host.nvml.kernel_xids import Bus
-
-    Totals: TypeAlias = dict[str, dict[tuple[int, int, int], tuple[int, float]]]
+Totals: TypeAlias = dict[str, dict[tuple[int, int, int], tuple[int, float]]]
 
 SINGLE_BIT_ECC, DOUBLE_BIT_ECC, XID = 0x1, 0x2, 0x8
 """Types of events, from nvml.h."""
@@ -45,7 +39,6 @@ class Watch:
     """A started watch of all GPUs.
 
     Attributes:
-        number: of this watch.
         unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
         failure: why the watch has ended, "" while it runs.
         started: in seconds since 1970.
@@ -215,5 +208,4 @@ def instance_id(number: int) -> int:
 
 
 def _address(handle: Handle) -> int | None:
-    """Return what identifies a GPU in a session with NVML."""
     return cast(handle, c_void_p).value

@@ -6,24 +6,21 @@ NVML gives the metrics between two samples; here, those since the last question 
 
 from __future__ import annotations
 
-from nvct.host.nvml.calls import optional, reason
+from typing import Any, Protocol
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, Protocol
+from nvct.host.nvml.calls import Calls, Handle, optional, reason
 
-    from nvct.host.nvml.calls import Calls, Handle
 
-    class Reading(Protocol):
-        """Where values and errors go, `samples.Reading`."""
+class Reading(Protocol):
+    """Where values and errors go, `samples.Reading`."""
 
-        nvml: Calls
+    nvml: Calls
 
-        def add(self, name: str, value: float) -> None:
-            """Add a value, or an error if it is no number."""
+    def add(self, name: str, value: float) -> None:
+        """Add a value, or an error if it is no number."""
 
-        def refuse(self, names: tuple[str, ...], why: str) -> None:
-            """Add an error for each name."""
+    def refuse(self, names: tuple[str, ...], why: str) -> None:
+        """Add an error for each name."""
 
 
 METRICS = {
@@ -52,12 +49,6 @@ is asked by one thread at a time."""
 
 def read(reading: Reading, uuid: str, handle: Handle, gi: int = WHOLE_GPU) -> bool:
     """Add the metrics of a GPU, or of a GPU instance, since the last question.
-
-    Args:
-        reading: gets the values, or the reason why there are none.
-        uuid: of the GPU.
-        handle: of the GPU.
-        gi: id of the instance.
 
     Returns:
         Whether the GPU has such metrics.

@@ -16,18 +16,13 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from nvct.host.nvml.model import XidEvent
-from nvct.kernel.kmsg import FILE, Kmsg
+from nvct.kernel.kmsg import FILE, Kmsg, Message
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import TypeAlias
-
-    from nvct.kernel.kmsg import Message
-
-    Bus: TypeAlias = tuple[int, int, int]
+Bus: TypeAlias = tuple[int, int, int]
 
 KMSG_ENV = "NVCT_KMSG"
 """Names another file than /dev/kmsg: that of a simulated node."""
@@ -52,12 +47,7 @@ def bus_of(address: str) -> Bus | None:
 
 
 def parse(text: str, uuids: Mapping[Bus, str]) -> XidEvent | None:
-    """Return the XID of a message; None if it is of none, or of no GPU that is known.
-
-    Args:
-        text: of the message.
-        uuids: of the GPUs, by their PCI addresses.
-    """
+    """Return the XID of a message; None if it is of none, or of no GPU that is known."""
     match = XID.match(text)
     if match is None:
         return None
@@ -84,7 +74,6 @@ class KernelXids:
 
         Args:
             open_messages: opens them; by default, /dev/kmsg or the file of KMSG_ENV.
-            clock: of the messages and of NVML's events, in seconds.
         """
         self.problem = ""
         self._clock = clock

@@ -11,10 +11,7 @@ from nvct.errors import DriverNotFoundError, HostError
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.model import Findings
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 NVML = "libnvidia-ml.so.1"
 

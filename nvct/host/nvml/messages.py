@@ -47,8 +47,6 @@ def send(connection: socket, message: Json, until: float | None = None) -> None:
     """Write one message.
 
     Args:
-        connection: a stream socket.
-        message: JSON.
         until: the deadline in seconds of `time.monotonic`; None waits without limit.
 
     Raises:
@@ -70,10 +68,6 @@ def write(connection: socket, data: bytes, until: float | None = None) -> None:
 
 def receive(connection: socket, until: float | None = None) -> Json:
     """Read one message.
-
-    Args:
-        connection: a stream socket.
-        until: as for `send`.
 
     Raises:
         TimeoutError: the deadline has passed.
@@ -136,10 +130,6 @@ def answers_before(message: Json, number: int) -> bool:
 
 def value_of(message: Json, number: int) -> Json:
     """Return the value of the answer to a request.
-
-    Args:
-        message: the answer.
-        number: the request's id.
 
     Raises:
         NvctError: the worker's error.

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verb mig: modes, profiles and instances of all GPUs. Runs in the worker.
+"""Verb mig: modes, profiles and instances of all GPUs; and verbs for one change. In the worker.
 
 Contract: a GPU without a handle (lost, or of another driver) is left out; every other refusal, and
-a GPU that hangs, is an error, because a change must not be planned on half of the truth.
+a GPU that hangs, is an error, because a change must not be planned on half of the truth. In the
+verbs for a change, kinds are NVML's numbers of profiles, and ids are those of instances.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from ctypes import byref, c_uint
 from functools import partial
 
+from nvct.errors import NvmlError
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, string, supported
+from nvct.host.nvml.calls import Calls, Handle, optional, string, supported
 from nvct.host.nvml.mig_model import (
     ComputeInstance,
     GpuInstance,
@@ -21,12 +24,6 @@ from nvct.host.nvml.mig_model import (
     Placement,
 )
 from nvct.host.procfs import bus_key, canonical_bus_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.host.nvml.calls import Calls, Handle
 
 MOST = 16
 """No GPU has more instances, and none more placements of a profile."""
@@ -184,3 +181,53 @@ def _compute(nvml: Calls, kind: int, engine: int, handle: Handle) -> ComputeInst
         start=int(info.placement.start),
         size=int(info.placement.size),
     )
+
+
+def mig_set_mode(nvml: Calls, uuid: str, enabled: bool) -> bool:  # noqa: FBT001 - by name
+    """Set the MIG mode of a GPU; return whether the mode is in force, without a reset."""
+    gpu = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+    nvml.nvmlDeviceSetMigMode(gpu, int(enabled))
+    current, _ = nvml.nvmlDeviceGetMigMode(gpu)
+    return bool(current) == enabled
+
+
+def mig_create(nvml: Calls, uuid: str, kind: int, start: int, size: int) -> int:
+    """Create a GPU instance at a place, in memory slices; return its id."""
+    gpu = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+    profile = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, kind, 1)
+    place = nvml.module.c_nvmlGpuInstancePlacement_t(start, size)
+    instance = nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile.id, byref(place))
+    return int(nvml.nvmlGpuInstanceGetInfo(instance).id)
+
+
+def mig_create_compute(nvml: Calls, uuid: str, gi: int, kind: int, engine: int) -> int:
+    """Create a compute instance in a GPU instance, where NVML puts it; return its id.
+
+    Raises:
+        NvmlError: the GPU instance can have none of this kind.
+    """
+    instance = _instance(nvml, uuid, gi)
+    profile = compute_profile(nvml, instance, kind, engine)
+    if profile is None:
+        raise NvmlError(
+            f"GPU instance {gi} of {uuid} can have no compute instance of profile {kind} with "
+            f"engine profile {engine}"
+        )
+    compute = nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile.id)
+    return int(nvml.nvmlComputeInstanceGetInfo(compute).id)
+
+
+def mig_destroy(nvml: Calls, uuid: str, gi: int) -> None:
+    """Destroy a GPU instance, which has no compute instances any more."""
+    nvml.nvmlGpuInstanceDestroy(_instance(nvml, uuid, gi))
+
+
+def mig_destroy_compute(nvml: Calls, uuid: str, gi: int, ci: int) -> None:
+    """Destroy a compute instance."""
+    compute = nvml.nvmlGpuInstanceGetComputeInstanceById(_instance(nvml, uuid, gi), ci)
+    nvml.nvmlComputeInstanceDestroy(compute)
+
+
+def _instance(nvml: Calls, uuid: str, gi: int) -> Handle:
+    gpu = nvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+    return nvml.nvmlDeviceGetGpuInstanceById(gpu, gi)

@@ -26,7 +26,6 @@ class MigProfile:
         kind: NVML_GPU_INSTANCE_PROFILE_*.
         id: as NVML's calls take it.
         name: e.g. 1g.10gb+me.
-        slices: of compute.
         limit: how many instances of it a GPU can have.
         placements: where NVML says that an instance can be; empty if it does not say.
         memory_mib: of an instance, as the next ones; 0 where only a table tells of the profile.
@@ -83,8 +82,6 @@ class MigGpu:
         bus_id: its PCI address as sysfs writes it.
         minor: of its device node; -1 if NVML does not report it.
         device, subsystem: PCI ids, the device in the upper 16 bits and the vendor in the lower.
-        capable: whether it has a MIG mode.
-        enabled: whether MIG mode is on.
         pending: the mode after the next reset of the GPU.
     """
 

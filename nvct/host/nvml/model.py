@@ -13,8 +13,6 @@ class NvmlMig:
 
     Attributes:
         index: among the MIG devices of its GPU; numbers may be missing in between.
-        gi: the id of its GPU instance.
-        ci: the id of its compute instance.
         profile: e.g. 1g.10gb; "" where NVML does not report it.
     """
 
@@ -82,7 +80,6 @@ class MigAttributes:
     """The size of a MIG device.
 
     Attributes:
-        memory_mib: in MiB.
         gi_slices, ci_slices: of its GPU instance and its compute instance.
         copy, decoder, encoder, jpeg, ofa: numbers of engines.
     """
@@ -106,9 +103,7 @@ class GpuAttributes:
         memory_mib: in MiB; None where NVML does not report it.
         compute: the CUDA compute capability; (0, 0) where NVML does not report it.
         ecc: whether ECC is on; False for memory without ECC, None where NVML does not report it.
-        mig_capable: whether the GPU has a MIG mode.
         clique: the NVLink fabric that the GPU belongs to, as UUID.CLIQUE; "" if it is in none.
-        mig: of its MIG devices, by UUID.
     """
 
     memory_mib: int | None
@@ -124,7 +119,6 @@ class GpuLink:
     """How two GPUs of a machine are connected.
 
     Attributes:
-        gpus: their UUIDs.
         ancestor: the lowest common ancestor on the PCI bus, as NVML numbers it (see
             `topology.ANCESTORS`); -1 where NVML does not report it.
         nvlinks: the number of active NVLinks that lead from one to the other; a link to an
@@ -149,7 +143,6 @@ class XidEvent:
 
     Attributes:
         uuid: of the GPU; "" if it is unknown.
-        xid: its number.
         gi, ci: the ids of the GPU instance and compute instance, -1 if the whole GPU is concerned.
     """
 

@@ -46,7 +46,6 @@ class WorkerProcess:
 
     Attributes:
         connection: this process's end.
-        pid: of the child.
         parent: the pid of the process that started it; it is not a child of a fork of that one.
         killed: whether it was sent SIGKILL.
     """

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verb report: versions, GPUs and their MIG devices. Runs in the worker."""
+"""Verbs for discovery. They run in the worker.
+
+report: versions, GPUs and their MIG devices. properties: brand, architecture and addressing mode
+of each GPU.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 
 from nvct.host.nvml import each_gpu
-from nvct.host.nvml.calls import optional, reason, string, supported
-from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.nvml.calls import Calls, Handle, optional, reason, string, supported
+from nvct.host.nvml.model import GpuProperties, NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.procfs import canonical_bus_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.nvml.calls import Calls, Handle
 
 # nvml.h: the profiles whose GPU instances may use the parent's DRM nodes.
 GRAPHICAL_PROFILES = tuple(
@@ -24,7 +24,6 @@ def report(nvml: Calls, *, complete: bool = False) -> NvmlReport:
     """Return what NVML reports about this machine; a GPU that NVML refuses is a warning.
 
     Args:
-        nvml: the library.
         complete: refuse a report in which a GPU is missing because it hangs.
     """
     answers = each_gpu.ask(nvml, _gpu, complete=complete)
@@ -144,3 +143,38 @@ def mig_profile(nvml: Calls, handle: Handle) -> str:
     gigabytes = (int(attributes.memorySizeMB) + 1023) // 1024
     text = f"{slices}g.{gigabytes}gb"
     return text if compute == slices else f"{compute}c.{text}"
+
+
+# By NVML's number, in the spelling of libnvidia-container, which ignores case when it compares:
+# CUDA images have conditions on "tesla", "geforcertx", "nvidiartx".
+BRANDS = (
+    "Unknown", "Quadro", "Tesla", "NVS", "GRID", "GeForce", "Titan", "NvidiaVApps", "NvidiaVPC",
+    "NvidiaVCS", "NvidiaVWS", "NvidiaCloudGaming", "QuadroRTX", "NvidiaRTX", "Nvidia",
+    "GeForceRTX", "TitanRTX",
+)  # fmt: skip
+
+ADDRESSING = ("None", "HMM", "ATS")
+"""By NVML_DEVICE_ADDRESSING_MODE_*, as NVIDIA's DRA driver writes it."""
+
+
+def properties(nvml: Calls, *, complete: bool = False) -> dict[str, GpuProperties]:
+    """Return the properties of each GPU by its UUID; a GPU without a UUID is left out.
+
+    Args:
+        complete: refuse an answer in which a GPU is missing because it hangs.
+    """
+    return dict(each_gpu.ask(nvml, _properties_of, complete=complete).values.values())
+
+
+def _properties_of(nvml: Calls, index: int) -> tuple[str, GpuProperties]:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    uuid = string(nvml.nvmlDeviceGetUUID(handle))
+    brand = optional(nvml, partial(nvml.nvmlDeviceGetBrand, handle))
+    capability = optional(nvml, partial(nvml.nvmlDeviceGetCudaComputeCapability, handle))
+    # nvidia-ml-py may lack the function: it is looked up where that is caught.
+    mode = optional(nvml, lambda: nvml.nvmlDeviceGetAddressingMode(handle))
+    return uuid, GpuProperties(
+        brand="" if brand is None else BRANDS[brand if 0 <= brand < len(BRANDS) else 0],
+        arch="" if capability is None else f"{capability[0]}.{capability[1]}",
+        addressing="" if mode not in range(len(ADDRESSING)) else ADDRESSING[mode],
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What NVML measures at one time, as values: for monitoring.
+"""What NVML reports of the state of GPUs, as values: samples, readiness, health.
 
 The names of values and their units are in `VALUES`.
 """
@@ -125,8 +125,6 @@ class MigSample:
 
     Attributes:
         profile: as 1g.10gb; "" where NVML does not report it.
-        values: by the names in VALUES.
-        errors: why NVML does not report a value, by its name.
     """
 
     uuid: str
@@ -205,3 +203,81 @@ class NvmlSamples:
 def _check(values: dict[str, float]) -> None:
     if unknown := values.keys() - VALUES.keys():
         raise ValueError(f"the value {min(unknown)!a} is unknown")
+
+
+NOT_SUPPORTED, NOT_STARTED, IN_PROGRESS, COMPLETED = range(4)
+"""States of the NVLink fabric: nvml.h, NVML_GPU_FABRIC_STATE_*."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReadiness:
+    """A GPU.
+
+    Attributes:
+        bus_id: its PCI address as NVML writes it.
+        persistence: whether the driver keeps it initialized; None if NVML does not report it.
+        fabric: the state of its NVLink fabric, None if NVML does not report it.
+        fabric_status: the nvmlReturn_t of a completed fabric, 0 if it succeeded.
+    """
+
+    bus_id: str
+    persistence: bool | None = None
+    fabric: int | None = None
+    fabric_status: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlReadiness:
+    """All GPUs of a machine that answer."""
+
+    gpus: tuple[GpuReadiness, ...] = ()
+
+
+CONDITION_VALUES = (
+    "ecc_corrected", "ecc_uncorrected", "remap_pending", "remap_failed", "retired_pending",
+    "recovery_action", "energy",
+)  # fmt: skip
+"""Names of values, as in `sample_model.VALUES`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """A MIG device."""
+
+    uuid: str
+    gi: int
+    ci: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuCondition:
+    """A GPU.
+
+    Attributes:
+        uuid: also of a GPU that is lost, if it answered before; otherwise "".
+        error: why NVML refuses the GPU; "" if it does not.
+        code: the number of that error, nvml.h NVML_ERROR_*; 0 if there is none.
+        values: by the names in CONDITION_VALUES; those that NVML does not report are missing.
+    """
+
+    uuid: str
+    error: str = ""
+    code: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    mig: tuple[MigInstance, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a value that nobody knows.
+
+        Raises:
+            ValueError: there is one.
+        """
+        if unknown := [name for name in self.values if name not in CONDITION_VALUES]:
+            raise ValueError(f"the value {unknown[0]!a} is unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvmlConditions:
+    """All GPUs of a machine that are known, and do not hang."""
+
+    gpus: tuple[GpuCondition, ...] = ()

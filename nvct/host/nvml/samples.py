@@ -7,11 +7,13 @@ value alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from nvct.errors import NvmlError
 from nvct.host.nvml import each_gpu, events, gpm
-from nvct.host.nvml.calls import optional, reason, string
+from nvct.host.nvml.calls import Calls, Handle, mig_devices, optional, reason, string
 from nvct.host.nvml.report import mig_profile
 from nvct.host.nvml.sample_model import (
     GpuSample,
@@ -20,13 +22,6 @@ from nvct.host.nvml.sample_model import (
     ProcessSample,
     XidCount,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from nvct.host.nvml.calls import Calls, Handle
 
 LIMIT_S = 2.0
 """A GPU is left out that has not answered this long after another one has."""
@@ -79,7 +74,6 @@ class Reading:
     """The values of one device, and the errors of those that NVML refuses."""
 
     def __init__(self, nvml: Calls) -> None:
-        """Start without a value."""
         self.nvml = nvml
         self.values: dict[str, float] = {}
         self.errors: dict[str, str] = {}
@@ -167,7 +161,7 @@ def _gpu(nvml: Calls, index: int) -> GpuSample:
         brand=str(optional(nvml, lambda: nvml.nvmlDeviceGetBrand(handle)) or ""),
         values=reading.values,
         errors=reading.errors,
-        mig=_mig_devices(nvml, handle, uuid),
+        mig=tuple(mig_devices(nvml, handle, partial(_mig_device, nvml, handle, uuid))),
         processes=_processes(nvml, handle),
         xids=_xids(uuid),
     )
@@ -239,7 +233,6 @@ def read_fields(reading: Reading, handle: Handle, wanted: Mapping[str, str]) -> 
 
 
 def _read_memory(reading: Reading, handle: Handle) -> None:
-    """Add the memory of a GPU or MIG device."""
     names = ("memory_total", "memory_free", "memory_used", "memory_reserved")
 
     def ask() -> tuple[int, ...]:
@@ -259,17 +252,7 @@ def _memory_v1(nvml: Calls, handle: Handle) -> tuple[int, ...]:
     return int(info.total), int(info.free), int(info.used)
 
 
-def _mig_devices(nvml: Calls, parent: Handle, uuid: str) -> tuple[MigSample, ...]:
-    mode = optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(parent)[0])
-    if mode != nvml.NVML_DEVICE_MIG_ENABLE:
-        return ()
-    count = optional(nvml, lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(parent)) or 0
-    devices = (optional(nvml, partial(_mig_device, nvml, parent, uuid, i)) for i in range(count))
-    return tuple(device for device in devices if device is not None)
-
-
-def _mig_device(nvml: Calls, parent: Handle, uuid: str, index: int) -> MigSample:
-    handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(parent, index)
+def _mig_device(nvml: Calls, parent: Handle, uuid: str, handle: Handle) -> MigSample:
     gi = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
     reading = Reading(nvml)
     _read_memory(reading, handle)

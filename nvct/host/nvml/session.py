@@ -61,7 +61,6 @@ class NvmlSession:
         """Keep the arguments; nothing is started yet.
 
         Args:
-            library: its path.
             limit_s: the deadline of a call, in seconds.
             serve: runs in the worker with its socket and the library's path; `worker.serve` if
                 None.
@@ -113,9 +112,7 @@ class NvmlSession:
         """Make one change to MIG, and return its answer.
 
         Args:
-            verb: a function of `mig_change`.
-            answer: its type.
-            arguments: the function's.
+            verb: a function of `mig`.
 
         Raises:
             NvmlError: as `report`, or NVML refuses the change.
@@ -223,7 +220,6 @@ class NvmlSession:
             raise
 
     def _exchange(self, connection: socket, verb: str, arguments: Mapping[str, Json]) -> Json:
-        """Send a request and return the value of its answer."""
         until = time.monotonic() + self.limit_s
         self._requests += 1
         words: dict[str, Json] = {**arguments, messages.CALL_LIMIT: self.limit_s}

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import atexit
 import os
+from typing import TypeAlias
 
 from nvct.errors import NvmlError
 from nvct.host.nvml.session import NvmlSession
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    Identity: TypeAlias = tuple[int, int] | None
+Identity: TypeAlias = tuple[int, int] | None
 
 _SESSIONS: dict[str, tuple[Identity, NvmlSession]] = {}
 

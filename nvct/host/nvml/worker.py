@@ -44,16 +44,16 @@ VERBS: Mapping[str, str] = {
     "conditions": "conditions",
     "events": "events",
     "mig": "mig",
-    "mig_create": "mig_change",
-    "mig_create_compute": "mig_change",
-    "mig_destroy": "mig_change",
-    "mig_destroy_compute": "mig_change",
-    "mig_set_mode": "mig_change",
-    "properties": "properties",
-    "readiness": "readiness",
+    "mig_create": "mig",
+    "mig_create_compute": "mig",
+    "mig_destroy": "mig",
+    "mig_destroy_compute": "mig",
+    "mig_set_mode": "mig",
+    "properties": "report",
+    "readiness": "attributes",
     "report": "report",
     "samples": "samples",
-    "topology": "topology",
+    "topology": "attributes",
 }
 """The module of this package that has the function of the verb's name: no process asks for all."""
 
@@ -65,8 +65,6 @@ def serve(connection: socket, path: str, load: Load = calls.load, root: str | No
     for events, up to a second.
 
     Args:
-        connection: a stream socket.
-        path: of the driver's libnvidia-ml.so.
         load: loads the library; tests have one in Python.
         root: see `session.NvmlSession`.
 

@@ -28,19 +28,15 @@ import os
 import re
 import sys
 import tarfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
 from importlib import import_module
-from typing import TypeAlias, cast
+from typing import IO, Any, BinaryIO, TypeAlias, cast
 
 from nvct.errors import DocumentError, HostError
 from nvct.host.snapshot.redaction import Uuids, cleaned
 from nvct.linux.files import write_atomic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import IO, Any, BinaryIO
 
 FORMAT = 1
 INDEX = "snapshot.json"
@@ -89,14 +85,7 @@ def redacted(
     keep_uuids: bool = False,
     uuids: Uuids | None = None,
 ) -> Snapshot:
-    """Return a snapshot without UUIDs, and without the builder and build host of the module.
-
-    Args:
-        snapshot: as it was recorded.
-        hostname: of the host.
-        keep_uuids: leave them.
-        uuids: those that were replaced elsewhere.
-    """
+    """Return a snapshot without UUIDs, and without the builder and build host of the module."""
     clean = str if keep_uuids else uuids or Uuids()
     tables = {name: cleaned(getattr(snapshot, name), clean) for name in TABLES}
     texts = {clean(path): clean(text) for path, text in sorted(snapshot.texts.items())}
@@ -156,11 +145,7 @@ def packed(snapshot: Snapshot) -> bytes:
 
 
 def archived(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return files as a gzipped tar file without times and owners.
-
-    Args:
-        files: paths and contents.
-    """
+    """Return files as a gzipped tar file without times and owners."""
     archive_file = io.BytesIO()
     with tarfile.open(fileobj=archive_file, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, data in files:
@@ -269,11 +254,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 class _LimitedReader:
-    """A file of which no more can be read than there is room for: tarfile reads what headers say.
-
-    Attributes:
-        room: in bytes.
-    """
+    """A file with a limit on what is read of it: tarfile reads as much as headers say."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self.room = HEADER_LIMIT

@@ -12,23 +12,18 @@ import glob
 import os
 import posix
 import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from typing import Any
 
 from nvct.errors import NvctError
 from nvct.host import modes, procfs
-from nvct.host.roots import below, join
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
+from nvct.host.roots import Roots, below, join
 from nvct.host.snapshot import record_driver
 from nvct.host.snapshot.document import FORMAT, TEXT_LIMIT, Snapshot
 from nvct.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import Inventory
-    from nvct.host.roots import Roots
 
 # Text files below proc, unchanged; folders with all their contents.
 PROC = (

@@ -6,21 +6,16 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator, Sequence
 
 from nvct import paths
 from nvct.errors import NvctError
 from nvct.host import procfs
 from nvct.host.driver.libraries import machine_directories as libraries_of
-from nvct.host.roots import below, join
+from nvct.host.model import Inventory
+from nvct.host.roots import Roots, below, join
+from nvct.host.snapshot.document import Snapshot
 from nvct.linux import elf, ldcache
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from nvct.host.model import Inventory
-    from nvct.host.roots import Roots
-    from nvct.host.snapshot.document import Snapshot
 
 LIKE = re.compile(r"nvidia|^libcuda|^libnv|^nv[-_]|^libtegra|^libdxcore|^gsp_", re.IGNORECASE)
 TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu", "i386-linux-gnu", "arm-linux-gnueabihf")
@@ -152,8 +147,6 @@ def record(
 
     Args:
         snapshot: gets the entries; its field about is already set.
-        roots: roots of the host.
-        inventory: result of discovery, None if it failed.
         library_dirs: further directories of libraries, inside the driver root.
         shares: further directories of configuration files.
     """

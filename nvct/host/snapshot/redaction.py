@@ -10,11 +10,8 @@ from __future__ import annotations
 
 import ipaddress
 import re
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 HEX = "[0-9a-fA-F]"
 UUID = re.compile(rf"\b{HEX}{{8}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{4}}-{HEX}{{12}}\b")
@@ -72,7 +69,6 @@ class Uuids:
     """Replaces each UUID by an invented one."""
 
     def __init__(self) -> None:
-        """Begin without any."""
         self._known: dict[str, str] = {}
 
     def __call__(self, text: str) -> str:
@@ -90,12 +86,6 @@ class Redactor:
     """Replaces UUIDs, names of host and users, addresses and secrets."""
 
     def __init__(self, names: Sequence[str] = (), uuids: Uuids | None = None) -> None:
-        """Keep what is known of this host.
-
-        Args:
-            names: of the host and of its user.
-            uuids: those that were replaced elsewhere.
-        """
         # "localhost" and "root" say nothing, and are parts of paths.
         private = {name for name in names if len(name) > 1 and name not in ("localhost", "root")}
         longest_first = sorted(private, key=len, reverse=True)

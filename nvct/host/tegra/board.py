@@ -10,28 +10,21 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from nvct.errors import HostError, NvmlError
-from nvct.host import flags, procfs
+from nvct.host import discovery_options, procfs
 from nvct.host.discovery_options import DiscoveryOptions, check_absolute
 from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import nodes
-from nvct.host.model import Findings, Inventory, NamedDevice
-from nvct.host.roots import join
+from nvct.host.model import DeviceNode, DriverFile, Findings, Inventory, Link, NamedDevice
+from nvct.host.nvml.model import NvmlGpu, NvmlReport
+from nvct.host.roots import Roots, join
 from nvct.host.tegra import csv
-from nvct.host.tegra.files import RELEASE, Mounts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from nvct.host.model import DeviceNode, DriverFile, Link
-    from nvct.host.nvml.model import NvmlGpu, NvmlReport
-    from nvct.host.roots import Roots
-    from nvct.host.tegra.csv import Entry
+from nvct.host.tegra.csv import RELEASE, Entry, Mounts
 
 ORIN_COMPAT_ROOT = "/usr/local/cuda/compat_orin"
 REGULAR_NODE = re.compile(r"/dev/nvidia[0-9]+")
@@ -192,7 +185,7 @@ def _devices(
     report: NvmlReport | None,
 ) -> tuple[NamedDevice, ...]:
     gpus = report.gpus if report else ()
-    if len(gpus) <= 1 or flags.ONE_CSV_DEVICE in board.options.flags:
+    if len(gpus) <= 1 or discovery_options.ONE_CSV_DEVICE in board.options.flags:
         uuid = gpus[0].uuid if len(gpus) == 1 else ""
         return (NamedDevice(name="0", uuid=uuid, nodes=_sorted(listed.values())),)
     kinds = [(gpu.index, _is_integrated(gpu)) for gpu in gpus]

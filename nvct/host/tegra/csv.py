@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JetPack's CSV files, which list what a container gets: one `TYPE, PATH` per line.
+"""JetPack's CSV files, `TYPE, PATH` in each line, and the files and links that they name.
 
-Contract: lists and patterns only; no file that a list names is read. Patterns have the syntax of
-Go's filepath.Match, for which the lists are written: `*` and `?` do not match a slash, `^` negates
-a class, and a malformed pattern matches nothing.
+Contract: a file is mounted at its real path. Every link from the listed name to the file is made
+in the container with the link text of the host. Links are resolved inside the driver root.
+nvidia-container-toolkit v1.20 resolves them against the host and passes host paths to its hook,
+which are wrong in a container if the driver root is not /. Patterns have the syntax of Go's
+filepath.Match: `*` and `?` do not match a slash, `^` negates a class, and a malformed pattern
+matches nothing.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
 
+from nvct.errors import ElfError, NvctError, UnsafePathError
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.driver.tree import Tree, TreeFile
+from nvct.host.model import DriverFile, FileKind, Findings, Link
 from nvct.host.procfs import list_directory, read_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import Findings
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots, join
 
 Kind: TypeAlias = Literal["dev", "dir", "lib", "sym"]
 
@@ -40,13 +41,7 @@ TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One line of a CSV file.
-
-    Attributes:
-        kind: a device node, a directory, a file or a symbolic link.
-        path: as written; may be a pattern.
-        source: the path of the CSV file.
-    """
+    """One line of a CSV file."""
 
     kind: Kind
     path: str
@@ -115,7 +110,6 @@ def expand(pattern: str, names: Callable[[str], Sequence[str]]) -> Iterator[str]
     """Yield the paths that match a pattern, sorted; a path without magic yields itself.
 
     Args:
-        pattern: an absolute path.
         names: returns the sorted names in a directory, [] if there is none.
     """
     if not MAGIC.search(pattern):
@@ -165,3 +159,179 @@ def _translate(token: re.Match[str]) -> str:
 
 def _is_list(name: str) -> bool:
     return name != ".csv" and name.lower().endswith(".csv")
+
+
+LIBRARY = re.compile(r"(lib.+?\.so)(?:\..*)?", re.DOTALL)
+LINK_LIMIT = 40  # the kernel's limit
+RELEASE = "nv_tegra_release"
+
+
+class Mounts:
+    """Collects the files and links that lists name, sorted by container path."""
+
+    def __init__(self, tree: Tree, roots: Roots, findings: Findings) -> None:
+        self._tree = tree
+        self._roots = roots
+        self._findings = findings
+        self._files: dict[str, DriverFile] = {}
+        # Container path of a link -> (link text, path of its file, "" for a directory).
+        self._links: dict[str, tuple[str, str]] = {}
+
+    def take(self, entry: Entry, search_paths: Sequence[str]) -> None:
+        """Add the files of one line; a line without a file is left out with a reason."""
+        bases = ["/"] if entry.kind == "dir" else [*search_paths, "/"]
+        results = [
+            self._take_path(entry, path)
+            for base in dict.fromkeys(bases)
+            for path in expand(join(base, entry.path), self._tree.names)
+        ]
+        if not any(results):
+            self._findings.leave_out(entry.path, f"{_name(entry)} names it, the host has none")
+
+    def take_release(self) -> None:
+        """Add the file by which programs detect the board and the release."""
+        path = f"{self._roots.etc}/{RELEASE}"
+        if os.path.isfile(path):
+            self._files[f"/etc/{RELEASE}"] = DriverFile(
+                host_path=path,
+                container_path=f"/etc/{RELEASE}",
+                reason="programs read the release of Jetson Linux from it",
+                kind="config",
+            )
+
+    def files(self) -> list[DriverFile]:
+        """Return the files, each with the links to it."""
+        self._add_library_links()
+        links: dict[str, list[Link]] = {}
+        for path, (text, target) in sorted(self._links.items()):
+            links.setdefault(target, []).append(Link(target=text, path=path))
+        return [
+            DriverFile(
+                host_path=file.host_path,
+                container_path=path,
+                reason=file.reason,
+                kind=file.kind,
+                machine=file.machine,
+                soname=file.soname,
+                links=tuple(links.get(path, ())),
+            )
+            for path, file in sorted(self._files.items())
+        ]
+
+    def links(self) -> tuple[Link, ...]:
+        """Return the links to directories."""
+        directory_links = (
+            (path, text) for path, (text, target) in self._links.items() if not target
+        )
+        return tuple(Link(target=text, path=path) for path, text in sorted(directory_links))
+
+    def _take_path(self, entry: Entry, path: str) -> bool:
+        if entry.kind == "dir":
+            return self._take_directory(entry, path)
+        target = self._tree.file(path)
+        chain = list(self._chain(path))
+        if target is None and not (chain and self._tree.directory(path)):
+            return False
+        for link, text in chain:
+            self._links.setdefault(link, (text, target.real if target else ""))
+        if target is not None and target.real not in self._files:
+            self._files[target.real] = self._file(entry, target)
+        return True
+
+    def _take_directory(self, entry: Entry, path: str) -> bool:
+        # A directory in /dev is below the dev root, whatever the driver root is.
+        in_dev = path.startswith("/dev/")
+        host_path = join(self._roots.dev_root or "/", path) if in_dev else self._host_path(path)
+        if not os.path.isdir(host_path):
+            return False
+        self._files[path] = DriverFile(
+            host_path=host_path,
+            container_path=path,
+            reason=f"{_name(entry)} names it",
+            kind="directory",
+        )
+        return True
+
+    def _host_path(self, path: str) -> str:
+        real = self._tree.directory(path)
+        return self._tree.host_path(path if real is None else real)
+
+    def _chain(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield (path, link text) of each link between a name and its file."""
+        for _ in range(LINK_LIMIT):
+            folder = self._tree.directory(os.path.dirname(path))
+            if folder is None:
+                return
+            path = join(folder, os.path.basename(path))
+            text = self._readlink(path)
+            if text is None:
+                return
+            yield path, text
+            path = join("/", text if text.startswith("/") else f"{folder}/{text}")
+
+    def _readlink(self, path: str) -> str | None:
+        try:
+            return self._tree.root.readlink(path)
+        except (OSError, NvctError):
+            return None
+
+    def _file(self, entry: Entry, target: TreeFile) -> DriverFile:
+        name = os.path.basename(target.real)
+        kind = _kind(target, name)
+        machine, soname = self._machine_and_soname(target.real) if kind == "library" else ("", "")
+        return DriverFile(
+            host_path=self._tree.host_path(target.real),
+            container_path=target.real,
+            reason=f"{_name(entry)} names it",
+            kind=kind,
+            machine=machine,
+            soname=soname,
+        )
+
+    def _machine_and_soname(self, path: str) -> tuple[str, str]:
+        try:
+            machine, soname, _ = self._tree.headers(path)
+        except (ElfError, UnsafePathError, OSError) as error:
+            host_path = self._tree.host_path(path)
+            self._findings.warn(f"{host_path} has no readable SONAME: {error}")
+            return "", ""
+        return machine, "" if "/" in soname else soname
+
+    def _add_library_links(self) -> None:
+        """Add the names that the dynamic linker and programs look for, unless they are taken.
+
+        nvidia-container-toolkit v1.20 does so only for names like libx.so.1.2, and only if the
+        host has the link.
+        """
+        for real, file in list(self._files.items()):
+            match = LIBRARY.fullmatch(os.path.basename(real))
+            if file.kind != "library" or match is None:
+                continue
+            if file.soname:
+                self._add_link(real, file.soname, os.path.basename(real))
+            stem = match[1]
+            # Programs dlopen libcuda.so without a version.
+            if stem == "libcuda.so" or self._tree.is_link(join(os.path.dirname(real), stem)):
+                self._add_link(real, stem, file.soname or os.path.basename(real))
+
+    def _add_link(self, real: str, name: str, text: str) -> None:
+        """Add a link beside a file, unless the host has another file of that name."""
+        path = join(os.path.dirname(real), name)
+        existing = self._tree.file(path)
+        is_free = existing is None or existing.real == real
+        if path != real and name != text and is_free and path not in self._files:
+            self._links.setdefault(path, (text, real))
+
+
+def _kind(target: TreeFile, name: str) -> FileKind:
+    if LIBRARY.fullmatch(name):
+        return "library"
+    if "/firmware/" in target.real:
+        return "firmware"
+    if name.endswith(".so"):
+        return "module"
+    return "binary" if target.mode & 0o111 else "config"
+
+
+def _name(entry: Entry) -> str:
+    return os.path.basename(entry.source)

@@ -276,7 +276,7 @@ API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device1, nvmlDevice_t devic
 /* --- NUMA --------------------------------------------------------------------------------- */
 
 /* The machine may have another number of NUMA nodes than the simulated node: its processors are
- * divided equally. nvct_sim.pci has the same rule. */
+ * divided equally. nvct_sim.sysfs has the same rule. */
 static void local_processors(const struct snapshot *s, unsigned numa, long *first, long *count)
 {
     unsigned nodes = 1;

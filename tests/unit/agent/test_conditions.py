@@ -12,8 +12,8 @@ import pytest
 from nvct.agent.health import looks
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.health import faults
-from nvct.host.nvml.condition_model import CONDITION_VALUES
 from nvct.host.nvml.model import XidEvent
+from nvct.host.nvml.sample_model import CONDITION_VALUES
 from nvct_sim import node_changes, rehearsal, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from nvct.host.nvml.condition_model import GpuCondition
+    from nvct.host.nvml.sample_model import GpuCondition
 
 FIRST_S, LIMIT_S = 0.3, 20.0
 """Until the watch has begun; for a message that NVML does not repeat, which counts after 1.5 s."""

@@ -34,9 +34,8 @@ from nvct.engine.detected_engine import Engine
 from nvct.engine.model import State
 from nvct.host.containers import Containers
 from nvct.host.model import DeviceNode, Gpu, Inventory
-from nvct.host.nvml.condition_model import GpuCondition, NvmlConditions
 from nvct.host.nvml.mig_model import MigGpu, MigState
-from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
+from nvct.host.nvml.sample_model import GpuCondition, GpuReadiness, NvmlConditions, NvmlReadiness
 from nvct.host.roots import Roots
 from nvct.kernel.kmsg import Message
 from tests.support.kubelet_records import CONTAINER, UID, Given

@@ -18,7 +18,7 @@ from nvct import errors
 from nvct.cli.main import program
 from nvct.doctor import messages, refusals
 from nvct.errors import NvctError, UsageError, line
-from nvct.host.health import xid_table
+from nvct.host.health import faults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ def test_a_general_message_is_left_out_beside_its_cause() -> None:
     assert names(f"{hook}\n{cause}") == ["driver-not-loaded"]
 
 
-@pytest.mark.parametrize(("xid", "row"), sorted(xid_table.read().items()))
-def test_an_xid_is_explained_by_its_table(xid: int, row: xid_table.Row) -> None:
+@pytest.mark.parametrize(("xid", "row"), sorted(faults.read().items()))
+def test_an_xid_is_explained_by_its_table(xid: int, row: faults.Row) -> None:
     (found,) = messages.explained(f"NVRM: Xid (PCI:0000:18:00): {xid}, pid=77, name=python")
 
     assert found.message.name == f"xid-{xid}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.farm import layout
+from nvct.farm import model
 from nvct.host.model import DriverFile, Link
 from tests.support.host_tree import LIB, VERSION
 
@@ -52,7 +52,7 @@ def file(
 def test_a_file_has_its_place(
     path: str, kind: FileKind, capability: Capability, expected: str
 ) -> None:
-    (view_file,) = layout.view_files([file(path, kind, capability)])
+    (view_file,) = model.view_files([file(path, kind, capability)])
 
     assert view_file.path == expected
 
@@ -60,13 +60,13 @@ def test_a_file_has_its_place(
 def test_sockets_and_folders_are_not_held() -> None:
     files = [file("/run/nvidia-persistenced/socket", "socket"), file("/tmp/x", "directory")]
 
-    assert layout.view_files(files) == []
+    assert model.view_files(files) == []
 
 
 def test_two_files_of_one_name_both_have_a_place() -> None:
     first, second = file("/etc/a/x.json", "config"), file("/usr/share/a/x.json", "config")
 
-    by_path = {view_file.path: view_file.file for view_file in layout.view_files([first, second])}
+    by_path = {view_file.path: view_file.file for view_file in model.view_files([first, second])}
 
     assert by_path == {"share/a/x.json": first, "share/usr/share/a/x.json": second}
 
@@ -79,7 +79,7 @@ def test_links_stand_beside_their_files_and_stay_relative() -> None:
         Link(target="../libnvidia-allocator.so.1", path=f"{folder}/gbm/nvidia-drm_gbm.so"),
     )
 
-    view_links = layout.links(layout.view_files([file(f"{folder}/{name}", links=links)]))
+    view_links = model.links(model.view_files([file(f"{folder}/{name}", links=links)]))
 
     assert [(link.path, link.target) for link in view_links] == [
         ("lib64/gbm/nvidia-drm_gbm.so", "../libnvidia-allocator.so.1"),
@@ -95,7 +95,7 @@ def test_a_link_of_a_loaders_folder_leads_into_the_view_from_there() -> None:
         path=f"/{LIB}/vdpau/libvdpau_nvidia.so.1",
     )
 
-    links = layout.links(layout.view_files([file(f"{folder}/{name}", links=(link,))]))
+    links = model.links(model.view_files([file(f"{folder}/{name}", links=(link,))]))
 
     assert links == [
         Link(target="../libvdpau_nvidia.so.1", path="lib64/vdpau/libvdpau_nvidia.so.1")
@@ -112,12 +112,12 @@ def test_a_link_of_a_loaders_folder_leads_into_the_view_from_there() -> None:
     ids=["absolute", "out of the view", "elsewhere"],
 )
 def test_a_link_that_would_leave_the_view_is_not_made(link: Link) -> None:
-    assert layout.links(layout.view_files([file(f"/{LIB}/libx.so.1", links=(link,))])) == []
+    assert model.links(model.view_files([file(f"/{LIB}/libx.so.1", links=(link,))])) == []
 
 
 def test_a_link_never_takes_the_place_of_a_file() -> None:
     link = Link(target="libx.so.1", path=f"/{LIB}/libx.so")
 
-    held = layout.view_files([file(f"/{LIB}/libx.so.1", links=(link,)), file(f"/{LIB}/libx.so")])
+    held = model.view_files([file(f"/{LIB}/libx.so.1", links=(link,)), file(f"/{LIB}/libx.so")])
 
-    assert layout.links(held) == []
+    assert model.links(held) == []

@@ -9,9 +9,8 @@ import socket
 import pytest
 
 from nvct.errors import DriverNotFoundError
-from nvct.host.driver import binaries, firmware, libraries
+from nvct.host.driver import libraries, programs
 from nvct.host.driver.tree import Tree
-from nvct.host.gpu import ipc
 from nvct.host.model import DriverFile, Findings
 from nvct.linux import ldcache
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
@@ -229,7 +228,7 @@ def test_programs_come_from_the_driver_root_only(tmp_path: Path) -> None:
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        files = binaries.find_binaries(tree, host.roots, findings)
+        files = programs.find_binaries(tree, host.roots, findings)
 
     assert [file.container_path for file in files] == [
         "/usr/bin/nvidia-smi",
@@ -251,7 +250,7 @@ def test_programs_of_fabric_imex_mps_and_display_are_included_with_their_class(
         host.write(f"driver/usr/bin/{name}", "ELF", mode=0o755)
 
     with Tree(str(host.driver)) as tree:
-        files = binaries.find_binaries(tree, host.roots, Findings())
+        files = programs.find_binaries(tree, host.roots, Findings())
 
     by_name = {os.path.basename(file.container_path): file.capability for file in files}
     assert by_name == {
@@ -267,7 +266,7 @@ def test_setuid_program_is_left_out_whatever_its_name(tmp_path: Path) -> None:
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        assert binaries.find_binaries(tree, host.roots, findings) == []
+        assert programs.find_binaries(tree, host.roots, findings) == []
 
     assert findings.left_out[str(path)].reason == "setuid or setgid"
 
@@ -279,7 +278,7 @@ def test_program_behind_a_link_is_mounted_under_its_own_name(tmp_path: Path) -> 
     host.link("driver/usr/bin/nvidia-smi", "/etc/alternatives/nvidia-smi")
 
     with Tree(str(host.driver)) as tree:
-        (file,) = binaries.find_binaries(tree, host.roots, Findings())
+        (file,) = programs.find_binaries(tree, host.roots, Findings())
 
     assert file.container_path == "/usr/bin/nvidia-smi"
     assert file.host_path == f"{host.driver}/usr/lib/nvidia/current/nvidia-smi"
@@ -293,7 +292,7 @@ def test_a_script_stands_for_the_program_that_it_starts(tmp_path: Path) -> None:
     host.write("driver/usr/local/nvidia/bin/nvidia-smi", elf_bytes(""), mode=0o755)
 
     with Tree(str(host.driver)) as tree:
-        smi, debugdump = binaries.find_binaries(tree, host.roots, Findings())
+        smi, debugdump = programs.find_binaries(tree, host.roots, Findings())
 
     assert smi.container_path == "/usr/bin/nvidia-smi"
     assert smi.host_path == f"{host.driver}/usr/local/nvidia/bin/nvidia-smi"
@@ -307,7 +306,7 @@ def test_only_gsp_firmware_is_included_and_each_file_once(tmp_path: Path) -> Non
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        files = firmware.find_firmware(tree, host.roots, VERSION, findings)
+        files = programs.find_firmware(tree, host.roots, VERSION, findings)
 
     assert [file.container_path for file in files] == [
         f"/lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin",
@@ -324,7 +323,7 @@ def test_firmware_of_another_driver_is_left_out_with_its_version(tmp_path: Path)
     findings = Findings()
 
     with Tree(str(host.driver)) as tree:
-        firmware.find_firmware(tree, host.roots, VERSION, findings)
+        programs.find_firmware(tree, host.roots, VERSION, findings)
 
     reasons = {path: entry.reason for path, entry in findings.left_out.items()}
     folder = f"{host.driver}/lib/firmware/nvidia"
@@ -338,7 +337,7 @@ def test_custom_firmware_path_that_names_the_driver_root_is_found_in_it(tmp_path
     host.write(f"driver/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin", "firmware")
 
     with Tree(str(host.driver)) as tree:
-        files = firmware.find_firmware(tree, host.roots, VERSION, Findings())
+        files = programs.find_firmware(tree, host.roots, VERSION, Findings())
 
     assert files[0].container_path == f"/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
     assert files[0].host_path == f"{host.driver}/opt/firmware/nvidia/{VERSION}/gsp_gb10x.bin"
@@ -348,7 +347,7 @@ def test_firmware_directories_are_the_kernels_in_its_order(tmp_path: Path) -> No
     host = HostTree(tmp_path).module()
     host.write("sys/module/firmware_class/parameters/path", "/custom\n")
 
-    assert firmware.directories(host.roots) == [
+    assert programs.directories(host.roots) == [
         "/custom",
         "/lib/firmware/updates/6.1.0-40-amd64",
         "/lib/firmware/updates",
@@ -373,7 +372,7 @@ def test_socket_is_at_run_in_the_container(tmp_path: Path, folder: str) -> None:
     host = HostTree(tmp_path)
 
     with bind_socket(tmp_path / folder / "nvidia-persistenced/socket"):
-        (file,) = ipc.find_sockets(host.roots, Findings())
+        (file,) = programs.find_sockets(host.roots, Findings())
 
     assert file.container_path == "/run/nvidia-persistenced/socket"
     assert file.host_path == f"{tmp_path}/{folder}/nvidia-persistenced/socket"
@@ -385,7 +384,7 @@ def test_a_file_or_link_at_the_path_of_a_socket_is_left_out(tmp_path: Path) -> N
     host.write("driver/run/nvidia-persistenced/socket", "")
     host.link("driver/run/nvidia-fabricmanager/socket", "/etc/passwd")
 
-    assert ipc.find_sockets(host.roots, Findings()) == []
+    assert programs.find_sockets(host.roots, Findings()) == []
 
 
 def test_the_mps_directory_must_belong_to_root(tmp_path: Path) -> None:
@@ -393,7 +392,7 @@ def test_the_mps_directory_must_belong_to_root(tmp_path: Path) -> None:
     (tmp_path / "driver/tmp/nvidia-mps").mkdir(parents=True)
     findings = Findings()
 
-    files = ipc.find_sockets(host.roots, findings)
+    files = programs.find_sockets(host.roots, findings)
 
     if os.geteuid() == 0:
         assert [file.container_path for file in files] == ["/tmp/nvidia-mps"]
@@ -406,4 +405,4 @@ def test_an_mps_link_in_a_world_writable_folder_is_left_out(tmp_path: Path) -> N
     host = HostTree(tmp_path)
     host.link("driver/tmp/nvidia-mps", "/etc")
 
-    assert ipc.find_sockets(host.roots, Findings()) == []
+    assert programs.find_sockets(host.roots, Findings()) == []

@@ -5,30 +5,37 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.host import flags
+from nvct.host import discovery_options
 
 
 def test_known_flags_are_enabled_without_a_warning() -> None:
-    assert flags.parse(flags.KNOWN) == (frozenset(flags.KNOWN), ())
+    assert discovery_options.parse(discovery_options.KNOWN) == (
+        frozenset(discovery_options.KNOWN),
+        (),
+    )
 
 
 @pytest.mark.parametrize("word", ["coherent", "enable-coherent-annotations=maybe", ""])
 def test_an_unknown_flag_has_no_effect_and_is_a_warning(word: str) -> None:
-    on, (warning,) = flags.parse([word, flags.NO_IPC])
+    on, (warning,) = discovery_options.parse([word, discovery_options.NO_IPC])
 
-    assert on == {flags.NO_IPC}
+    assert on == {discovery_options.NO_IPC}
     assert warning.startswith(f"feature flag {word!r} is unknown and has no effect")
 
 
 def test_a_flag_may_have_a_value_and_the_last_word_counts() -> None:
-    on, warnings = flags.parse(
-        [f"{flags.NO_GIDS}=true", f" {flags.COHERENT}=TRUE ", f"{flags.NO_GIDS}=false"]
+    on, warnings = discovery_options.parse(
+        [
+            f"{discovery_options.NO_GIDS}=true",
+            f" {discovery_options.COHERENT}=TRUE ",
+            f"{discovery_options.NO_GIDS}=false",
+        ]
     )
 
-    assert (set(on), warnings) == ({flags.COHERENT}, ())
+    assert (set(on), warnings) == ({discovery_options.COHERENT}, ())
 
 
 def test_the_old_spelling_is_accepted() -> None:
-    on, warnings = flags.parse(["disable-nvsandbox-utils"])
+    on, warnings = discovery_options.parse(["disable-nvsandbox-utils"])
 
-    assert (set(on), warnings) == ({flags.NO_SANDBOXUTILS}, ())
+    assert (set(on), warnings) == ({discovery_options.NO_SANDBOXUTILS}, ())

@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 
-from nvct.host.process_start import CLOCK_TICK_S, started
+from nvct.host.procfs import CLOCK_TICK_S, started
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from nvct.errors import HostError
+from nvct.host import feature_modes as finder
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.gpu import management as finder
 from nvct.installer import management
 from nvct.linux.kernel import KERNEL
 from tests.support.host_tree import HostTree
@@ -59,7 +59,7 @@ def test_roots_that_are_the_same_here_and_there_move_nothing(host: HostTree, ask
         driver_root=str(host.driver), driver_root_mount=str(host.driver), dev_root=str(host.base),
         dev_root_mount=str(host.base), cdi_kind="vendor.com/card",
     )  # fmt: skip
-    inventory = finder.discover(host.roots, DiscoveryOptions(stat_node=host.stat_node))
+    inventory = finder.discover_management(host.roots, DiscoveryOptions(stat_node=host.stat_node))
     spec = management.spec_of(request, host.roots, inventory)
     mounts = spec["containerEdits"]["mounts"]
     assert all(mount["hostPath"].startswith(str(host.driver)) for mount in mounts)

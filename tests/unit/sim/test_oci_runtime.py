@@ -13,7 +13,7 @@ from nvct.errors import BundleError, HostError
 from nvct.linux.kernel import KERNEL
 from nvct_sim import oci_runtime, run_folder
 from nvct_sim.bundle import config
-from nvct_sim.python_command import python_command
+from nvct_sim.oci_runtime import python_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

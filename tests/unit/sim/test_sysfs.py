@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nvct_sim import pci, profile, sysfs, tree
+from nvct_sim import profile, sysfs, tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,21 +97,21 @@ def test_a_gpu_of_bare_metal_has_no_signature_of_a_vgpu(plain_node: tree.Node) -
 def test_lists_of_capabilities_end_and_addresses_do_not_overlap(
     index: int, bar1: int, kind: int, generation: int
 ) -> None:
-    def device(number: int) -> pci.Device:
-        return pci.Device(
+    def device(number: int) -> sysfs.Device:
+        return sysfs.Device(
             device=0x20B2, subsystem_vendor=0x10DE, subsystem_device=1, kind=kind, driver="nvidia",
             number=number, irq=200, numa=0, bar1=bar1, generation=generation,
         )  # fmt: skip
 
     gpu, neighbor = device(index), device(index + 1)
-    space = pci.config(gpu)
+    space = sysfs.config(gpu)
 
     assert capabilities(space)
     assert extended(space) == [1, 3]
     regions = [*gpu.regions().values(), *neighbor.regions().values()]
-    spans = sorted((first, first + size) for first, size, flags in regions if flags != pci.IO)
+    spans = sorted((first, first + size) for first, size, flags in regions if flags != sysfs.IO)
     assert all(a[1] <= b[0] for a, b in itertools.pairwise(spans))
-    lines = pci.resource(gpu).splitlines()
+    lines = sysfs.resource(gpu).splitlines()
     assert len(lines) == 13
     for line in lines:
         first, last, flags = (int(word, 16) for word in line.split(" "))
@@ -193,7 +193,7 @@ def test_numa_nodes_are_those_of_the_profile(tmp_path: Path) -> None:
 def test_processors_are_divided_among_numa_nodes(
     numa: int, nodes: int, processors: int, expected: str
 ) -> None:
-    assert pci.cpu_list(pci.near(numa, nodes, processors)) == expected
+    assert sysfs.cpu_list(sysfs.near(numa, nodes, processors)) == expected
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_processors_are_divided_among_numa_nodes(
 def test_a_mask_of_processors_is_written_as_the_kernel_does(
     processors: str, expected: str
 ) -> None:
-    assert pci.cpu_mask(processors) == expected
+    assert sysfs.cpu_mask(processors) == expected
 
 
 def test_modules_are_shown_as_lsmod_reads_them(plain_node: tree.Node) -> None:

@@ -31,8 +31,8 @@ from nvct.agent.inventory import Inventory
 from nvct.agent.logs import Log
 from nvct.errors import DriverNotFoundError
 from nvct.host.model import Gpu, MigDevice
-from nvct.host.nvml.condition_model import GpuCondition, MigInstance, NvmlConditions
 from nvct.host.nvml.model import NvmlEvents, XidEvent
+from nvct.host.nvml.sample_model import GpuCondition, MigInstance, NvmlConditions
 from nvct.host.roots import Roots
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.health import engines

@@ -18,8 +18,8 @@ from nvct.agent.health.store import NAME, Store
 from nvct.agent.logs import Log
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web import exposition
-from nvct.host.nvml.condition_model import GpuCondition, MigInstance, NvmlConditions
 from nvct.host.nvml.model import NvmlEvents, XidEvent
+from nvct.host.nvml.sample_model import GpuCondition, MigInstance, NvmlConditions
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.health.engines import engine
 

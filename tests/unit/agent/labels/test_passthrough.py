@@ -8,7 +8,7 @@ import pytest
 from nvct.agent.labels import compute, passthrough
 from nvct.agent.labels.facts import Rules
 from nvct.agent.labels.values import is_key, is_value
-from nvct.host.gpu import pci_names
+from nvct.host.gpu import vgpu
 from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ def add(root: Path, bus_id: str, driver: str = "vfio-pci", **files: str) -> Path
 def labels(root: Path) -> dict[str, str]:
     (root / "machine").write_text("A Server\n")
     roots = Roots(driver_root=str(root), sys=f"{root}/sys", proc=f"{root}/proc")
-    facts = passthrough.facts(roots, pci_names.names(roots), str(root / "machine"))
+    facts = passthrough.facts(roots, vgpu.names(roots), str(root / "machine"))
     found, warnings = compute.labels(facts, Rules())
     assert warnings == []
     assert all(is_key(key) and is_value(value) for key, value in found.items())
@@ -94,7 +94,7 @@ def test_they_have_the_incumbents_labels(tmp_path: Path) -> None:
 def test_without_a_list_of_names_the_device_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvct.host.gpu.pci_names.FILES", ())
+    monkeypatch.setattr("nvct.host.gpu.vgpu.FILES", ())
     add(tmp_path, "0000:17:00.0")
 
     assert labels(tmp_path)["nvidia.com/gpu.product"] == "UNKNOWN_DEVICE"

@@ -11,7 +11,7 @@ import pytest
 
 from nvct.doctor.host import fabric, hardware
 from nvct.host.nvml.mig_model import MigState
-from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
+from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
 from tests.unit.doctor import broken_nodes as hosts
 
 TYPE_CHECKING = False

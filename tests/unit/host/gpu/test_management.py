@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import DriverNotFoundError, HostError
-from nvct.host import flags, modes
+from nvct.host import discovery_options, modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
 from tests.support.host_tree import LIB, MAJORS, VERSION, FakeNvml, HostTree
@@ -95,5 +95,5 @@ def test_sockets_can_be_left_out(host: HostTree) -> None:
         pytest.skip("needs root: the MPS directory has to be root's")
 
     assert "/tmp/nvidia-mps" in {file.container_path for file in look(host).files}
-    without = look(host, flags=frozenset({flags.NO_IPC}))
+    without = look(host, flags=frozenset({discovery_options.NO_IPC}))
     assert "/tmp/nvidia-mps" not in {file.container_path for file in without.files}

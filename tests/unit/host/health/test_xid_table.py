@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import DocumentError
-from nvct.host.health import xid_table
-from nvct.host.health.xid_table import APPLICATION, XidTable, checks
+from nvct.host.health import faults
+from nvct.host.health.faults import APPLICATION, XidTable, checks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.host.health.xid_table import XidAction
+    from nvct.host.health.faults import XidAction
 
 REPOSITORY = Path(__file__).parents[4]
-ROWS = xid_table.read()
+ROWS = faults.read()
 
 
 def table(disable: str = "", enable: str = "", *, is_incumbent: bool = False) -> XidTable:
@@ -36,7 +36,7 @@ def test_each_line_has_a_source_and_a_date() -> None:
 
 def test_the_document_has_the_same_table() -> None:
     text = " ".join((REPOSITORY / "docs/health.md").read_text(encoding="utf-8").split())
-    for action in xid_table.ACTIONS:
+    for action in faults.XID_ACTIONS:
         (listed,) = re.findall(rf"- `{action}`, [^:]*: ([0-9][0-9, -]*[0-9])", text)
         numbers = [range_of(words) for words in listed.split(", ")]
         rows = [row.xid for row in ROWS.values() if row.action == action]
@@ -109,7 +109,7 @@ def test_lines_of_the_administrator(tmp_path: Path) -> None:
     file = tmp_path / "xids.csv"
     file.write_text("xid,action\n# our own\n\n48,replace\n74,ignore,NVLink,us,2026-11-23\n")
 
-    rows = xid_table.read(file)
+    rows = faults.read(file)
 
     assert [(row.xid, row.action, row.name) for row in rows.values()] == [
         (48, "replace", ""), (74, "ignore", "NVLink"),
@@ -132,24 +132,24 @@ def test_a_malformed_line_is_named(text: str, message: str, tmp_path: Path) -> N
     file = tmp_path / "xids.csv"
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(DocumentError) as caught:
-        xid_table.read(file)
+        faults.read(file)
     assert caught.value.message == message.format(file)
 
 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(DocumentError, match="cannot read the XID table /missing: No such file"):
-        xid_table.read("/missing")
+        faults.read("/missing")
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path: Path) -> None:
     file = tmp_path / "xids.csv"
     file.write_bytes(b"\xef\xbb\xbf13,reset\n")
 
-    assert xid_table.read(file)[13].action == "reset"
+    assert faults.read(file)[13].action == "reset"
 
 
 def test_texts_are_nvidias() -> None:
-    texts = xid_table.texts()
+    texts = faults.texts()
 
     assert len(texts) == 173
     assert texts[0] == "No Error"
@@ -161,6 +161,6 @@ def test_texts_are_nvidias() -> None:
 
 def test_a_copy_of_the_table_is_one(tmp_path: Path) -> None:
     file = tmp_path / "xids.csv"
-    file.write_text(Path(xid_table.FILE).read_text(encoding="utf-8"), encoding="utf-8")
+    file.write_text(Path(faults.FILE).read_text(encoding="utf-8"), encoding="utf-8")
 
-    assert xid_table.read(file) == ROWS
+    assert faults.read(file) == ROWS

@@ -8,7 +8,7 @@ import pytest
 
 from nvct.host.nvml.calls import Calls
 from nvct.host.nvml.model import GpuProperties
-from nvct.host.nvml.properties import properties
+from nvct.host.nvml.report import properties
 from tests.unit.host.nvml.library import PythonNvml, nvml_error
 
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from nvct import typed
+from nvct.host.nvml.attributes import readiness
 from nvct.host.nvml.calls import Calls
-from nvct.host.nvml.readiness import readiness
-from nvct.host.nvml.readiness_model import GpuReadiness, NvmlReadiness
+from nvct.host.nvml.sample_model import GpuReadiness, NvmlReadiness
 from tests.unit.host.nvml.test_attributes import AttributedNvml, fabric
 
 BUS = "00000000:18:00.0"

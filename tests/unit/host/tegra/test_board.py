@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import HostError, NvmlError
-from nvct.host import flags
+from nvct.host import discovery_options
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.tegra import board as tegra
 from tests.support.host_tree import FakeNvml, HostTree
@@ -149,7 +149,7 @@ def test_a_discrete_gpu_without_its_node_is_left_out(board: Board) -> None:
 def test_one_device_can_be_requested(board: Board) -> None:
     board.listed("nvidia0", "nvidia1").cuda()
 
-    inventory = board.find(THOR, RTX, flags=frozenset({flags.ONE_CSV_DEVICE}))
+    inventory = board.find(THOR, RTX, flags=frozenset({discovery_options.ONE_CSV_DEVICE}))
 
     assert node_paths(inventory) == {"0": ["/dev/nvidia0", "/dev/nvidia1"]}
     assert inventory.devices[0].uuid == ""

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct_sim.demo.cases import Case
-from nvct_sim.demo.run import judge
+from nvct_sim.demo.run import Case, judge
 
 FIRST = "GPU-00000000-0000-5000-8000-000000000001"
 SECOND = "GPU-00000000-0000-5000-8000-000000000002"

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from nvct.host.model import Gpu, Inventory
 from nvct_sim.demo import show
-from nvct_sim.demo.cases import Case
-from nvct_sim.demo.run import Comparison, Outcome
+from nvct_sim.demo.run import Case, Comparison, Outcome
 
 UUID = "GPU-0f8377f3-f558-5f03-a51f-8cb761e224a7"
 

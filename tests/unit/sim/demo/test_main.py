@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct_sim.demo.workspace: configuration, environment, cleanup."""
+"""Unit tests for nvct_sim.demo.main: configuration, environment, cleanup."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from nvct import paths
 from nvct.config import load
 from nvct.errors import HostError
-from nvct_sim import tree
-from nvct_sim.demo import cases, without_containers, workspace
+from nvct_sim.demo import main, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 
 
 def test_the_configuration_is_read_back_as_it_was_meant() -> None:
-    settings = workspace.Settings(driver_root='/a "b"/ü', runtime="/usr/bin/crun", farm_dir="/f\n")
-    text = settings.text()
+    text = main.config('/a "b"/ü', "/usr/bin/crun", "/f\n")
     config = load.from_toml(text.encode(), "config.toml")
     assert config.driver_root == '/a "b"/ü'
     assert config.runtimes == ("/usr/bin/crun",)
@@ -31,24 +29,9 @@ def test_the_configuration_is_read_back_as_it_was_meant() -> None:
     assert config.accept_volume_mounts
 
 
-def test_without_containers_the_host_is_the_nodes_folder(tmp_path: Path) -> None:
-    node = tree.create("lab", "t4", tmp_path / "nodes", native=False, nodes="plain")
-    settings = without_containers.settings(node, tmp_path, "/bin/true", tmp_path / "hook")
-    config = load.from_toml(settings.text().encode(), "x")
-    assert config.hook_path == str(tmp_path / "hook")
-    assert config.plain_nodes
-    assert config.spec_dirs == (str(tmp_path / "cdi"),)
-    assert config.dev_root == str(node.tree)
-    assert config.proc_root == str(node.proc)
-    assert config.sys_root == str(node.sys)
-    assert config.driver_root == str(node.driver_root)
-    assert config.farm_dir.startswith(f"{tmp_path}/")
-    assert config.layout == "classic"
-
-
 def test_only_display_variables_of_the_callers_environment_reach_the_cases(tmp_path: Path) -> None:
     env = {"NO_COLOR": "1", "NVIDIA_VISIBLE_DEVICES": "all", "LD_PRELOAD": "x", "PATH": "/evil"}
-    environment = workspace.environment(tmp_path, env)
+    environment = main.environment(tmp_path, env)
     assert environment["NO_COLOR"] == "1"
     assert environment[paths.CONFIG_ENV] == str(tmp_path / "config.toml")
     assert "/evil" not in environment["PATH"]
@@ -56,7 +39,7 @@ def test_only_display_variables_of_the_callers_environment_reach_the_cases(tmp_p
 
 
 def test_the_folder_is_removed_at_the_end() -> None:
-    with workspace.folder() as work:
+    with main.folder() as work:
         (work / "file").write_text("x")
     assert not work.exists()
 
@@ -67,7 +50,7 @@ def test_the_folder_is_removed_after_a_signal(number: signal.Signals) -> None:
     works: list[Path] = []
 
     def work() -> None:
-        with workspace.folder() as folder:
+        with main.folder() as folder:
             works.append(folder)
             os.kill(os.getpid(), number)
             signal.sigtimedwait([], 1)  # the handler runs here
@@ -84,7 +67,7 @@ def test_the_folder_is_removed_after_a_signal(number: signal.Signals) -> None:
 def test_a_signal_that_was_ignored_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with workspace.folder():
+        with main.folder():
             os.kill(os.getpid(), signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -92,7 +75,7 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
 
 PART = """
 import os, sys, time
-from nvct_sim.demo import workspace as place
+from nvct_sim.demo import main as place
 from nvct.errors import HostError
 def part():
     if sys.argv[1] == "fail":
@@ -120,7 +103,7 @@ def test_a_stopped_part_cleans_up_and_prints_nothing(number: signal.Signals) -> 
         assert process.stderr
         assert process.stdout.readline() == b"started\n"
         process.send_signal(number)
-        assert process.wait(10) == workspace.STOPPED
+        assert process.wait(10) == main.STOPPED
         assert process.stdout.read() == b"cleaned\n"
         assert process.stderr.read() == b""
 
@@ -131,7 +114,7 @@ def test_a_part_that_was_stopped_stops_the_whole() -> None:
     process.stdout.readline()
     process.terminate()
     with process, pytest.raises(KeyboardInterrupt):
-        workspace.wait(process)
+        main.wait(process)
 
 
 def test_an_error_of_a_part_is_one_line() -> None:
@@ -143,19 +126,19 @@ def test_an_error_of_a_part_is_one_line() -> None:
 
 def test_a_program_that_is_not_installed_is_named() -> None:
     with pytest.raises(HostError, match="nvct-nonsense is missing"):
-        workspace.program("nvct-nonsense")
+        main.program("nvct-nonsense")
 
 
 def test_both_plans_are_prepared() -> None:
-    own = cases.Case(title="own", request="", expected=["GPU-a"])
-    named = cases.Case(title="named", request="", expected=["GPU-a"], by_name=True)
-    nothing = cases.Case(title="nothing", request="", expected=None)
-    assert cases.first_of_each_plan([nothing, own, own, named]) == [own, named]
+    own = run.Case(title="own", request="", expected=["GPU-a"])
+    named = run.Case(title="named", request="", expected=["GPU-a"], by_name=True)
+    nothing = run.Case(title="nothing", request="", expected=None)
+    assert run.first_of_each_plan([nothing, own, own, named]) == [own, named]
 
 
 def test_a_part_without_a_reader_prints_nothing() -> None:
     code = (
-        "import sys\nfrom nvct_sim.demo import workspace as place\n"
+        "import sys\nfrom nvct_sim.demo import main as place\n"
         "def part():\n    print('x' * 9)\n    raise BrokenPipeError\n"
         "sys.exit(place.inner(part))"
     )
