@@ -27,7 +27,6 @@ from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import NvmlError
 from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml import messages
-from nvct.host.nvml.condition_model import NvmlConditions
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.model import (
     GpuAttributes,
@@ -36,7 +35,7 @@ from nvct.host.nvml.model import (
     NvmlReport,
     NvmlTopology,
 )
-from nvct.host.nvml.sample_model import NvmlSamples
+from nvct.host.nvml.sample_model import NvmlConditions, NvmlSamples
 from nvct.host.roots import Roots
 from nvct.installer import ready
 from tests.unit.agent.nvml.test_worker import TIMEOUT_S, Worker, ask, run, started
