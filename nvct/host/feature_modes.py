@@ -21,9 +21,7 @@ from dataclasses import dataclass
 
 from nvct.errors import HostError
 from nvct.host import procfs
-from nvct.host.discover import find_files, left_out
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.driver.names import cuda_version_of
 from nvct.host.gpu import nodes
 from nvct.host.gpu.nodes import StatNode
 from nvct.host.model import (
@@ -247,6 +245,10 @@ def discover_management(roots: Roots, options: DiscoveryOptions | None = None) -
         DriverNotFoundError: no driver is installed, or no library fits the loaded module.
         HostError: the driver has no node.
     """
+    # The agent's worker does without both.
+    from nvct.host.discover import find_files, left_out
+    from nvct.host.driver.names import cuda_version_of
+
     options = options or DiscoveryOptions()
     findings = Findings()
     machine = options.machine or posix.uname().machine
