@@ -30,7 +30,7 @@ def main() -> None:
 def _client(worker: str) -> NvmlClient:
     """Return the client of a worker's socket; without a socket, start NVML's process here."""
     if worker:
-        from nvct.agent.nvml.client import NvmlWorkerClient
+        from nvct.agent.nvml.worker_client import NvmlWorkerClient
 
         return NvmlWorkerClient(worker)
     from nvct.agent.nvml import supervisor as nvml_supervisor

@@ -31,6 +31,7 @@ from nvct.agent.nvml.host_verbs import (
     ProcessContainers,
     Published,
     RemoveClaim,
+    SocketOwner,
 )
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     Run: TypeAlias = Callable[[Callable[[], Json]], Json]
 
 DEFAULT_MPS_ROOT = "/run/nvidia/mps"
+DEFAULT_KUBELET = "/var/lib/kubelet"
 OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
 """How names of the agent's own files begin."""
 LIMIT_S = 8.0
@@ -82,6 +84,7 @@ class Place:
         settings: the roots on the host, and the hook.
         folder: of the host's specifications.
         mps_root: the folder of MPS on the host.
+        kubelet: the kubelet's folder on the host.
         stat_node: as that of `DiscoveryOptions`.
     """
 
@@ -91,6 +94,7 @@ class Place:
     settings: Settings = field(default_factory=Settings)
     folder: str = SPEC_FOLDER
     mps_root: str = DEFAULT_MPS_ROOT
+    kubelet: str = DEFAULT_KUBELET
     stat_node: StatNode = device_nodes.node
 
 
@@ -102,13 +106,15 @@ def of_environment(env: Mapping[str, str]) -> Place:
     """
     from nvct.agent.nvml import engine_question  # and json, for this process alone
 
+    # Not what the installer found: a driver container's /dev is no host's.
+    host_root = env.get(DEV_ROOT_ENV) or "/"
     env = with_driver_roots(env)
     root, driver_root = env.get(ROOT_ENV, ""), env.get("NVIDIA_DRIVER_ROOT") or "/"
     return Place(
         roots=Roots(
             driver_root=root if os.path.isdir(root) else "/", dev_root=env.get(DEV_ROOT_ENV)
         ),
-        host_root=env.get(DEV_ROOT_ENV) or "/",
+        host_root=host_root,
         host_roots=tuple(engine_question.roots(env)),
         settings=Settings(
             driver_root=driver_root,
@@ -117,6 +123,7 @@ def of_environment(env: Mapping[str, str]) -> Place:
         ),
         folder=env.get("CDI_ROOT") or SPEC_FOLDER,
         mps_root=env.get("MPS_ROOT") or DEFAULT_MPS_ROOT,
+        kubelet=env.get("NVCT_KUBELET_DIR") or DEFAULT_KUBELET,
     )
 
 
@@ -171,7 +178,7 @@ class HostSide:
     def _seen(
         self,
         place: Place,
-        call: HostDrivers | Look | NodeNames | PciNames | ProcessContainers,
+        call: HostDrivers | Look | NodeNames | PciNames | ProcessContainers | SocketOwner,
     ) -> object:
         """Return what is to be seen of the machine."""
         if isinstance(call, Look):
@@ -184,6 +191,11 @@ class HostSide:
             from nvct.host.gpu import vgpu
 
             return vgpu.names(place.roots)
+        if isinstance(call, SocketOwner):
+            from nvct.agent.device_plugin import socket_owner
+
+            folder = join(place.host_root, f"{place.kubelet}/{call.folder}")
+            return socket_owner.find_in(folder, call.name)
         if isinstance(call, ProcessContainers):
             pids = call.pids if self.pids is None else self.pids.intersection(call.pids)
             return self._labels(place, pids)

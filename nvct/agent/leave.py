@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from nvct.agent.core.instance import FOLDER, LOCK, Instance
 from nvct.agent.device_plugin.settings import DRA_VENDOR, VENDOR
 from nvct.errors import HostError
+from nvct.installer import ready
 from nvct.kernel.shared_folder import SharedFolder
 
 DENIED = (403, 422)
@@ -45,6 +46,7 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
         # Without the lock they may be those of NVIDIA's plugin, which have the same names.
         patterns = [f"{vendor}-*.json" for vendor in (VENDOR, DRA_VENDOR)]
         names = _remove(f"{root}{CDI_FOLDER}", patterns)
+        _remove(f"{root}{ready.OWN_FOLDER}", [ready.WORKER_SOCKET])
         removed += [f"removed {CDI_FOLDER}/{name}" for name in names]
         # Before the lock is released: an agent that stands by cannot take one that is gone.
         _remove(folder, ["*"])

@@ -27,7 +27,7 @@ from nvct.agent.core.program import ENDING
 from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask, Task
-from nvct.agent.core.variables import GRACE_S, LISTEN_ENV, SOCKET_ENV, grace_s
+from nvct.agent.core.variables import GRACE_S, LISTEN_ENV, RELEASE_ENV, SOCKET_ENV, grace_s
 from nvct.agent.core.waiting import together, unless, within
 from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.nvml import mig_release
@@ -48,6 +48,8 @@ NOTIFY_ENV = "NOTIFY_SOCKET"
 HTTP = "http"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
+WORKER_S = 1.0
+"""How often the worker that was installed with this agent is looked for."""
 NVML_S = 30.0
 """How long NVML is waited for before an older instance is asked to yield."""
 HARDWARE_S = 5.0
@@ -108,6 +110,7 @@ class Agent:
         """
         port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
+            await unless(stopped, self._meet_worker())
             if self.has_gpu():
                 await unless(stopped, self._warm_up())
             await unless(stopped, instance.take())
@@ -123,6 +126,18 @@ class Agent:
             if port is not None:
                 port.cancel()
                 await asyncio.gather(port, return_exceptions=True)
+
+    async def _meet_worker(self) -> None:
+        """Wait for the worker of this agent's release, which runs once its installer has ended.
+
+        What that has installed and found, tasks choose by once.
+        """
+        release, said = self.env.get(RELEASE_ENV, ""), ""
+        while release and (reason := await self.client.why_apart(release)):
+            if reason != said:
+                self.journal.info(reason)
+                said = reason
+            await asyncio.sleep(WORKER_S)
 
     async def _warm_up(self) -> None:
         """Do what takes long before an older instance yields: then the pause is short.

@@ -16,7 +16,9 @@ from nvct.linux.files import split
 
 FOLDER = "/run/nvidia/validations"
 OWN_FOLDER = "/run/nvct-driver"
-"""Of the chart: no container but the installer's can write there."""
+"""Of the chart: only installer and NVML's worker can write there."""
+WORKER_SOCKET = "nvml.sock"
+"""In that folder: where the worker listens."""
 DRIVER = "driver-ready"
 TOOLKIT = "toolkit-ready"
 DRIVER_CONTAINER = ".driver-ctr-ready"

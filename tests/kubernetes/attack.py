@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import stat
 import sys
@@ -121,7 +122,34 @@ def swap(asked: Any) -> int:
     return count
 
 
-COMMANDS = {"written": written, "says": says, "plant": plant, "swap": swap}
+def processes(asked: Any) -> dict[str, Any]:
+    """Return what process 1 is, which others are seen, and which of them took a signal.
+
+    That kills each whose command has a word.
+    """
+    seen = {int(name): _command(name) for name in os.listdir("/proc") if name.isdigit()}
+    killed = []
+    for pid, command in seen.items():
+        if asked["word"] in command and pid != os.getpid():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(command)
+    reached = []
+    for pid in asked["pids"]:
+        if pid not in seen:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                reached.append(pid)
+    return {"first": seen[1], "seen": sorted(seen.values()), "killed": killed, "reached": reached}
+
+
+def _command(pid: str) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8") as file:
+        return file.read().replace("\0", " ").strip()
+    return ""
+
+
+COMMANDS = {"processes": processes, "written": written, "says": says, "plant": plant, "swap": swap}
 
 if __name__ == "__main__":
     print(json.dumps(COMMANDS[sys.argv[1]](json.load(sys.stdin))))

@@ -53,7 +53,7 @@ def containers(objects: Iterable[Object]) -> Iterator[Placed]:
 AGENT = "`agent`"
 ROOT = "root of this node"
 GAINS = {
-    AGENT: f"{ROOT}, by what it tells the kubelet for pods; signals to root's processes",
+    AGENT: f"{ROOT}, by what it tells the kubelet for pods",
     f"{AGENT} with an NVML of its own": ROOT,
     "`nvml-worker`": ROOT,
     "`toolkit`": ROOT,

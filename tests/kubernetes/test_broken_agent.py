@@ -3,7 +3,7 @@
 
 What is attacked comes from the rendered chart and from the types of the worker's verbs, so a mount
 or a verb that is added is attacked, too. Not held here, and named in SECURITY.md: what the agent
-tells the kubelet to mount into pods, and that it may signal processes of root.
+tells the kubelet to mount into pods.
 """
 
 from __future__ import annotations
@@ -137,15 +137,15 @@ def clean(node: Cluster) -> None:
 
 
 def restart(node: Cluster) -> None:
-    """Replace the agent's pod: its installer runs, and ends."""
-    (before,) = (each["metadata"]["name"] for each in pods(node))
-    node.kubectl("delete", "pod", *IN_NAMESPACE, before, "--grace-period=5")
+    """Replace the pods of agent and worker: the installer runs, and ends."""
+    before = [each["metadata"]["name"] for each in pods(node)]
+    node.kubectl("delete", "pod", *IN_NAMESPACE, *before, "--grace-period=5")
 
     def has_installed() -> bool:
         return any(
             "terminated" in status["state"]
             for each in pods(node)
-            if each["metadata"]["name"] != before
+            if each["metadata"]["name"] not in before
             for status in each["status"].get("initContainerStatuses", ())
         )
 
@@ -170,9 +170,32 @@ def test_of_its_mounts_it_writes_to_those_that_the_chart_says(
     assert "/" not in found
 
 
-def test_no_request_to_the_worker_changes_the_host(broken: Cluster) -> None:
+def test_it_sees_and_signals_no_process_but_its_own(broken: Cluster) -> None:
+    """Its pod has processes of its own; the worker's would be the agent's host."""
+    word = "86399"
+    victim = broken.box.start(["sleep", word], "victim.log")
+    try:
+        numbers = broken.box.call("pgrep", "-f", f"sleep {word}").stdout.split()
+        asked = {"word": word, "pids": [int(number) for number in numbers]}
+        found = attacked(broken, "processes", asked)
+        assert victim.poll() is None, found
+    finally:
+        victim.kill()
+    assert "nvct.agent" in found["first"], found
+    others = [each for each in found["seen"] if "nvct.agent" not in each and "-c" not in each]
+    assert not others, found
+    assert not any("nvct.agent.nvml.worker" in each for each in found["seen"]), found
+    assert (found["killed"], found["reached"]) == ([], []), found
+
+
+def test_no_request_to_the_worker_changes_the_host(broken: Cluster, agent: reach.Placed) -> None:
     before, sent = host(broken), [each.hex() for each in requests(PRECIOUS)]
-    asked = {"socket": "/run/nvct-nvml/nvml.sock", "requests": sent}
+    (socket,) = (
+        word.removeprefix("--worker=")
+        for word in agent.container["command"]
+        if word.startswith("--worker=")
+    )
+    asked = {"socket": socket, "requests": sent}
     answers = attacked(broken, "says", asked)
     assert len(answers) == len(sent)
     assert not [each for each in answers if "unexpected" in each], answers
@@ -183,8 +206,11 @@ def test_no_request_to_the_worker_changes_the_host(broken: Cluster) -> None:
     assert "shadow" not in text
     broken.box.call("rm", "-f", made)
     assert host(broken) == before
-    (found,) = pods(broken)
-    counts = {each["name"]: each["restartCount"] for each in found["status"]["containerStatuses"]}
+    counts = {
+        each["name"]: each["restartCount"]
+        for found in pods(broken)
+        for each in found["status"]["containerStatuses"]
+    }
     assert counts == {"nvml-worker": 0, "agent": 0}
     assert gpus_of(run(broken.api, "after", asks(""))) == 1
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from nvct.version import __version__
-from tests.kubernetes import chart_values
+from tests.kubernetes import chart_values, reach
 from tests.kubernetes.test_chart_values import (
     CHART,
     PAGE,
@@ -159,8 +159,7 @@ def test_the_helm_commands_of_guide_e(
     assert done.returncode == 0, done
     release = json.loads(done.stdout)
     objects = [each for each in yaml.safe_load_all(release["manifest"]) if each]
-    (daemon_set,) = (each for each in objects if each["kind"] == "DaemonSet")
-    agent = agent_of(daemon_set["spec"]["template"]["spec"])
+    (agent,) = (each.container for each in reach.containers(objects) if each.part == "agent")
     assert expected.items() <= env_of(agent).items()
     if "resources.requests.cpu=100m" in words:
         assert agent["resources"] == {"requests": {"cpu": "100m"}, "limits": {"memory": "512Mi"}}

@@ -16,6 +16,7 @@ from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
 from tests.kubernetes.test_chart_values import (
     CHART,
     MATRIX,
+    WORKER,
     agent_of,
     env_of,
     helm,
@@ -48,7 +49,7 @@ def env(**variables: object) -> list[dict[str, object]]:
 
 def test_the_engines_variables_of_k3s_and_rke2_take_the_place_of_the_charts() -> None:
     values = {"toolkit": {"env": env(**CONTAINERD)}, "driver": {"enabled": False}}
-    (installer,) = pod_of(rendered(values))["initContainers"]
+    (installer,) = pod_of(rendered(values), WORKER)["initContainers"]
     variables = env_of(installer)
     assert CONTAINERD.items() <= variables.items()
     assert variables["NVIDIA_RUNTIME_SET_AS_DEFAULT"] == "true"
@@ -74,7 +75,7 @@ def test_without_cdi_pods_need_no_runtime_class_as_with_the_operator(
     values: Mapping[str, Any], expected: str
 ) -> None:
     """The operator's default was cdi.enabled=false up to 25.3, with nvidia as the default runtime."""
-    (installer,) = pod_of(rendered(values))["initContainers"]
+    (installer,) = pod_of(rendered(values), WORKER)["initContainers"]
     assert env_of(installer)["NVIDIA_RUNTIME_SET_AS_DEFAULT"] == expected
     without = not values.get("cdi", {}).get("enabled", True) and expected == "false"
     assert ("runtimeClassName: nvidia" in notes(values)) is without
@@ -88,14 +89,14 @@ def test_a_variable_stands_once_and_is_a_text() -> None:
         },
         "toolkit": {"env": env(RUNTIME_ENABLE_CDI=False)},
     }
-    pod = pod_of(rendered(values))
-    variables = env_of(agent_of(pod))
+    objects = rendered(values)
+    variables = env_of(agent_of(pod_of(objects)))
     expected = {
         "DEVICE_LIST_STRATEGY": "volume-mounts", "PASS_DEVICE_SPECS": "true", "X": "0.5",
         "DCGM_EXPORTER_INTERVAL": "15000", "NVIDIA_VISIBLE_DEVICES": "void",
     }  # fmt: skip
     assert expected.items() <= variables.items()
-    (installer,) = pod["initContainers"]
+    (installer,) = pod_of(objects, WORKER)["initContainers"]
     assert env_of(installer)["RUNTIME_ENABLE_CDI"] == "false"
 
 
@@ -164,10 +165,13 @@ def test_paths_and_labels_of_pods_by_the_operators_names() -> None:
     }  # fmt: skip
     objects = rendered(values)
     pod = pod_of(objects)
-    paths = {each["name"]: each.get("hostPath", {}).get("path") for each in pod["volumes"]}
+    volumes = [*pod["volumes"], *pod_of(objects, WORKER)["volumes"]]
+    paths = {each["name"]: each.get("hostPath", {}).get("path") for each in volumes}
     assert (paths["device-plugins"], paths["mps"]) == (
         "/var/lib/k0s/kubelet/device-plugins", "/run/mps"
     )  # fmt: skip
+    (worker,) = pod_of(objects, WORKER)["containers"]
+    assert env_of(worker)["NVCT_KUBELET_DIR"] == "/var/lib/k0s/kubelet"
     prefix = "DCGM_EXPORTER_KUBERNETES"
     variables = env_of(agent_of(pod))
     assert variables[f"{prefix}_ENABLE_POD_LABELS"] == "true"

@@ -8,7 +8,16 @@ import pytest
 from nvct.agent.core.config_file import resolve
 from nvct.agent.device_plugin.settings import PROGRAM
 from nvct.config.load import from_toml
-from tests.kubernetes.test_chart_values import CHART, MATRIX, agent_of, env_of, helm, notes, pod_of
+from tests.kubernetes.test_chart_values import (
+    CHART,
+    MATRIX,
+    WORKER,
+    agent_of,
+    env_of,
+    helm,
+    notes,
+    pod_of,
+)
 from tests.kubernetes.test_chart_values import rendered as rendered_with
 
 TYPE_CHECKING = False
@@ -67,14 +76,14 @@ BY_ENGINE: dict[str, Mapping[str, Any]] = {
 def rules_of(values: Mapping[str, Any]) -> str | None:
     """Return the policy that the installer reads, None without one."""
     objects = rendered_with(values)
-    (installer,) = pod_of(objects)["initContainers"]
+    (installer,) = pod_of(objects, WORKER)["initContainers"]
     found = objects.get(("ConfigMap", "nvct-policy"))
     assert ("NVCT_POLICY_FILE" in env_of(installer)) is (found is not None)
     return found["data"]["policy.toml"] if found else None
 
 
 def installer_of(values: Mapping[str, Any]) -> dict[str, str]:
-    (installer,) = pod_of(rendered_with(values))["initContainers"]
+    (installer,) = pod_of(rendered_with(values), WORKER)["initContainers"]
     return env_of(installer)
 
 

@@ -156,6 +156,10 @@ def pod_of(objects: dict[tuple[str, str], dict[str, Any]], name: str = "nvct") -
     return spec
 
 
+WORKER = "nvct-worker"
+"""The DaemonSet of installer and worker."""
+
+
 def agent_of(pod: dict[str, Any]) -> dict[str, Any]:
     """Return the agent's container."""
     agent: dict[str, Any]
@@ -245,19 +249,20 @@ def test_each_variable_of_the_installer_is_one_that_it_reads() -> None:
     for option in install.params:
         names = option.envvar or ()
         known |= {names} if isinstance(names, str) else set(names)
-    (installer,) = pod_of(rendered({}))["initContainers"]
+    (installer,) = pod_of(rendered({}), WORKER)["initContainers"]
     assert env_of(installer).keys() - {"NVIDIA_VISIBLE_DEVICES"} <= known
     flags = {name for option in install.params for name in option.opts}
     assert set(installer["command"][2:]) <= flags
 
 
 def test_values_of_the_operator_are_understood() -> None:
-    pod = pod_of(rendered(OPERATOR))
-    agent, (installer,) = agent_of(pod), pod["initContainers"]
+    objects = rendered(OPERATOR)
+    pod, worker = pod_of(objects), pod_of(objects, WORKER)
+    (installer,) = worker["initContainers"]
     env = env_of(installer)
     assert (env["RUNTIME"], env["NVCT_STATE_DIR"]) == ("auto", "/state")
-    assert env_of(agent)["MIG_STRATEGY"] == "mixed"
-    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert env_of(agent_of(pod))["MIG_STRATEGY"] == "mixed"
+    assert pod["imagePullSecrets"] == worker["imagePullSecrets"] == [{"name": "registry"}]
 
 
 def test_values_of_the_device_plugins_chart_are_understood() -> None:
@@ -276,8 +281,9 @@ def test_the_agent_has_volumes_of_the_users_own() -> None:
 
 
 def test_mps_has_its_folder_on_the_host() -> None:
-    pod = pod_of(rendered({"mps": {"root": "/run/mps", "enableHostPID": True}}))
-    worker, agent = pod["containers"]
+    objects = rendered({"mps": {"root": "/run/mps", "enableHostPID": True}})
+    pod, agent = pod_of(objects, WORKER), agent_of(pod_of(objects))
+    (worker,) = pod["containers"]
     folders = {v["name"]: v.get("hostPath", {}).get("path") for v in pod["volumes"]}
     (mounted,) = (m["name"] for m in worker["volumeMounts"] if m["mountPath"] == "/mps")
     assert (env_of(agent)["MPS_ROOT"], folders[mounted]) == ("/run/mps", "/run/mps")
@@ -298,27 +304,81 @@ def test_rules_and_dashboard_are_rendered_as_they_are() -> None:
 
 
 def test_the_agent_has_no_privileges_and_nvmls_worker_no_token() -> None:
-    pod = pod_of(rendered({}))
-    worker, agent = pod["containers"]
+    objects = rendered({})
+    pod, of_worker = pod_of(objects), pod_of(objects, WORKER)
+    (agent,), (worker,) = pod["containers"], of_worker["containers"]
     assert worker["securityContext"]["privileged"] is True
     context = agent["securityContext"]
     assert not context.get("privileged")
     assert context["capabilities"] == {"drop": ["ALL"]}
+    assert "initContainers" not in pod
+    assert ("hostPID" in pod, of_worker["hostPID"]) == (False, True)
     paths = {mount["mountPath"] for mount in agent["volumeMounts"]}
     assert "/dev" not in paths
     assert not [path for path in paths if path == "/host" or path.startswith("/host/")]
     assert "token" not in {mount["name"] for mount in worker["volumeMounts"]}
-    (socket,) = {one["mountPath"] for one in worker["volumeMounts"] if one["name"] == "nvml"}
-    assert f"--socket={socket}/nvml.sock" in worker["command"]
-    assert f"--worker={socket}/nvml.sock" in agent["command"]
-    (leaves, *_) = pod_of(rendered({}), "nvct-uninstall")["initContainers"]
+    assert of_worker["automountServiceAccountToken"] is False
+    (socket,) = (word[9:] for word in worker["command"] if word.startswith("--socket="))
+    assert f"--worker={socket}" in agent["command"]
+    folders = {
+        one["name"]: [
+            mount.get("readOnly", False)
+            for mount in one["volumeMounts"]
+            if mount["mountPath"] == os.path.dirname(socket)
+        ]
+        for one in (agent, worker)
+    }
+    assert folders == {"agent": [True], "nvml-worker": [False]}
+    (leaves, *_) = pod_of(objects, "nvct-uninstall")["initContainers"]
     assert leaves["securityContext"] == context
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, {"gfd": {"enabled": False}}, {"toolkit": {"policy": ""}}, {"cdi": {"enabled": False}},
+     {"image": {"tag": "newer"}}, {"toolkit": {"env": [{"name": "NVCT_STATE_DIR", "value": "/a"}]}},
+     {"toolkit": {"enabled": False}}],
+)  # fmt: skip
+def test_the_agent_waits_for_the_worker_of_the_same_values(values: Mapping[str, Any]) -> None:
+    """Whatever changes one of the two pods changes both: an agent of another mark never starts."""
+    objects = rendered(values)
+    (worker,) = pod_of(objects, WORKER)["containers"]
+    marks = {env_of(one)["NVCT_RELEASE"] for one in (agent_of(pod_of(objects)), worker)}
+    assert len(marks) == 1
+    plain = env_of(agent_of(pod_of(rendered({}))))["NVCT_RELEASE"]
+    assert (marks == {plain}) is (values == {})
+
+
+def test_values_of_pods_are_of_both() -> None:
+    given = {
+        **MATRIX["pods"], "podAnnotations": {"c": "d"}, "priorityClassName": "high",
+        "tolerations": [{"operator": "Exists"}], "imagePullSecrets": ["registry"],
+    }  # fmt: skip
+    objects = rendered(given)
+    for name in ("nvct", WORKER):
+        daemon_set = objects["DaemonSet", name]["spec"]
+        metadata, pod = daemon_set["template"]["metadata"], daemon_set["template"]["spec"]
+        assert metadata["labels"]["team"] == "ml"
+        assert {"a": "b", "c": "d"}.items() <= metadata["annotations"].items()
+        assert pod["nodeSelector"]["gpus"] == "true"
+        assert (pod["priorityClassName"], pod["tolerations"]) == ("high", [{"operator": "Exists"}])
+        assert pod["affinity"] == {"nodeAffinity": {}}
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+        assert daemon_set["updateStrategy"]["rollingUpdate"] == {
+            "maxSurge": 1,
+            "maxUnavailable": 0,
+        }
 
 
 @pytest.mark.parametrize("name", ["privileged", "mig"])
 def test_an_agent_with_its_own_nvml_is_privileged_and_alone(name: str) -> None:
-    (agent,) = pod_of(rendered(MATRIX[name]))["containers"]
-    assert agent["securityContext"]["privileged"] is True
+    objects = rendered(MATRIX[name])
+    assert ("DaemonSet", WORKER) not in objects
+    pod = pod_of(objects)
+    (agent,) = pod["containers"]
+    assert (agent["securityContext"]["privileged"], pod["hostPID"]) == (True, True)
+    assert [one["name"] for one in pod["initContainers"]] == ["toolkit"]
+    assert "NVCT_RELEASE" not in env_of(agent)
     assert "/dev" in {mount["mountPath"] for mount in agent["volumeMounts"]}
     assert agent["command"] == ["/usr/bin/nvct", "agent"]
 
@@ -408,11 +468,12 @@ def test_the_kubelet_asks_by_http_or_by_a_command() -> None:
 
 def test_only_the_agent_has_a_token_and_only_if_it_asks_the_api_server() -> None:
     objects = rendered({})
-    pod = pod_of(objects)
-    assert pod["automountServiceAccountToken"] is False
+    pods = [pod_of(objects), pod_of(objects, WORKER)]
+    assert [pod["automountServiceAccountToken"] for pod in pods] == [False, False]
     holders = [
         container["name"]
-        for container in [*pod["initContainers"], *pod["containers"]]
+        for pod in pods
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]
         if any(mount["name"] == "token" for mount in container["volumeMounts"])
     ]
     assert holders == ["agent"]

@@ -84,7 +84,9 @@ class Status:
     def why_not_ready(self) -> str:
         """Return why this process does not serve its node yet, "" if it does."""
         if self.part == "starting":
-            return "this agent has not taken over the node yet"
+            problem = self.nvml_problem()
+            why = f": {problem}" if problem else ""
+            return f"this agent has not taken over the node yet{why}"
         if self.part == "standby":
             return "another agent serves this node"
         return why_not_ready(self.document(), os.uname().nodename)

@@ -13,6 +13,8 @@ WORKER_ENV = "NVCT_AGENT_WORKER"
 """The socket of `nvct agent worker`, for the worker and for the agent."""
 SOCKET_ENV = "NVCT_AGENT_SOCKET"
 """The agent's own socket; the agent sets it for its tasks."""
+RELEASE_ENV = "NVCT_RELEASE"
+"""A mark of what was installed together, where agent and worker are pods of their own."""
 GRACE_ENV = "NVCT_AGENT_GRACE_S"
 """How long the pod may take to end (terminationGracePeriodSeconds)."""
 GRACE_S = 30

@@ -27,6 +27,8 @@ from nvct.agent.device_plugin import socket_owner
 from nvct.agent.device_plugin.content import Content
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint, Identity, identity
+from nvct.agent.device_plugin.socket_owner import Owner
+from nvct.agent.host_side import Host
 from nvct.agent.kubelet import service
 
 State: TypeAlias = Literal[
@@ -41,6 +43,9 @@ LISTED_S = 10.0
 FREE_S = 40.0
 """How long another program's socket is free before it is taken over: NVIDIA's plugin makes its
 socket again after a restart of the kubelet, up to 30 s later."""
+ENDING_S = 3.0
+"""How long an owner that is ending may take."""
+POLL_S = 0.1
 OWNER_S = 2.0
 """How often another program's socket is looked at."""
 UNLIKE_LOOKS = 2
@@ -58,14 +63,23 @@ class Registration:
     """
 
     def __init__(
-        self, content: Content, kubelet: str, folder: str, log: Log, counts: Counts | None = None
+        self,
+        content: Content,
+        kubelet: str,
+        folder: str,
+        log: Log,
+        counts: Counts | None = None,
+        *,
+        host: Host | None = None,
     ) -> None:
         """Do nothing yet.
 
         Args:
             kubelet: path of the kubelet's socket; "" serves without registration.
             counts: of the plugin; None counts for this registration alone.
+            host: tells what has the socket, if this process does not see it.
         """
+        self._host = host
         self.reason = ""
         self.name = content.resource.name
         self._wake = asyncio.Event()
@@ -120,8 +134,10 @@ class Registration:
         try:
             while True:
                 if self.endpoint.is_taken():
-                    owner = socket_owner.find(self.endpoint.path) or "another process"
-                    self._become("yielded", f"{owner} has taken {self.endpoint.path}")
+                    path = self.endpoint.path
+                    owner = socket_owner.find(path)
+                    who = await socket_owner.named(owner, path, self._host) if owner else ""
+                    self._become("yielded", f"{who or 'another process'} has taken {path}")
                     return
                 if await self._serve() and await self._register():
                     since = time.monotonic()
@@ -151,9 +167,11 @@ class Registration:
     async def _serve(self) -> bool:
         if self.endpoint.owns_socket():
             return True
-        owner, replaced = await socket_owner.other(self.endpoint.path)
+        path = self.endpoint.path
+        owner, replaced = await _other(path)
         if owner is not None:
-            reason = f"{owner} serves {self.endpoint.path}: it is not displaced"
+            who = await socket_owner.named(owner, path, self._host)
+            reason = f"{who} serves {path}: it is not displaced"
             self._become("refused", reason)
             return False
         try:
@@ -251,3 +269,23 @@ class Registration:
         elif state == "listed":
             self._last_reason = ""
         self._state, self.reason = state, reason
+
+
+async def _other(path: str) -> tuple[Owner | None, Identity]:
+    """Return the other program's process that serves a socket, None if the socket can be had.
+
+    An owner that is ending is waited for. An older instance of nvct's plugin gives way to a newer
+    one; it is known by a method of its own, which no other program answers.
+
+    Returns:
+        The owner, and the identity of the file that was judged.
+    """
+    end = time.monotonic() + ENDING_S
+    while True:
+        judged = identity(path)
+        owner = socket_owner.find(path)
+        if owner is None or owner.pid == os.getpid() or await service.is_nvct(path):
+            return None, judged
+        if time.monotonic() > end:
+            return owner, judged
+        await asyncio.sleep(POLL_S)

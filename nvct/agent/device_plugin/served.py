@@ -18,6 +18,7 @@ from nvct.agent.device_plugin.content import Content
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.resources import Resource
 from nvct.agent.device_plugin.settings import FOLDER
+from nvct.agent.host_side import Host
 from nvct.agent.machine.folder_watch import FolderWatch
 
 TYPE_CHECKING = False
@@ -41,7 +42,8 @@ class Entry:
 class ServedResources:
     """What this process offers to the kubelet."""
 
-    def __init__(self, log: Log, counts: Counts) -> None:
+    def __init__(self, log: Log, counts: Counts, host: Host | None = None) -> None:
+        self._host = host
         self._log = log
         self._counts = counts
         self._entries: dict[str, Entry] = {}
@@ -108,7 +110,9 @@ class ServedResources:
 
         kubelet = content.settings.kubelet_socket
         folder = os.path.dirname(kubelet) if kubelet else FOLDER
-        registration = Registration(content, kubelet, folder, self._log, self._counts)
+        registration = Registration(
+            content, kubelet, folder, self._log, self._counts, host=self._host
+        )
         task = asyncio.create_task(registration.run(), name=name)
         self._entries[name] = Entry(registration, folder, task)
 

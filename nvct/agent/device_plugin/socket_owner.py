@@ -1,25 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the owner of a resource's socket, so that no other program's living plugin is displaced.
+"""Finds the owner of one of the kubelet's sockets, so that no other program's plugin is displaced.
 
-NVIDIA's plugin uses the same socket. An older instance of nvct's plugin gives way to a newer one;
-it is known by a method of its own, which no other program answers.
+NVIDIA's plugin uses the same socket. An agent that sees no process of the host asks NVML's worker
+what the owner is.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import socket
 import struct
-import time
 from dataclasses import dataclass
 
-from nvct.agent.device_plugin.endpoint import Identity, identity
-from nvct.agent.kubelet import service
+from nvct.agent.host_side import Host
+from nvct.errors import NvctError
+from nvct.kernel.shared_folder import SharedFolder
 
-ENDING_S = 3.0
-"""How long an owner that is ending may take."""
-POLL_S = 0.1
 CREDENTIALS = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid and gid of the process that called listen(2)."""
 PROC = "/proc"
@@ -61,23 +58,29 @@ def find(path: str) -> Owner | None:
     return Owner(pid, _program(pid))
 
 
-async def other(path: str) -> tuple[Owner | None, Identity]:
-    """Return the other program's process that serves a socket, None if the socket can be had.
+def find_in(folder: str, name: str) -> Owner:
+    """Return the process that listens on a socket of a folder that the agent can change."""
+    try:
+        with SharedFolder.open(folder) as opened, opened.socket_path(name) as path:
+            return find(path) or Owner(0, "")
+    except (OSError, NvctError):
+        return Owner(0, "")
 
-    An owner that is ending is waited for.
 
-    Returns:
-        The owner, and the identity of the file that was judged.
-    """
-    end = time.monotonic() + ENDING_S
-    while True:
-        judged = identity(path)
-        owner = find(path)
-        if owner is None or owner.pid == os.getpid() or await service.is_nvct(path):
-            return None, judged
-        if time.monotonic() > end:
-            return owner, judged
-        await asyncio.sleep(POLL_S)
+async def named(owner: Owner, path: str, host: Host | None) -> Owner:
+    """Return an owner as the side knows it that sees the host's processes."""
+    if owner.pid or host is None:
+        return owner
+    from nvct.agent.nvml.host_verbs import SocketOwner
+
+    folder, name = os.path.split(path)
+    is_registry = os.path.basename(folder) == "plugins_registry"
+    with contextlib.suppress(NvctError, ValueError):
+        call = SocketOwner(
+            folder="plugins_registry" if is_registry else "device-plugins", name=name
+        )
+        return await host.ask(call, Owner)
+    return owner
 
 
 def _program(pid: int) -> str:

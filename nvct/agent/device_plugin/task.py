@@ -133,7 +133,7 @@ class DevicePlugin(Task):
         self._offered: tuple[object, ...] | None = None
         self._failure: NvctError | None = None
         self._counts = Counts()
-        self._served = ServedResources(log, self._counts)
+        self._served = ServedResources(log, self._counts, self._discovery.host)
         self._health = health(self._settings)
         self._mig_changes = MigChanges(self._show_health)
         self._mps = MpsWatch(log, self._show_health, starts=starts_mps)

@@ -16,6 +16,7 @@ import uuid
 from nvct.agent.device_plugin import socket_owner
 from nvct.agent.device_plugin.endpoint import Identity, identity
 from nvct.agent.dra.devices import DRIVER
+from nvct.agent.host_side import Host
 from nvct.agent.kubelet import dra_service
 from nvct.agent.kubelet.dra_service import Driver
 from nvct.errors import HostError
@@ -28,7 +29,14 @@ if TYPE_CHECKING:
 class Endpoint:
     """Serves a driver on its sockets."""
 
-    def __init__(self, driver: Driver, registry: str, plugins: str, pod_uid: str) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        registry: str,
+        plugins: str,
+        pod_uid: str,
+        host: Host | None = None,
+    ) -> None:
         """Serve nothing yet.
 
         Args:
@@ -36,7 +44,9 @@ class Endpoint:
             registry: the kubelet's folder of registration sockets.
             plugins: its folder of plugins' own files.
             pod_uid: part of the names, "" outside of a pod.
+            host: tells what has a socket, if this process does not see it.
         """
+        self._host = host
         suffix = f"-{pod_uid}" if pod_uid else ""
         self.socket = f"{plugins}/{DRIVER}/dra{suffix}.sock"
         self.registration = f"{registry}/{DRIVER}{suffix}-reg.sock"
@@ -103,8 +113,9 @@ class Endpoint:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             elif not await dra_service.is_nvct(path):
+                who = await socket_owner.named(owner, path, self._host)
                 raise HostError(
-                    f"another driver {DRIVER} runs on this node: {owner} serves {path}",
+                    f"another driver {DRIVER} runs on this node: {who} serves {path}",
                     hint="remove NVIDIA's DRA driver from this node",
                 )
         for path in glob.glob(f"{glob.escape(plugins)}/dra*.sock"):

@@ -107,7 +107,9 @@ class DraDriver(Task):
         self._preparer = Preparer(settings.node, self._journal, self._specs, self._find, log)
         self._preparer.instances = Instances(discovery.nvml, self._look_at_mig, log)
         self._preparer.mps = self._daemons = ClaimDaemons(discovery.nvml, log)
-        self._endpoint = Endpoint(self, settings.registry, settings.plugins, settings.pod_uid)
+        self._endpoint = Endpoint(
+            self, settings.registry, settings.plugins, settings.pod_uid, discovery.host
+        )
         self._classic = Classic(settings.pod_resources)
         self._preparer.holders = self._classic.holders
         self._load = load

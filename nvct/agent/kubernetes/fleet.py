@@ -23,8 +23,10 @@ from nvct.agent.kubernetes.quantity import count
 
 AGENT = {"app.kubernetes.io/component": "agent"}
 """A label of the agent's pods, which pods of other programs may have, too."""
+WORKER = {"app.kubernetes.io/component": "worker"}
+"""The same, of the pods of its installer and worker, for which it waits."""
 NAME, MARK = "app.kubernetes.io/name", "nvct.dev/policy"
-"""Label and annotation of the agent's pods: the chart's nameOverride changes the label."""
+"""Label and annotation of both kinds of pods: the chart's nameOverride changes the label."""
 PREFIX = "nvidia.com/"
 DRIVER = (f"{PREFIX}cuda.driver-version.full", f"{PREFIX}gpu.product")
 NO_AGENT = "no pod of the agent runs here"
@@ -61,13 +63,12 @@ async def nodes(cluster: Cluster, namespace: str) -> list[GpuNode]:
     Raises:
         ClusterError: the API server refuses, or does not answer.
     """
-    agents = filter(_is_agent, await cluster.find_all(POD, namespace, AGENT))
-    # During an upgrade a node has two, of which the last one counts: a ready one.
-    pods = {pod["spec"].get("nodeName", ""): pod for pod in sorted(agents, key=_is_ready)}
+    pods = _by_node(await cluster.find_all(POD, namespace, AGENT))
+    workers = _by_node(await cluster.find_all(POD, namespace, WORKER))
     reasons = warnings(await cluster.find_all(EVENT, namespace, {}))
     claimable = claimable_devices(await _slices(cluster))
     found = [
-        gpu_node(node, pods.get(name), reasons, claimable.get(name, {}))
+        gpu_node(node, pods.get(name), reasons, claimable.get(name, {}), workers.get(name))
         for node in await cluster.find_all(NODE, "", {})
         if (name := node["metadata"]["name"])
     ]
@@ -100,7 +101,13 @@ def claimable_devices(found: list[Object]) -> dict[str, dict[str, int]]:
     return counts
 
 
-def _is_agent(pod: Object) -> bool:
+def _by_node(pods: list[Object]) -> dict[str, Object]:
+    """Return nvct's pods by node: of two, during an upgrade, the ready one."""
+    ours = sorted(filter(_is_ours, pods), key=_is_ready)
+    return {pod["spec"].get("nodeName", ""): pod for pod in ours}
+
+
+def _is_ours(pod: Object) -> bool:
     metadata = pod["metadata"]
     name = (metadata.get("labels") or {}).get(NAME)
     return name == "nvct" or MARK in (metadata.get("annotations") or {})
@@ -130,6 +137,7 @@ def gpu_node(
     pod: Object | None,
     reasons: dict[str, str],
     claimable: dict[str, int] | None = None,
+    worker: Object | None = None,
 ) -> GpuNode:
     """Return a node as it is shown.
 
@@ -137,6 +145,7 @@ def gpu_node(
         pod: of the agent on it, None if there is none.
         reasons: the latest warning by the name of a pod.
         claimable: devices of its ResourceSlices.
+        worker: the pod of installer and worker on it, whose failure is the agent's.
     """
     labels = node["metadata"].get("labels") or {}
     allocatable = node.get("status", {}).get("allocatable") or {}
@@ -146,9 +155,9 @@ def gpu_node(
     agent, reason = "", NO_AGENT
     if pod is not None:
         agent = "Ready" if _is_ready(pod) else "NotReady"
-        reason = (
-            "" if _is_ready(pod) else reasons.get(pod["metadata"]["name"], "no event tells why")
-        )
+        failing = [each for each in (worker, pod) if each is not None and not _is_ready(each)]
+        told = [reasons.get(each["metadata"]["name"], "") for each in failing]
+        reason = "" if _is_ready(pod) else next(filter(None, told), "no event tells why")
     ready, says = _condition(node, datetime.now(timezone.utc))
     return GpuNode(node["metadata"]["name"], gpus, driver, product, agent, ready, says or reason)
 

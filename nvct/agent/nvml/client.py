@@ -10,7 +10,6 @@ from dataclasses import replace
 from types import NoneType
 
 from nvct import typed
-from nvct.agent.core.waiting import within
 from nvct.agent.mps.daemons import Wanted
 from nvct.agent.nvml import host_verbs, mig_verbs
 from nvct.agent.nvml.last_gpus import LastGpus
@@ -51,8 +50,6 @@ CHANGE_S = 60
 WITHOUT_NVML = frozenset({ENGINE, MPS, mig_verbs.NODES}) | host_verbs.WITHOUT_NVML
 """Verbs that do not use NVML: their failure says nothing about it."""
 CHUNK = 1 << 16
-SLACK_S = 10
-"""More than a call's limit: until a worker in another container has killed its process."""
 
 
 class SupervisorEndedError(NvmlError):
@@ -89,6 +86,11 @@ class NvmlClient:
         self._last = LastGpus()
         self._attributes: dict[str, GpuAttributes] = {}
         self._properties: dict[str, GpuProperties] = {}
+
+    async def why_apart(self, release: str) -> str:
+        """Return "": this side's NVML is of its own release."""
+        del release
+        return ""
 
     async def report(self) -> NvmlReport:
         """Return what NVML reports about this machine.
@@ -331,53 +333,6 @@ class NvmlClient:
 
     def _failure(self, reason: str) -> NvmlError:
         return SupervisorEndedError(f"NVML's supervisor has ended: {reason}")
-
-
-class NvmlWorkerClient(NvmlClient):
-    """NVML in another container, which may end and start again (`nvct agent worker`).
-
-    The library is that of the other container.
-    """
-
-    chooses_library = False
-
-    def __init__(self, path: str) -> None:
-        """Keep the path of the worker's socket; the first request connects."""
-        super().__init__(None)
-        self._path = path
-
-    async def _answer(self, request: bytes, limit_s: float) -> Json:
-        """Return the answer; a connection without one in time is not used again."""
-        limit_s += SLACK_S
-        try:
-            return await within(limit_s, super()._answer(request, limit_s))
-        except asyncio.TimeoutError as error:
-            self._disconnect()
-            raise TimeoutError(f"no answer within {limit_s:g} s") from error
-        except BaseException:
-            self._disconnect()
-            raise
-
-    async def _connection(self) -> socket.socket:
-        if self._socket is None:
-            connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(0)
-            try:
-                await asyncio.get_running_loop().sock_connect(connection, self._path)
-            except BaseException:
-                connection.close()
-                raise
-            self._socket, self._has_answered = connection, False
-        return self._socket
-
-    def _failure(self, reason: str) -> NvmlError:
-        hint = f"NVML's worker is the other container, or `nvct agent worker` on {self._path}"
-        return NvmlError(f"NVML's worker does not answer: {reason}", hint=hint)
-
-    def _disconnect(self) -> None:
-        self.disconnect()
-        self._socket = None
-        self._received.clear()
 
 
 async def _until_readable(connection: socket.socket) -> None:

@@ -19,6 +19,8 @@ UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 """Of an object of Kubernetes; it becomes part of a file's name."""
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 """Of a device in a ResourceSlice."""
+SOCKET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,252}")
+"""The name of a socket in one of the kubelet's folders."""
 MOST = 4096
 """Claims, and devices of one: more are not believed."""
 CHANNELS = 4096
@@ -222,9 +224,31 @@ class ProcessContainers:
     pids: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SocketOwner:
+    """Return the process that listens on a socket of the kubelet's; a `socket_owner.Owner`.
+
+    Attributes:
+        folder: of the kubelet's own.
+        name: of the socket there.
+    """
+
+    folder: Literal["device-plugins", "plugins_registry"]
+    name: str
+
+    def __post_init__(self) -> None:
+        """Check the name.
+
+        Raises:
+            ValueError: it is no socket's.
+        """
+        if not SOCKET.fullmatch(self.name):
+            raise ValueError("it is no name of a socket")
+
+
 Call: TypeAlias = (
     PluginSpecs | DriverSpec | ClaimSpec | KeepClaims | RemoveClaim | Published | Possible
-    | HostDrivers | NodeNames | Look | PciNames | ProcessContainers
+    | HostDrivers | NodeNames | Look | PciNames | ProcessContainers | SocketOwner
 )  # fmt: skip
 CALLS: Mapping[str, type[Call]] = {
     "spec_plugin": PluginSpecs,
@@ -239,6 +263,7 @@ CALLS: Mapping[str, type[Call]] = {
     "host_drivers": HostDrivers,
     "pci_names": PciNames,
     "process_containers": ProcessContainers,
+    "socket_owner": SocketOwner,
 }
 """The verbs."""
 VERBS: Mapping[type[Call], str] = {kind: verb for verb, kind in CALLS.items()}

@@ -22,7 +22,7 @@ import os
 import signal
 from dataclasses import dataclass
 from functools import partial
-from typing import get_args
+from typing import cast, get_args
 
 from nvct import errors, typed
 from nvct.agent.mps.daemons import Wanted
@@ -52,11 +52,15 @@ ENGINE = "engine"
 """The verb that asks the container engine, not NVML: this process may see its socket."""
 MPS = "mps"
 """The verb of MPS control daemons: see `nvct.agent.mps.keeper`."""
+HELLO = "hello"
+"""The verb that an agent of another container begins with; answered by `Hello`. Its form stays."""
+PROTOCOL = 1
+"""Another number for each change of what the verbs take and answer."""
 CALLS: Mapping[str, type] = {
     **dict.fromkeys(
         (
             "attributes", "check", "conditions", "events", "mig", "properties", "report",
-            "samples", "topology", CLOSE, ENGINE,
+            "samples", "topology", CLOSE, ENGINE, HELLO,
         ),
         mig_verbs.Nothing,
     ),
@@ -111,8 +115,25 @@ class Arguments:
     call: object
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a worker says of itself.
+
+    Attributes:
+        protocol: as PROTOCOL.
+        release: what it was installed with, see `RELEASE_ENV`.
+    """
+
+    protocol: int
+    release: str
+
+
 class Supervisor:
-    """One session with NVML, and the answers to requests."""
+    """One session with NVML, and the answers to requests.
+
+    Attributes:
+        hello: what it says of itself.
+    """
 
     def __init__(
         self,
@@ -120,6 +141,7 @@ class Supervisor:
         ask_engine: Callable[[], Json] = dict,
         find_roots: Callable[[], Roots] | None = None,
         host: HostSide | None = None,
+        release: str = "",
     ) -> None:
         """Start nothing.
 
@@ -129,11 +151,13 @@ class Supervisor:
             ask_engine: returns what the container engine says.
             find_roots: returns this machine's, if requests come from another container.
             host: looks and writes for an agent, if requests come from another container.
+            release: see `Hello`.
         """
         self._ask_engine = ask_engine
         self._find_library = find_library
         self._find_roots = find_roots
         self._host = host
+        self.hello = Hello(protocol=PROTOCOL, release=release)
         if host is not None:
             host.pids = frozenset()  # none before NVML has named some
         self._gpus = LastGpus()
@@ -173,6 +197,8 @@ class Supervisor:
             return self._mps(call)
         if verb == ENGINE:
             return self._ask_engine()
+        if verb == HELLO:
+            return cast("Json", typed.dump(self.hello))
         if verb == mig_verbs.NODES:
             mig_verbs.make_nodes(self._roots(verb))
             return None

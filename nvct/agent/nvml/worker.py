@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`nvct agent worker`: NVML for an agent in another container, over a Unix socket.
 
-The agent's container then needs no device and no privilege; this one needs no token and no
-network, and leaves its network namespace. It knows the verbs of `nvct.host.nvml.worker`, the
-one that ends NVML's process, and those of `nvct.agent.nvml.mig_verbs`. It chooses the library
-itself: nothing that the agent sends names a file, and only root can change what it loads. The
-protocol is that of `nvct.agent.nvml.supervisor`.
+The agent's container then needs no device and no privilege, and in a pod of its own it sees no
+process of the host; this one needs no token and no network, and leaves its network namespace. It
+knows the verbs of `nvct.host.nvml.worker`, the one that ends NVML's process, and those of
+`nvct.agent.nvml.mig_verbs`. It chooses the library itself: nothing that the agent sends names a
+file, and only root can change what it loads. The protocol is that of `nvct.agent.nvml.supervisor`.
 
 A process with one thread, as it forks NVML's process. Only root is served.
 """
@@ -20,12 +20,13 @@ import struct
 import sys
 import time
 
+from nvct import typed
 from nvct.agent import host_side
 from nvct.agent.core import logs, program
-from nvct.agent.core.variables import GRACE_S, WORKER_ENV, grace_s
+from nvct.agent.core.variables import GRACE_S, RELEASE_ENV, WORKER_ENV, grace_s
 from nvct.agent.host_side import HostSide
 from nvct.agent.machine import driver_root
-from nvct.agent.nvml.supervisor import Supervisor, engine_asker
+from nvct.agent.nvml.supervisor import HELLO, Hello, Supervisor, engine_asker
 from nvct.errors import NvctError, line
 from nvct.host.nvml import messages
 from nvct.kernel.shared_folder import SharedFolder
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from nvct.agent.core.logs import Log
     from nvct.host.nvml.library import Library
+    from nvct.oci.jsontext import Json
 
 CONNECTIONS = 8
 """Open at once; one more ends the oldest. An agent has one."""
@@ -45,6 +47,10 @@ MESSAGE_S = 1.0
 MARGIN_S = 3
 """How much earlier than its pod must have ended the worker ends: later than an agent that serves
 on, see `nvct.agent.core.instance`."""
+SUCCESSOR_S = 10
+"""How long a worker in a pod of its own waits for the one that replaces it: that has started."""
+LOOK_S = 1
+"""How often it looks for that, and how long that may take to say which it is."""
 PEER = struct.Struct("3i")
 """pid, uid, gid: struct ucred (unix(7), SO_PEERCRED)."""
 
@@ -53,25 +59,61 @@ class Worker:
     """Serves the agent's requests, one after another."""
 
     def __init__(
-        self, listener: socket.socket, supervisor: Supervisor, log: Log, grace_s: int = GRACE_S
+        self,
+        listener: socket.socket,
+        supervisor: Supervisor,
+        log: Log,
+        grace_s: int = GRACE_S,
+        own_path: str = "",
     ) -> None:
-        """Keep the arguments; the listener is listening, and the pod may take `grace_s` to end."""
+        """Keep the arguments.
+
+        Args:
+            listener: is listening.
+            supervisor: answers.
+            log: gets what happens.
+            grace_s: how long the pod may take to end.
+            own_path: of the socket, if this is a pod without the agent; else "".
+        """
+        self._own_path = own_path
+        self._file = _file(own_path)
         self._end_s = max(1, grace_s - MARGIN_S)
         self._listener, self._supervisor, self._log = listener, supervisor, log
         self._clients: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        self._is_ending = False
+        self._is_ending = self._is_answering = self._ends_next = False
+        self._looks = SUCCESSOR_S // LOOK_S
 
     def end(self) -> None:
         """Raise SystemExit here, or in `serve` when no agent is connected any more.
 
-        Both containers of a pod get a signal at once, and an agent may serve on for a while.
+        Both containers of a pod get a signal at once, and an agent may serve on for a while. In a
+        pod of its own, the worker leaves its agent to a newer one of the same release, and stays
+        if that is of another: the agent is replaced, too. Without a newer one it ends, because
+        nothing replaces a pod that is deleted before it has ended.
         """
         self._is_ending = True
-        signal.alarm(self._end_s)
         if not self._clients:
             sys.exit(0)
+        signal.alarm(LOOK_S if self._own_path else self._end_s)
+
+    def on_alarm(self) -> None:
+        """Raise SystemExit, here or after the answer that is being made, unless it has to stay."""
+        self._looks -= 1
+        if not self._own_path or self._looks < 0:
+            sys.exit(0)
+        has_successor = _file(self._own_path) not in (None, self._file)
+        release = _release_of(self._own_path) if has_successor else None
+        if release == self._supervisor.hello.release or (not self._looks and release is None):
+            self._ends_next = True
+            if not self._is_answering:
+                sys.exit(0)
+        elif release is None:
+            signal.alarm(LOOK_S)
+        else:
+            self._looks = 0  # the next alarm is the last one
+            signal.alarm(max(1, self._end_s - SUCCESSOR_S))
 
     def serve(self) -> None:
         """Serve until it is ended, or a signal's handler raises.
@@ -104,6 +146,7 @@ class Worker:
         self._log.info(f"process {pid} is connected")
 
     def _answer(self, client: socket.socket) -> None:
+        self._is_answering = True
         try:
             message = messages.receive(client, time.monotonic() + MESSAGE_S)
             answer = self._supervisor.answer(message)
@@ -116,6 +159,9 @@ class Worker:
             self._end(client, str(error))
         except Exception as error:  # whatever a client does, the others are served
             self._end(client, f"unexpected {type(error).__name__}: {error}")
+        self._is_answering = False
+        if self._ends_next:
+            sys.exit(0)
 
     def _end(self, client: socket.socket, reason: str) -> None:
         """End a connection; without one there is no use for NVML's handles."""
@@ -143,6 +189,31 @@ def listen(path: str) -> socket.socket:
         return opened.listen(name)
 
 
+def _file(path: str) -> tuple[int, int] | None:
+    """Return what a path leads to, None if there is nothing."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _release_of(path: str) -> str | None:
+    """Return the release of the worker that listens on a path, None if it does not answer."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        until = time.monotonic() + LOOK_S
+        try:
+            connection.connect(path)
+            arguments: Json = {"library": "", "limit_s": LOOK_S, "call": {}}
+            messages.send(connection, {"id": 1, "verb": HELLO, "arguments": arguments}, until)
+            answer = messages.value_of(messages.receive(connection, until), 1)
+            return typed.load(Hello, answer, HELLO).release
+        except (OSError, EOFError):
+            return None
+        except (NvctError, typed.MalformedError):  # of another protocol
+            return ""
+
+
 def main() -> None:
     """Run the program with the settings of the environment, which `nvct agent worker` makes."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # process 1 of a container ignores it
@@ -158,7 +229,7 @@ def main() -> None:
 
 def _run(env: Mapping[str, str]) -> None:
     journal = logs.from_environment(env)
-    path = env[WORKER_ENV]
+    path, release = env[WORKER_ENV], env.get(RELEASE_ENV, "")
     listener = listen(path)
     _leave_network(journal)
     journal.info(f"NVML's worker listens on {path}")
@@ -167,9 +238,10 @@ def _run(env: Mapping[str, str]) -> None:
         engine_asker(env),
         lambda: driver_root.machine_roots(env),
         HostSide(lambda: host_side.of_environment(env), host_side.in_child),
+        release,
     )
-    worker = Worker(listener, supervisor, journal, grace_s(env))
-    signal.signal(signal.SIGALRM, lambda *_: sys.exit(0))
+    worker = Worker(listener, supervisor, journal, grace_s(env), path if release else "")
+    signal.signal(signal.SIGALRM, lambda *_: worker.on_alarm())
     signal.signal(signal.SIGTERM, lambda *_: worker.end())
     worker.serve()
 

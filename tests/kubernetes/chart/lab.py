@@ -145,10 +145,21 @@ def cluster_status(node: Cluster) -> str:
 
 def state_of(node: Cluster) -> str:
     """Return the logs of the pods, and their state."""
-    logs = ("logs", f"--namespace={NAMESPACE}", "--all-containers", "--prefix", "daemonset/nvct")
     pods = node.kubectl("describe", "pods", f"--namespace={NAMESPACE}")
+    return pods + logs_of(node)
+
+
+def logs_of(node: Cluster, *words: str) -> str:
+    """Return the logs of all pods of the chart."""
+    chosen = (
+        "--selector=app.kubernetes.io/name=nvct",
+        "--all-containers",
+        "--prefix",
+        "--tail=-1",
+    )
+    logs = ("logs", *IN_NAMESPACE, *chosen, "--max-log-requests=20", *words)
     done = node.box.call("kubectl", f"--kubeconfig={KUBECONFIG}", *logs)
-    return pods + done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def as_agent(at: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ import pytest
 from nvct.agent.device_plugin.resources import GPU
 from tests.engines.releases import of_release
 from tests.kubernetes.api import wait
-from tests.kubernetes.chart.lab import FARM, IN_NAMESPACE, installed
+from tests.kubernetes.chart.lab import FARM, installed, logs_of
 from tests.kubernetes.cluster import NODE
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, asks, smi
 from tests.kubernetes.pods import run
@@ -112,6 +112,5 @@ def labels(node: Cluster) -> dict[str, str]:
 
 
 def log(node: Cluster) -> str:
-    """Return the log of the agent's pod."""
-    words = ("logs", *IN_NAMESPACE, "--all-containers", "--prefix", "daemonset/nvct", "--tail=-1")
-    return node.kubectl(*words)
+    """Return the log of the agent's pod and of its worker's."""
+    return logs_of(node)

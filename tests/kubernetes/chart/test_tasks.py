@@ -61,7 +61,7 @@ def test_a_label_makes_mig_devices(node: Cluster) -> None:
 
 
 def _show_tree(node: Cluster) -> None:
-    """Mount the simulated node into the agent's container: there, MIG changes write files."""
+    """Mount the simulated node into the worker's container: there, MIG changes write files."""
     tree = str(simulated(node).tree)
     volume = {"name": "tree", "hostPath": {"path": tree}}
     mount = {"name": "tree", "mountPath": tree}
@@ -70,7 +70,7 @@ def _show_tree(node: Cluster) -> None:
         {"op": "add", "path": f"{pod}/volumes/-", "value": volume},
         {"op": "add", "path": f"{pod}/containers/0/volumeMounts/-", "value": mount},
     ]
-    name = ("daemonset", "nvct", *IN_NAMESPACE)
+    name = ("daemonset", "nvct-worker", *IN_NAMESPACE)
     node.kubectl("patch", *name, "--type=json", f"--patch={json.dumps(patch)}")
     node.kubectl("rollout", "status", *name, "--timeout=90s")
 

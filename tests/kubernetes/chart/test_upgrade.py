@@ -113,7 +113,8 @@ def test_an_old_pod_that_is_not_ready_serves_until_the_new_one_does(node: Cluste
     counters = "--set=dcgmExporter.config"
     with installed(node, f"{counters}.create=true", f"{counters}.data=nonsense"):
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S), state_of(node)
-        words = ("get", "pods", *IN_NAMESPACE, "--output=jsonpath={.items[*].metadata.name}")
+        words = ("get", "pods", *IN_NAMESPACE, "--selector=app.kubernetes.io/component=agent",
+                 "--output=jsonpath={.items[*].metadata.name}")  # fmt: skip
         (old,) = node.kubectl(*words).split()
         follow = ("kubectl", f"--kubeconfig={KUBECONFIG}", "logs", "--follow", *IN_NAMESPACE)
         node.box.start([*follow, "--container=agent", old], "old.log")

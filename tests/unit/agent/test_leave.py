@@ -18,6 +18,7 @@ from nvct.agent.kubernetes import cluster
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.agent.labels import outputs
 from nvct.errors import HostError
+from nvct.installer import ready
 from tests.support.broken_disk import break_call
 
 TYPE_CHECKING = False
@@ -41,7 +42,10 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
     cdi.mkdir(parents=True)
     own, other = cdi / "k8s.device-plugin.nvidia.com-gpu.json", cdi / "nvidia.com-gpu.json"
     claim = cdi / "k8s.gpu.nvidia.com-claim_uid-1.json"
-    for path in (own, other, claim):
+    found = root / ready.OWN_FOLDER[1:]
+    found.mkdir(parents=True)
+    socket, driver = found / ready.WORKER_SOCKET, found / ready.DRIVER
+    for path in (own, other, claim, socket, driver):
         path.touch()
 
     async def yields() -> list[str]:
@@ -69,6 +73,7 @@ def test_the_agent_yields_for_good_and_its_specifications_are_removed(
     removed = [f"removed /run/cdi/{path.name}" for path in (own, claim)]
     assert said == ["the agent no longer serves this node", *removed]
     assert (list(cdi.iterdir()), list(folder.iterdir())) == ([other], [])
+    assert list(found.iterdir()) == [driver], "the installer's own uninstallation removes it"
 
 
 def test_a_node_without_an_agent_has_nothing_to_leave(tmp_path: Path) -> None:

@@ -73,16 +73,21 @@ SERVING = ("agent", "device-plugin")
 """Programs that serve the kubelet, by the tags of their images."""
 
 
+def pods_of(name: str) -> dict[str, dict[str, Any]]:
+    """Return the pods of a manifest's DaemonSets, by their names."""
+    return {
+        document["metadata"]["name"]: document["spec"]["template"]["spec"]
+        for document in documents(PACKAGING / "kubernetes" / name)
+        if document["kind"] == "DaemonSet"
+    }
+
+
 @pytest.mark.parametrize(
     "name", ["device-plugin.yaml", "agent.yaml", "agent-worker.yaml", "nvct.yaml"]
 )
 def test_what_serves_the_kubelet_can_write_what_it_keeps(name: str) -> None:
-    (spec,) = (
-        document["spec"]["template"]["spec"]
-        for document in documents(PACKAGING / "kubernetes" / name)
-        if document["kind"] == "DaemonSet"
-    )
-    serving = spec["containers"][-1 if name == "nvct.yaml" else 0]
+    pods = pods_of(name)
+    serving = pods["nvct" if name == "nvct.yaml" else min(pods)]["containers"][0]
     assert serving["image"].removeprefix(f"{build.NAME}:") in SERVING
     mounts = {
         mount["mountPath"]: mount.get("readOnly", False) for mount in serving["volumeMounts"]
@@ -96,19 +101,11 @@ def test_what_serves_the_kubelet_can_write_what_it_keeps(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nvct.yaml", "uninstall.yaml"])
 def test_the_installers_lock_is_where_no_agent_can_hold_it(name: str) -> None:
-    specs = [one["spec"] for one in documents(PACKAGING / "kubernetes" / name) if "spec" in one]
-    pods = [spec["template"]["spec"] for spec in specs if "template" in spec]
-    (agent,) = (
-        one
-        for document in documents(PACKAGING / "kubernetes/nvct.yaml")
-        if document["kind"] == "DaemonSet"
-        for one in document["spec"]["template"]["spec"]["containers"]
-        if one["name"] == "agent"
-    )
+    (agent,) = pods_of("nvct.yaml")["nvct"]["containers"]
     writable = [m["mountPath"] for m in agent["volumeMounts"] if not m.get("readOnly")]
     (lock,) = {
         variable["value"]
-        for pod in pods
+        for pod in pods_of(name).values()
         for one in pod.get("initContainers", ())
         for variable in one.get("env", ())
         if variable["name"] == "TOOLKIT_PID_FILE"
@@ -118,30 +115,27 @@ def test_the_installers_lock_is_where_no_agent_can_hold_it(name: str) -> None:
     assert not [path for path in writable if on_host.startswith(f"{path.rstrip('/')}/")]
 
 
-def test_where_the_driver_is_nobody_but_the_installer_writes() -> None:
-    (spec,) = (
-        document["spec"]["template"]["spec"]
-        for document in documents(PACKAGING / "kubernetes/nvct.yaml")
-        if document["kind"] == "DaemonSet"
-    )
-    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
-    (installer,) = spec["initContainers"]
-    containers = {one["name"]: one for one in (installer, *spec["containers"])}
-    for name, container in containers.items():
-        variables_ = {one["name"]: one.get("value", "") for one in container["env"]}
-        ready = variables_["NVCT_DRIVER_READY_FILE"]
-        (mount,) = (
-            one
-            for one in container["volumeMounts"]
-            if ready.startswith(f"{one['mountPath'].rstrip('/')}/")
-        )
-        assert paths[mount["name"]] == "/run/nvct-driver" == os.path.dirname(ready)
-        assert mount.get("readOnly", False) is (container is not installer), name
-        if container is not installer:
-            assert variables_["DRIVER_ROOT_CTR_PATH"] == "/host"
-            assert variables_["NVCT_DRIVER_FOLDER"] == "/host/run/nvidia/driver"
-    worker = containers["nvml-worker"]
-    assert "/run/nvct-agent" not in [mount["mountPath"] for mount in worker["volumeMounts"]]
+def test_where_the_driver_is_nobody_but_installer_and_worker_write() -> None:
+    """The agent, which connects there to the worker's socket, sees the folder read-only."""
+    readers = {}
+    for pod in pods_of("nvct.yaml").values():
+        paths = {one["name"]: one.get("hostPath", {}).get("path") for one in pod["volumes"]}
+        for container in (*pod.get("initContainers", ()), *pod["containers"]):
+            variables_ = {one["name"]: one.get("value", "") for one in container["env"]}
+            ready = variables_["NVCT_DRIVER_READY_FILE"]
+            (mount,) = (
+                one
+                for one in container["volumeMounts"]
+                if ready.startswith(f"{one['mountPath'].rstrip('/')}/")
+            )
+            assert paths[mount["name"]] == "/run/nvct-driver" == os.path.dirname(ready)
+            readers[container["name"]] = mount.get("readOnly", False)
+            if container["name"] != "toolkit":
+                assert variables_["DRIVER_ROOT_CTR_PATH"] == "/host"
+                assert variables_["NVCT_DRIVER_FOLDER"] == "/host/run/nvidia/driver"
+            mounts = [one["mountPath"] for one in container["volumeMounts"]]
+            assert ("/run/nvct-agent" in mounts) is (container["name"] == "agent")
+    assert readers == {"toolkit": False, "nvml-worker": False, "agent": True}
 
 
 def test_every_variable_is_one_that_the_installer_reads(pod: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@
 {{- default (ternary (include "nvct.fullname" .) "default" .Values.serviceAccount.create) .Values.serviceAccount.name -}}
 {{- end }}
 
-{{/* Labels that never change, of a part: agent, uninstall or test. */}}
+{{/* Labels that never change, of a part: agent, worker, uninstall or test. */}}
 {{- define "nvct.selector" -}}
 app.kubernetes.io/name: {{ include "nvct.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -50,11 +50,10 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* What all pods on nodes have: where they run, and with which image. */}}
+{{/* What all pods on nodes have: where they run, and with which image. Only the agent's has processes of its own alone. */}}
 {{- define "nvct.node" -}}
 serviceAccountName: {{ include "nvct.serviceAccount" . }}
 automountServiceAccountToken: false
-hostPID: true # the installer finds the engine by its processes, and signals it; the agent names other processes
 {{- with .Values.priorityClassName | default .Values.daemonsets.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
@@ -106,12 +105,94 @@ services, before MIG changes. */}}
 {{- if $needs }}true{{ end -}}
 {{- end }}
 
+{{/* What is installed together: the agent waits for the worker with the same mark, whose installer has ended. */}}
+{{- define "nvct.release" -}}
+{{- list (include "nvct.image" .) (include "nvct.agentEnv" .) (include "nvct.installerEnv" .) (include "nvct.policy" .) .Values.toolkit.enabled | toJson | sha256sum | trunc 16 -}}
+{{- end }}
+
+{{/* Where the worker listens: in a folder that the agent sees read-only. */}}
+{{- define "nvct.workerSocket" -}}
+/run/nvct-driver/nvml.sock
+{{- end }}
+
+{{/* How a newer pod takes the place of an older one on a node. */}}
+{{- define "nvct.update" -}}
+rollingUpdate: # the newer one starts, and takes over before the older one ends
+  maxSurge: 1
+  maxUnavailable: 0
+{{- end }}
+
+{{/* Labels and annotations of the pods of agent and worker. */}}
+{{- define "nvct.podMetadata" -}}
+labels:
+  {{- include "nvct.selector" . | nindent 2 }}
+  {{- with .root.Values.daemonsets.labels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  kubectl.kubernetes.io/default-container: {{ .container }}
+  nvct.dev/policy: {{ include "nvct.policy" .root | sha256sum | trunc 16 | quote }}
+  {{- with merge dict (.root.Values.podAnnotations | default dict) .root.Values.daemonsets.annotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* The container that installs, which ends before those of its pod start. */}}
+{{- define "nvct.installer" -}}
+- name: toolkit
+  image: {{ include "nvct.image" . }}
+  imagePullPolicy: {{ .Values.image.pullPolicy }}
+  command: [/usr/bin/nvct, install, --no-daemon, --gpu-nodes-only, --find-driver]
+  env:
+    {{- include "nvct.installerEnv" . | nindent 4 }}
+  {{- with .Values.toolkit.resources }}
+  resources:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  securityContext:
+    privileged: true
+  volumeMounts:
+    {{- include "nvct.installerMounts" . | nindent 4 }}
+{{- end }}
+
+{{/* What of the host a process mounts that asks NVML; and its volumes. */}}
+{{- define "nvct.nvmlMounts" -}}
+- name: host
+  mountPath: /host
+  readOnly: true
+  mountPropagation: HostToContainer
+- name: dev # with the nodes of MIG devices and of a driver that come later
+  mountPath: /dev
+- name: cdi # specifications: whoever writes one is root of the host
+  mountPath: /var/run/cdi
+- name: mps # pipes and logs of MPS control daemons, shared with pods
+  mountPath: /mps
+  mountPropagation: Bidirectional # pods see the file systems that are mounted there
+{{- end }}
+
+{{- define "nvct.nvmlVolumes" -}}
+- name: host
+  hostPath:
+    path: /
+- name: dev
+  hostPath:
+    path: /dev
+- name: cdi
+  hostPath:
+    path: /var/run/cdi
+    type: DirectoryOrCreate
+- name: mps
+  hostPath:
+    path: {{ include "nvct.mpsRoot" . }}
+    type: DirectoryOrCreate
+{{- end }}
+
 {{/* How long an agent may serve on while a newer pod starts and its image is pulled; without one it ends at once. */}}
 {{- define "nvct.graceSeconds" -}}
 300
 {{- end }}
 
-{{/* Variables of the agent and of its NVML worker. */}}
+{{/* Variables of the agent and of its NVML worker, which has the roots. */}}
 {{- define "nvct.commonEnv" -}}
 - name: NVCT_LOG_LEVEL
   value: {{ .Values.logLevel }}
@@ -283,9 +364,7 @@ resource.k8s.io/v1beta1
   mountPropagation: HostToContainer
 - name: toolkit
   mountPath: {{ .Values.toolkit.installDir }}
-- name: run
-  mountPath: /run/nvct-agent
-- name: found # where it found the driver; nobody else writes there
+- name: found # where it found the driver
   mountPath: /run/nvct-driver
 {{- if include "nvct.policy" . }}
 - name: policy
@@ -293,23 +372,9 @@ resource.k8s.io/v1beta1
 {{- end }}
 {{- end }}
 
-{{/* Volumes of the agent that the installer has, too. */}}
-{{- define "nvct.agentVolumes" -}}
-- name: host
-  hostPath:
-    path: /
-- name: run
-  hostPath:
-    path: /run/nvct-agent
-    type: DirectoryOrCreate
-- name: found
-  hostPath:
-    path: /run/nvct-driver
-    type: DirectoryOrCreate
-{{- end }}
-
+{{/* Volumes of the installer but the host's root, which others of its pod have, too. */}}
 {{- define "nvct.installerVolumes" -}}
-{{ include "nvct.agentVolumes" . }}
+{{ include "nvct.foundVolume" . }}
 - name: toolkit
   hostPath:
     path: {{ .Values.toolkit.installDir }}
@@ -319,6 +384,14 @@ resource.k8s.io/v1beta1
   configMap:
     name: {{ include "nvct.fullname" . }}-policy
 {{- end }}
+{{- end }}
+
+{{/* Where the driver is, and the worker's socket. */}}
+{{- define "nvct.foundVolume" -}}
+- name: found
+  hostPath:
+    path: /run/nvct-driver
+    type: DirectoryOrCreate
 {{- end }}
 
 {{/* The rules of the policy, as TOML, "" for none; docs/kubernetes.md says why these. */}}

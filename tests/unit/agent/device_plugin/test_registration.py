@@ -285,7 +285,7 @@ def other_program(path: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_living_plugin_of_another_program_is_not_displaced(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(socket_owner, "ENDING_S", 0.2)
+    monkeypatch.setattr(registration, "ENDING_S", 0.2)
     monkeypatch.setattr(registration, "FREE_S", 0.3)
     monkeypatch.setattr(registration, "OWNER_S", 0.05)
     path = f"{folder}/nvidia-gpu.sock"

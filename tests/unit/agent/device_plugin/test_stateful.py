@@ -52,6 +52,7 @@ class Machine:
     """Stands for a discovery and its NVML: three GPUs, any of which may have MIG devices."""
 
     roots = Roots()
+    host = None
     busy_s = 0
 
     def __init__(self) -> None:

@@ -50,7 +50,10 @@ class FakeCluster:
         self, kind: Kind, namespace: str, labels: Mapping[str, str]
     ) -> list[Object]:
         assert bool(namespace) == kind.is_namespaced
-        assert dict(labels) == (fleet.AGENT if kind.plural == "pods" else {})
+        if kind.plural == "pods":
+            assert dict(labels) in (fleet.AGENT, fleet.WORKER)
+            return self.objects.get("workers" if dict(labels) == fleet.WORKER else "pods", [])
+        assert not labels
         if kind.plural == "resourceslices" and kind.version != "v1beta1":
             raise ClusterError("no such version", status=404)
         return self.objects.get(kind.plural, [])
@@ -88,6 +91,22 @@ def test_a_node_has_its_gpus_its_driver_and_the_reason_why_it_is_not_ready() -> 
         ("refused", {}, "", "", "NotReady", "Unknown", "Readiness probe failed: nvct: refused"),
         ("silent", {}, "", "", "NotReady", "Unknown", "no event tells why"),
     ]
+
+
+def test_a_worker_that_fails_is_the_reason_why_its_agent_waits() -> None:
+    cluster = FakeCluster(
+        nodes=[node("one", {}), node("two", {})],
+        pods=[pod("a", "one", "False"), pod("b", "two", "True")],
+        workers=[pod("w", "one", "False"), pod("v", "two", "False")],
+        events=[
+            event("a", "2026-01-01T00:00:02Z", "Readiness probe failed"),
+            event("w", "2026-01-01T00:00:01Z", "Back-off restarting failed container toolkit"),
+            event("v", "2026-01-01T00:00:01Z", "it starts again"),
+        ],
+    )
+    assert [each.reason for each in shown(cluster)] == [
+        "Back-off restarting failed container toolkit", ""
+    ]  # fmt: skip
 
 
 def test_a_cluster_without_a_gpu_has_no_row() -> None:

@@ -16,8 +16,8 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.mig_manager import task
 from nvct.agent.nvml import mig_verbs
-from nvct.agent.nvml.client import NvmlWorkerClient
 from nvct.agent.nvml.supervisor import call_of
+from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import HostError, NvmlError, UnsafePathError, UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.session import NvmlSession

@@ -22,8 +22,8 @@ from nvct.agent.host_side import Host, Place
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import supervisor
 from nvct.agent.nvml import worker as nvml_worker
-from nvct.agent.nvml.client import NvmlWorkerClient
 from nvct.agent.nvml.host_verbs import HostDrivers
+from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import DriverNotFoundError, NvmlError
 from nvct.host.gpu.vgpu import HostDriver
 from nvct.host.nvml import messages
@@ -36,7 +36,7 @@ from tests.unit.agent.machines import REPOSITORY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
     from typing import Any
 
     from nvct.oci.jsontext import Json
@@ -49,6 +49,8 @@ class Worker:
 
     words = ("-m", "nvct.agent.nvml.worker")
     """Of the interpreter."""
+    more: Mapping[str, str] = {}
+    """Of its variables."""
 
     def __init__(self, node: tree.Node, folder: str) -> None:
         self.node, self.path = node, f"{folder}/nvml.sock"
@@ -64,6 +66,7 @@ class Worker:
             "DRIVER_ROOT_CTR_PATH": str(self.node.driver_root),
             "CDI_ROOT": str(self.specs),
             "ROOTS": json.dumps(asdict(machines.roots_of(self.node))),
+            **self.more,
         }
         with self.log.open("wb") as file:
             self.process = subprocess.Popen(

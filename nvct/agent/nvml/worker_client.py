@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVML in another container, which may end and start again: `nvct agent worker`.
+
+A connection begins with the verb `hello`: a worker of another protocol is not asked. Agent and
+worker may be pods of their own, and an upgrade replaces one before the other. So an agent that
+starts waits for the worker that was installed with it; one that serves takes any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+from nvct import typed
+from nvct.agent.core.waiting import within
+from nvct.agent.nvml.client import CALL_S, START_S, NvmlClient
+from nvct.agent.nvml.supervisor import HELLO, PROTOCOL, Hello
+from nvct.errors import NvctError, NvmlError
+from nvct.host.nvml import messages
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.oci.jsontext import Json
+
+SLACK_S = 10
+"""More than a call's limit: until a worker in another container has killed its process."""
+
+
+class NvmlWorkerClient(NvmlClient):
+    """NVML by a worker's socket. The library is that of the other container."""
+
+    chooses_library = False
+
+    def __init__(self, path: str) -> None:
+        """Keep the path of the worker's socket; the first request connects."""
+        super().__init__(None)
+        self._path = path
+        self._release = ""
+
+    async def why_apart(self, release: str) -> str:
+        """Return why the worker is not the one that was installed with this agent, "" if it is."""
+        async with self._lock:
+            reason = await self._why_apart(release)
+            self.problem = reason or None  # None: NVML was not asked
+            if reason:
+                self._disconnect()  # the other one listens on the same path
+            return reason
+
+    async def _why_apart(self, release: str) -> str:
+        try:
+            await within(START_S + SLACK_S, self._connection())
+        except NvctError as error:
+            return error.message
+        except (OSError, EOFError, asyncio.TimeoutError) as error:
+            return self._failure(str(error) or "no answer").message
+        if self._release == release:
+            return ""
+        return (
+            f"NVML's worker on {self._path} was installed with {self._release or 'nothing'}, "
+            f"this agent with {release}: its own worker is waited for"
+        )
+
+    async def _answer(self, request: bytes, limit_s: float) -> Json:
+        """Return the answer; a connection without one in time is not used again."""
+        limit_s += SLACK_S
+        try:
+            return await within(limit_s, self._of_living(request, limit_s))
+        except asyncio.TimeoutError as error:
+            self._disconnect()
+            raise TimeoutError(f"no answer within {limit_s:g} s") from error
+        except BaseException:
+            self._disconnect()
+            raise
+
+    async def _of_living(self, request: bytes, limit_s: float) -> Json:
+        """Return the answer of the worker, or of the next one if it ended before it read."""
+        try:
+            return await super()._answer(request, limit_s)
+        except (BrokenPipeError, ConnectionResetError):
+            self._disconnect()
+            return await super()._answer(request, limit_s)
+
+    async def _connection(self) -> socket.socket:
+        if self._socket is None:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(0)
+            try:
+                await asyncio.get_running_loop().sock_connect(connection, self._path)
+                self._release = await self._hello(connection)
+            except BaseException:
+                connection.close()
+                self._received.clear()
+                raise
+            self._socket, self._has_answered = connection, False
+        return self._socket
+
+    async def _hello(self, connection: socket.socket) -> str:
+        """Return the release of the worker.
+
+        Raises:
+            NvmlError: it has another protocol.
+        """
+        arguments: Json = {"library": "", "limit_s": CALL_S, "call": {}}
+        request = messages.encode({"id": 0, "verb": HELLO, "arguments": arguments})
+        await asyncio.get_running_loop().sock_sendall(connection, request)
+        answer = messages.decode(await self._message(connection))
+        try:
+            told = typed.load(Hello, messages.value_of(answer, 0), HELLO)
+        except (NvctError, typed.MalformedError):
+            told = Hello(protocol=0, release="")
+        if told.protocol != PROTOCOL:
+            raise NvmlError(
+                f"NVML's worker on {self._path} speaks protocol {told.protocol or 'unknown'}, "
+                f"this agent {PROTOCOL}",
+                hint="both have to be of one version of nvct: upgrade the other one, too",
+            )
+        return told.release
+
+    def _failure(self, reason: str) -> NvmlError:
+        hint = f"NVML's worker is in another container: `nvct agent worker` on {self._path}"
+        return NvmlError(f"NVML's worker does not answer: {reason}", hint=hint)
+
+    def _disconnect(self) -> None:
+        self.disconnect()
+        self._socket = None
+        self._received.clear()
