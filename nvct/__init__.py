@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""GPU containers that start fast, never drift and explain themselves."""

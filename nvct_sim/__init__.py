@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Simulated nodes: driver tree, procfs, sysfs, mount namespace, a runc for containers."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Programs `nvct` and `nvidia-ctk`: options, one call, output."""

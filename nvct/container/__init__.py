@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What happens to a container, hot: `decide` decides what it gets, programs deliver that."""

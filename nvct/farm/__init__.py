@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The farm: read-only views of one driver's user space."""

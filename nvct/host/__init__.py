@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What this machine has: discovery, its options, its platforms."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""System calls, files, paths inside a container's root, ld.so.cache, ELF."""

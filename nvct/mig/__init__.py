@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MIG: profile tables, configuration files, the search for a layout, its application."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ARCHITECTURE.md: its table of layers lists every folder of the package, and no other."""
+"""ARCHITECTURE.md names rooms and files that exist, and every folder says what it is for."""
 
 from __future__ import annotations
 
@@ -11,28 +11,34 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = (REPOSITORY / "nvct", REPOSITORY / "nvct_sim")
+TEXT = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
+FOLDERS = sorted({path.parent for package in PACKAGES for path in package.rglob("*.py")})
 
 
-def listed() -> list[str]:
-    """Return the names in the first column of the table of layers."""
-    text = (REPOSITORY / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Layers\n")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+def test_each_room_is_listed_once() -> None:
+    listed = re.findall(r"^\| `(nvct\w*(?:/\w+)?)` \|", TEXT, re.MULTILINE)
+    rooms = [path for path in FOLDERS if path.parent == PACKAGES[0] or path == PACKAGES[1]]
+
+    assert sorted(listed) == sorted(str(path.relative_to(REPOSITORY)) for path in rooms)
 
 
-def test_the_table_lists_every_folder_once() -> None:
-    modules = [path for package in PACKAGES for path in package.rglob("*.py")]
-    folders = {path.parent for path in modules} - {PACKAGES[0]}
-    names = [name for name in listed() if not name.endswith(".py")]
+def test_each_named_file_exists() -> None:
+    alone = re.findall(r"`((?:nvct|nvct_sim|packaging|tests)/[\w/.]+)`", TEXT)
+    together = [
+        f"{folder}/{name}"
+        for names, folder in re.findall(r"((?:`\w+\.py`, )+`\w+\.py`) in `(nvct[\w/]*)`", TEXT)
+        for name in re.findall(r"\w+\.py", names)
+    ]
 
-    assert sorted(names) == sorted(str(path.relative_to(REPOSITORY)) for path in folders)
+    assert together
+    assert [name for name in (*alone, *together) if not (REPOSITORY / name).exists()] == []
 
 
-def test_the_table_lists_every_module_outside_of_a_folder() -> None:
-    modules = {path.name for path in (REPOSITORY / "nvct").glob("*.py")} - {"__init__.py"}
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_a_folder_says_what_it_is_for(folder: Path) -> None:
+    tree = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
 
-    assert {name.rpartition("/")[2] for name in listed() if name.endswith(".py")} == modules
+    assert ast.get_docstring(tree)
 
 
 def imported(path: Path) -> set[str]:

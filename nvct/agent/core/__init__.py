@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""What tasks and programs are made of: settings, context, log, back-off, /status."""

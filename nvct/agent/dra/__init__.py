@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Its task `dra`, program `gpu-kubelet-plugin`: devices -> ResourceSlices; claims -> CDI."""

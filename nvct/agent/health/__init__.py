@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""The health of GPUs and MIG instances: a state machine."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""`nvct convert`: pods in manifests of any kind, read, changed and written."""

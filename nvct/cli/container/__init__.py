@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Program `nvidia-container-cli`, as enroot and Apptainer call it."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Program `nvidia-container-runtime`: the decision into config.json and the root, then runc."""

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Makes device nodes and their links, loads kernel modules."""

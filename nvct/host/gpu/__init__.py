@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""GPUs, MIG instances, IMEX channels, sockets, and their device nodes."""

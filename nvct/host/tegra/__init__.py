@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Jetson: JetPack's lists of files."""
