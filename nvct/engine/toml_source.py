@@ -16,7 +16,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import AoT, Comment, InlineTable, Item, Key, Table
 
-from nvct.engine.toml_value import key_text, value_text
+from nvct.engine.toml_value import key_text, same, value_text
 from nvct.errors import EngineConfigError
 
 Path: TypeAlias = tuple[str, ...]
@@ -186,6 +186,7 @@ def put_member(table: Item, path: Path, value: object, quote: str, where: str) -
         EngineConfigError: the member is of another kind.
     """
     body: Body = table.value.body
+    plain = list(value) if isinstance(value, tuple) else value
     for index, (key, item) in enumerate(body):
         if key is None or key.key != path[0]:
             continue
@@ -195,6 +196,8 @@ def put_member(table: Item, path: Path, value: object, quote: str, where: str) -
             if value == {}:
                 return table
             raise EngineConfigError(f"{where} is a table, not a value")
+        if len(path) == 1 and same(item.unwrap(), plain):
+            return table
         if len(path) == 1:
             body[index] = (key, with_trivia_of(item, item_of(value_text(value, quote))))
             return table

@@ -48,7 +48,7 @@ def _dra_driver(folder: Path) -> DraDriver:
         plugins=f"{folder}/plugins",
     )  # fmt: skip
     machine: Any = SimpleNamespace(
-        nvml=SimpleNamespace(chooses_library=False), roots=Roots(), stat_node=None
+        nvml=SimpleNamespace(chooses_library=False), roots=Roots(), stat_node=None, host=None
     )
     no_cluster: Any = None
     return DraDriver(of_driver, machine, no_cluster, _health(), Log(target=io.StringIO()))

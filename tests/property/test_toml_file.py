@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nvct.engine.model import ABSENT
@@ -93,6 +93,7 @@ def test_adding_and_removing_a_key_restores_the_file(
 
 @settings(max_examples=100, deadline=None)
 @given(texts(), PATHS, st.sampled_from(NAMES), ITEMS)
+@example("a = { a = \"s\", b = 1 }\nb = 'l]t'\n", (), "a", {"a": ["x"]})
 def test_a_change_of_any_key_is_made_or_refused_with_a_reason(
     text: str, table: tuple[str, ...], name: str, item: object
 ) -> None:
