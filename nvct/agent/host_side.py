@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from typing import cast
 
 from nvct import errors, typed
-from nvct.agent.device_plugin.settings import DRA_VENDOR, SPEC_FOLDER, VENDOR, Settings
+from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.machine.driver_root import DEV_ROOT_ENV, ROOT_ENV, with_driver_roots
+from nvct.agent.machine.place import (
+    DEFAULT_KUBELET,
+    DEFAULT_MPS_ROOT,
+    Place,
+    look,
+    node_marks,
+    signature,
+)
 from nvct.agent.nvml import host_verbs
 from nvct.agent.nvml.host_verbs import (
     ClaimSpec,
@@ -23,7 +30,6 @@ from nvct.agent.nvml.host_verbs import (
     HostDrivers,
     KeepClaims,
     Look,
-    Machine,
     NodeNames,
     PciNames,
     PluginSpecs,
@@ -33,12 +39,8 @@ from nvct.agent.nvml.host_verbs import (
     RemoveClaim,
     SocketOwner,
 )
-from nvct.container.plan import fingerprints
 from nvct.errors import HostError
-from nvct.host import feature_modes, platform, procfs
-from nvct.host.model import Findings
 from nvct.host.roots import Roots, join
-from nvct.linux import device_nodes
 from nvct.paths import HOOK_PATH
 
 TYPE_CHECKING = False
@@ -51,51 +53,15 @@ if TYPE_CHECKING:
     from nvct.agent.nvml.host_verbs import Call
     from nvct.cdi.types import ContainerEdits
     from nvct.doctor.containers import Containers
-    from nvct.host.gpu.nodes import StatNode
     from nvct.host.nvml.model import NvmlReport
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
-    Signature: TypeAlias = tuple[tuple[str, int, int, int], ...]
     # Runs work that imports the generator, and returns its answer.
     Run: TypeAlias = Callable[[Callable[[], Json]], Json]
 
-DEFAULT_MPS_ROOT = "/run/nvidia/mps"
-DEFAULT_KUBELET = "/var/lib/kubelet"
-OWN = (f"{VENDOR}-", f"{DRA_VENDOR}-")
-"""How names of the agent's own files begin."""
 LIMIT_S = 8.0
 """How long a process may take that writes specifications: less than the agent waits."""
-NODES = "nvidia"
-"""How names of the driver's nodes in /dev begin."""
-FOLDERS = ("nvidia-caps", "dri")
-"""Of further nodes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where the machine is, where specifications go, and what paths they have.
-
-    Attributes:
-        roots: of the machine, in this container.
-        host_root: where the host's processes and the names of its containers are.
-        host_roots: where the host's root may be mounted: the engine starts the hook, so its path
-            is one of the host, wherever the driver is.
-        settings: the roots on the host, and the hook.
-        folder: of the host's specifications.
-        mps_root: the folder of MPS on the host.
-        kubelet: the kubelet's folder on the host.
-        stat_node: as that of `DiscoveryOptions`.
-    """
-
-    roots: Roots
-    host_root: str = "/"
-    host_roots: tuple[str, ...] = ("/",)
-    settings: Settings = field(default_factory=Settings)
-    folder: str = SPEC_FOLDER
-    mps_root: str = DEFAULT_MPS_ROOT
-    kubelet: str = DEFAULT_KUBELET
-    stat_node: StatNode = device_nodes.node
 
 
 def of_environment(env: Mapping[str, str]) -> Place:
@@ -276,56 +242,6 @@ def in_child(work: Callable[[], Json]) -> Json:
         ) from error
     finally:
         child.kill()
-
-
-def node_names(roots: Roots) -> tuple[str, ...]:
-    """Return the names of the driver's nodes directly in /dev."""
-    return tuple(name for name in procfs.list_directory(roots.dev) if name.startswith(NODES))
-
-
-def node_marks(roots: Roots) -> tuple[str, ...]:
-    """Return the names of these nodes with numbers, mode and owner: a change of any is one."""
-    return tuple(
-        f"{name} {fingerprints.observe('node', f'{roots.dev}/{name}')}"
-        for name in node_names(roots)
-    )
-
-
-def look(place: Place) -> Machine:
-    """Return what is to be seen of a machine in /dev and in its root."""
-    roots = place.roots
-    folders = tuple(name for name in FOLDERS if os.path.lexists(f"{roots.dev}/{name}"))
-    names = [
-        *node_names(roots),
-        *(
-            f"{folder}/{name}"
-            for folder in folders
-            for name in procfs.list_directory(f"{roots.dev}/{folder}")
-        ),
-    ]
-    found = {name: place.stat_node(f"{roots.dev}/{name}") for name in names}
-    return Machine(
-        mode=platform.detect(roots)[0],
-        nodes={name: node for name, node in found.items() if node is not None},
-        folders=folders,
-        imex_channels=tuple(sorted(feature_modes.channels(roots, place.stat_node, Findings()))),
-    )
-
-
-def signature(folder: str) -> Signature:
-    """Return a value that changes when the specifications in a folder do, the agent's aside."""
-    try:
-        with os.scandir(folder) as entries:
-            found = [
-                (entry.path, entry.stat())
-                for entry in entries
-                if entry.name.endswith((".json", ".yaml")) and not entry.name.startswith(OWN)
-            ]
-    except OSError:
-        return ()
-    return tuple(
-        (path, status.st_ino, status.st_size, status.st_mtime_ns) for path, status in sorted(found)
-    )
 
 
 def _outcome(work: Callable[[], Json]) -> Json:

@@ -14,9 +14,7 @@ from contextlib import closing
 from nvct import paths
 from nvct.cdi.make.capabilities import restrict
 from nvct.cdi.make.generate import VOID_ENV, MountedView
-from nvct.cdi.make.hooks import enabled_names
 from nvct.compile import farm_plan, farm_table
-from nvct.compile.publish import Request
 from nvct.config.model import Config
 from nvct.container.deliver.farm_table import FarmEntries
 from nvct.container.plan import model
@@ -32,41 +30,39 @@ def view(
     settings: Config,
     inventory: Inventory,
     capabilities: Collection[Capability],
-    request: Request,
+    *,
+    hooks: Collection[str],
+    must_be_farm: bool,
+    is_of_this_host: bool,
 ) -> tuple[MountedView | None, str]:
     """Return the view to mount, or None and the reason.
 
     Args:
         inventory: of all capabilities; a view has the whole driver.
+        hooks: the functions of the hook that are switched on.
+        must_be_farm: whether the user wants no other layout.
+        is_of_this_host: whether the driver is that of config.toml.
 
     Raises:
         HostError: this host has views, but none of this driver could be made now.
     """
-    why = _why_classic(inventory, request)
-    if why:
-        return None, why
+    off = set(farm_plan.NEEDED).difference(hooks)
+    if inventory.mode != "nvml":
+        return None, f"mode {inventory.mode} has no driver to make a view of"
+    if off:
+        return None, f"the hook {min(off)} is disabled"
+    if not is_of_this_host and not must_be_farm:
+        return None, "the driver is not the one of config.toml"
     try:
-        allowed = METHODS if request.must_be_farm else LEAN
+        allowed = METHODS if must_be_farm else LEAN
         farm = farm_plan.farm_of(settings)
         manifest = build.build(farm, inventory, settings.driver_root, allowed=allowed)
     except HostError as error:
-        if not request.must_be_farm and _is_unwritable(error) and _has_view():
+        if not must_be_farm and _is_unwritable(error) and _has_view():
             raise
         return None, error.message
     given = restrict(inventory, capabilities)
     return _mounted(farm_table.of_view(manifest, given), given, capabilities), ""
-
-
-def _why_classic(inventory: Inventory, request: Request) -> str:
-    """Return why the layout is classic whatever files the driver has, "" if it may be farm."""
-    off = set(farm_plan.NEEDED) - enabled_names(request.disable_hook, request.enable_hook)
-    if inventory.mode != "nvml":
-        return f"mode {inventory.mode} has no driver to make a view of"
-    if off:
-        return f"the hook {min(off)} is disabled"
-    if not request.is_of_this_host and not request.must_be_farm:
-        return "the driver is not the one of config.toml"
-    return ""
 
 
 def _is_unwritable(error: HostError) -> bool:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from nvct import paths
 from nvct.cdi.make import capabilities as capability_sets
 from nvct.cdi.make import downgrade, generate, provenance, store
+from nvct.cdi.make.hooks import enabled_names
 from nvct.cdi.types import Spec
 from nvct.cdi.versions import all_edits
 from nvct.compile import live_host
@@ -228,7 +229,12 @@ def _view(
     """
     from nvct.compile import farm_spec  # not loaded for the classic layout
 
-    view, why = farm_spec.view(settings, inventory, needs, request)
+    view, why = farm_spec.view(
+        settings, inventory, needs,
+        hooks=enabled_names(request.disable_hook, request.enable_hook),
+        must_be_farm=request.must_be_farm,
+        is_of_this_host=request.is_of_this_host,
+    )  # fmt: skip
     if view is None and request.must_be_farm:
         raise HostError(f"layout farm: {why}", hint="--layout classic has a mount per file")
     return view

@@ -21,7 +21,7 @@ from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.device_plugin.spec_files import request_of
-from nvct.agent.host_side import Place
+from nvct.agent.machine.place import Place
 from nvct.errors import NvctError
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED

@@ -79,7 +79,7 @@ class Registration:
             counts: of the plugin; None counts for this registration alone.
             host: tells what has the socket, if this process does not see it.
         """
-        self._host = host
+        self._ask = host.ask if host else None
         self.reason = ""
         self.name = content.resource.name
         self._wake = asyncio.Event()
@@ -136,7 +136,7 @@ class Registration:
                 if self.endpoint.is_taken():
                     path = self.endpoint.path
                     owner = socket_owner.find(path)
-                    who = await socket_owner.named(owner, path, self._host) if owner else ""
+                    who = await socket_owner.named(owner, path, self._ask) if owner else ""
                     self._become("yielded", f"{who or 'another process'} has taken {path}")
                     return
                 if await self._serve() and await self._register():
@@ -170,7 +170,7 @@ class Registration:
         path = self.endpoint.path
         owner, replaced = await _other(path)
         if owner is not None:
-            who = await socket_owner.named(owner, path, self._host)
+            who = await socket_owner.named(owner, path, self._ask)
             reason = f"{who} serves {path}: it is not displaced"
             self._become("refused", reason)
             return False

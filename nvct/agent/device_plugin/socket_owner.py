@@ -11,12 +11,16 @@ import contextlib
 import os
 import socket
 import struct
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from nvct.agent.host_side import Host
+from nvct.agent.nvml.host_verbs import SocketOwner
 from nvct.errors import NvctError
 from nvct.kernel.shared_folder import SharedFolder
 
+Ask: TypeAlias = "Callable[[SocketOwner, type[Owner]], Awaitable[Owner]]"
+"""The method `ask` of the `Host`."""
 CREDENTIALS = struct.Struct("3i")
 """struct ucred of unix(7): pid, uid and gid of the process that called listen(2)."""
 PROC = "/proc"
@@ -67,19 +71,17 @@ def find_in(folder: str, name: str) -> Owner:
         return Owner(0, "")
 
 
-async def named(owner: Owner, path: str, host: Host | None) -> Owner:
+async def named(owner: Owner, path: str, ask: Ask | None) -> Owner:
     """Return an owner as the side knows it that sees the host's processes."""
-    if owner.pid or host is None:
+    if owner.pid or ask is None:
         return owner
-    from nvct.agent.nvml.host_verbs import SocketOwner
-
     folder, name = os.path.split(path)
     is_registry = os.path.basename(folder) == "plugins_registry"
     with contextlib.suppress(NvctError, ValueError):
         call = SocketOwner(
             folder="plugins_registry" if is_registry else "device-plugins", name=name
         )
-        return await host.ask(call, Owner)
+        return await ask(call, Owner)
     return owner
 
 

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple, cast
 
 from nvct.agent.device_plugin.settings import VENDOR
-from nvct.agent.host_side import Place
-from nvct.agent.machine.discovery import Reported
+from nvct.agent.machine.place import Place, Reported
 from nvct.agent.nvml.host_verbs import PluginSpecs, Written
 from nvct.cdi.check import mounted
 from nvct.cdi.make import provenance, store

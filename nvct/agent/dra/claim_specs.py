@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from types import NoneType
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
-from nvct.agent.host_side import Host, Place
+from nvct.agent.dra.device_names import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
+from nvct.agent.host_side import Host
+from nvct.agent.machine.place import Place
 from nvct.agent.nvml.host_verbs import (
     ClaimDevice,
     ClaimSpec,
@@ -26,12 +28,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # NVML's worker imports this module, and must not load gRPC
     from nvct.agent.dra.journal import Entry, Prepared
     from nvct.agent.dra.settings import Settings
-    from nvct.agent.host_side import Signature
     from nvct.agent.machine.discovery import Discovery
+    from nvct.agent.machine.place import Signature
 
-DRIVER_CLASS, CLAIM_CLASS = "driver", "claim"
-MPS = "-mps"
-"""The end of the name of a claim's CDI device for MPS."""
 FILES = f"{DRA_VENDOR}/{DRIVER_CLASS}=files"
 """The CDI device with the driver's files."""
 
@@ -107,8 +106,3 @@ def cdi_devices(claim: Prepared, entry: Entry) -> tuple[str, ...]:
     if claim.uses_mps(entry):
         names.append(f"{claim.uid}{MPS}")
     return FILES, *(f"{DRA_VENDOR}/{CLAIM_CLASS}={name}" for name in names)
-
-
-def device_name(uid: str, device: str, *, is_admin: bool) -> str:
-    """Return a name of CDI; a claim may have a device twice, once of them with admin access."""
-    return f"{uid}-{device}{'-admin' if is_admin else ''}"

@@ -46,7 +46,7 @@ class Endpoint:
             pod_uid: part of the names, "" outside of a pod.
             host: tells what has a socket, if this process does not see it.
         """
-        self._host = host
+        self._ask = host.ask if host else None
         suffix = f"-{pod_uid}" if pod_uid else ""
         self.socket = f"{plugins}/{DRIVER}/dra{suffix}.sock"
         self.registration = f"{registry}/{DRIVER}{suffix}-reg.sock"
@@ -113,7 +113,7 @@ class Endpoint:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             elif not await dra_service.is_nvct(path):
-                who = await socket_owner.named(owner, path, self._host)
+                who = await socket_owner.named(owner, path, self._ask)
                 raise HostError(
                     f"another driver {DRIVER} runs on this node: {who} serves {path}",
                     hint="remove NVIDIA's DRA driver from this node",

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable, Mapping
 
 from nvct.agent.device_plugin.settings import DRA_VENDOR
-from nvct.agent.dra.claim_specs import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
+from nvct.agent.dra.device_names import CLAIM_CLASS, DRIVER_CLASS, MPS, device_name
 from nvct.agent.mps import clients
 from nvct.agent.mps.daemons import CLAIMS
 from nvct.agent.nvml.host_verbs import ClaimSpec

@@ -24,8 +24,9 @@ from nvct.agent.exporter.history import History
 from nvct.agent.exporter.pods import PodDevices
 from nvct.agent.exporter.settings import Settings, node_labels
 from nvct.agent.exporter.usage import Usage
-from nvct.agent.host_side import Host, Place
+from nvct.agent.host_side import Host
 from nvct.agent.machine.driver_root import with_driver_roots
+from nvct.agent.machine.place import Place
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.nvml.host_verbs import ProcessContainers
 from nvct.agent.web import exposition, http

@@ -6,11 +6,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.agent.host_side import Host, Place
+from nvct.agent.host_side import Host
 from nvct.agent.machine.inventory import Inventory
+from nvct.agent.machine.place import Place, Reported
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.nvml.host_verbs import Look, Machine, NodeNames
 from nvct.errors import NvctError, NvmlError
@@ -36,17 +37,6 @@ HIDDEN: NodeStat = (0, 0, 0o666, 0, 0)
 SAME_S = 0.1
 """How long a signature counts for other tasks: they wake together (`waiting.tick`)."""
 _signatures: dict[Roots, tuple[float, Signature]] = {}
-
-
-@dataclass(frozen=True)
-class Reported:
-    """A report that was made already, for a discovery that asks for it."""
-
-    value: NvmlReport
-
-    def report(self) -> NvmlReport:
-        """Return the report."""
-        return self.value
 
 
 class Discovery:

@@ -39,12 +39,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Mapping
+    from typing import Protocol
 
-    from nvct.agent.host_side import HostSide
     from nvct.agent.mps.keeper import KeeperProcess
     from nvct.host.nvml.library import Library
     from nvct.host.roots import Roots
     from nvct.oci.jsontext import Json
+
+    class HostVerbs(Protocol):
+        """What looks and writes on the host for an agent: `nvct.agent.host_side.HostSide`."""
+
+        pids: frozenset[int] | None
+
+        def answer(self, call: host_verbs.Call, report: Callable[[], NvmlReport]) -> Json:
+            """Return the answer to a request."""
+            ...
+
 
 CLOSE = "close"
 """The verb that ends the worker, which closes NVML's handles."""
@@ -140,7 +150,7 @@ class Supervisor:
         find_library: Callable[[], Library] | None = None,
         ask_engine: Callable[[], Json] = dict,
         find_roots: Callable[[], Roots] | None = None,
-        host: HostSide | None = None,
+        host: HostVerbs | None = None,
         release: str = "",
     ) -> None:
         """Start nothing.
@@ -232,7 +242,7 @@ class Supervisor:
         report = typed.load(NvmlReport, session.call("report"), "report")
         return self._gpus.in_report(report)
 
-    def _with_host(self, verb: str) -> HostSide:
+    def _with_host(self, verb: str) -> HostVerbs:
         """Return what looks and writes for an agent.
 
         Raises:

@@ -9,8 +9,8 @@ import socket
 
 import pytest
 
-from nvct.agent.host_side import Place, look
 from nvct.agent.machine.discovery import visible_nodes
+from nvct.agent.machine.place import Place, look
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import NvmlError
 from nvct.host.gpu.nodes import named_nodes

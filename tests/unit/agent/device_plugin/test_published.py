@@ -8,11 +8,11 @@ import json
 
 import pytest
 
-from nvct.agent import host_side
 from nvct.agent.device_plugin import specs
 from nvct.agent.device_plugin.settings import VENDOR, Settings
 from nvct.agent.device_plugin.spec_files import request_of
-from nvct.agent.host_side import Place
+from nvct.agent.machine import place
+from nvct.agent.machine.place import Place
 from nvct.container.rootfs.view_links import OF_SPEC
 from nvct_sim import tree
 from tests.support.memory import in_memory
@@ -81,15 +81,15 @@ def test_a_specification_of_another_kind_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_the_signature_changes_with_the_files_of_others_alone(tmp_path: Path) -> None:
-    assert host_side.signature(str(tmp_path / "missing")) == ()
-    empty = host_side.signature(str(tmp_path))
+    assert place.signature(str(tmp_path / "missing")) == ()
+    empty = place.signature(str(tmp_path))
     publish(tmp_path, "580.95.05", f"{VENDOR}-gpu.json")
-    assert host_side.signature(str(tmp_path)) == empty
+    assert place.signature(str(tmp_path)) == empty
     publish(tmp_path, "580.95.05")
-    first = host_side.signature(str(tmp_path))
+    first = place.signature(str(tmp_path))
     assert first != empty
     publish(tmp_path, "580.95.050")
-    assert host_side.signature(str(tmp_path)) != first
+    assert place.signature(str(tmp_path)) != first
 
 
 @pytest.fixture(scope="module")

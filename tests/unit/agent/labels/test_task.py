@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent import host_side
 from nvct.agent.core.logs import Log
+from nvct.agent.host_side import Host
 from nvct.agent.labels import outputs, task
 from nvct.agent.labels import settings as options
 from nvct.agent.labels.task import NodeLabels
+from nvct.agent.machine import place
 from nvct.agent.machine.inventory import Inventory
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import DocumentError, DriverNotFoundError, HostError, NvmlError
@@ -55,7 +56,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.roots = Roots(proc=str(folder), sys=str(folder))
         self.nvml = self
-        self.host = host_side.Host(NvmlClient(None), lambda: host_side.Place(roots=self.roots))
+        self.host = Host(NvmlClient(None), lambda: place.Place(roots=self.roots))
         self.gpus: tuple[Gpu, ...] = (gpu(),)
         self.error: Exception | None = None
         self.asked = 0

@@ -21,8 +21,9 @@ from nvct.agent.device_plugin.spec_files import PluginFiles, request_of
 from nvct.agent.dra.claim_specs import ClaimSpecs
 from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.settings import Settings as DraSettings
-from nvct.agent.host_side import Host, Place, in_child
+from nvct.agent.host_side import Host, in_child
 from nvct.agent.machine.discovery import SAME_S, Discovery
+from nvct.agent.machine.place import Place
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import host_verbs

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from nvct.agent.host_side import Host, Place
+from nvct.agent.host_side import Host
+from nvct.agent.machine.place import Place
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import supervisor
 from nvct.agent.nvml import worker as nvml_worker

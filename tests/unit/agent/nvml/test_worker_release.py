@@ -19,7 +19,8 @@ import pytest
 from nvct.agent import host_side
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin.socket_owner import Owner, named
-from nvct.agent.host_side import HostSide, Place
+from nvct.agent.host_side import HostSide
+from nvct.agent.machine.place import Place
 from nvct.agent.main import Agent
 from nvct.agent.nvml import supervisor, worker_client
 from nvct.agent.nvml.host_verbs import Machine, SocketOwner, Written
