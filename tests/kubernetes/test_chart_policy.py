@@ -142,7 +142,7 @@ def test_a_config_file_cannot_change_the_strategy(tmp_path: Path) -> None:
     env = env_of(agent_of(pod_of(rendered_with(MATRIX["config"]))))
     env = {name: text for name, text in env.items() if text and name != "CONFIG_FILE"}
     resolved = resolve(PROGRAM, (), {**env, "CONFIG_FILE": str(config)}).values
-    assert resolved["device-list-strategy"] == ("cdi-cri",)
+    assert resolved["device_list_strategy"] == ("cdi-cri",)
 
 
 def test_a_policy_of_ones_own_stays_as_it_is() -> None:

@@ -81,7 +81,7 @@ def plugin_on_host(cluster: Cluster, *flags: str) -> Iterator[None]:
         assert wait(lambda: REGISTERED in output.read_text(), TIMEOUT_S), output.read_text()
         yield
     finally:
-        cluster.box.call("pkill", "-f", "device_plugin.main")
+        cluster.box.call("pkill", "-f", "program nvidia-device-plugin")
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(TIMEOUT_S)
         assert wait(lambda: allocatable(cluster) == 0, TIMEOUT_S)

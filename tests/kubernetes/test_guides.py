@@ -204,7 +204,7 @@ def test_e_run_locally_without_docker(flags: tuple[str, ...], node: Cluster) -> 
         assert wait(lambda: allocatable(node) == GPUS, TIMEOUT_S)
     finally:
         node.box.call(
-            "pkill", "-TERM", "-f", f"{PROGRAMS}/nvidia-device-plugin|device_plugin.main"
+            "pkill", "-TERM", "-f", f"{PROGRAMS}/nvidia-device-plugin|program nvidia-device-plugin"
         )
         program.wait(TIMEOUT_S)
     assert wait(lambda: allocatable(node) == 0, TIMEOUT_S)
