@@ -75,7 +75,7 @@ def dump(value: object) -> Any:  # noqa: ANN401 - JSON data
         return {key: dump(member) for key, member in value.items()}
     if isinstance(value, (tuple, list)):
         return [dump(member) for member in value]
-    return value
+    return str(value) if isinstance(value, str) else value  # also of a subclass
 
 
 @cache

@@ -211,7 +211,7 @@ class Host:
         answer = await asyncio.to_thread(
             self._side.answer, call, lambda: cast("NvmlReport", report)
         )
-        return typed.load(kind, answer, verb)
+        return typed.load(kind, typed.dump(answer), verb)  # a warning may be more than a string
 
 
 def in_child(work: Callable[[], Json]) -> Json:

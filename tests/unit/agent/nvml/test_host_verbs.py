@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,8 +28,10 @@ from nvct.agent.machine.place import Place
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.nvml import client as nvml_client
 from nvct.agent.nvml import host_verbs
-from nvct.agent.nvml.host_verbs import ProcessContainers, Published
+from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.nvml.host_verbs import NodeNames, ProcessContainers, Published
 from nvct.errors import HostError, NvctError, NvmlError
+from nvct.host.model import HostWarning
 from nvct.host.roots import Roots
 from nvct_sim import node_changes, tree
 from tests.unit.agent import machines
@@ -49,9 +52,11 @@ ELSEWHERE = "/tmp/elsewhere"
 PROGRAM = """
 import json, os
 from dataclasses import replace
+from types import SimpleNamespace
 from nvct.agent import host_side
 from nvct.agent.nvml import worker
 from nvct.host.gpu.nodes import named_nodes
+from nvct.host.model import HostWarning
 from nvct.host.roots import Roots
 roots, found = Roots(**json.loads(os.environ["ROOTS"])), host_side.of_environment
 host_side.of_environment = lambda env: replace(
@@ -360,3 +365,10 @@ def test_the_worker_loads_neither_an_event_loop_nor_the_generator() -> None:
     loaded = done.stdout.split()
     assert "nvct.agent.host_side" in loaded
     assert not {"asyncio", "nvct.cdi.make.generate", "nvct.cdi.make.store", "json"} & {*loaded}
+
+
+def test_a_warning_of_this_process_is_read_as_one_of_the_worker() -> None:
+    host = Host(NvmlClient(None), lambda: Place(roots=Roots()))
+    vars(host)["_side"] = SimpleNamespace(answer=lambda *_: [HostWarning("NVML is missing")])
+
+    assert asyncio.run(host.ask(NodeNames(), tuple[str, ...])) == ("NVML is missing",)

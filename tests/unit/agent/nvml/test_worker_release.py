@@ -226,11 +226,11 @@ def test_an_agent_that_does_not_see_an_owner_asks_for_it(path: str, folder: str)
             return self.answer
 
     host = cast("Any", Host())
-    assert asyncio.run(named(unseen, path, host)) == seen
+    assert asyncio.run(named(unseen, path, host.ask)) == seen
     assert asyncio.run(named(seen, path, None)) == seen
     assert asyncio.run(named(unseen, path, None)) == unseen
     host.answer = None
-    assert asyncio.run(named(unseen, path, host)) == unseen
+    assert asyncio.run(named(unseen, path, host.ask)) == unseen
 
 
 def test_the_hosts_processes_are_not_looked_for_in_a_driver_container(tmp_path: Path) -> None:
