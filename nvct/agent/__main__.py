@@ -8,8 +8,11 @@ import sys
 
 from nvct.agent.core.program import EarlySignals
 from nvct.agent.core.variables import WORKER_ENV
-from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, NvctError, line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # asyncio comes with it, and NVML's process is forked before
+    from nvct.agent.nvml.client import NvmlClient
 
 
 def main() -> None:

@@ -454,3 +454,10 @@ def test_a_signal_before_the_program_is_ready_ends_it_cleanly(
     )  # fmt: skip
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("module", ["nvct.agent.__main__", "nvct.agent.core.program"])
+def test_nvmls_process_is_forked_while_this_one_is_small(module: str) -> None:
+    code = f"import sys, {module}, nvct.agent.nvml.supervisor; sys.exit('asyncio' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
