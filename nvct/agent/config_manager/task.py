@@ -240,9 +240,9 @@ def choose(settings: Settings, label: str | None, available: Sequence[str]) -> s
 
 
 def processes(name: str, proc: str = "/proc") -> list[int]:
-    """Return the processes that run a program, in a pod whose containers share them.
+    """Return the process IDs of a program; the pod's containers share a PID namespace.
 
-    Those that the program has forked are left out.
+    Processes that the program has forked are left out.
     """
     found = [
         int(entry)

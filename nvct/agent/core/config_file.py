@@ -94,7 +94,7 @@ class Document:
 
     @property
     def replicas(self) -> tuple[Replicas, ...]:
-        """Return the resources whose devices are shared."""
+        """Return the resources with shared devices."""
         return self.sharing.replicas if self.sharing else ()
 
     @property

@@ -119,7 +119,7 @@ class Program:
 
     Attributes:
         title: that NVIDIA's program prints with its version.
-        version: of NVIDIA's program whose options this one takes.
+        version: of NVIDIA's program; this one takes its options.
         summary: what it does, a sentence.
         settings: the dataclass that declares its options, in the order of --help.
         only: the fields that are its options, if not all of them are.

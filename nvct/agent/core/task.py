@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
@@ -22,7 +23,7 @@ LASTS_S = 300.0
 """A task that ran that long starts with the shortest delay again."""
 
 
-class Task:
+class Task(ABC):
     """What does a task's work.
 
     Attributes:
@@ -35,13 +36,13 @@ class Task:
         self._log = log
         self.problem = Problem(log, is_error=problems_are_errors)
 
+    @abstractmethod
     async def run(self) -> None:
         """Run until canceled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def describe(self) -> list[dict[str, object]]:
         """Return what /status shows, as JSON data."""
-        raise NotImplementedError
 
     def metrics(self) -> Iterable[Family]:
         """Return the task's own metrics."""

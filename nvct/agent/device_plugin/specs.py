@@ -176,9 +176,9 @@ def _why_not(spec: Spec, path: str, driver_version: str) -> str:
         return "gives a mount for each file"
     origin = provenance.read(spec, path)
     if origin is None:
-        return "does not say of which driver it is"
+        return "does not say which driver it was made for"
     if origin.driver != driver_version:
-        return f"is of driver {origin.driver}, and {driver_version} is loaded"
+        return f"was made for driver {origin.driver}, but {driver_version} is loaded"
     return ""
 
 

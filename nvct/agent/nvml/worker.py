@@ -89,9 +89,9 @@ class Worker:
         """Raise SystemExit here, or in `serve` when no agent is connected any more.
 
         Both containers of a pod get a signal at once, and an agent may serve on for a while. In a
-        pod of its own, the worker leaves its agent to a newer one of the same release, and stays
-        if that is of another: the agent is replaced, too. Without a newer one it ends, because
-        nothing replaces a pod that is deleted before it has ended.
+        pod of its own, the worker ends when a newer one of the same release runs, and stays if
+        that is of another release: the agent is replaced, too. Without a newer one it ends,
+        because nothing replaces a pod that is deleted before it has ended.
         """
         self._is_ending = True
         if not self._clients:

@@ -17,7 +17,7 @@ from nvct.errors import NvctError, unexpected
 from nvct.version import __version__
 
 INCUMBENT = "0.15.0"
-"""The version of NVIDIA's program whose options this one takes."""
+"""The version of NVIDIA's program; this one takes its options."""
 
 
 @click.group(

@@ -64,12 +64,12 @@ def test_a_specification_that_does_not_fit_is_left_out_with_a_reason(tmp_path: P
 
     assert reason() == f"{tmp_path} has no file of nvct publish"
     path = publish(tmp_path, "570.1.1")
-    assert reason() == f"{path} is of driver 570.1.1, and 580.95.05 is loaded"
+    assert reason() == f"{path} was made for driver 570.1.1, but 580.95.05 is loaded"
     publish(tmp_path, "580.95.05", mounts=[SOCKET])
     assert reason() == f"{path} gives a mount for each file"
     text = publish(tmp_path, "580.95.05").read_text().replace('"nvct/driver"', '"other/driver"')
     path.write_text(text)
-    assert reason() == f"{path} does not say of which driver it is"
+    assert reason() == f"{path} does not say which driver it was made for"
     path.write_text("{")
     assert str(path) in reason()
 
