@@ -31,10 +31,12 @@ class Shared:
     Attributes:
         mode: which task offers the GPUs; None if only one of them can.
         health: of the GPUs, because NVML delivers each XID once; None if no task watches it.
+        clusters: by kubeconfig: each connection has TLS's own memory, near a megabyte.
     """
 
     mode: ResourcesMode | None = None
     health: HealthEngine | None = None
+    clusters: dict[str, Cluster] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +81,18 @@ class Context:
     def connect(self, kubeconfig: str | None = None) -> Cluster:
         """Return the cluster of a kubeconfig, or of the one in the environment.
 
+        Tasks of one process share it, and each of them closes it.
+
         Raises:
             ClusterError: there is no access to it.
         """
         from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
 
         named = self.env.get("KUBECONFIG", "") if kubeconfig is None else kubeconfig
-        return cluster.connect(named, self.env)
+        known = self.shared.clusters.get(named)
+        if known is None or not known.share():
+            known = self.shared.clusters[named] = cluster.connect(named, self.env)
+        return known
 
     def discovery(self, driver_root: str, strategy: str = "auto") -> Discovery:
         """Return the discovery of this machine, as `discovery.of_this_machine`."""

@@ -35,6 +35,7 @@ from nvct.agent.device_plugin.resources import Resource, resources, without
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
+from nvct.agent.device_plugin.startup_taint import StartupTaint
 from nvct.agent.health import settings as health_settings
 from nvct.agent.health.board import Change
 from nvct.agent.health.engine import HealthEngine
@@ -90,6 +91,7 @@ def make(context: Context) -> DevicePlugin:
     return DevicePlugin(
         lambda: context.load(settings.resolve), discovery, health, context.journal,
         starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
+        taint=lambda known: startup_taint.of_settings(known, context.connect, context.journal),
     )  # fmt: skip
 
 
@@ -110,6 +112,7 @@ class DevicePlugin(Task):
         ask_engine: AskEngine = list_strategy.nobody,
         starts_mps: bool = False,
         mode: ResourcesMode | None = None,
+        taint: Callable[[Settings], StartupTaint | None] = lambda _: None,
     ) -> None:
         """Do nothing yet.
 
@@ -127,7 +130,7 @@ class DevicePlugin(Task):
         self._mode = mode
         self._settings = load()
         self._strategy = list_strategy.Choice((), "it is not chosen yet")
-        self._taint = startup_taint.of_settings(self._settings, log)
+        self._taint = taint(self._settings)
         self._discovery = discovery(self._settings)
         self._has_nvml = False
         self._offered: tuple[object, ...] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
@@ -27,6 +28,8 @@ from nvct.errors import HostError
 
 Object: TypeAlias = dict[str, Any]
 
+sys.modules.setdefault("h2", None)  # type: ignore[arg-type]
+"""HTTP/2, 1.4 MB: the client imports it if it can, and no request here uses it."""
 TIMEOUT_S = 10.0
 WATCH_S = 300.0
 """How long one watch lasts."""
@@ -98,6 +101,13 @@ class Cluster:
         except (ConfigError, OSError, ValueError) as error:
             raise ClusterError(f"the kubeconfig does not work: {error}") from error
         self._server = str(self._client.config.cluster.server)
+        self._users = 1
+
+    def share(self) -> bool:
+        """Add a user, who closes it as well; False if the connections are closed already."""
+        if self._users:
+            self._users += 1
+        return self._users > 0
 
     async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """Return an object, None if there is none.
@@ -277,8 +287,10 @@ class Cluster:
             await stream.aclose()
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
+        """Close the connections, unless there is another user."""
+        self._users -= 1
+        if not self._users:
+            await self._client.close()
 
     async def _patch(
         self, kind: Kind, manifest: Object, how: PatchType, manager: str, part: str = ""

@@ -242,17 +242,17 @@ def node_feature() -> Kind:
     return Kind(group, "v1alpha1", "NodeFeature", "nodefeatures", is_namespaced=True)
 
 
-def of_settings(settings: Settings, log: Log) -> Output:
-    """Return the output that the settings choose.
+def of_settings(settings: Settings, connect: Callable[[str], Cluster], log: Log) -> Output:
+    """Return the output that the settings choose; `connect` returns the cluster of a kubeconfig.
 
     Raises:
         ClusterError: it is the cluster, to which there is no access.
     """
     if settings.label_node or settings.use_node_feature_api:
-        from nvct.agent.kubernetes.cluster import ClusterError, connect  # lightkube, 12 MB
+        from nvct.agent.kubernetes.cluster import ClusterError  # lightkube, 12 MB
 
         try:
-            cluster = connect(settings.kubeconfig, os.environ)
+            cluster = connect(settings.kubeconfig)
         except ClusterError as error:
             to_file = "or write the labels to a file: GFD_USE_NODE_FEATURE_API=false"
             raise ClusterError(error.message, hint=f"{error.hint}; {to_file}") from error

@@ -56,9 +56,10 @@ def make(context: Context) -> NodeLabels:
     def discovery(known: Settings) -> Discovery:
         return context.discovery(known.container_driver_root, known.device_discovery_strategy)
 
-    return NodeLabels(
-        load, discovery, lambda known: outputs.of_settings(known, context.journal), context.journal
-    )
+    def output(known: Settings) -> Output:
+        return outputs.of_settings(known, context.connect, context.journal)
+
+    return NodeLabels(load, discovery, output, context.journal)
 
 
 class NodeLabels(Task):
