@@ -63,11 +63,8 @@ class Agent:
     """An agent that is to run on this node.
 
     Attributes:
-        env: the environment, which has the tasks' settings.
-        has_gpu: whether this node has a GPU.
         listen: host and port for everybody's requests, None to have no port.
         running: what does a task's work while it runs, by the task's name.
-        grace_s: how long this process may take to end.
     """
 
     names: Sequence[str]
@@ -290,7 +287,6 @@ def notify(env: Mapping[str, str], state: str) -> None:
 
     Args:
         env: the environment, which names the socket: a path, or an abstract one after `@`.
-        state: READY or STOPPING.
     """
     path = env.get(NOTIFY_ENV, "")
     if path[:1] not in ("/", "@"):

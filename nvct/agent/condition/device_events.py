@@ -31,18 +31,9 @@ REPLICA = "::"
 
 
 class DeviceEvents:
-    """Makes an Event of each notice, once.
-
-    Attributes:
-        problem: why the last Event is missing.
-    """
+    """Makes an Event of each notice, once."""
 
     def __init__(self, node: str, socket: str, log: Log) -> None:
-        """Do nothing yet; nothing that happened before becomes an Event.
-
-        Args:
-            socket: of the kubelet's service for pods' resources.
-        """
         self.problem = Problem(log)
         self._node = node
         self._socket = socket
@@ -126,8 +117,6 @@ def event(node: str, involved: Object, notice: Mapping[str, Any]) -> Object:
     """Return an Event of a Node or pod, as `kubectl describe` finds it.
 
     Args:
-        node: name of the Node, which has the device.
-        involved: the object that the Event is about.
         notice: with reason, message, is_warning.
     """
     now = datetime.now(timezone.utc)

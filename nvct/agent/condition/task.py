@@ -42,7 +42,11 @@ def make(context: Context) -> NodeCondition:
 
 
 class NodeCondition(Task):
-    """The task of the agent that writes the condition of its Node."""
+    """The task of the agent that writes the condition of its Node.
+
+    Args:
+        tasks: names of the tasks that pods need to get GPUs.
+    """
 
     def __init__(
         self,
@@ -54,14 +58,6 @@ class NodeCondition(Task):
         *,
         pod_resources: str = POD_RESOURCES,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            connect: returns the cluster.
-            status: returns what the agent's /status shows.
-            tasks: names of the tasks that pods need to get GPUs.
-            pod_resources: socket of the kubelet's service for pods' resources.
-        """
         super().__init__(log)
         self._connect = connect
         self._node = node

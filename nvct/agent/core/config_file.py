@@ -77,11 +77,8 @@ class Document:
     """A config file.
 
     Attributes:
-        values: of options, by field.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
-        sharing: None if nothing is shared.
         warnings: a sentence for each unknown key.
-        content: the bytes of the file.
     """
 
     values: Mapping[str, Any]

@@ -46,7 +46,6 @@ class Context:
     Attributes:
         words: the command line of a program; the agent's tasks have none.
         in_agent: whether this is the agent, else the task is alone in a program.
-        status: returns what the agent's /status shows.
     """
 
     env: Mapping[str, str]

@@ -47,17 +47,12 @@ STANDBY_S = 0.2
 class Instance:
     """This process as a candidate for serving the node.
 
-    Attributes:
-        socket: path of the socket of the instance that serves.
+    Raises:
+        UnsafePathError: the folder is a link or a file.
+        OSError: it cannot be made.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
-        """Use the files in a folder, which is made if it is missing.
-
-        Raises:
-            UnsafePathError: the folder is a link or a file.
-            OSError: it cannot be made.
-        """
         SharedFolder.open(folder, create=0o700).close()
         self.socket = f"{folder}/{SOCKET}"
         self._folder = folder
@@ -123,7 +118,6 @@ async def successor_is_coming(
 
     Args:
         host: name of this host, which is a pod's name.
-        socket: the kubelet's for pods' resources.
     """
     if not env.get(POD_ENV) or not os.path.exists(socket):  # noqa: ASYNC240 - a stat of a local file
         return False

@@ -87,9 +87,6 @@ class EarlySignals:
     """Handles signals until the program has loaded its modules, which takes a tenth of a second.
 
     Otherwise process 1 of a container ignores SIGTERM in that time, and SIGHUP ends any other one.
-
-    Attributes:
-        wants_reload: whether SIGHUP was received.
     """
 
     def __init__(self) -> None:

@@ -41,7 +41,6 @@ class Status:
         nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
         part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
             while another one serves it.
-        health: returns the health of the GPUs, None if no task watches it.
     """
 
     tasks: Sequence[KeptTask]
@@ -157,12 +156,7 @@ def _family(name: str, help_text: str, labels: Mapping[str, str]) -> Family:
 
 
 def with_yield(status: Status, stop: Callable[[], None]) -> http.Server:
-    """Return the server for the agent's own socket, where another instance can ask it to yield.
-
-    Args:
-        status: answers all other requests.
-        stop: called when another instance asks.
-    """
+    """Return the server for the agent's own socket, where another instance can ask it to yield."""
 
     def answer(request: Request) -> Answer:
         if (request.method, request.path) == ("POST", "/yield"):

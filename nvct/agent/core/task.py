@@ -28,7 +28,6 @@ class Task(ABC):
 
     Attributes:
         reload: set it to have the settings read again.
-        problem: why it does not work now.
     """
 
     def __init__(self, log: Log, *, problems_are_errors: bool = False) -> None:
@@ -64,13 +63,8 @@ class KeptTask:
     """A task of the agent, which is started again after a failure, and its state.
 
     Attributes:
-        name: as in --tasks.
-        run: runs until it is canceled.
-        describe: returns what /status shows of the task, as JSON data.
-        metrics: returns its own metrics.
         state: waiting before its start; failed until it is started again.
         reason: the sentence of its last failure, "" if there is none.
-        restarts: how often it was started again.
     """
 
     name: str

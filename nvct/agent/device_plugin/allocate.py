@@ -57,7 +57,6 @@ def answer(
 
     Args:
         ids: of its devices; all of them exist. Without any, the answer is empty.
-        node: what else is in the answer.
         unique: a text that differs in each answer, for the name of an annotation.
     """
     devices = sorted((resource.devices[id_] for id_ in ids), key=lambda device: device.order)

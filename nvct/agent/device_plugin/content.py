@@ -19,7 +19,6 @@ class Node:
 
     Attributes:
         control_nodes: paths of the driver's nodes that every container needs.
-        imex_channels: the numbers of the channels that every container gets.
         features: the CDI classes beside GPUs for which a specification exists.
     """
 
@@ -33,7 +32,6 @@ class Content:
     """What an endpoint serves; replaced as a whole.
 
     Attributes:
-        node: what else answers need.
         unhealthy: the reason for each device that is not healthy, by id.
         mode: what it shares with the DRA driver of the same agent, None without one.
     """
@@ -48,9 +46,6 @@ class Content:
 
 def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:
     """Return the numbers of the channels in the settings that this machine has.
-
-    Args:
-        existing: the channels of this machine.
 
     Raises:
         HostError: a channel is missing, and the settings require it.

@@ -52,6 +52,9 @@ class Endpoint:
     Attributes:
         is_listed: whether the kubelet has read the list since the last registration.
         has_ended: whether it has closed all streams that it opened since then.
+
+    Args:
+        wake: called when a stream begins or ends.
     """
 
     def __init__(
@@ -62,11 +65,6 @@ class Endpoint:
         counts: Counts,
         log: Log | None = None,
     ) -> None:
-        """Serve nothing yet.
-
-        Args:
-            wake: called when a stream begins or ends.
-        """
         self.path = f"{folder}/{content.resource.endpoint}"
         self.is_listed = False
         self.has_ended = False

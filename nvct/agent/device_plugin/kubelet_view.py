@@ -30,7 +30,6 @@ async def watch(
 
     Args:
         kubelet: path of the kubelet's socket for device plugins, "" without registration.
-        registrations: returns those of the resources that are offered.
     """
     folder = os.path.dirname(os.path.dirname(kubelet))
     socket = f"{folder}/pod-resources/kubelet.sock"

@@ -28,11 +28,6 @@ class MigChanges:
     """The change of MIG that is announced now."""
 
     def __init__(self, changed: Callable[[], None], folder: str = FOLDER) -> None:
-        """Consider nothing changing.
-
-        Args:
-            changed: called when a change begins or ends.
-        """
         self._changed = changed
         self._folder = folder
         self._paused: Paused = {}

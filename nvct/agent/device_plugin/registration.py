@@ -60,6 +60,10 @@ class Registration:
 
     Attributes:
         reason: why it is in this state, a sentence or "".
+
+    Args:
+        kubelet: path of the kubelet's socket; "" serves without registration.
+        host: tells what has the socket, if this process does not see it.
     """
 
     def __init__(
@@ -72,13 +76,6 @@ class Registration:
         *,
         host: Host | None = None,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            kubelet: path of the kubelet's socket; "" serves without registration.
-            counts: of the plugin; None counts for this registration alone.
-            host: tells what has the socket, if this process does not see it.
-        """
         self._ask = host.ask if host else None
         self.reason = ""
         self.name = content.resource.name

@@ -33,15 +33,13 @@ class PluginFiles:
 
     Attributes:
         signature: changes when specifications of others do; () if none is used.
+
+    Args:
+        folder: the host's, where this process writes.
+        host_roots: where the host's root may be mounted, where this process looks.
     """
 
     def __init__(self, folder: str, log: Log, host_roots: tuple[str, ...] = ("/",)) -> None:
-        """Write nothing yet.
-
-        Args:
-            folder: the host's, where this process writes.
-            host_roots: where the host's root may be mounted, where this process looks.
-        """
         self.signature: Signature = ()
         self._folder = folder
         self._log = log

@@ -99,6 +99,9 @@ class DevicePlugin(Task):
     """The task of the agent that serves the kubelet's device plugin API.
 
     `reload` has it read the settings again and consider every device healthy.
+
+    Args:
+        starts_mps: whether it starts the control daemons of MPS; else another program does.
     """
 
     def __init__(
@@ -114,13 +117,6 @@ class DevicePlugin(Task):
         mode: ResourcesMode | None = None,
         taint: Callable[[Settings], StartupTaint | None] = lambda _: None,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            ask_engine: tells what the container engine supports.
-            starts_mps: whether it starts the control daemons of MPS; else another program does.
-            mode: what this task shares with the agent's DRA driver; None without one.
-        """
         super().__init__(log)
         self._load = load
         self._make_discovery = discovery

@@ -50,8 +50,11 @@ OLD = ("container_name", "pod_namespace", "pod_name")
 class PodDevices:
     """The last answer of the kubelet.
 
-    Attributes:
-        problem: why series have no pods, "" if they have.
+    Args:
+        wanted: None if the socket's existence decides.
+        names: further resources whose ids are devices.
+        old: whether labels have the names of dcgm-exporter's version 1.
+        virtual: whether each container that shares a device has series.
     """
 
     def __init__(
@@ -67,17 +70,6 @@ class PodDevices:
         slices: SliceDevices | None = None,
         journal: Log,
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            wanted: None if the socket's existence decides.
-            names: further resources whose ids are devices.
-            old: whether labels have the names of dcgm-exporter's version 1.
-            virtual: whether each container that shares a device has series.
-            claims: whether series have the labels of claims.
-            metadata: labels and UIDs of pods; None if they are not wanted.
-            slices: devices of the node's slices; None if they are not asked for.
-        """
         self._socket, self._wanted, self._log = socket, wanted, journal
         self._names = frozenset((GPU, *names))
         self._labels = OLD if old else NEW
@@ -176,12 +168,8 @@ def labels(
     """Return the labels of the containers that have a device, by UUID and id of the instance.
 
     Args:
-        holdings: what containers have.
         names: of the labels for container, namespace and pod.
-        is_device: whether the ids of a resource are devices.
         virtual: whether several containers of one device are shown.
-        claims: whether there are labels of claims.
-        claimed: UUIDs of devices that claims have.
     """
     known = _devices(samples)
     found: dict[tuple[str, int], dict[tuple[str, ...], dict[str, str]]] = {}

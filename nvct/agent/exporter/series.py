@@ -77,8 +77,6 @@ class View:
     """The data of which metrics are made.
 
     Attributes:
-        history: counts since the start.
-        pods: who has which device.
         now: seconds since 1970.
         usages: what containers use, by their processes; None if that is not known.
     """

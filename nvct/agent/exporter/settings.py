@@ -35,7 +35,6 @@ class Settings:
         indices: of the GPUs that are shown; empty for all.
         hostname: of the node, the value of a label; "" for none.
         pod_label_patterns: regular expressions of labels' names; empty for all labels.
-        container_driver_root: where the driver's root is mounted; / is used if it is no folder.
     """
 
     collectors: str = option(

@@ -106,13 +106,6 @@ class Exporter(Task):
         *,
         shared: Shared | None = None,
     ) -> None:
-        """Keep the arguments; nothing is opened yet.
-
-        Args:
-            load: returns the settings.
-            pods: returns who tells which pod has which device.
-            library: returns the path of NVML.
-        """
         super().__init__(journal)
         self.port = 0
         self._load, self._client, self._pods_of = load, client, pods

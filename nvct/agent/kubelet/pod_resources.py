@@ -59,16 +59,12 @@ class PodResources:
     """One open channel to the kubelet's socket."""
 
     def __init__(self, socket: str) -> None:
-        """Keep the path; the first question connects."""
         self._socket = socket
         self._channel: grpc.aio.Channel | None = None
         self._versions: tuple[str, ...] = VERSIONS
 
     async def holdings(self, *, with_claims: bool = False) -> tuple[Holding, ...]:
         """Return what all containers of this node have.
-
-        Args:
-            with_claims: by claims, too.
 
         Raises:
             HostError: the kubelet does not answer.

@@ -88,14 +88,13 @@ class ClusterError(HostError):
 
 
 class Cluster:
-    """The API server of one cluster."""
+    """The API server of one cluster.
+
+    Raises:
+        ClusterError: the configuration does not work.
+    """
 
     def __init__(self, config: KubeConfig) -> None:
-        """Connect when the first request is sent.
-
-        Raises:
-            ClusterError: the configuration does not work.
-        """
         try:
             self._client = AsyncClient(config, timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False)
         except (ConfigError, OSError, ValueError) as error:

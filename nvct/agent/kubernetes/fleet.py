@@ -41,8 +41,6 @@ class GpuNode(NamedTuple):
     Attributes:
         gpus: allocatable devices by resource, and those of DRA by driver and type; including those
             that pods have.
-        driver: its version, "" if no label tells.
-        product: of its GPUs, same.
         agent: of the agent's pod: Ready, NotReady, or "" if there is none.
         ready: whether pods can have the GPUs, as the condition nvct.dev/GPUReady says.
         reason: why the agent is not ready, or the message of the condition if it is not True.
@@ -144,7 +142,6 @@ def gpu_node(
     Args:
         pod: of the agent on it, None if there is none.
         reasons: the latest warning by the name of a pod.
-        claimable: devices of its ResourceSlices.
         worker: the pod of installer and worker on it, whose failure is the agent's.
     """
     labels = node["metadata"].get("labels") or {}

@@ -32,11 +32,9 @@ class GpuFacts:
     """A GPU.
 
     Attributes:
-        model: as NVML names it.
         memory_mib: None if NVML does not report it; bytes if the GPU is passed through.
         compute: the CUDA compute capability; (0, 0) if NVML does not report it, and (-1, -1) if
             the GPU is passed through.
-        ecc: whether ECC is on, None if NVML does not report it.
         mig_capable: whether it has a MIG mode; mig_enabled: whether that is on.
         pci_class: e.g. 0x030200, "" if unknown.
         clique: of the NVLink fabric, "" if it is in none.
@@ -58,11 +56,9 @@ class Facts:
     """A node.
 
     Attributes:
-        cuda_version: the latest that the driver supports, e.g. 13.0.
         gpus: in NVML's order; empty if there is no driver.
         machine: the product name of the machine; "" if unknown.
         host_drivers: of vGPUs; None if that is unknown.
-        has_nvidia_device: whether there is an NVIDIA device on the PCI bus.
     """
 
     driver_version: str = ""
@@ -79,8 +75,6 @@ class Rules:
 
     Attributes:
         mig_strategy: none, single or mixed.
-        sharing: None if nothing is shared.
-        gpu_names, mig_names: resources' names by model or profile.
         timestamp: in Unix seconds, None for no such label.
         extra: groups of labels that NVIDIA's program does not have: see `settings.EXTRA`.
     """

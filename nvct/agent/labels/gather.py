@@ -25,10 +25,6 @@ async def with_gpus(
 ) -> tuple[Facts, list[str]]:
     """Return the facts of a node with a driver, and warnings.
 
-    Args:
-        machine_type_file: has the name of the machine's product.
-        excluded: GPUs that Kubernetes does not get; see `config_file.Document`.
-
     Raises:
         DriverNotFoundError, NvmlError: there is no driver, or it does not answer.
     """

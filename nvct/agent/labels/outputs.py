@@ -49,7 +49,6 @@ class File:
     """A file for Node Feature Discovery's source `local`; it is removed at the end."""
 
     def __init__(self, path: str, *, stays: bool) -> None:
-        """Write to a path; the file stays at the end if that is asked for."""
         self._path = path
         self._stays = stays
 
@@ -144,7 +143,6 @@ class NodeFeature:
     def __init__(
         self, cluster: Cluster, node: str, namespace: str, pod: str, warn: Callable[[str], None]
     ) -> None:
-        """Write an object of a namespace; a pod and its DaemonSet own it if `pod` is a name."""
         self._cluster = cluster
         self._node = node
         self._namespace = namespace

@@ -18,7 +18,6 @@ def labels(key: str, resource: str, model: str, sharing: Sharing | None, *suffix
 
     Args:
         key: what its labels begin with, e.g. nvidia.com/gpu.
-        sharing: None if nothing is shared.
     """
     rules = [rule for rule in sharing.replicas if rule.name == resource] if sharing else []
     rule = rules[0] if rules else None

@@ -63,11 +63,7 @@ def make(context: Context) -> NodeLabels:
 
 
 class NodeLabels(Task):
-    """The task of the agent that labels its node.
-
-    Attributes:
-        labels: those that were written last.
-    """
+    """The task of the agent that labels its node."""
 
     def __init__(
         self,
@@ -76,13 +72,6 @@ class NodeLabels(Task):
         output: Callable[[Settings], Output],
         log: Log,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            load: returns the settings.
-            discovery: returns the discovery of this machine for settings.
-            output: returns where labels are written to.
-        """
         super().__init__(log, problems_are_errors=True)
         self.labels: Labels | None = None
         self._load = load

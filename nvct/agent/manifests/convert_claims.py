@@ -251,7 +251,6 @@ def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
     """Remove a pod's conditions on labels of GPUs; return them as one of CEL, and the changes.
 
     Args:
-        pod: whose conditions.
         has_mig: whether it wants a MIG device, whose memory is not that of the label.
     """
     parts, changes, spec = [], [], pod.spec

@@ -24,9 +24,7 @@ class PodDevice:
     """A device of a pod.
 
     Attributes:
-        gpu: the UUID of the GPU.
         instance: the ids of GPU instance and compute instance, None for a whole GPU.
-        device: its UUID.
     """
 
     namespace: str
@@ -44,12 +42,6 @@ class Pods:
     """The pods of this node that have devices."""
 
     def __init__(self, nvml: NvmlClient, cluster: Cluster, socket: str = SOCKET) -> None:
-        """Connect when they are asked for.
-
-        Args:
-            nvml: knows which device is of which GPU.
-            cluster: tells pods that have ended.
-        """
         self._nvml = nvml
         self._cluster = cluster
         self._socket = socket

@@ -31,13 +31,6 @@ class Renewals:
     def __init__(
         self, health: Callable[[], HealthEngine | None], work: Work, pods: Pods, log: Log
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            health: returns that of the GPUs, None if no task watches it.
-            work: changes MIG.
-            pods: that have devices.
-        """
         self._health, self._work, self._pods, self._log = health, work, pods, log
         self._made: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
         self._problem = ""

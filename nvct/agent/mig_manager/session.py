@@ -39,7 +39,6 @@ class AgentSession:
     pid: int | None = None
 
     def __init__(self, client: NvmlClient, roots: Roots) -> None:
-        """Keep the arguments; `begin` comes first."""
         self._client = client
         self.roots = roots
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -33,8 +33,6 @@ class Change:
 
     Attributes:
         stays: for each GPU that changes, by its UUID: the MIG devices that it keeps.
-        holders: processes that use what changes.
-        changes_mode: whether the MIG mode of a GPU changes.
     """
 
     stays: Mapping[str, Collection[tuple[int, int]]]
@@ -51,7 +49,6 @@ class Work:
     """The machine and its configurations.
 
     Attributes:
-        config_file: the user's, "" for none.
         state_file: the drop-in of the host's unit.
         strategy: returns the MIG strategy by which this agent offers GPUs, "" if it offers none.
         in_use: MIG devices of pods: UUID of the GPU, ids of the instances.

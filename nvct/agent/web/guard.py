@@ -29,14 +29,13 @@ CACHED = 100
 
 
 class WebGuard:
-    """Protects one server."""
+    """Protects one server.
+
+    Raises:
+        DocumentError: it is wrong.
+    """
 
     def __init__(self, path: str, journal: Log) -> None:
-        """Read the web configuration.
-
-        Raises:
-            DocumentError: it is wrong.
-        """
         self._path, self._log = path, journal
         self._config = web_config.read(path)
         self._signature = self._stat()

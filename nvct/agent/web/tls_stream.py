@@ -27,7 +27,6 @@ class TlsStream:
         context: ssl.SSLContext,
         received: bytes,
     ) -> None:
-        """Keep the arguments, among them what the client has sent already; nothing is read yet."""
         self._reader, self._writer = reader, writer
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
