@@ -17,14 +17,11 @@ from nvct.agent.core.task import KeptTask
 from nvct.agent.web import exposition, http
 from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Answer, Request
+from nvct.oci.jsontext import Json
 from nvct.version import __version__
 
 Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
 
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 JSON = "application/json"
 READY = ("listed", "written")

@@ -18,10 +18,7 @@ from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml import engine_question
 from nvct.errors import NvmlError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
+from nvct.oci.jsontext import Json
 
 CONTAINERD, CRIO = "containerd", "cri-o"
 SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")

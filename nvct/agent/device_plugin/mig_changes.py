@@ -14,10 +14,7 @@ from nvct.agent.core.instance import FOLDER
 from nvct.agent.device_plugin.resources import Resource
 from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.mig import pause
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.mig.pause import Paused
+from nvct.mig.pause import Paused
 
 LOOK_S = 0.2
 """How often the announcement is looked at while there is one, or where nothing reports one."""

@@ -17,6 +17,7 @@ from nvct.agent.nvml.host_verbs import Look, Machine, NodeNames
 from nvct.errors import NvctError, NvmlError
 from nvct.host import procfs
 from nvct.host.gpu import gpus, mig, nodes, pci
+from nvct.host.gpu.nodes import NodeStat, StatNode
 from nvct.host.model import Findings, Mode
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.model import GpuLink, NvmlReport
@@ -25,10 +26,6 @@ from nvct.linux import device_nodes
 
 Signature: TypeAlias = tuple[object, ...]
 
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.gpu.nodes import NodeStat, StatNode
 
 MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""

@@ -13,13 +13,10 @@ from collections.abc import Awaitable, Callable
 
 from nvct.agent.core.logs import Log
 from nvct.agent.health.engine import HealthEngine
+from nvct.agent.mig_manager.pods import Pods
 from nvct.agent.mig_manager.work import Work
 from nvct.errors import NvctError
 from nvct.mig.apply import HeldError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.mig_manager.pods import Pods
 
 TIMES, WINDOW_S = 3, 3600.0
 """How often a GPU instance is made again, and in what time."""

@@ -20,13 +20,9 @@ from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.roots import Roots
 from nvct.mig import smi
 from nvct.mig.holders import Holder
+from nvct.oci.jsontext import Json
 
 T = TypeVar("T")
-
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.oci.jsontext import Json
 
 
 class AgentSession:
