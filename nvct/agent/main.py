@@ -23,11 +23,10 @@ from nvct.agent.core import logs, resources_mode, status
 from nvct.agent.core.context import Context, Shared
 from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
 from nvct.agent.core.logs import Log
-from nvct.agent.core.program import ENDING
+from nvct.agent.core.program import ENDING, GRACE_S, LISTEN_ENV, RELEASE_ENV, SOCKET_ENV, grace_s
 from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask, Task
-from nvct.agent.core.variables import GRACE_S, LISTEN_ENV, RELEASE_ENV, SOCKET_ENV, grace_s
 from nvct.agent.core.waiting import together, unless, within
 from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.nvml import mig_release
@@ -37,8 +36,11 @@ from nvct.agent.web import http
 from nvct.agent.web.exposition import Family
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host.platform import has_gpu
-from nvct.oci.jsontext import Json
 from nvct.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.oci.jsontext import Json
 
 READY, STOPPING = "READY=1", "STOPPING=1"
 NOTIFY_ENV = "NOTIFY_SOCKET"

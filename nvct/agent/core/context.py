@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nvct.agent.core.logs import Log
-from nvct.agent.core.variables import SOCKET_ENV
+from nvct.agent.core.program import SOCKET_ENV
 from nvct.paths import AGENT_DIR
 
 TYPE_CHECKING = False

@@ -14,9 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from nvct.agent.core.logs import Log
-from nvct.agent.device_plugin.content import Content
 from nvct.agent.device_plugin.counts import Counts
-from nvct.agent.device_plugin.resources import Resource
+from nvct.agent.device_plugin.resources import Content, Resource
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.host_side import Host
 from nvct.agent.machine.folder_watch import FolderWatch

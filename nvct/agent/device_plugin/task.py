@@ -26,12 +26,18 @@ from nvct.agent.device_plugin import (
     settings,
     startup_taint,
 )
-from nvct.agent.device_plugin.content import Content, Node, imex_channels
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
-from nvct.agent.device_plugin.resources import Resource, resources, without
+from nvct.agent.device_plugin.resources import (
+    Content,
+    Node,
+    Resource,
+    imex_channels,
+    resources,
+    without,
+)
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
@@ -84,9 +90,9 @@ def make(context: Context) -> DevicePlugin:
         )
 
     async def ask_engine(known: Settings) -> Engine | str:
-        from nvct.agent.device_plugin import engine_features  # not for every strategy
+        from nvct.agent.device_plugin import list_strategy
 
-        return await engine_features.ask(context, discovery(known), known)
+        return await list_strategy.ask(context, discovery(known), known)
 
     return DevicePlugin(
         lambda: context.load(settings.resolve), discovery, health, context.journal,

@@ -8,6 +8,11 @@ dynamic resource allocation. The MIG device of a claim is in the journal of nvct
 A GPU or instance that several containers share has the labels of none of them: each value would be
 shown several times, and sums would be wrong. With --kubernetes-virtual-gpus it has a series for
 each of them, with the replica in label vgpu.
+
+Which batch job has which GPU is in a folder that the scheduler's prolog writes. A file is named by
+a GPU's index, or by GPU and GPU instance as 0.7, and has a job in each line: the format of
+dcgm-exporter (`--hpc-job-mapping-dir`). Other files are ignored, and so are links: the folder may
+be another user's, who could show any file of root's in metrics.
 """
 
 from __future__ import annotations
@@ -16,14 +21,15 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from os import stat_result
 from typing import TypeAlias
 
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter.series import Pods
-from nvct.errors import HostError, NvctError
+from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.kernel.shared_folder import SharedFolder
-from nvct.linux.files import split
+from nvct.linux.files import read_bytes, split
 
 Claimed: TypeAlias = tuple[str, str, str]
 """Namespace and name of a claim, and the device's name in its pool."""
@@ -236,3 +242,53 @@ def _devices(samples: NvmlSamples) -> Mapping[str, tuple[str, int]]:
         for mig in gpu.mig:
             devices[mig.uuid] = devices[f"nvidia{gpu.minor}/gi{mig.gi}"] = (gpu.uuid, mig.gi)
     return devices
+
+
+JOBS_FILE = re.compile(r"\d+(\.\d+)?")
+JOBS_LIMIT = 1 << 20
+"""Bytes of a file; a larger one is left out."""
+JOBS = 64
+"""Of one device; each of them has a series of every metric."""
+JOB_LABEL = "hpc_job"
+
+
+def read_jobs(folder: str) -> tuple[dict[str, list[str]], str]:
+    """Return the jobs by the names of files, and why some or all are missing or ""."""
+    try:
+        names = sorted(filter(JOBS_FILE.fullmatch, os.listdir(folder)))
+    except OSError as error:
+        return {}, f"metrics have no jobs: {error.filename}: {error.strerror}"
+    jobs, problem = {}, ""
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            data = read_bytes(path, JOBS_LIMIT, check=_refuse_link)
+        except FileNotFoundError:
+            continue  # its job has just ended
+        except OSError as error:
+            problem = f"metrics lack jobs: {path}: {error.strerror}"
+        except NvctError as error:
+            problem = f"metrics lack jobs: {error.message}"
+        else:
+            lines = map(str.strip, data.decode(errors="replace").splitlines())
+            jobs[name] = list(dict.fromkeys(filter(None, lines)))[:JOBS]
+    return jobs, problem
+
+
+def _refuse_link(path: str, opened: stat_result) -> None:
+    if not os.path.samestat(os.lstat(path), opened):
+        raise DocumentError(f"{path} is a link")
+
+
+def with_jobs(pods: Pods, samples: NvmlSamples, jobs: Mapping[str, list[str]]) -> Pods:
+    """Return the labels of pods with those of jobs; a device has series for each pair of them."""
+    found = {key: list(labels) for key, labels in pods.items()}
+    for gpu in samples.gpus:
+        names = {(gpu.uuid, -1): str(gpu.index)}
+        names |= {(gpu.uuid, mig.gi): f"{gpu.index}.{mig.gi}" for mig in gpu.mig}
+        for key, name in names.items():
+            if jobs.get(name):
+                found[key] = [
+                    {**pod, JOB_LABEL: job} for pod in found.get(key) or [{}] for job in jobs[name]
+                ]
+    return found

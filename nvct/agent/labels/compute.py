@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from nvct.agent.core.config_file import PREFIX, name_of
 from nvct.agent.labels import gpus, sharing
-from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, Rules
+from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, Rules, is_value, sanitized
 from nvct.agent.labels.settings import ECC, MEMORY, MODELS, OPERATOR, PCI, PRESENT
-from nvct.agent.labels.values import is_value, sanitized
 
 ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 VGPU = f"{PREFIX}vgpu"

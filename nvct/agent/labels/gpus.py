@@ -11,8 +11,7 @@ from collections.abc import Iterable
 
 from nvct.agent.core.config_file import PREFIX, name_of
 from nvct.agent.labels import sharing
-from nvct.agent.labels.facts import Facts, GpuFacts, Labels, Rules
-from nvct.agent.labels.values import ENDS, LIMIT, joined, sanitized
+from nvct.agent.labels.facts import ENDS, LIMIT, Facts, GpuFacts, Labels, Rules, joined, sanitized
 
 GPU = f"{PREFIX}gpu"
 LONGEST = ".compute.major"

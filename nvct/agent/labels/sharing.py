@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from nvct.agent.core.config_file import MPS, PREFIX, Sharing
-from nvct.agent.labels.facts import Facts, Labels
-from nvct.agent.labels.values import joined, sanitized
+from nvct.agent.labels.facts import Facts, Labels, joined, sanitized
 from nvct.errors import HostError
 
 NONE = "none"

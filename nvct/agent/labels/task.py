@@ -17,7 +17,7 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import tick, until_set
-from nvct.agent.labels import compute, custom, duration, facts, gather, outputs, settings
+from nvct.agent.labels import compute, custom, facts, gather, outputs, settings
 from nvct.agent.labels.facts import Facts, Labels
 from nvct.agent.labels.outputs import Output
 from nvct.agent.labels.settings import VFIO, Settings
@@ -203,7 +203,7 @@ class NodeLabels(Task):
 
     @property
     def _interval_s(self) -> float:
-        return duration.seconds(self._settings.sleep_interval)
+        return settings.seconds(self._settings.sleep_interval)
 
     def _warn(self, warnings: list[str]) -> None:
         for warning in warnings:

@@ -14,8 +14,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from nvct.agent.manifests.convert import MAJOR, MINOR, PREFIX, REQUIRED
-from nvct.agent.manifests.pod_specs import (
+from nvct.agent.manifests.convert import (
+    MAJOR,
+    MINOR,
+    PREFIX,
+    REQUIRED,
     PodSpec,
     containers,
     identity,

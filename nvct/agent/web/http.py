@@ -161,7 +161,7 @@ class Server:
             answer = await self._permitted(guard, request, client)
             writer.write(encoded(answer, config.headers))
             return
-        from nvct.agent.web.tls_stream import TlsStream
+        from nvct.agent.web.guard import TlsStream
 
         hello = await reader.read(REQUEST_LIMIT)
         if not hello:

@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from nvct.agent.device_plugin.content import Content
+    from nvct.agent.device_plugin.resources import Content
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.machine.discovery import Discovery
     from nvct.agent.mps.daemons import Daemon

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from nvct.agent.core.config_file import keys
-from nvct.agent.labels import duration
+from nvct.agent.labels import settings
 from nvct.agent.labels import settings as options
 from nvct.agent.labels.settings import Settings
 from nvct.errors import NvctError, UsageError
@@ -120,7 +120,7 @@ def test_the_agent_looks_at_its_labels_less_often_unless_an_interval_is_given() 
     ],
 )
 def test_intervals(text: str, expected: float) -> None:
-    assert duration.seconds(text) == expected
+    assert settings.seconds(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "60", "s", "1m 30s", "-5s", "forever", "+", "2562048h"])
