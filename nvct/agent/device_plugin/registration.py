@@ -7,7 +7,7 @@ put its socket in place of ours; refused while another program's plugin serves t
 A registration is lost when the kubelet's socket is another one, when ours is gone, and when the
 kubelet ends the stream of the device list: up to Kubernetes 1.36 the end of an older stream makes
 it drop the newer plugin of that resource (kubernetes#121994). It is lost, too, when the kubelet
-has no device of it though it has read the list (see `kubelet_view`).
+has no device of it though it has read the list (see `served.watch_kubelet`).
 """
 
 from __future__ import annotations

@@ -472,7 +472,7 @@ def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
     daemons = Daemons({GPU: "the program is missing"})
     monkeypatch.setattr(lab.discovery.nvml, "mps", daemons.mps)
     monkeypatch.setattr(mps_watch, "LOOK_S", 0.02)
-    monkeypatch.setattr(task, "MACHINE_S", 0.05)
+    monkeypatch.setattr("nvct.agent.core.task.MACHINE_S", 0.05)
 
     async def run() -> None:
         async with lab.running() as plugin:

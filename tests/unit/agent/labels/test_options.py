@@ -7,7 +7,6 @@ import math
 
 import pytest
 
-from nvct.agent.core.config_file import keys
 from nvct.agent.labels import settings
 from nvct.agent.labels import settings as options
 from nvct.agent.labels.settings import Settings
@@ -68,10 +67,6 @@ def test_every_name_of_an_option_sets_it(option: Option) -> None:
 
     expected = True if option.kind == "switch" else value
     assert set(values) == {(value,) if option.kind == "words" else expected}
-
-
-def test_each_key_of_an_option_is_one_of_the_schema() -> None:
-    assert {option.key for option in options.PROGRAM.options if option.key} <= keys()
 
 
 @pytest.mark.parametrize(

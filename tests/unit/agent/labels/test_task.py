@@ -119,7 +119,8 @@ class Lab:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MACHINE_S", "SETTLE_S", "PERIOD_S", "RETRY_S"):
+    monkeypatch.setattr("nvct.agent.core.task.MACHINE_S", 0.02)
+    for name in ("SETTLE_S", "PERIOD_S", "RETRY_S"):
         monkeypatch.setattr(task, name, 0.02)
 
 
