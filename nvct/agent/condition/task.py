@@ -12,7 +12,6 @@ none.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +24,7 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
+from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
 from nvct.agent.kubernetes import node_news
 from nvct.agent.kubernetes.cluster import EVENT, NODE, POD, Cluster, ClusterError, Object
 from nvct.agent.kubernetes.node_watch import find_node
@@ -38,7 +38,12 @@ SETTLE_S = 3.0
 HEARTBEAT_S = 600.0
 REPAIR_S = 60.0
 """After a write, until the condition is written again because somebody has removed it."""
-POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
+EVENTS_NAMESPACE = "default"
+"""Where Kubernetes keeps the Events of objects without a namespace."""
+RETRY_S = 10.0
+"""Until the next attempt at an Event if the API server does not answer."""
+REPLICA = "::"
+"""Between a device's UUID and the number of a replica."""
 
 
 def make(context: Context) -> NodeCondition:
@@ -61,7 +66,7 @@ class NodeCondition(Task):
         log: Log,
         tasks: Sequence[str],
         *,
-        pod_resources: str = POD_RESOURCES,
+        pod_resources: str = SOCKET,
     ) -> None:
         super().__init__(log)
         self._connect = connect
@@ -185,29 +190,16 @@ def event(node: str, current: Condition) -> Object:
     return device_event(node, node_reference(node), notice)
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubelet.pod_resources import Holding, PodResources
-
-EVENTS_NAMESPACE = "default"
-"""Where Kubernetes keeps the Events of objects without a namespace."""
-RETRY_S = 10.0
-"""Until the next attempt if the API server does not answer."""
-REPLICA = "::"
-"""Between a device's UUID and the number of a replica."""
-
-
 class DeviceEvents:
     """Makes an Event of each notice, once."""
 
     def __init__(self, node: str, socket: str, log: Log) -> None:
         self.problem = Problem(log)
         self._node = node
-        self._socket = socket
         self._since = time.time()
         self._told: int | None = None  # the number of the last notice
         self._retry_at = 0.0
-        self._kubelet: PodResources | None = None
+        self._kubelet = PodResources(socket)
 
     async def tell(self, cluster: Cluster, document: Mapping[str, Any]) -> None:
         """Make the Events of the notices in /status that are new."""
@@ -233,9 +225,7 @@ class DeviceEvents:
 
     async def close(self) -> None:
         """End the connection to the kubelet."""
-        if self._kubelet is not None:
-            await self._kubelet.close()
-            self._kubelet = None
+        await self._kubelet.close()
 
     async def _tell(self, cluster: Cluster, notice: Mapping[str, Any]) -> None:
         await cluster.create(EVENT, device_event(self._node, node_reference(self._node), notice))
@@ -254,12 +244,8 @@ class DeviceEvents:
 
     async def _pods(self, devices: list[str]) -> set[tuple[str, str]]:
         """Return namespace and name of each pod that has one of some devices."""
-        if not os.path.exists(self._socket):  # noqa: ASYNC240 - a stat of a local file
+        if not self._kubelet.is_there():
             return set()
-        if self._kubelet is None:
-            from nvct.agent.kubelet.pod_resources import PodResources  # loads gRPC
-
-            self._kubelet = PodResources(self._socket)
         try:
             holdings = await self._kubelet.holdings()
         except HostError as error:

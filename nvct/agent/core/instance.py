@@ -17,6 +17,8 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 
+from nvct.agent.kubelet.pod_resources import SOCKET as SOCKET_OF_KUBELET
+from nvct.agent.kubelet.pod_resources import PodResources
 from nvct.agent.web import http
 from nvct.errors import HostError
 from nvct.kernel.shared_folder import SharedFolder
@@ -26,7 +28,6 @@ POD_ENV = "KUBERNETES_SERVICE_HOST"
 """The kubelet sets it in every pod."""
 POD = re.compile(r"(?P<owner>.+-)[a-z0-9]{5}")
 """The name of a DaemonSet's pod."""
-POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 MARGIN_S = 5
 """How much earlier than its pod must have ended an agent that serves on ends."""
 LOOK_S, LOOKS = 0.25, 5
@@ -107,7 +108,7 @@ class Instance:
 
 
 async def successor_is_coming(
-    env: Mapping[str, str], host: str, socket: str = POD_RESOURCES
+    env: Mapping[str, str], host: str, socket: str = SOCKET_OF_KUBELET
 ) -> bool:
     """Return whether the kubelet has a newer pod of this pod's DaemonSet, which will take over.
 
@@ -119,11 +120,9 @@ async def successor_is_coming(
     Args:
         host: name of this host, which is a pod's name.
     """
-    if not env.get(POD_ENV) or not os.path.exists(socket):  # noqa: ASYNC240 - a stat of a local file
-        return False
-    from nvct.agent.kubelet.pod_resources import PodResources
-
     kubelet, end = PodResources(socket), time.monotonic() + LOOKS * LOOK_S
+    if not env.get(POD_ENV) or not kubelet.is_there():
+        return False
     try:
         while not _has_other(await kubelet.pods(), host):
             if time.monotonic() > end:

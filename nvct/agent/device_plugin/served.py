@@ -4,10 +4,10 @@
 A resource that goes is emptied first, and served until the kubelet has read that. If it comes back
 in that time, the same registration goes on.
 
-What is offered is compared with what the kubelet has, by its service for pods' resources. A program
-that registers the same resource under another socket takes it over: the kubelet reads its list,
-does not end our stream, and has no device at all when that program ends (seen on Kubernetes 1.36).
-No socket of ours tells; only the kubelet does.
+What is offered is compared with what the kubelet has, by its service for pods' resources. A
+program that registers the same resource under another socket takes it over: the kubelet reads its
+list, does not end our stream, and has no device at all when that program ends (seen on Kubernetes
+1.36). No socket of ours tells; only the kubelet does.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.resources import Content, Resource
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.host_side import Host
+from nvct.agent.kubelet.pod_resources import PodResources
 from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.errors import HostError
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 BLIND_S = 0.1
 """How often the sockets are looked at, a stat for each, where nothing reports their changes."""
+KUBELET_S = 10.0
+"""Between two questions to the kubelet."""
 
 
 @dataclass
@@ -145,14 +148,6 @@ async def canceled(task: asyncio.Task[None]) -> None:
         await task
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.device_plugin.registration import Registration
-
-KUBELET_S = 10.0
-"""Between two questions."""
-
-
 async def watch_kubelet(
     kubelet: str, registrations: Callable[[], Iterable[Registration]], journal: Log
 ) -> None:
@@ -162,18 +157,13 @@ async def watch_kubelet(
         kubelet: path of the kubelet's socket for device plugins, "" without registration.
     """
     folder = os.path.dirname(os.path.dirname(kubelet))
-    socket = f"{folder}/pod-resources/kubelet.sock"
+    asked = PodResources(f"{folder}/pod-resources/kubelet.sock")
     problem = ""
-    asked = None
     try:
         while True:
             await asyncio.sleep(KUBELET_S)
-            if not kubelet or not os.path.exists(socket):  # noqa: ASYNC240 - a stat of a local file
+            if not kubelet or not asked.is_there():
                 continue
-            if asked is None:
-                from nvct.agent.kubelet.pod_resources import PodResources
-
-                asked = PodResources(socket)
             try:
                 has = await asked.allocatable()
             except HostError as error:
@@ -185,5 +175,4 @@ async def watch_kubelet(
             for registration in registrations():
                 registration.compare(has.get(registration.name, ()))
     finally:
-        if asked is not None:
-            await asked.close()
+        await asked.close()

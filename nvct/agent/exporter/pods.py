@@ -26,6 +26,7 @@ from typing import TypeAlias
 
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter.series import Pods
+from nvct.agent.kubelet.pod_resources import Holding, PodResources
 from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.kernel.shared_folder import SharedFolder
@@ -37,7 +38,6 @@ Claimed: TypeAlias = tuple[str, str, str]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices
-    from nvct.agent.kubelet.pod_resources import Holding, PodResources
 
 GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
@@ -81,7 +81,7 @@ class PodDevices:
         self._labels = OLD if old else NEW
         self._virtual, self._claims, self._metadata = virtual, claims, metadata
         self._slices = slices
-        self._kubelet: PodResources | None = None
+        self._kubelet = PodResources(socket)
         self._holdings: tuple[Holding, ...] = ()
         self._journal = os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
         self._claimed: dict[Claimed, str] = {}
@@ -101,8 +101,7 @@ class PodDevices:
 
     async def close(self) -> None:
         """End the connection."""
-        if self._kubelet is not None:
-            await self._kubelet.close()
+        await self._kubelet.close()
         for asked in (self._metadata, self._slices):
             if asked is not None:
                 await asked.close()
@@ -149,12 +148,8 @@ class PodDevices:
     async def _ask(self) -> tuple[tuple[Holding, ...], str]:
         if self._wanted is False:
             return (), "switched off"
-        if not os.path.exists(self._socket):  # noqa: ASYNC240 - one stat of a local file
+        if not self._kubelet.is_there():
             return (), f"{self._socket} does not exist"
-        if self._kubelet is None:
-            from nvct.agent.kubelet.pod_resources import PodResources  # loads gRPC
-
-            self._kubelet = PodResources(self._socket)
         try:
             return await self._kubelet.holdings(with_claims=True), ""
         except HostError as error:

@@ -3,19 +3,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, Cluster, ClusterError
 from nvct.agent.nvml.client import NvmlClient
 from nvct.host.nvml.model import NvmlReport
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubelet.pod_resources import Holding, PodResources
-
-SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 ENDED = ("Succeeded", "Failed")
 
 
@@ -44,8 +39,7 @@ class Pods:
     def __init__(self, nvml: NvmlClient, cluster: Cluster, socket: str = SOCKET) -> None:
         self._nvml = nvml
         self._cluster = cluster
-        self._socket = socket
-        self._kubelet: PodResources | None = None
+        self._kubelet = PodResources(socket)
 
     async def devices(self) -> list[PodDevice]:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
@@ -53,12 +47,8 @@ class Pods:
         Raises:
             HostError, NvmlError: the kubelet or NVML does not answer.
         """
-        if not _exists(self._socket):
+        if not self._kubelet.is_there():
             return []
-        if self._kubelet is None:
-            from nvct.agent.kubelet.pod_resources import PodResources  # gRPC, 10 MB
-
-            self._kubelet = PodResources(self._socket)
         found = devices(await self._kubelet.holdings(), await self._nvml.report())
         ended = {
             pair
@@ -78,8 +68,7 @@ class Pods:
 
     async def close(self) -> None:
         """Close the connection."""
-        if self._kubelet is not None:
-            await self._kubelet.close()
+        await self._kubelet.close()
 
     async def _has_ended(self, namespace: str, name: str) -> bool:
         """Return whether a pod has ended: older kubelets list these, too."""
@@ -90,10 +79,6 @@ class Pods:
                 raise
             return False
         return pod is None or pod.get("status", {}).get("phase") in ENDED
-
-
-def _exists(path: str) -> bool:
-    return os.path.exists(path)
 
 
 def devices(holdings: Iterable[Holding], report: NvmlReport) -> list[PodDevice]:
