@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 
 import pytest
 
-from nvct.agent.dra import claims, journal
+from nvct.agent.dra import claims, journal, publisher
 from nvct.agent.dra.classic import Classic
 from nvct.agent.dra.devices import DRIVER, Device, Place
 from nvct.agent.dra.journal import Prepared
@@ -17,8 +18,23 @@ from nvct.errors import HostError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.dra.fake_api import NAME
 from tests.unit.agent.dra.test_prepare import GPUS, FakeInstances, Node, node, uid_of
+from tests.unit.agent.machines import REPOSITORY
 
 __all__ = ["node"]
+
+
+def _documented(row: str) -> int:
+    """Return the requests an hour of a row in the table of cost."""
+    text = (REPOSITORY / "docs/kubernetes.md").read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^\|[^|]*{row}[^|]*\| (\d+) \|", text, re.MULTILINE)
+    return int(found)
+
+
+def test_the_slices_of_an_idle_node_cost_what_the_table_says() -> None:
+    requests = 3 * 3600 / publisher.WATCH_S
+    assert requests == _documented("list, watch resourceslices")
+    # Beside the condition, the labels and the MIG manager.
+    assert 30 + requests <= 60
 
 
 @pytest.mark.parametrize("count", [16, 56])
@@ -46,7 +62,7 @@ def test_an_idle_node_seldom_asks_for_its_claims(count: int, *, is_named: bool) 
     while now < hours * 3600:
         now += 60
         asked += round_()
-    assert len(asked) <= 25 * hours
+    assert len(asked) <= 1.1 * hours * (0 if is_named else _documented("if it names none"))
     if is_named:
         assert asked == []
         gone = named.pop()
