@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from nvct.agent.core.logs import Log
 from nvct.agent.dra.devices import Place
-from nvct.agent.dra.journal import Entry
+from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.mig_devices import instance_at
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.client import NvmlClient
@@ -133,12 +133,16 @@ def key(gpu: str, place: Place) -> Key:
     return gpu, place.kind, place.start, place.size
 
 
-def with_uuid(entry: Entry, there: Uuids) -> Entry:
-    """Return a device of a claim with the UUID of its MIG device.
+def with_uuids(claim: Prepared, there: Uuids) -> Prepared:
+    """Return a claim with the UUIDs of its MIG devices.
 
     Raises:
-        HostError: there is none.
+        HostError: one is not there.
     """
+    return replace(claim, entries=tuple(_with_uuid(entry, there) for entry in claim.entries))
+
+
+def _with_uuid(entry: Entry, there: Uuids) -> Entry:
     if entry.place is None:
         return entry
     uuid = there.get(key(entry.gpu, entry.place))

@@ -272,6 +272,20 @@ def ref_of(claim: Prepared) -> ClaimRef:
     return ClaimRef(claim.namespace, claim.name, claim.uid)
 
 
+class UnpreparedError(HostError):
+    """The journal does not have a claim any more."""
+
+
+def check_kept(claim: Prepared, known: Mapping[str, Prepared]) -> None:
+    """Refuse a claim that the journal does not have any more.
+
+    Raises:
+        UnpreparedError: so it is.
+    """
+    if known.get(claim.uid) != claim:
+        raise UnpreparedError(f"claim {claim.name} was unprepared before it had its devices")
+
+
 def gpus_of(claim: Prepared) -> set[str]:
     """Return the UUIDs of the GPUs of which a claim has a device, not only by admin access."""
     return {entry.gpu for entry in claim.entries if not entry.is_admin}

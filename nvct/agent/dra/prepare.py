@@ -12,9 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from nvct.agent.core.logs import Log
@@ -22,8 +29,8 @@ from nvct.agent.core.resources_mode import ResourcesMode
 from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.claim_specs import ClaimSpecs, cdi_devices
 from nvct.agent.dra.devices import Device, compute
-from nvct.agent.dra.instances import Instances, Uuids, key, with_uuid
-from nvct.agent.dra.journal import Journal, Prepared, gpus_of, ref_of
+from nvct.agent.dra.instances import Instances, Uuids, key, with_uuids
+from nvct.agent.dra.journal import Journal, Prepared, UnpreparedError, check_kept, gpus_of, ref_of
 from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Object
@@ -156,23 +163,36 @@ class Preparer:
         Raises:
             NvctError: the journal cannot be read.
         """
+        there: Uuids = {}
+        has_places = any(claim.has_places for claim in self._journal.load().values())
+        if has_places and self.instances is not None:
+            with self._logged():
+                there = await self.instances.uuids()
+        missing = []
         async with self._locked("specifications are looked at") as known:
             if not self._specs.is_known:
                 return  # the machine is not known yet
             await self._specs.remove_others(known)
-        there: Uuids | None = None
-        for claim in known.values():
-            if claim.uid in self._claims:
-                continue  # who works on it writes it
-            try:
-                if claim.has_places and self.instances is not None and there is None:
-                    there = await self.instances.uuids()
-                async with self._alone(claim.uid):
-                    await self._write(claim, there)
-            except UnpreparedError:
-                pass
-            except NvctError as error:
-                self._log.warning(error.message)
+            for claim in known.values():
+                if claim.uid in self._claims:
+                    continue  # who works on it writes it
+                if any(key(*place) not in there for place in claim.places):
+                    missing.append(claim)
+                    continue
+                with self._logged():
+                    await self._specs.write(with_uuids(claim, there))
+        for claim in missing:
+            async with self._alone(claim.uid):
+                with self._logged(), contextlib.suppress(UnpreparedError):
+                    await self._write(claim)
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Log an error; the other claims do not wait for this one."""
+        try:
+            yield
+        except NvctError as error:
+            self._log.warning(error.message)
 
     @contextlib.asynccontextmanager
     async def _locked(self, why: str) -> AsyncIterator[dict[str, Prepared]]:
@@ -261,38 +281,32 @@ class Preparer:
             await self.mps.ensure(claim.daemon)
         return await self._write(claim)
 
-    async def _write(self, claim: Prepared, there: Uuids | None = None) -> Prepared:
+    async def _write(self, claim: Prepared) -> Prepared:
         """Write the specification of a claim of the journal; return the claim as `_make` does.
-
-        Args:
-            there: the MIG devices of this node, if they are known; missing ones are made.
 
         Raises:
             NvctError: the journal does not have it now, or a device cannot be had.
         """
         why = f"claim {claim.full_name} is prepared"
-        filled = claim if not claim.has_places else await self._filled(claim, why, there or {})
+        filled = await self._filled(claim, why) if claim.has_places else claim
         async with self._locked(why) as known:
-            _check_kept(claim, known)
+            check_kept(claim, known)
             await self._specs.write(filled)
         return filled
 
-    async def _filled(self, claim: Prepared, why: str, there: Uuids) -> Prepared:
+    async def _filled(self, claim: Prepared, why: str) -> Prepared:
         """Return a claim with the UUIDs of its MIG devices, which are made if they are missing.
 
         Those of admin access are not made: they belong to another claim.
         """
         if self.instances is None:
             raise HostError(f"no MIG device can be made for claim {claim.full_name}")
-        missing = [each for each in claim.places if key(*each) not in there]
-        if missing:
-            async with self._journal.gpus_locked({gpu for gpu, _ in missing}, why):
-                _check_kept(claim, self._journal.load())
-                for gpu, place in missing:
+        if claim.places:
+            async with self._journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
+                check_kept(claim, self._journal.load())
+                for gpu, place in claim.places:
                     await self.instances.make(gpu, place)
-        if missing or not there:
-            there = await self.instances.uuids()
-        return replace(claim, entries=tuple(with_uuid(entry, there) for entry in claim.entries))
+        return with_uuids(claim, await self.instances.uuids())
 
     def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
         """Keep the agent's own device plugin from giving the GPUs of a claim."""
@@ -369,7 +383,9 @@ class Preparer:
             if claim.daemon is not None and self.mps is not None:
                 await self.mps.release(claim.daemon)
             async with self._journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
-                await self._destroy(claim)
+                for gpu, place in claim.places:
+                    if self.instances is not None:
+                        await self.instances.destroy(gpu, place)
                 async with self._locked(why) as known:
                     await self._specs.remove(uid)
                     known.pop(uid, None)
@@ -381,17 +397,3 @@ class Preparer:
                 await self.instances.uuids()
         self._log.decided(TASK, "changed", claim.full_name, result="its devices are free again")
         return True
-
-    async def _destroy(self, claim: Prepared) -> None:
-        for gpu, place in claim.places:
-            if self.instances is not None:
-                await self.instances.destroy(gpu, place)
-
-
-class UnpreparedError(HostError):
-    """The journal does not have a claim any more."""
-
-
-def _check_kept(claim: Prepared, known: Mapping[str, Prepared]) -> None:
-    if known.get(claim.uid) != claim:
-        raise UnpreparedError(f"claim {claim.name} was unprepared before it had its devices")
