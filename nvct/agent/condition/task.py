@@ -26,7 +26,15 @@ from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
 from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import EVENT, NODE, POD, Cluster, ClusterError, Object
+from nvct.agent.kubernetes.cluster import (
+    CONFLICT,
+    EVENT,
+    NODE,
+    POD,
+    Cluster,
+    ClusterError,
+    Object,
+)
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.task_table import OFFERING
 from nvct.errors import HostError
@@ -42,6 +50,9 @@ EVENTS_NAMESPACE = "default"
 """Where Kubernetes keeps the Events of objects without a namespace."""
 RETRY_S = 10.0
 """Until the next attempt at an Event if the API server does not answer."""
+EARLIER_S = 3000.0
+"""What happened so long before the start is told, too: nobody knows whether it was. The API server
+keeps Events for an hour, and refuses to create one again."""
 REPLICA = "::"
 """Between a device's UUID and the number of a replica."""
 
@@ -209,7 +220,8 @@ class DeviceEvents:
         if notices is None:  # no task watches the health yet
             return
         if self._told is None:  # later, numbers alone decide: the clock may be set back
-            old = [notice["number"] for notice in notices if notice["at"] < self._since]
+            since = self._since - EARLIER_S
+            old = [notice["number"] for notice in notices if notice["at"] < since]
             self._told = max(old, default=0)
         for notice in notices:
             if notice["number"] <= self._told:
@@ -228,7 +240,7 @@ class DeviceEvents:
         await self._kubelet.close()
 
     async def _tell(self, cluster: Cluster, notice: Mapping[str, Any]) -> None:
-        await cluster.create(EVENT, device_event(self._node, node_reference(self._node), notice))
+        await _create(cluster, device_event(self._node, node_reference(self._node), notice))
         if not notice["is_warning"]:
             return
         for namespace, name in sorted(await self._pods(notice["devices"])):
@@ -240,7 +252,7 @@ class DeviceEvents:
                 "apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace,
                 "uid": uid,
             }  # fmt: skip
-            await cluster.create(EVENT, device_event(self._node, involved, notice))
+            await _create(cluster, device_event(self._node, involved, notice))
 
     async def _pods(self, devices: list[str]) -> set[tuple[str, str]]:
         """Return namespace and name of each pod that has one of some devices."""
@@ -257,6 +269,15 @@ class DeviceEvents:
         self.problem.tell(error, "an Event about a GPU is missing: ")
 
 
+async def _create(cluster: Cluster, manifest: Object) -> None:
+    """Create an Event that may be there from before this process began."""
+    try:
+        await cluster.create(EVENT, manifest)
+    except ClusterError as error:
+        if error.status != CONFLICT:
+            raise
+
+
 def _has(holding: Holding, devices: list[str]) -> bool:
     return any(id_.partition(REPLICA)[0] in devices for id_ in holding.devices)
 
@@ -270,13 +291,15 @@ def device_event(node: str, involved: Object, notice: Mapping[str, Any]) -> Obje
     """Return an Event of a Node or pod, as `kubectl describe` finds it.
 
     Args:
-        notice: with reason, message, is_warning.
+        notice: with reason, message, is_warning; of a device, with its number and moment.
     """
     now = datetime.now(timezone.utc)
-    shown = timestamp(now)
+    shown, stamp = timestamp(now), f"{int(now.timestamp() * 1e9):x}"
+    if "number" in notice:  # the same in the next process
+        stamp = f"{int(notice['at'] * 1000):x}{notice['number']:05x}"
     return {
         "metadata": {
-            "name": f"{involved['name']}.{int(now.timestamp() * 1e9):x}",
+            "name": f"{involved['name']}.{stamp}",
             "namespace": involved.get("namespace", EVENTS_NAMESPACE),
         },
         "involvedObject": involved,
