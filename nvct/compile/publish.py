@@ -227,9 +227,9 @@ def _view(
     Raises:
         HostError: layout farm is impossible here, and the user wants no other.
     """
-    from nvct.compile import farm_spec  # not loaded for the classic layout
+    from nvct.compile import farm_plan  # not loaded for the classic layout
 
-    view, why = farm_spec.view(
+    view, why = farm_plan.view_of_spec(
         settings, inventory, needs,
         hooks=enabled_names(request.disable_hook, request.enable_hook),
         must_be_farm=request.must_be_farm,

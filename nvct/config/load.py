@@ -8,10 +8,9 @@ The file overrides the defaults key by key. Unknown keys are ignored, as in the 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from importlib import import_module
 
+from nvct import toml
 from nvct.config import rules
 from nvct.config.model import DRIVER_CAPABILITIES, FIELDS, LOG_LEVELS, Config, check, path_from
 from nvct.errors import ConfigError, DocumentError
@@ -128,7 +127,7 @@ def text(data: bytes) -> str:
 
 def sets(text: str, key: str) -> bool:
     """Report whether the text of a valid config.toml sets a key of KEYS."""
-    return _find(_parse(text), key, "") is not _ABSENT
+    return _find(toml.loads(text), key, "") is not _ABSENT
 
 
 def leaves(text: str) -> dict[str, object]:
@@ -142,7 +141,7 @@ def leaves(text: str) -> dict[str, object]:
             else:
                 yield key, value
 
-    return dict(walk(_parse(text), ""))
+    return dict(walk(toml.loads(text), ""))
 
 
 def from_toml(data: bytes, path: str) -> Config:
@@ -152,7 +151,7 @@ def from_toml(data: bytes, path: str) -> Config:
         ConfigError: as `load`.
     """
     try:
-        document = _parse(text(data))
+        document = toml.loads(text(data))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no TOML: {error}", hint=CORRECT) from error
     values: dict[str, object] = {"path": path}
@@ -166,13 +165,6 @@ def from_toml(data: bytes, path: str) -> Config:
         values["engine_devices"] = rules.engine_devices(policy, path)
     config = Config(**values)
     return config.replaced(**_normalized(config))
-
-
-def _parse(text: str) -> dict[str, object]:
-    # tomli is the same parser, for Python 3.10.
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    document: dict[str, object] = toml.loads(text)
-    return document
 
 
 def _find(document: dict[str, object], key: str, path: str) -> object:

@@ -30,8 +30,8 @@ from nvct.host.model import (
     Link,
     NamedDevice,
 )
+from nvct.host.modes import DXCORE, WSL_LIBRARIES
 from nvct.host.nvml.model import NvmlReport
-from nvct.host.platform import DXCORE, WSL_LIBRARIES
 from nvct.host.roots import Roots
 
 STORES = "/usr/lib/wsl/drivers"

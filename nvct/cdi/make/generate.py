@@ -16,7 +16,7 @@ from typing import NamedTuple, cast
 from nvct import paths
 from nvct.cdi import types as cdi
 from nvct.cdi.make import edits as cdi_edits
-from nvct.cdi.make import hooks, injection, modes, naming
+from nvct.cdi.make import hooks, injection, naming
 from nvct.cdi.make.edits import Json, merge, tidy
 from nvct.cdi.make.injection import Device, Injection
 from nvct.cdi.names import check_class, check_vendor
@@ -103,7 +103,7 @@ def prepare(inventory: Inventory, options: Options) -> Job:
     devices = injection.devices(
         inventory, options.device_ids, strategies, all_device=options.all_device
     )
-    return Job(inventory, options, kind, devices, enabled & modes.RULES[inventory.mode].hooks)
+    return Job(inventory, options, kind, devices, enabled & injection.RULES[inventory.mode].hooks)
 
 
 def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
@@ -140,7 +140,7 @@ def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
 
 
 def _kind(inventory: Inventory, options: Options) -> str:
-    vendor, cls = modes.kind(inventory.mode, options.vendor, options.cls)
+    vendor, cls = injection.kind_of_mode(inventory.mode, options.vendor, options.cls)
     try:
         check_vendor(vendor)
         check_class(cls)
@@ -195,7 +195,7 @@ def _view_edits(job: Job, view: MountedView) -> Json:
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
     """Return the variable with libcuda's directory, [] if no file is libcuda."""
     dirs = libraries.libcuda_directories(files)
-    has_env = dirs and modes.RULES[job.inventory.mode].has_libcuda_env
+    has_env = dirs and injection.RULES[job.inventory.mode].has_libcuda_env
     return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []
 
 

@@ -4,15 +4,19 @@
 NVML has a process of its own because it may hang with the driver, or crash. The end of the process
 closes NVML's handles, which a change of the MIG mode or a reset of a GPU requires.
 
-Contract: for one thread at a time.
+Contract: for one thread at a time. `shared_session` is the one of this process for each library,
+closed when the process ends. A long-lived process does not use it: open handles keep the driver's
+modules from being unloaded.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from functools import partial
 from types import NoneType
+from typing import TypeAlias
 
 from nvct import typed
 from nvct.errors import NvctError, NvmlError
@@ -25,14 +29,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Mapping
-    from typing import TypeAlias, TypeVar
+    from typing import TypeVar
 
     from nvct.host.nvml.mig_model import MigState
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
     Serve: TypeAlias = Callable[[socket, str], None]
-
 
 LIMIT_S = 60.0
 """Eight GPUs that nothing else uses take some twenty seconds to start."""
@@ -258,3 +261,50 @@ def _serve(connection: socket, path: str, root: str | None) -> None:
     from nvct.host.nvml import worker
 
     worker.serve(connection, path, root=root)
+
+
+Identity: TypeAlias = tuple[int, int] | None
+
+_SESSIONS: dict[str, tuple[Identity, NvmlSession]] = {}
+
+
+def shared_session(library: str) -> NvmlSession:
+    """Return this process's session with a library; a new one if the file was replaced.
+
+    While a worker is stuck, its session is returned for every library: another worker would wait
+    for the same driver.
+    """
+    for _, open_session in _SESSIONS.values():
+        if open_session.is_stuck:
+            return open_session
+    identity = _identity(library)
+    previous, current = _SESSIONS.get(library, (identity, None))
+    if current is not None and previous != identity:
+        current.close()
+        current = None
+    if current is None:
+        if not _SESSIONS:
+            atexit.register(close_shared)
+        current = NvmlSession(library)
+        _SESSIONS[library] = (identity, current)
+    return current
+
+
+def close_shared() -> None:
+    """Close all sessions. A worker that does not end is left alone."""
+    atexit.unregister(close_shared)
+    while _SESSIONS:
+        _, (_, current) = _SESSIONS.popitem()
+        try:
+            current.close()
+        except NvmlError:
+            pass
+
+
+def _identity(path: str) -> Identity:
+    """Return device and inode of a file, None if there is no such file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

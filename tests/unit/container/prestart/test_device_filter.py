@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.container.prestart import device_filter
-from nvct.container.prestart.rule import ANY, Rule
+from nvct.container.prestart.device_filter import ANY, Rule
 from nvct.container.prestart.rules import DEFAULTS
 from nvct.errors import HostError
 from nvct.kernel import bpf as cold_bpf
