@@ -8,10 +8,6 @@ from dataclasses import dataclass
 
 from nvct.kernel.library import c_string, call, ffi, lib
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 CREATE: int = lib.IN_CREATE
 DELETE: int = lib.IN_DELETE
 DELETE_SELF: int = lib.IN_DELETE_SELF
@@ -76,7 +72,7 @@ class Inotify:
         """End all watches."""
         os.close(self._fd)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Inotify:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -17,10 +17,6 @@ import os
 import re
 from dataclasses import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 FILE = "/dev/kmsg"
 RECORD_LIMIT = 8192
 """Longer than any record; the kernel refuses a shorter read."""
@@ -96,7 +92,7 @@ class Kmsg:
         """Close the file."""
         os.close(self._fd)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Kmsg:
         return self
 
     def __exit__(self, *_: object) -> None:

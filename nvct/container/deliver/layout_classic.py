@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from nvct.container.deliver.bundle_root import Layout, UnfitError, gpu_minors, open_root, reason
 from nvct.container.plan import model
-from nvct.container.rootfs import linker, linker_conf, mount_points, profile
+from nvct.container.rootfs import linker, mount_points, profile
 from nvct.errors import NvctError
 from nvct.linux.kernel import KERNEL
 from nvct.oci.bundle import mount_target
@@ -119,7 +119,7 @@ class _ClassicLayout(Layout):
         Raises:
             UnfitError: a mount covers a path.
         """
-        files = [linker.CACHE, linker_conf.PATH, linker_conf.MAIN, profile.PATH]
+        files = [linker.CACHE, linker.CONF, linker.MAIN_CONF, profile.PATH]
         files += linker.LOADERS.values()
         files += filter(None, [linker.musl_path(self._root)])
         links = [path for _, path in work["links"]]

@@ -16,7 +16,7 @@ from __future__ import annotations
 from nvct.container.deliver.bundle_root import Layout, UnfitError, gpu_minors, open_root, reason
 from nvct.container.deliver.farm_table import FarmEntries, extended
 from nvct.container.plan.model import merge, no_edits, no_work
-from nvct.container.rootfs import linker, linker_conf, mount_points, view_links
+from nvct.container.rootfs import linker, mount_points, view_links
 from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, MOUNT_POINT
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux.kernel import KERNEL
@@ -176,8 +176,8 @@ class _FarmLayout(Layout):
         Raises:
             UnfitError: a mount covers the path of the drop-in.
         """
-        over = self._covered.above(linker_conf.PATH)
-        folder = self._root.resolve(linker_conf.PATH.rpartition("/")[0])
+        over = self._covered.above(linker.CONF)
+        folder = self._root.resolve(linker.CONF.rpartition("/")[0])
         if folder and not over:
             over = self._covered.above(folder)
         if over and not self._covered.above(linker.CACHE):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posix
 
 from nvct import paths
-from nvct.container.rootfs import linker_conf
+from nvct.container.rootfs import linker
 from nvct.errors import DocumentError, ElfError, UnsafePathError
 from nvct.linux import elf
 from nvct.linux.constants import S_IFMT, S_IFREG
@@ -58,7 +58,7 @@ def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
     host = _version(warn, driver) if driver else None, _version(warn, cuda) if cuda else None
     if not is_wanted(*host, version, note):
         return None
-    if not linker_conf.is_plain(folder):
+    if not linker.is_plain(folder):
         raise UnsafePathError(f"folder {folder!r} of CUDA compatibility libraries is not usable")
     return folder
 

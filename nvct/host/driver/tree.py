@@ -17,10 +17,6 @@ from nvct.linux import elf, ldcache
 from nvct.linux.ldcache import Cache
 from nvct.linux.root import Root
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 S_IFMT, S_IFREG, S_IFLNK = 0o170000, 0o100000, 0o120000
 NAME_LIMIT = 1 << 17
 
@@ -64,7 +60,7 @@ class Tree:
         self._cache: Cache | LdCacheError | None = None
         self._has_read_cache = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Tree:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -16,7 +16,7 @@ from nvct.container.prestart import device_filter
 from nvct.container.prestart.device_filter import ANY, Rule
 from nvct.container.prestart.rules import DEFAULTS
 from nvct.errors import HostError
-from nvct.kernel import bpf as cold_bpf
+from nvct.kernel.calls import query_device_programs
 from nvct.linux import bpf
 from tests.support.forked import run_forked
 
@@ -183,16 +183,16 @@ def test_the_kernel_replaces_a_program(flags: int, cgroup: Path, tmp_path: Path)
 @pytest.mark.parametrize("flags", [bpf.ALLOW_MULTI, 0])
 def test_the_cold_side_finds_the_same_programs(flags: int, cgroup: Path) -> None:
     fd = os.open(cgroup, os.O_RDONLY)
-    assert cold_bpf.query(fd) == bpf.query(fd) == (0, [])
+    assert query_device_programs(fd) == bpf.query(fd) == (0, [])
     for name in ("one", "two"):
         bpf.attach(fd, bpf.load(device_filter.build([DENY_ALL]), name), flags)
-    found = cold_bpf.query(fd)
+    found = query_device_programs(fd)
     assert found == bpf.query(fd)
     assert (found[0], len(found[1])) == (flags, 2 if flags else 1)
     os.close(fd)
 
 
-@pytest.mark.parametrize("query", [bpf.query, cold_bpf.query])
+@pytest.mark.parametrize("query", [bpf.query, query_device_programs])
 def test_a_folder_without_device_programs_is_refused(
     query: Callable[[int], object], tmp_path: Path
 ) -> None:
