@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from nvct import toml
+from nvct.config import toml
 from nvct.errors import UsageError
 
 GPUS_PER_BOARD = 8

@@ -139,10 +139,10 @@ def view_of_spec(
     must_be_farm: bool,
     is_of_this_host: bool,
 ) -> tuple[MountedView | None, str]:
-    """Return the view_of_spec to mount, or None and the reason.
+    """Return the view to mount, or None and the reason.
 
     Args:
-        inventory: of all capabilities; a view_of_spec has the whole driver.
+        inventory: of all capabilities; a view has the whole driver.
         hooks: the functions of the hook that are switched on.
         must_be_farm: whether the user wants no other layout.
         is_of_this_host: whether the driver is that of config.toml.
@@ -152,7 +152,7 @@ def view_of_spec(
     """
     off = set(NEEDED).difference(hooks)
     if inventory.mode != "nvml":
-        return None, f"mode {inventory.mode} has no driver to make a view_of_spec of"
+        return None, f"mode {inventory.mode} has no driver to make a view of"
     if off:
         return None, f"the hook {min(off)} is disabled"
     if not is_of_this_host and not must_be_farm:
@@ -174,7 +174,7 @@ def _is_unwritable(error: HostError) -> bool:
 
 
 def _has_view() -> bool:
-    """Return whether the plan in force names a view_of_spec: this host can make views."""
+    """Return whether the plan in force names a view: this host can make views."""
     try:
         with closing(Store(run_dir(os.environ))) as store:
             plan = store.read_plan(paths.OWN_PLAN)
@@ -187,7 +187,7 @@ def _has_view() -> bool:
 def _mounted(
     table: model.Farm, inventory: Inventory, capabilities: Collection[str]
 ) -> MountedView:
-    """Return what a specification mounts of a view_of_spec, and what its hook makes visible."""
+    """Return what a specification mounts of a view, and what its hook makes visible."""
     mount_point = view_links.OF_SPEC
     entries = FarmEntries(table, sorted(capabilities))
     keys = ("cache", "cache32") if COMPAT32 in capabilities else ("cache",)

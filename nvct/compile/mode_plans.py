@@ -141,7 +141,6 @@ def rebuild(
 
 
 def _fingerprints(mode: str, roots: Roots) -> list[fingerprints.Fingerprint]:
-    """Return a mode's fingerprints, taken before its discovery."""
     kind, name = WATCHED[mode]
     taken = [
         take("text", f"{roots.proc}/sys/kernel/random/boot_id"),

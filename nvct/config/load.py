@@ -8,10 +8,9 @@ The file overrides the defaults key by key. Unknown keys are ignored, as in the 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from nvct import toml
-from nvct.config import rules
+from nvct.config import rules, toml
 from nvct.config.model import DRIVER_CAPABILITIES, FIELDS, LOG_LEVELS, Config, check, path_from
 from nvct.errors import ConfigError, DocumentError
 from nvct.linux.files import read_bytes
@@ -94,6 +93,26 @@ def load(path: str, *, required: bool = False) -> Config:
             raise ConfigError(f"{path} does not exist", hint="create it, or name another")
         return Config()
     return from_toml(data, path)
+
+
+def in_force(
+    path: str | None,
+    env: Mapping[str, str],
+    driver_root: str | None = None,
+    dev_root: str | None = None,
+) -> Config:
+    """Return the configuration of a named file, or of the usual one, with other roots.
+
+    Args:
+        driver_root, dev_root: None for the values in the file.
+
+    Raises:
+        ConfigError: as `load`; the named file does not exist.
+    """
+    settings = load(path or path_from(env), required=bool(path))
+    return settings.replaced(
+        driver_root=driver_root or settings.driver_root, dev_root=dev_root or settings.dev_root
+    )
 
 
 def read(path: str) -> bytes | None:

@@ -14,9 +14,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import NamedTuple
 
-from nvct import toml
+from nvct.config import toml
 from nvct.doctor.reasons import Reason
-from nvct.host.health import faults
+from nvct.host import faults
 
 LIMIT = 256 << 10
 """Characters of a text that are read, the last ones."""

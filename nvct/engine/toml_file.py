@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from nvct import toml
+from nvct.config import toml
 from nvct.engine import toml_value
 from nvct.engine.model import Absent
 from nvct.engine.toml_value import Noted

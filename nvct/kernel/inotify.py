@@ -33,12 +33,14 @@ class Event:
 
 
 class Inotify:
-    """A queue of events. Its descriptor is readable while there are any."""
+    """A queue of events. Its descriptor is readable while there are any.
+
+    A user may have too many queues (fs.inotify.max_user_instances).
+    """
 
     __slots__ = ("_fd",)
 
     def __init__(self) -> None:
-        """Make an empty queue; fails if the user has too many (fs.inotify.max_user_instances)."""
         self._fd = call(lib.inotify_init1, lib.IN_CLOEXEC | lib.IN_NONBLOCK)
 
     def fileno(self) -> int:

@@ -33,7 +33,6 @@ class Message:
         facility: 0 for the kernel's own messages; programs cannot use 0.
         sequence: each record has the next number; a gap means that records were overwritten.
         time_us: of CLOCK_MONOTONIC, approximately.
-        text: without the end of line.
     """
 
     level: int
@@ -58,12 +57,14 @@ def parse(record: bytes) -> Message:
 
 
 class Kmsg:
-    """A reader of /dev/kmsg. Its descriptor is readable while there are messages."""
+    """A reader of /dev/kmsg. Its descriptor is readable while there are messages.
+
+    With `past`, the messages that the kernel still has come first.
+    """
 
     __slots__ = ("_fd",)
 
     def __init__(self, path: str = FILE, *, past: bool = False) -> None:
-        """Open the file; with `past`, the messages that the kernel still has come first."""
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         if not past:
             os.lseek(self._fd, 0, os.SEEK_END)

@@ -61,10 +61,7 @@ class Cache:
         records: (flags, offset of the name, offset of the path, osversion, hwcap) of each library,
             in the order of the file.
         base: the offset of the first byte of `strings`.
-        strings: the string table.
-        generator: name of the program that wrote the file, or None.
         hwcaps: offsets of the names of glibc-hwcaps subdirectories.
-        extended: whether the file has extensions.
     """
 
     __slots__ = ("base", "extended", "generator", "hwcaps", "records", "strings")
@@ -100,6 +97,11 @@ class Cache:
         encoded = encode(name)
         offsets = [r[2] for r in self.records if self.raw(r[1]) == encoded]
         return list(map(self.text, offsets[:FIND_LIMIT]))
+
+    def paths_of(self, words: Iterable[bytes], foreign: set[int]) -> list[str]:
+        """Return the distinct paths of names with one of some words, without entries of flags."""
+        records = [r for r in self.records if any(word in self.raw(r[1]) for word in words)]
+        return list(dict.fromkeys(self.text(r[2]) for r in records if r[0] not in foreign))
 
 
 def encode(text: str) -> bytes:
@@ -143,7 +145,6 @@ def parse(data: bytes) -> Cache:
 
 
 def _find_header(data: bytes) -> int:
-    """Return the offset of the header of format 1.1."""
     if len(data) > LIMIT:
         raise LdCacheError(f"ld.so.cache is {len(data)} bytes long, more than {LIMIT}")
     start = 0
@@ -271,7 +272,7 @@ def merge(
     Added libraries of the same name keep their order. The function is idempotent.
 
     Args:
-        data: the current cache; None to make a new one with the added libraries only.
+        data: the current cache; None to make a new one.
         add: (name, path) of each library.
 
     Raises:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-from nvct import toml
+from nvct.config import toml
 from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigProfile, Placement
 

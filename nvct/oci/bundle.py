@@ -32,7 +32,6 @@ def _array(*members: str) -> Schema:
 
 
 def _schema() -> Schema:
-    """Return the members of config.json that nvct reads or edits."""
     elements = ELEMENTS
     mappings = _array("containerID", "hostID", "size")
     hooks = _array("path", "args", "env", "timeout")
@@ -64,16 +63,14 @@ class Bundle:
 
     Attributes:
         steps_left: remaining budget for path components in the container's root.
+
+    Raises:
+        BundleError: it is not a JSON object, or ambiguous.
     """
 
     __slots__ = ("document", "path", "steps_left")
 
     def __init__(self, path: str, text: str) -> None:
-        """Parse the text of a config.json.
-
-        Raises:
-            BundleError: it is not a JSON object, or ambiguous.
-        """
         self.path = path
         self.steps_left = STEP_BUDGET
         try:

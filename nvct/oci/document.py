@@ -44,7 +44,6 @@ class Element:
         start, end: the text of the value is text[start:end].
         members: of an object in the schema, by key; else None.
         elements: of an array in the schema; else None.
-        value: the parsed value of other types and members.
     """
 
     __slots__ = ("elements", "end", "members", "start", "value")
@@ -69,6 +68,10 @@ class Document:
 
     Reads return original values; `render` applies edits. Edits of a path are combined: the last
     `put` wins, appended elements follow rewritten ones. No edited path may be below another one.
+
+    Raises:
+        DocumentError: the text is not a JSON object, or a member of the schema, or of an
+            object in it, occurs twice.
     """
 
     __slots__ = (
@@ -83,12 +86,6 @@ class Document:
     )
 
     def __init__(self, text: str, schema: Schema, source: str) -> None:
-        """Parse a text along a schema.
-
-        Raises:
-            DocumentError: the text is not a JSON object, or a member of the schema, or of an
-                object in it, occurs twice.
-        """
         check_depth(text, source)
         self.text = text
         self.source = source
@@ -273,7 +270,6 @@ class Document:
             cuts.append((element.start, element.end, text))
 
     def _insert(self, new_members: dict[Path, str], cuts: list[Cut]) -> None:
-        """Combine new members into one insertion per existing object."""
         trees: dict[Path, dict[str, object]] = {}
         for path, text in new_members.items():
             depth = len(path) - 1

@@ -28,8 +28,6 @@ if json.decoder is not loaded, which the interpreter turns into a SystemError.""
 
 
 class _Context:
-    """The settings for `_json.make_scanner`."""
-
     __slots__ = (
         "memo", "object_hook", "object_pairs_hook", "parse_constant", "parse_float", "parse_int",
         "strict",

@@ -37,9 +37,8 @@ class Options:
 
     Attributes:
         vendor, cls: the spec's kind; the mode's own if empty.
-        device_ids: the devices of the spec: indices, UUIDs, names, "all" or "none".
-        all_device: whether to add a device "all" that contains the others.
-        hook_path: of nvidia-cdi-hook on the host.
+        device_ids: indices, UUIDs, names, "all" or "none".
+        all_device: add a device "all" that contains the others.
         disabled_hooks: names of single hooks that `apply` does not execute, or "all".
         enabled_hooks: names that override disabled_hooks; chmod is off unless named here.
         node_numbers: write type, major and minor of device nodes, for engines that cannot look
@@ -162,7 +161,6 @@ def _device_edits(device: Device, job: Job) -> Json:
 
 
 def _injected(part: Injection, job: Job) -> Json:
-    """Return the edits of one device, with its hooks."""
     directories = sorted({os.path.dirname(node.path) for node in part.nodes} - {"/dev"})
     work = hooks.work_of(job.hooks, part.files, part.links)
     entries = [
@@ -238,7 +236,6 @@ def split(spec: cdi.Spec) -> dict[str, cdi.Spec]:
 
 
 def _plain(device: cdi.Device) -> cdi.Device:
-    """Return a device without the annotation."""
     annotations = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
     rest = {key: value for key, value in device.items() if key != "annotations"}
     return cast("cdi.Device", {**rest, **({"annotations": annotations} if annotations else {})})

@@ -47,8 +47,7 @@ def dumps(
     """Return a spec as a file's content, with the lowest possible `cdiVersion`.
 
     Args:
-        spec: is checked; messages name its `source`.
-        format: yaml or json.
+        source: of the spec, for messages.
         comment: whole lines before the YAML; JSON has no comments.
 
     Raises:
@@ -74,7 +73,6 @@ def save(
     """Write a spec to a file atomically, mode 0644; return the file's path.
 
     Args:
-        spec: validated before the file is written.
         path: .yaml or .json is added if it has no extension that nvct reads: engines read no
             other files.
         format: yaml or json; None means by the extension of the path, which then stays.

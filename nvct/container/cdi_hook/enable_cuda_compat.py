@@ -7,7 +7,7 @@ image's dynamic linker; no code of the image runs here.
 
 from __future__ import annotations
 
-from nvct.container.cdi_hook import options
+from nvct.container.plan import hook_command
 from nvct.container.rootfs import compat, linker
 from nvct.container.rootfs.changes import Changes
 
@@ -22,7 +22,7 @@ def run(context: Context) -> None:
     Raises:
         NvctError: a file of the container is damaged or not safe.
     """
-    versions = options.work(context.options)["compat"]
+    versions = hook_command.work(context.options)["compat"]
     if not versions:
         return
     root = context.root()

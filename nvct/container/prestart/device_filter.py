@@ -55,7 +55,6 @@ def before(rules: list[Rule], program: bytes) -> bytes:
 
 
 def _head() -> list[bytes]:
-    """Return the instructions that load the requested access into registers."""
     return [
         _code(LOAD_WORD, WANTED, R1, 0),  # access << 16 | type
         _code(MOVE, TYPE, WANTED),

@@ -29,7 +29,6 @@ class Changes:
 
     Attributes:
         files: (path, content, mode) each; the content differs from that of the root.
-        removed: paths of files to remove.
         sealed: (path, mode) of read-only directories, made before their files.
         links: (target, path) each.
     """

@@ -88,7 +88,6 @@ def is_wanted(
 
     Args:
         compat: driver version of the libraries.
-        note: ELF note of libcuda.
     """
     if note is not None:
         if driver is not None and compat is not None:
@@ -120,7 +119,7 @@ def _note(warn: Warn, root: Root, path: str) -> Note | None:
     if fd is None:
         return None
     try:
-        notes = elf.read(fd).notes(NOTE_SECTION)
+        notes = elf.Elf(fd).notes(NOTE_SECTION)
         for name, _, description in notes:
             if name == NOTE_NAME:
                 return parse_note(description)

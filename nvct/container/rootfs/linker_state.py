@@ -27,16 +27,14 @@ class LinkerState:
         earlier: the drop-in of an earlier start.
         data: the content of the cache, None if there is none.
         problem: why the cache cannot be edited, or "".
+
+    Raises:
+        UnsafePathError: the cache or the drop-in is not a regular file, or too large.
     """
 
     __slots__ = ("_cache", "_root", "data", "earlier", "problem")
 
     def __init__(self, root: Root) -> None:
-        """Read the cache and the drop-in.
-
-        Raises:
-            UnsafePathError: the cache or the drop-in is not a regular file, or too large.
-        """
         self._root = root
         self.earlier = linker.read_conf(root)
         self.data = root.read_file(CACHE, ldcache.LIMIT)

@@ -55,7 +55,6 @@ class Progress:
     """How far a run has come, for reports of a failure.
 
     Attributes:
-        logs: where an error is reported.
         times: of the begin and of the end of each step, see `recorder.STEPS`.
     """
 

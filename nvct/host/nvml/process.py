@@ -48,7 +48,6 @@ class WorkerProcess:
     """
 
     def __init__(self, serve: Callable[[socket], None]) -> None:
-        """Start a process that calls `serve` with its end of the socket, and then ends."""
         from _socket import socketpair
 
         self.killed = False

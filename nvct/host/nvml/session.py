@@ -52,6 +52,13 @@ class NvmlSession:
     Attributes:
         first_answer_s: how long the first answer took, in seconds: the start of the worker, of
             NVML, and of each GPU that nothing else uses. None until there is one.
+
+    Args:
+        limit_s: the deadline of a call, in seconds.
+        serve: runs in the worker with its socket and the library's path; `worker.serve` if
+            None.
+        root: the library is loaded only if nobody but root can change what lies below this
+            folder on the way to it, see `trusted_file`; None loads it as it is.
     """
 
     def __init__(
@@ -61,15 +68,6 @@ class NvmlSession:
         serve: Serve | None = None,
         root: str | None = None,
     ) -> None:
-        """Keep the arguments; nothing is started yet.
-
-        Args:
-            limit_s: the deadline of a call, in seconds.
-            serve: runs in the worker with its socket and the library's path; `worker.serve` if
-                None.
-            root: the library is loaded only if nobody but root can change what lies below this
-                folder on the way to it, see `trusted_file`; None loads it as it is.
-        """
         self.path = library
         self.limit_s = limit_s
         self._serve = serve or partial(_serve, root=root)
@@ -231,7 +229,6 @@ class NvmlSession:
         return messages.value_of(messages.receive(connection, until), self._requests)
 
     def _own_worker(self) -> WorkerProcess | None:
-        """Return the worker; None if it has ended or belongs to this process's parent."""
         worker = self._worker
         if worker and (worker.parent != os.getpid() or worker.has_ended()):
             worker.connection.close()

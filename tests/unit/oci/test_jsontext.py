@@ -8,11 +8,11 @@ import json
 import pytest
 
 from nvct.errors import DocumentError
-from nvct.oci import document as edited
+from nvct.oci import document as json_documents
 from nvct.oci import jsontext
 from nvct.oci.document import ELEMENTS, Document
 
-WANT: edited.Schema = {
+WANT: json_documents.Schema = {
     "a": {"list": ELEMENTS, "deep": {"list": ELEMENTS, "value": None}},
     "list": ELEMENTS,
     "value": None,

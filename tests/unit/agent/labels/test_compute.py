@@ -11,7 +11,7 @@ from nvct.agent.core.config_file import NamePattern, Replicas, Sharing
 from nvct.agent.labels import compute, settings
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts, Rules
 from nvct.agent.labels.values import is_key, is_value, joined, sanitized
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu.pci import HostDriver
 
 H100 = GpuFacts(model="NVIDIA H100", memory_mib=81559, compute=(9, 0), ecc=True, mig_capable=True)
 IN_MIG = replace(H100, mig_enabled=True, mig=(MigFacts(profile="1g.10gb"),))

@@ -8,7 +8,7 @@ import pytest
 from nvct.agent.labels import compute, passthrough
 from nvct.agent.labels.facts import Rules
 from nvct.agent.labels.values import is_key, is_value
-from nvct.host.gpu import vgpu
+from nvct.host.gpu import pci as vgpu
 from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ def test_they_have_the_incumbents_labels(tmp_path: Path) -> None:
 def test_without_a_list_of_names_the_device_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvct.host.gpu.vgpu.FILES", ())
+    monkeypatch.setattr("nvct.host.gpu.pci.FILES", ())
     add(tmp_path, "0000:17:00.0")
 
     assert labels(tmp_path)["nvidia.com/gpu.product"] == "UNKNOWN_DEVICE"

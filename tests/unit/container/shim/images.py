@@ -147,7 +147,7 @@ class Image(Container):
         self.write_config(self.config)
         (self.root / "dev").mkdir(exist_ok=True)
         os.mknod(self.root / "dev/nvidia3", 0o20666, os.makedev(195, 3))
-        words = hook_command.options({**self.work(), "params": False})
+        words = hook_command.flags_of_work({**self.work(), "params": False})
         assert self.hook("apply", "--proc-root", str(self.proc), *words) == 0
         (self.root / "dev/nvidia3").unlink()
         (self.root / "dev").rmdir()

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import HostError
-from nvct.host.gpu import vgpu
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu import pci as vgpu
+from nvct.host.gpu.pci import HostDriver
 from nvct.host.roots import Roots
 
 TYPE_CHECKING = False

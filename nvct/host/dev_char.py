@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nvct.errors import HostError
-from nvct.host import procfs
-from nvct.host.device_nodes import create as device_nodes
+from nvct.host import device_nodes, procfs
 from nvct.host.gpu import pci
 from nvct.host.gpu.nodes import mig_minors
 from nvct.host.model import Findings
