@@ -62,10 +62,8 @@ class Root:
     A walk costs 7 us per component. For many files of one directory use `Root(root.dir_fd(path))`
     to create and replace files; its links do not lead out of that directory.
 
-    Args:
-        fd: an O_PATH or readable descriptor of the directory; the object closes it.
-
     Attributes:
+        fd: an O_PATH or readable descriptor of the directory, which the object closes.
         budget: limits the steps of all walks together; None for no limit.
     """
 
@@ -301,11 +299,7 @@ class Root:
                 _put(temporary, location, kernel)
 
     def symlinks(self, links: Iterable[tuple[str, str]], *, kernel: Kernel = KERNEL) -> None:
-        """Create links, (text, path) each, as `symlink` does, with one walk per directory.
-
-        Raises:
-            UnsafePathError: as `symlink`.
-        """
+        """Create links, (text, path) each, as `symlink` does, with one walk per directory."""
         folder: str | None = None
         fd = -1
         try:
