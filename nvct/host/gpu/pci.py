@@ -162,7 +162,7 @@ def _shown(data: bytes) -> str:
     return data.partition(b"\0")[0].decode("ascii", "replace").strip()
 
 
-FILES = ("usr/share/misc/ids", "usr/share/hwdata/ids", "usr/share/ids")
+FILES = ("usr/share/misc/pci.ids", "usr/share/hwdata/pci.ids", "usr/share/pci.ids")
 VENDOR = "10de  "
 DEVICE = re.compile(r"\t([0-9a-f]{4})  (.*)")
 

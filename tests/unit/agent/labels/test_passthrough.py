@@ -8,7 +8,7 @@ import pytest
 from nvct.agent.labels import compute, passthrough
 from nvct.agent.labels.facts import Rules
 from nvct.agent.labels.values import is_key, is_value
-from nvct.host.gpu import pci as vgpu
+from nvct.host.gpu import pci
 from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ def add(root: Path, bus_id: str, driver: str = "vfio-pci", **files: str) -> Path
 def labels(root: Path) -> dict[str, str]:
     (root / "machine").write_text("A Server\n")
     roots = Roots(driver_root=str(root), sys=f"{root}/sys", proc=f"{root}/proc")
-    facts = passthrough.facts(roots, vgpu.names(roots), str(root / "machine"))
+    facts = passthrough.facts(roots, pci.names(roots), str(root / "machine"))
     found, warnings = compute.labels(facts, Rules())
     assert warnings == []
     assert all(is_key(key) and is_value(value) for key, value in found.items())
