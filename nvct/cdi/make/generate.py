@@ -19,7 +19,7 @@ from nvct.cdi.make import edits as cdi_edits
 from nvct.cdi.make import hooks, injection, naming
 from nvct.cdi.make.edits import Json, merge, tidy
 from nvct.cdi.make.injection import Device, Injection
-from nvct.cdi.names import check_class, check_vendor
+from nvct.cdi.names import check_kind
 from nvct.cdi.versions import minimum_version
 from nvct.container.plan import model
 from nvct.errors import RequestError, UsageError
@@ -141,8 +141,7 @@ def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
 def _kind(inventory: Inventory, options: Options) -> str:
     vendor, cls = injection.kind_of_mode(inventory.mode, options.vendor, options.cls)
     try:
-        check_vendor(vendor)
-        check_class(cls)
+        check_kind(vendor, cls)
     except RequestError as error:
         raise UsageError(error.message, hint=error.hint) from error
     return f"{vendor}/{cls}"

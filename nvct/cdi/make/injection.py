@@ -149,7 +149,7 @@ class Rules:
     """The properties of a mode's specs.
 
     Attributes:
-        vendor, cls: the default kind_of_mode.
+        vendor, cls: the default kind.
         hooks: the hooks that its containers may have; enabling another one has no effect.
         has_libcuda_env: whether NVIDIA_CTK_LIBCUDA_DIR names the directories of libcuda; only
             for drivers with libraries in the usual directories.
