@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module, resources
+from importlib import resources
 from typing import Any
 
+from nvct.config import toml
 from nvct.errors import UsageError
 
 GPUS_PER_BOARD = 8
@@ -142,10 +142,7 @@ class Profile:
 
 def _data(name: str) -> dict[str, Any]:
     text = (resources.files("nvct_sim") / "profiles" / name).read_text("utf-8")
-    # tomli is the same parser for Python 3.10.
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    content: dict[str, Any] = toml.loads(text)
-    return content
+    return toml.loads(text)
 
 
 def names() -> list[str]:

@@ -137,7 +137,7 @@ def _copy_ldconfig(folder: Path, programs: Sequence[str]) -> None:
 
 def _needs_libraries(path: Path) -> bool:
     try:
-        return bool(elf.read(path.read_bytes()).needed)
+        return bool(elf.Elf(path.read_bytes()).needed)
     except ElfError:
         return True
 

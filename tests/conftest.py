@@ -140,8 +140,8 @@ def _debugging_ends() -> Generator[None]:
 def _nvml_sessions_end() -> Generator[None]:
     """End the workers that this process has for NVML: each test may have other libraries."""
     yield
-    if "nvct.host.nvml.shared" in sys.modules:
-        sys.modules["nvct.host.nvml.shared"].close()
+    if "nvct.host.nvml.session" in sys.modules:
+        sys.modules["nvct.host.nvml.session"].close_shared()
 
 
 @pytest.fixture

@@ -143,13 +143,13 @@ class HostSide:
         if isinstance(call, Look):
             return look(place)
         if isinstance(call, HostDrivers):
-            from nvct.host.gpu import vgpu
+            from nvct.host.gpu import pci
 
-            return vgpu.host_drivers(place.roots)
+            return pci.host_drivers(place.roots)
         if isinstance(call, PciNames):
-            from nvct.host.gpu import vgpu
+            from nvct.host.gpu import pci
 
-            return vgpu.names(place.roots)
+            return pci.names(place.roots)
         if isinstance(call, SocketOwner):
             from nvct.agent.device_plugin import socket_owner
 

@@ -35,7 +35,7 @@ from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.web import http
 from nvct.agent.web.exposition import Family
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
-from nvct.host.platform import has_gpu
+from nvct.host.modes import has_gpu
 from nvct.version import __version__
 
 TYPE_CHECKING = False

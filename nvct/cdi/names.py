@@ -31,8 +31,7 @@ def parse(name: str) -> tuple[str, str, str]:
     vendor, slash, cls = kind.partition("/")
     if not (equals and slash and vendor and cls and device):
         raise RequestError(f"{_shown(name)} is no CDI device name", hint=HINT)
-    check_vendor(vendor)
-    check_class(cls)
+    check_kind(vendor, cls)
     check_device_name(device)
     return vendor, cls, device
 
@@ -48,8 +47,7 @@ def parse_kind(kind: str) -> tuple[str, str]:
         raise RequestError(
             f"{_shown(kind)} is no CDI kind", hint="write VENDOR/CLASS, as in nvidia.com/gpu"
         )
-    check_vendor(vendor)
-    check_class(cls)
+    check_kind(vendor, cls)
     return vendor, cls
 
 
@@ -67,21 +65,13 @@ def is_qualified(name: str) -> bool:
     return True
 
 
-def check_vendor(vendor: str) -> None:
-    """Check the name of a vendor.
+def check_kind(vendor: str, cls: str) -> None:
+    """Check the names of a vendor and of a class.
 
     Raises:
-        RequestError: it breaks the rules above.
+        RequestError: one breaks the rules above.
     """
     _check_kind_part("vendor", vendor)
-
-
-def check_class(cls: str) -> None:
-    """Check the name of a class.
-
-    Raises:
-        RequestError: it breaks the rules above.
-    """
     _check_kind_part("class", cls)
 
 

@@ -51,6 +51,11 @@ def all_edits(spec: Spec) -> Iterator[ContainerEdits]:
         yield device.get("containerEdits") or {}
 
 
+def has_hooks(spec: Spec) -> bool:
+    """Report whether a spec starts a hook."""
+    return any(edits.get("hooks") for edits in all_edits(spec))
+
+
 def _has_net_devices(spec: Spec) -> bool:
     return any(edits.get("netDevices") for edits in all_edits(spec))
 

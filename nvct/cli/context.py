@@ -48,10 +48,7 @@ def settings_in_force(
     from nvct.config import load
 
     config_path = config or _options().get("nvct.config")
-    settings = load.load(config_path or load.path_from(os.environ), required=bool(config_path))
-    return settings.replaced(
-        driver_root=driver_root or settings.driver_root, dev_root=dev_root or settings.dev_root
-    )
+    return load.in_force(config_path, os.environ, driver_root, dev_root)
 
 
 def _options() -> Mapping[str, Any]:

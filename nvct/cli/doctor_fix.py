@@ -36,7 +36,7 @@ def fix(
     Returns:
         Whether the host has to be checked again, and whether a step failed.
     """
-    from nvct.host.nvml import shared
+    from nvct.host.nvml.session import close_shared
 
     planned = mends.plan(parts)
     host = _host(node)
@@ -49,7 +49,7 @@ def fix(
         _say("nothing that a command of nvct mends")
     if dry_run or not planned:
         return False, False
-    shared.close()  # NVML lists the GPUs that it found when it was loaded
+    close_shared()  # NVML lists the GPUs that it found when it was loaded
     is_done = _transaction(node, folder).carry_out([mends.step(mend, host) for mend in planned])
     if is_done:
         _say("done: `nvct doctor --undo` takes it back")

@@ -45,7 +45,7 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
 
     Example: nvct install --runtime=containerd --restart-mode=systemd
     """
-    from nvct.host import platform
+    from nvct.host import modes
     from nvct.installer import steps, uninstall
 
     if values["debug"]:
@@ -55,7 +55,7 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
         request.check()
         uninstall.run(request, say)
         return
-    if values["gpu_nodes_only"] and not platform.has_gpu():
+    if values["gpu_nodes_only"] and not modes.has_gpu():
         say("this machine has no NVIDIA GPU: nothing is installed")
         return
     request = requested(values)

@@ -84,11 +84,11 @@ def uses_of_host(roots: Roots) -> list[Use]:
         NvmlError: NVML does not answer.
     """
     from nvct.doctor import gpu_users
-    from nvct.host.nvml import shared
     from nvct.host.nvml.library import nvml_library
     from nvct.host.nvml.sample_model import NvmlSamples
+    from nvct.host.nvml.session import shared_session
 
-    session = shared.session(nvml_library(roots))
+    session = shared_session(nvml_library(roots))
     state = session.mig()
     try:
         samples = session.ask("samples", NvmlSamples)

@@ -10,7 +10,7 @@ import click
 
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import GoStyle, say, settings_in_force
-from nvct.host.device_nodes.create import Kind
+from nvct.host.device_nodes import Kind
 from nvct.host.roots import Roots
 
 DRY_RUN = click.option(
@@ -122,18 +122,18 @@ def _roots(driver_root: str, dev_root: str | None) -> Roots:
 
 
 def _load(driver_root: str, *, dry_run: bool) -> None:
-    from nvct.host.device_nodes import create
+    from nvct.host import device_nodes
 
     if dry_run:
-        for argv in create.commands(driver_root):
+        for argv in device_nodes.commands(driver_root):
             click.echo(" ".join(argv))
         return
-    for warning in create.load(driver_root, create.run):
+    for warning in device_nodes.load(driver_root, device_nodes.run):
         say(f"warning: {warning}")
 
 
 def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
-    from nvct.host.device_nodes import create as device_nodes
+    from nvct.host import device_nodes
     from nvct.host.model import Findings
     from nvct.kernel.calls import KERNEL
 
@@ -152,8 +152,7 @@ def _make_nodes(roots: Roots, kinds: Sequence[Kind], *, dry_run: bool) -> None:
 
 
 def _make_links(roots: Roots, folder: str, *, create_all: bool, dry_run: bool) -> None:
-    from nvct.host.device_nodes import create as device_nodes
-    from nvct.host.device_nodes import dev_char
+    from nvct.host import dev_char, device_nodes
     from nvct.host.model import Findings
     from nvct.kernel.calls import KERNEL
 
@@ -183,6 +182,6 @@ def _print_step(commands: Sequence[str], sentence: str, *, dry_run: bool) -> Non
 
 
 def _kinds() -> tuple[Kind, ...]:
-    from nvct.host.device_nodes.create import KINDS
+    from nvct.host.device_nodes import KINDS
 
     return KINDS

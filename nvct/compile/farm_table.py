@@ -121,7 +121,6 @@ def _table(
     by_capability: Mapping[Capability, Sequence[DriverFile]],
     show: Callable[[DriverFile, str], Iterable[list[str]]],
 ) -> dict[str, Pairs]:
-    """Return the entries of each capability's files, sorted and without duplicates."""
     tables: dict[str, Pairs] = {
         name: [
             list(pair) for pair in sorted({tuple(p) for file in files for p in show(file, name)})
@@ -132,10 +131,7 @@ def _table(
 
 
 class _View:
-    """Computes the entries of files by the links in a view."""
-
     def __init__(self, manifest: Manifest) -> None:
-        """Index the links of the view by target."""
         self.root = manifest.path + "/"
         self.targets: dict[str, list[str]] = {}
         for link in manifest.links:

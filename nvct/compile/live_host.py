@@ -17,7 +17,7 @@ from nvct import paths
 from nvct.config.model import Config
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError, NvctError
-from nvct.host import discovery_options, modes, platform
+from nvct.host import discovery_options, modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu import nodes
 from nvct.host.model import Inventory
@@ -172,7 +172,7 @@ def own_fingerprints(
         return [
             fingerprints.take("node", f"{roots.dev}/dxg"),
             fingerprints.take("list", join(roots.driver_root, wsl.STORES)),
-            fingerprints.take("list", join(roots.driver_root, platform.WSL_LIBRARIES)),
+            fingerprints.take("list", join(roots.driver_root, modes.WSL_LIBRARIES)),
         ]
     return []
 

@@ -18,7 +18,7 @@ from nvct import paths
 from nvct.cdi.make import edits as cdi_edits
 from nvct.cdi.make import generate
 from nvct.cdi.types import Spec
-from nvct.compile import driver_fingerprints, live_host, refresh
+from nvct.compile import live_host, refresh
 from nvct.compile import plans as compiler
 from nvct.config import load
 from nvct.config.model import Config
@@ -27,10 +27,11 @@ from nvct.container.plan.fingerprints import take, take_file
 from nvct.errors import HostError, NvctError, NvmlError, UsageError
 from nvct.host import feature_modes, procfs
 from nvct.host.driver import libraries
-from nvct.host.gpu import mig, nodes
+from nvct.host.gpu import nodes
+from nvct.host.gpu.nodes import mig_minors
 from nvct.host.model import DeviceNode, Inventory
-from nvct.host.nvml import shared
 from nvct.host.nvml.model import GpuProperties
+from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
 
 MIG = "mig"
@@ -68,7 +69,7 @@ def mode_plan(mode: str, config_path: str, run_dir: str) -> model.Plan:
     problems: list[str] = []
     host_values: dict[str, str] = {}
     if mode == MIG:
-        inventory, driver = driver_fingerprints.discover(
+        inventory, driver = refresh.discover_with_fingerprints(
             roots, lambda: live_host.discover(settings)
         )
         facts += driver
@@ -140,7 +141,6 @@ def rebuild(
 
 
 def _fingerprints(mode: str, roots: Roots) -> list[fingerprints.Fingerprint]:
-    """Return a mode's fingerprints, taken before its discovery."""
     kind, name = WATCHED[mode]
     taken = [
         take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
@@ -196,7 +196,7 @@ def _mig_spec(settings: Config, roots: Roots, inventory: Inventory, problems: li
 
 
 def _capability_node(roots: Roots, stat_node: nodes.StatNode, name: str) -> DeviceNode | None:
-    minor = mig.minors(roots).get(name)
+    minor = mig_minors(roots).get(name)
     if minor is None:
         return None
     name_in_dev = f"nvidia-caps/nvidia-cap{minor}"
@@ -215,7 +215,7 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
     """
     facts = compiler.input_fingerprints([config_path])
     settings = load.load(config_path)
-    inventory, driver = driver_fingerprints.discover(
+    inventory, driver = refresh.discover_with_fingerprints(
         live_host.roots_of(settings), lambda: live_host.discover(settings)
     )
     library = libraries.host_path_of(inventory.files, "libnvidia-ml.so")
@@ -223,7 +223,7 @@ def properties_plan(config_path: str, run_dir: str) -> model.Plan:
     plan["facts"] = facts + driver
     properties: dict[str, GpuProperties] = {}
     try:
-        properties = shared.session(library).properties() if library else {}
+        properties = shared_session(library).properties() if library else {}
     except NvmlError as error:
         plan["problems"] = [error.message]
     gpus = {

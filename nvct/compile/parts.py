@@ -44,7 +44,6 @@ def in_parts(inventory: Inventory, options: Options) -> Own:
 
 
 def _joined(injections: tuple[Injection, ...]) -> Injection:
-    """Return one injection with the entries of several, each once."""
     nodes, files, links = zip(*injections, strict=True)
     return Injection(
         tuple(dict.fromkeys(chain(*nodes))),
@@ -122,7 +121,6 @@ def linker_entries(files: Iterable[DriverFile], work: model.Work) -> list[list[s
 
 
 def _leading_to(name: str, links: dict[str, str]) -> list[str]:
-    """Return the links in a folder that lead to a file, directly or through other links."""
     leading: list[str] = []
     queue = [name]
     while queue:

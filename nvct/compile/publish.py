@@ -17,7 +17,7 @@ from nvct.cdi.make import capabilities as capability_sets
 from nvct.cdi.make import downgrade, generate, provenance, store
 from nvct.cdi.make.hooks import enabled_names
 from nvct.cdi.types import Spec
-from nvct.cdi.versions import all_edits
+from nvct.cdi.versions import has_hooks
 from nvct.compile import live_host
 from nvct.config.model import LAYOUTS, Config
 from nvct.errors import HostError, UsageError
@@ -35,7 +35,7 @@ class Request:
 
     Attributes:
         output: a file, "-" for stdout.
-        form: the document's format; None means by the ending of `output`.
+        form: None means by the ending of `output`.
         driver_root, dev_root: as the command line names them; the settings have them, too.
         staged: the folder to write to; all else is as for `output`.
         xdg_data_dirs: the value of $XDG_DATA_DIRS.
@@ -123,11 +123,7 @@ def publish(request: Request, settings: Config, say: Callable[[str], None]) -> l
 
 
 def _may_be_farm(request: Request, settings: Config, *, is_for_engines: bool) -> bool:
-    """Return whether the specification may mount a view.
-
-    Raises:
-        UsageError: the layout is unknown.
-    """
+    """Return whether the specification may mount a view."""
     layout = request.layout or settings.layout
     if layout not in LAYOUTS:
         raise UsageError(f"layout {layout!r} is unknown", hint=f"use {', '.join(LAYOUTS)}")
@@ -162,7 +158,6 @@ def _data_dirs(variable: str) -> tuple[str, ...]:
 def _options(
     request: Request, settings: Config, feature_flags: frozenset[str]
 ) -> tuple[generate.Options, list[str]]:
-    """Return the options of the spec, and warnings about options without effect."""
     warnings = []
     if request.ldconfig_path:
         warnings.append("--ldconfig-path has no effect: the hook writes ld.so.cache itself")
@@ -205,9 +200,6 @@ def _check_libcuda(inventory: Inventory, needs: frozenset[Capability]) -> None:
     """Refuse a driver without libcuda if containers are to have the capability compute.
 
     nvidia-ctk 1.17 fails as well: it searches the driver's libraries beside libcuda.
-
-    Raises:
-        HostError: the library is missing, as during the installation of a driver.
     """
     if inventory.mode != "nvml" or not inventory.gpus or "compute" not in needs:
         return
@@ -222,14 +214,10 @@ def _check_libcuda(inventory: Inventory, needs: frozenset[Capability]) -> None:
 def _view(
     request: Request, settings: Config, inventory: Inventory, needs: frozenset[Capability]
 ) -> generate.MountedView | None:
-    """Return the view that the spec mounts, None for a mount per file.
+    """Return the view that the spec mounts, None for a mount per file."""
+    from nvct.compile import farm_plan  # not loaded for the classic layout
 
-    Raises:
-        HostError: layout farm is impossible here, and the user wants no other.
-    """
-    from nvct.compile import farm_spec  # not loaded for the classic layout
-
-    view, why = farm_spec.view(
+    view, why = farm_plan.view_of_spec(
         settings, inventory, needs,
         hooks=enabled_names(request.disable_hook, request.enable_hook),
         must_be_farm=request.must_be_farm,
@@ -241,12 +229,8 @@ def _view(
 
 
 def _check_hook(spec: Spec, path: str, *, is_named: bool) -> str:
-    """Return a warning about the hook program of a spec, "" if there is none.
-
-    Raises:
-        HostError: the hook program does not exist, and the user did not name it.
-    """
-    if not any(edits.get("hooks") for edits in all_edits(spec)):
+    """Return a warning about the hook program of a spec, "" if there is none."""
+    if not has_hooks(spec):
         return ""
     if os.access(path, os.X_OK):
         if not is_named and live_host.is_in_checkout(path):
@@ -275,8 +259,6 @@ def write(
     Args:
         specs: by the suffix of the file name before its extension.
         inventory: whose provenance they have.
-        request: says where to, in which format, and for which CDI version.
-        say: as in `publish`.
         follow: as in `store.save`.
 
     Raises:

@@ -2,7 +2,9 @@
 """Makes the files that the hot side reads: the configuration, the registry's and the own plan.
 
 Cold. The shim calls it through `cold_process`, `nvct refresh` calls it in advance. The results are
-stored in the run directory, and returned even if that is not possible.
+stored in the run directory, and returned even if that is not possible. Fingerprints of a driver
+are taken without NVML, and files of procfs are compared by content: their times change without a
+reason.
 """
 
 from __future__ import annotations
@@ -14,17 +16,19 @@ from dataclasses import replace
 from nvct import paths
 from nvct.cdi.make import capabilities, generate, naming, store
 from nvct.cdi.read import registry
-from nvct.compile import driver_fingerprints, live_host, parts
+from nvct.compile import live_host, parts
 from nvct.compile import plans as compiler
 from nvct.config import load
 from nvct.config.model import Config
-from nvct.container.plan import model
+from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.errors import HostError
 from nvct.host import discovery_options, procfs
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.driver import names
+from nvct.host.driver import libraries, names
+from nvct.host.gpu.nodes import CONTROL_NODES, capability_directory, mig_instances
 from nvct.host.model import Inventory
+from nvct.host.roots import Roots
 
 OWN, OWN_CSV_ALL, OWN_NONE = "own", "own-csv-all", "own-none"
 
@@ -86,7 +90,7 @@ def own_plan(config_path: str, run_dir: str, which: str = OWN) -> model.Plan:
     if which == OWN_NONE:
         discovery = replace(discovery, nvml=None)
     facts += live_host.own_fingerprints(settings, discovery, mode)
-    inventory, driver = driver_fingerprints.discover(roots, _finder(settings, discovery, mode))
+    inventory, driver = discover_with_fingerprints(roots, _finder(settings, discovery, mode))
     spec_options = _options(settings, discovery, which)
     own = parts.in_parts(inventory, spec_options)
     spec_path = f"{run_dir}/{paths.OWN_SPEC}"
@@ -191,3 +195,70 @@ def store_plan(plan: model.Plan, name: str, run_dir: str) -> None:
     run_store = Store(run_dir, create=True)
     run_store.write_json(name, plan)
     run_store.close()
+
+
+ATTEMPTS = 3
+
+
+def driver_fingerprints(
+    roots: Roots, inventory: Inventory, *, now_ns: int | None = None
+) -> list[fingerprints.Fingerprint]:
+    """Return the fingerprints that hold as long as a spec of this inventory fits the machine.
+
+    They are taken now, which may be later than the inventory; see `discover_with_fingerprints`.
+    """
+    now_ns = time.time_ns() if now_ns is None else now_ns
+    taken = kernel_fingerprints(roots)
+    for stem in ("libcuda.so", "libnvidia-ml.so"):
+        library = libraries.host_path_of(inventory.files, stem)
+        if library:
+            taken.append(fingerprints.take_file(library, now_ns))
+            break
+    return taken
+
+
+def kernel_fingerprints(roots: Roots) -> list[fingerprints.Fingerprint]:
+    """Return the fingerprints without an inventory: loaded driver, GPUs, nodes, MIG instances."""
+    taken = [
+        fingerprints.take("text", f"{roots.proc}/driver/nvidia/version"),
+        fingerprints.take("text", f"{roots.proc}/sys/kernel/random/boot_id"),
+        fingerprints.take("text", f"{roots.proc}/devices"),
+        fingerprints.take("list", f"{roots.proc}/driver/nvidia/gpus"),
+    ]
+    # A control node that is made later, as nvidia-uvm's at its first use, belongs in the spec.
+    taken += [fingerprints.take("node", f"{roots.dev}/{node[0]}") for node in CONTROL_NODES]
+    for gpu in procfs.gpus(roots):
+        if gpu.minor is not None:
+            taken += gpu_fingerprints(roots, gpu.minor)
+    return taken
+
+
+def gpu_fingerprints(roots: Roots, minor: int) -> list[fingerprints.Fingerprint]:
+    """Return the fingerprints of one GPU: its node and its MIG instances."""
+    directory = capability_directory(roots, minor)
+    instances = mig_instances(roots, minor)
+    return [
+        fingerprints.take("node", f"{roots.dev}/nvidia{minor}"),
+        fingerprints.take("list", directory),
+        *(fingerprints.take("list", f"{directory}/gi{gi}") for gi in instances),
+    ]
+
+
+def discover_with_fingerprints(
+    roots: Roots, inventory_of: Callable[[], Inventory], *, now_ns: int | None = None
+) -> tuple[Inventory, list[fingerprints.Fingerprint]]:
+    """Return an inventory, and fingerprints that held during the whole discovery.
+
+    Raises:
+        HostError: the machine changed during each of ATTEMPTS discoveries, or one of them failed.
+    """
+    for _ in range(ATTEMPTS):
+        before = kernel_fingerprints(roots)
+        inventory = inventory_of()
+        after = driver_fingerprints(roots, inventory, now_ns=now_ns)
+        if after[: len(before)] == before:
+            return inventory, after
+    raise HostError(
+        f"GPUs or MIG devices changed {ATTEMPTS} times while they were listed",
+        hint="try again when whatever changes them is done",
+    )

@@ -8,11 +8,9 @@ The file overrides the defaults key by key. Unknown keys are ignored, as in the 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Iterator
-from importlib import import_module
+from collections.abc import Iterator, Mapping
 
-from nvct.config import rules
+from nvct.config import rules, toml
 from nvct.config.model import DRIVER_CAPABILITIES, FIELDS, LOG_LEVELS, Config, check, path_from
 from nvct.errors import ConfigError, DocumentError
 from nvct.linux.files import read_bytes
@@ -97,6 +95,26 @@ def load(path: str, *, required: bool = False) -> Config:
     return from_toml(data, path)
 
 
+def in_force(
+    path: str | None,
+    env: Mapping[str, str],
+    driver_root: str | None = None,
+    dev_root: str | None = None,
+) -> Config:
+    """Return the configuration of a named file, or of the usual one, with other roots.
+
+    Args:
+        driver_root, dev_root: None for the values in the file.
+
+    Raises:
+        ConfigError: as `load`; the named file does not exist.
+    """
+    settings = load(path or path_from(env), required=bool(path))
+    return settings.replaced(
+        driver_root=driver_root or settings.driver_root, dev_root=dev_root or settings.dev_root
+    )
+
+
 def read(path: str) -> bytes | None:
     """Return the bytes of a config.toml, None if absent; /dev/null counts as empty.
 
@@ -128,7 +146,7 @@ def text(data: bytes) -> str:
 
 def sets(text: str, key: str) -> bool:
     """Report whether the text of a valid config.toml sets a key of KEYS."""
-    return _find(_parse(text), key, "") is not _ABSENT
+    return _find(toml.loads(text), key, "") is not _ABSENT
 
 
 def leaves(text: str) -> dict[str, object]:
@@ -142,7 +160,7 @@ def leaves(text: str) -> dict[str, object]:
             else:
                 yield key, value
 
-    return dict(walk(_parse(text), ""))
+    return dict(walk(toml.loads(text), ""))
 
 
 def from_toml(data: bytes, path: str) -> Config:
@@ -152,7 +170,7 @@ def from_toml(data: bytes, path: str) -> Config:
         ConfigError: as `load`.
     """
     try:
-        document = _parse(text(data))
+        document = toml.loads(text(data))
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is no TOML: {error}", hint=CORRECT) from error
     values: dict[str, object] = {"path": path}
@@ -166,13 +184,6 @@ def from_toml(data: bytes, path: str) -> Config:
         values["engine_devices"] = rules.engine_devices(policy, path)
     config = Config(**values)
     return config.replaced(**_normalized(config))
-
-
-def _parse(text: str) -> dict[str, object]:
-    # tomli is the same parser, for Python 3.10.
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    document: dict[str, object] = toml.loads(text)
-    return document
 
 
 def _find(document: dict[str, object], key: str, path: str) -> object:

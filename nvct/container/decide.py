@@ -35,7 +35,6 @@ class Decision:
     Attributes:
         request: None if the container requests nothing, or starts without what it requests.
         origin: of the container, with the results of the policy's rules; None without rules.
-        edits: the changes of config.json, or of the live container.
         layout: the changes of the root before the container starts; None if there are none.
         removal: of devices that the engine gave and the policy ignores; None if there are none.
     """

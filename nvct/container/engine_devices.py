@@ -50,18 +50,14 @@ class Access:
         is_wide: a rule for every device of the host gives a GPU.
         majors: of NVIDIA's drivers.
         shared: mounted folders with such nodes, where no control group refuses them.
+
+    Args:
+        drivers: majors of character devices, by the names of their drivers.
     """
 
     __slots__ = ("_exact", "_rules", "is_wide", "majors", "nodes", "shared")
 
     def __init__(self, bundle: Bundle, origin: Origin, drivers: dict[str, int]) -> None:
-        """Read config.json.
-
-        Args:
-            bundle: of the container.
-            origin: of the container.
-            drivers: majors of character devices, by the names of their drivers.
-        """
         ours = {name: m for name, m in drivers.items() if name.startswith(("nvidia", "gdrdrv"))}
         self.majors = {NVIDIA_MAJOR, *ours.values()}
         self.nodes: Nodes = {}
@@ -158,12 +154,8 @@ def check(
     """Apply the policy to the devices that an engine put into config.json.
 
     Args:
-        bundle: of the container.
-        config: the configuration.
-        host: the machine.
         origin: of the container, None if nothing was asked of it yet.
         request: the container's other request, which the policy allows.
-        notes: get the decision.
         trouble: why config.toml cannot be read.
 
     Returns:
@@ -263,7 +255,6 @@ class Removal:
     __slots__ = ("_access", "_kept")
 
     def __init__(self, access: Access, kept: set[Number]) -> None:
-        """Take all that can be used, besides what is kept."""
         self._access = access
         self._kept = kept
 

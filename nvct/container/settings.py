@@ -151,7 +151,6 @@ def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> 
 
 
 def _split_at_escapes(word: str) -> list[str]:
-    """Split a word at characters that JSON can write in more than one way."""
     parts = [""]
     for char in word:
         if char in '"\\/<>&\n\t' or not " " <= char <= "~":

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
-from nvct.host.health.faults import REMEDIES
+from nvct.host.faults import REMEDIES
 from nvct.host.nvml import messages, session
 
 Json: TypeAlias = Mapping[str, Any]

@@ -53,11 +53,10 @@ from nvct.engine.status import Status
 from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
 from nvct.host.model import Inventory
-from nvct.host.nvml import shared
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import NvmlReadiness
-from nvct.host.nvml.session import NvmlSession
+from nvct.host.nvml.session import NvmlSession, shared_session
 from nvct.host.roots import Roots
 from nvct.paths import AGENT_DIR
 
@@ -104,7 +103,7 @@ class Node:
     def session(self) -> NvmlSession | None:
         """NVML of the driver's root; None if there is none."""
         try:
-            return shared.session(nvml_library(self.roots))
+            return shared_session(nvml_library(self.roots))
         except DriverNotFoundError:
             return None
 

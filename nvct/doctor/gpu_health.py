@@ -2,7 +2,7 @@
 """Checks that each GPU works: what NVML and the kernel's messages tell of it. Cold.
 
 An XID of the last hour counts, because the GPU may have been reset since an older one. What an XID
-asks for is in the table of `nvct.host.health`.
+asks for is in the table of `nvct.host.faults`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from nvct.doctor.model import Finding, Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import NvmlError
-from nvct.host import procfs
+from nvct.host import faults, procfs
+from nvct.host.faults import SEVERE, XidTable
 from nvct.host.gpu import pci
-from nvct.host.health import faults
-from nvct.host.health.faults import SEVERE, XidTable
 from nvct.host.nvml.kernel_xids import KMSG_ENV, XID
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.sample_model import NvmlConditions

@@ -12,8 +12,7 @@ from nvct.doctor.model import Part, Severity, count
 from nvct.doctor.parts import findings_of, part_of, refused
 from nvct.doctor.reasons import Reason
 from nvct.errors import HostError, NvmlError
-from nvct.host import procfs
-from nvct.host.device_nodes import dev_char
+from nvct.host import dev_char, procfs
 from nvct.host.gpu import pci
 from nvct.host.model import Findings
 from nvct.host.nvml.mig_model import MigState

@@ -11,7 +11,7 @@ from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
 from nvct.errors import DocumentError
-from nvct.host import platform, procfs
+from nvct.host import modes, procfs
 from nvct.host.gpu import pci
 from nvct.host.roots import Roots
 from nvct.linux.files import read_bytes
@@ -36,7 +36,7 @@ def check(roots: Roots, log: Log, host: str = "/", release: str = "") -> Part:
     version = procfs.driver_version(roots)
     if version:
         return part_of("module", [f"loaded: {version}"])
-    if platform.detect(roots)[0] != "nvml":
+    if modes.mode_and_reason(roots)[0] != "nvml":
         return part_of("module", ["this platform has a module of its own"], health="absent")
     if not pci.count(roots):
         return part_of("module", ["no GPU of NVIDIA on the PCI bus"], health="absent")

@@ -24,7 +24,7 @@ from nvct.engine.model import text_of
 from nvct.engine.staging import LINK_LIMIT
 from nvct.engine.writing import ABSENT, PathState, state_of
 from nvct.errors import HostError
-from nvct.host.device_nodes import create, dev_char
+from nvct.host import dev_char, device_nodes
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
 from nvct.launcher import cold
@@ -106,12 +106,12 @@ def lines(mend: Mend, host: Host) -> Iterator[str]:
     """
     findings = Findings()
     if mend.words == NODES:
-        nodes = create.plan_nodes(host.roots, create.KINDS, findings)
+        nodes = device_nodes.plan_nodes(host.roots, device_nodes.KINDS, findings)
         for node in nodes.steps:
             if node.action != "keep":
                 yield f"{node.node.path}: {_action(node)}"
         if nodes.missing:
-            error = create.missing_majors_error(nodes.missing, host.roots)
+            error = device_nodes.missing_majors_error(nodes.missing, host.roots)
             yield f"left out: {error.message}; {error.hint}"
     elif mend.words == LINKS:
         folder = _link_folder(host)
@@ -128,7 +128,7 @@ def lines(mend: Mend, host: Host) -> Iterator[str]:
     yield from (f"left out: {warning}" for warning in findings.warnings)
 
 
-def _action(node: create.NodeStep) -> str:
+def _action(node: device_nodes.NodeStep) -> str:
     expected = node.node
     permissions = expected.permissions
     new = f"device {expected.major}:{expected.minor}"
@@ -138,7 +138,7 @@ def _action(node: create.NodeStep) -> str:
 
 
 def _nodes(host: Host) -> States:
-    planned = create.plan_nodes(host.roots, create.KINDS, Findings())
+    planned = device_nodes.plan_nodes(host.roots, device_nodes.KINDS, Findings())
     return {
         step.node.path: PathState(
             mode=stat.S_IFCHR | step.node.permissions.mode,

@@ -8,15 +8,15 @@ escaped, and lines that a terminal has broken. Contract: pure; a hostile text co
 from __future__ import annotations
 
 import re
-import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib import import_module, resources
+from importlib import resources
 from typing import NamedTuple
 
+from nvct.config import toml
 from nvct.doctor.reasons import Reason
-from nvct.host.health import faults
+from nvct.host import faults
 
 LIMIT = 256 << 10
 """Characters of a text that are read, the last ones."""
@@ -77,8 +77,6 @@ class Found(NamedTuple):
 @lru_cache(maxsize=1)
 def catalogue() -> tuple[Message, ...]:
     """Return the entries of messages.toml, in the file's order."""
-    # tomli is the same parser for Python 3.10.
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = resources.files("nvct.doctor").joinpath("messages.toml").read_text(encoding="utf-8")
     return tuple(
         Message(

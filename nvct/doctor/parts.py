@@ -19,7 +19,7 @@ from nvct.config.model import UNCHECKED, Config, check
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
-from nvct.container.shim import lowlevel
+from nvct.container.shim import main as shim
 from nvct.doctor import causes, refusals, specifications
 from nvct.doctor.model import Finding, Health, Part, Severity, count
 from nvct.doctor.reasons import Reason
@@ -94,7 +94,7 @@ def _refused_values(settings: Config) -> Iterator[Finding]:
 def low_level_runtime(settings: Config, path: str) -> list[Finding]:
     """Return a finding if none of the configured low-level runtimes is installed."""
     try:
-        lowlevel.find(settings.runtimes, path)
+        shim.find_runtime(settings.runtimes, path)
     except RuntimeNotFoundError as error:
         return [
             Finding(

@@ -22,7 +22,7 @@ from nvct.engine.probe import Ask as Get
 from nvct.engine.processes import Process
 from nvct.engine.running import Running
 from nvct.errors import NvctError
-from nvct.host import platform, procfs
+from nvct.host import modes, procfs
 from nvct.host.gpu import pci
 from nvct.host.procfs import started
 from nvct.host.roots import Roots
@@ -135,7 +135,7 @@ def look(
             ":".join((*paths.DEFAULT_PATH_DIRS, *OPT_DIRS, environ.get("PATH", ""))), files.at("/")
         ),
         gpus=_gpus(roots),
-        driver=procfs.driver_version(roots) or ("WSL" if platform.is_wsl(roots) else ""),
+        driver=procfs.driver_version(roots) or ("WSL" if modes.is_wsl(roots) else ""),
         elsewhere=bound[0].driver if bound else "",
         system_runtimes=_system_runtimes(files),
         hidden=procfs.hidden_processes(proc),
@@ -313,6 +313,6 @@ def _gpus(roots: Roots) -> int:
             for field in ("vendor", "class")
         )
         count += vendor == pci.NVIDIA and kind.startswith(pci.DISPLAY)
-    if not count and platform.detect(roots)[0] != "nvml":
+    if not count and modes.mode_and_reason(roots)[0] != "nvml":
         return 1  # the GPUs of WSL and Tegra are on no PCI bus
     return count

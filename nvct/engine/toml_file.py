@@ -8,11 +8,10 @@ but the change, that is an error, and there is no result.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
-from importlib import import_module
 from typing import TypeAlias
 
+from nvct.config import toml
 from nvct.engine import toml_value
 from nvct.engine.model import Absent
 from nvct.engine.toml_value import Noted
@@ -48,8 +47,6 @@ def parse(data: bytes | str, path: str) -> Table:
         EngineConfigError: it is no TOML (with the line), or a Go template that makes one.
     """
     text = decode(data, path) if isinstance(data, bytes) else data
-    # tomli is the same parser for Python 3.10.
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         document: Table = toml.loads(text.removeprefix("\ufeff"))
     except (ValueError, RecursionError) as error:

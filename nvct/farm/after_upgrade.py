@@ -94,7 +94,6 @@ def is_being_replaced(manifest: Manifest, inventory: Inventory) -> bool:
 
 
 def _has_other(names: Iterable[str], name: str, version: str) -> bool:
-    """Return whether a folder has a library of another driver version."""
     head = driver_names.stem(name) + ".so."
     matches = (driver_names.DRIVER_SUFFIX.search(n) for n in names if n.startswith(head))
     return any(match and match[1] != version for match in matches)

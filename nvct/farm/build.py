@@ -83,7 +83,6 @@ def build(
 
 
 def _rebuilt(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest:
-    """Build a view in place of one that is damaged."""
     _refuse_staged(farm, job.name, allowed)
     put_aside(farm, job.name)
     return _make(farm, job, allowed)
@@ -98,11 +97,7 @@ def _existing(farm: Farm, job: _Job, allowed: Sequence[Method]) -> Manifest | No
 
 
 def _refuse_staged(farm: Farm, name: str, allowed: Sequence[Method]) -> None:
-    """Refuse to replace existing mounts if the caller permits no mounts.
-
-    Raises:
-        HostError: the view is made of mounts.
-    """
+    """Refuse to replace existing mounts if the caller permits no mounts."""
     current = farm.manifest(name)
     if current is None or current.method in allowed or current.method != "binds":
         return

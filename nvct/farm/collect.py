@@ -41,7 +41,6 @@ class Status:
         state: "absent" is a view of binds before the first container after a boot.
         problems: sentences, one for each changed or missing file or link.
         keep: the reason to keep it, "" if it may be removed.
-        users: the number of processes that have it mounted.
     """
 
     manifest: Manifest
@@ -157,9 +156,6 @@ def _users(farm: Farm, names: Sequence[str]) -> dict[str, int]:
 
     Every line of mountinfo with a view's name counts: the folder, a single file, or the tmpfs of a
     view of binds, whose source contains the name.
-
-    Raises:
-        HostError: processes cannot be listed.
     """
     try:
         processes = [name for name in os.listdir(farm.processes) if name.isdecimal()]
@@ -266,11 +262,7 @@ def _by_content(farm: Farm, manifest: Manifest) -> list[str]:
 
 
 def _digest(path: str) -> str:
-    """Return the digest of a file's content.
-
-    Raises:
-        HostError: the file is unreadable.
-    """
+    """Return the digest of a file's content."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with open(path, "rb", buffering=0) as file:
@@ -331,11 +323,7 @@ def _sweep(farm: Farm, manifest: Manifest) -> None:
 
 
 def _remove(farm: Farm, manifest: Manifest) -> bool:
-    """Remove a view; return False if a container mounted it first, so that it stays.
-
-    Raises:
-        HostError: the removal failed.
-    """
+    """Remove a view; return False if a container mounted it first, so that it stays."""
     record = f"{farm.path}/{manifest.name}{folder.MANIFEST}"
     temporary = "" if manifest.method == "own" else build.put_aside(farm, manifest.name)
     if temporary and _users(farm, [manifest.name, os.path.basename(temporary)]):

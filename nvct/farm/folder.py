@@ -91,9 +91,6 @@ class Farm:
         """Refuse a folder or link above the farm that another user may change.
 
         In a sticky folder, such as /tmp, nobody else can rename root's files.
-
-        Raises:
-            HostError: there is one.
         """
         trusted = self.trusted()
         try:
@@ -168,11 +165,7 @@ class Farm:
 
 
 def _path_components(path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield every folder and link on the path to a folder, from / on.
-
-    Raises:
-        OSError: one is missing, or there are too many links.
-    """
+    """Yield every folder and link on the path to a folder, from / on."""
     at, remaining, links = "/", path.split("/"), 0
     yield at, os.lstat(at)
     while remaining:

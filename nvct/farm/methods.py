@@ -101,11 +101,7 @@ def _is_on_overlay(farm: Farm, path: str) -> bool:
 
 
 def _copy_instead(farm: Farm, view_file: ViewFile, target: str, reason: str) -> None:
-    """Copy a small configuration file: /etc and /usr may be different file systems.
-
-    Raises:
-        RefusedError: it is another kind of file.
-    """
+    """Copy a small configuration file: /etc and /usr may be different file systems."""
     if not _is_small(view_file):
         raise RefusedError(f"{view_file.file.host_path}: {reason}")
     _copy(farm, view_file, target)

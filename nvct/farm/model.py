@@ -154,11 +154,7 @@ def _entry(document: dict[str, Any]) -> Entry:
 
 
 def _check(manifest: Manifest) -> None:
-    """Refuse a manifest with values of wrong types or paths outside the view.
-
-    Raises:
-        ValueError: it has such values.
-    """
+    """Refuse a manifest with values of wrong types or paths outside the view."""
     if manifest.method not in (*METHODS, *SAVING) or type(manifest.made) is not int:
         raise ValueError(f"method {manifest.method!r}, made {manifest.made!r}")
     texts = [manifest.name, manifest.version, manifest.cuda_version, manifest.path]

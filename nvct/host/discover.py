@@ -2,32 +2,30 @@
 """Discovery in mode nvml: the inventory of a machine whose GPUs are on the PCI bus.
 
 Contract: a missing driver is an error. Any other fault loses the file or device concerned and is
-a warning. A directory, the linker's cache and the headers of a library are read once.
+a warning. A directory, the linker's cache and the headers of a library are read once. 32-bit
+libraries follow the rules of `libraries` in other directories and for another machine; only a
+container that requests compat32 by name gets them, as with nvidia-container-toolkit.
 """
 
 from __future__ import annotations
 
+import os
 import posix
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
-from nvct.errors import DriverNotFoundError
+from nvct.errors import DriverNotFoundError, LdCacheError, printable
 from nvct.host import discovery_options, procfs
 from nvct.host.discovery_options import DiscoveryOptions, check_absolute
-from nvct.host.driver import (
-    compat32,
-    config_files,
-    graphics,
-    libraries,
-    missing_dependencies,
-    programs,
-)
-from nvct.host.driver.libraries import Search
+from nvct.host.driver import config_files, graphics, libraries, programs
+from nvct.host.driver import names as driver_names
+from nvct.host.driver.libraries import COMPAT_MACHINES, COMPAT_REASON, Search
 from nvct.host.driver.names import cuda_version_of
 from nvct.host.driver.tree import Tree
 from nvct.host.gpu import gpus, nodes, pci
 from nvct.host.model import DriverFile, Findings, Inventory, LeftOut
-from nvct.host.roots import Roots, below
+from nvct.host.roots import Roots, below, join
 
 CUDA_VERSION = "which CUDA version the driver supports"
 
@@ -98,7 +96,7 @@ def find_files(
         library_search, dirs = _library_search(search, usual_dirs, options.search_paths, stack)
         version = _version(library_search, dirs)
         files = libraries.find_libraries(library_search, version, dirs)
-        files += compat32.find_compat32(search, version, files, included=options.compat32)
+        files += find_compat32(search, version, files, included=options.compat32)
         files += programs.find_binaries(tree, roots, findings)
         files += programs.find_firmware(tree, roots, version, findings)
         if graphical:
@@ -113,7 +111,7 @@ def find_files(
                 data_dirs=options.data_dirs or config_files.DATA_DIRS,
             )
             config_files.check(search, files)
-        missing_dependencies.check(search, files, list(dict.fromkeys([*dirs, *usual_dirs])))
+        check_dependencies(search, files, list(dict.fromkeys([*dirs, *usual_dirs])))
     if discovery_options.NO_IPC not in options.flags:
         files += programs.find_sockets(roots, findings)
     return version, _each_once(files, findings)
@@ -177,3 +175,140 @@ def _each_once(files: Iterable[DriverFile], findings: Findings) -> list[DriverFi
         if first.host_path != file.host_path:
             findings.leave_out(file.host_path, f"{first.host_path} is in its place")
     return sorted(by_path.values(), key=lambda file: file.container_path)
+
+
+# Debian's triplets; lib32 of Arch and of Debian's bi-arch packages; /usr/lib of Fedora, openSUSE.
+TRIPLETS = {"i386": "i386-linux-gnu", "arm": "arm-linux-gnueabihf"}
+OWN_DIRS = (
+    "/usr/lib/{}", "/usr/lib/{}/nvidia/current", "/lib/{}", "/usr/lib32", "/lib32",
+    "/run/opengl-driver-32/lib",
+)  # fmt: skip
+SHARED_DIRS = ("/usr/lib", "/lib")
+
+
+def find_compat32(
+    search: Search, version: str, native_files: Iterable[DriverFile], *, included: bool
+) -> list[DriverFile]:
+    """Return the 32-bit libraries, sorted by container path; none unless `included`.
+
+    `native_files` are the libraries of this machine. Unless `included`, the 32-bit libraries are
+    left out and their files are not read.
+    """
+    machine = COMPAT_MACHINES.get(search.machine)
+    if machine is None:
+        return []
+    tree = search.tree
+    own_dirs = libraries.real_directories(tree, [d.format(TRIPLETS[machine]) for d in OWN_DIRS])
+    native_paths = {file.host_path for file in native_files}
+    if not included:
+        for candidate, _ in libraries.candidates(search, version, own_dirs):
+            if tree.host_path(candidate.real) not in native_paths:
+                search.findings.leave_out(tree.host_path(candidate.real), COMPAT_REASON)
+        for path in (
+            join(directory, name) for directory in own_dirs for name in tree.names(directory)
+        ):
+            if graphics.PLATFORM.fullmatch(path.rpartition("/")[2]):
+                search.findings.leave_out(tree.host_path(path), COMPAT_REASON)
+        return []
+    # `libraries` has already reported the 64-bit files of the shared directories.
+    search32 = search._replace(machine=machine, findings=Findings())
+    dirs = libraries.real_directories(tree, [*own_dirs, *SHARED_DIRS, *_cached_dirs(search32)])
+    files: dict[str, DriverFile] = {}
+    for candidate, reason in libraries.candidates(search, version, dirs):
+        if candidate.real in files or tree.host_path(candidate.real) in native_paths:
+            continue
+        headers = libraries.read_headers(search32, candidate)
+        file = libraries.make_library(search32, candidate, reason, "compat32") if headers else None
+        if file is not None:
+            files[candidate.real] = replace(file, reason=f"32-bit; {reason}")
+    for file in graphics.platform_libraries(search32, own_dirs):
+        files[file.host_path] = replace(
+            file, reason=f"32-bit; {file.reason}", capability="compat32"
+        )
+    return sorted(files.values(), key=lambda file: file.container_path)
+
+
+def _cached_dirs(search: Search) -> list[str]:
+    return [path.rpartition("/")[0] or "/" for path in libraries.cached_paths(search)]
+
+
+# Libraries of images, up to ".so": an image has its own or does not use the libraries that need
+# them.
+IMAGE = frozenset({
+    # glibc, and the compiler's run time
+    "libc", "libm", "libdl", "libpthread", "librt", "libutil", "libresolv", "libanl", "libnsl",
+    "libmvec", "libgcc_s", "libstdc++", "libatomic",
+    # X11, DRM, Wayland and GLVND: for programs that draw
+    "libX11", "libX11-xcb", "libXext", "libXrandr", "libXv", "libXrender", "libXi", "libXfixes",
+    "libdrm", "libgbm", "libwayland-client", "libwayland-server", "libwayland-egl",
+    "libwayland-cursor", "libxkbcommon", "libGL", "libGLX", "libEGL", "libGLESv1_CM", "libGLESv2",
+    "libGLdispatch", "libOpenGL", "libOpenCL", "libvdpau", "libvulkan", "libpixman-1",
+    # OpenSSL, of which libnvidia-pkcs11 exists in two builds
+    "libcrypto", "libssl",
+    # GTK and its dependencies: libnvidia-gtk2 and libnvidia-gtk3 are nvidia-settings'
+    "libz", "libjansson", "libfontconfig", "libfreetype",
+})  # fmt: skip
+IMAGE_PREFIXES = (
+    "ld-linux", "ld64", "libxcb", "libgtk-", "libgdk", "libgio-", "libglib-", "libgobject-",
+    "libgmodule-", "libgthread-", "libpango", "libcairo", "libatk", "libharfbuzz",
+)  # fmt: skip
+SHOWN = 3
+
+
+def check_dependencies(search: Search, files: Sequence[DriverFile], dirs: Sequence[str]) -> None:
+    """Warn of each library that has a missing dependency.
+
+    A dependency must be among the files that containers get, on the host, or an image's own. One
+    with a name of the driver must be among the files that containers get.
+    """
+    for compat in (False, True):
+        group = [
+            file
+            for file in files
+            if file.kind == "library" and (file.capability == "compat32") is compat
+        ]
+        available = _names(group)
+        for file in group:
+            missing = [
+                name
+                for name in dict.fromkeys(file.needed)
+                if name not in available
+                and not _is_of_images(name)
+                and (driver_names.is_of_driver(name) or not _is_on_host(search, dirs, name))
+            ]
+            if missing:
+                search.findings.warn(_sentence(search, file, missing, dirs))
+
+
+def _names(files: Sequence[DriverFile]) -> set[str]:
+    """Return every name by which the linker of a container finds one of the libraries."""
+    available = {os.path.basename(file.container_path) for file in files}
+    available |= {file.soname for file in files}
+    return available | {os.path.basename(link.path) for file in files for link in file.links}
+
+
+def _is_of_images(name: str) -> bool:
+    return driver_names.stem(name) in IMAGE or name.startswith(IMAGE_PREFIXES)
+
+
+def _is_on_host(search: Search, dirs: Sequence[str], name: str) -> bool:
+    if any(name in search.tree.name_set(directory) for directory in dirs):
+        return True
+    try:
+        cache = search.tree.linker_cache()
+        return bool(cache and cache.find(name))
+    except LdCacheError:  # the cache is damaged, which was reported, or the name contains a NUL
+        return False
+
+
+def _sentence(
+    search: Search, file: DriverFile, missing: Sequence[str], dirs: Sequence[str]
+) -> str:
+    names = " and ".join(printable(name) for name in missing[:SHOWN])
+    if len(missing) > SHOWN:
+        names += f" and {len(missing) - SHOWN} more"
+    verb = "is" if len(missing) == 1 else "are"
+    location = f"not in {search.tree.host_root}"
+    if all(_is_on_host(search, dirs, name) for name in missing):
+        location = f"in {search.tree.host_root} but not what containers get"
+    return f"{os.path.basename(file.host_path)} needs {names}, which {verb} {location}"

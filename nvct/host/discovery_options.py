@@ -60,9 +60,11 @@ class DiscoveryOptions:
             return self.nvml
         if not library:
             return None
-        from nvct.host.nvml import shared  # 3 ms, and hosts without MIG do not need it
+        from nvct.host.nvml.session import (
+            shared_session,  # 3 ms, and hosts without MIG do not need it
+        )
 
-        return shared.session(library)
+        return shared_session(library)
 
 
 def check_absolute(search_paths: Sequence[str]) -> None:

@@ -58,7 +58,6 @@ def as_table(inventory: Inventory, *, left_out: bool = False, width: int = 0) ->
 
 
 def _folded(row: Row, widths: Sequence[int], width: int) -> Iterator[str]:
-    """Yield a row in lines of at most `width` columns: the path, then the reason."""
     kind, capability, path, reason = row
     head = f"{kind.ljust(widths[0])}  {capability.ljust(widths[1])}  "
     room = width - len(head)

@@ -82,7 +82,6 @@ class NamedDevice:
     Attributes:
         name: by index, or its only name, e.g. "all" or the number of an IMEX channel.
         uuid: its name by UUID, "" if it has none.
-        links: to make in a container, apart from those of the files.
     """
 
     name: str
@@ -173,7 +172,6 @@ class Inventory:
         driver_version: "" in modes that do not use the driver's user space.
         cuda_version: the latest that the driver supports, e.g. "13.0"; "" if unknown.
         devices: of modes other than nvml, which have no gpus.
-        links: to make in every container, apart from those of the files.
         compat_container_root: folder of the CUDA compat libraries in a container, "" for the usual
             one.
     """

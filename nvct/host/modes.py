@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The modes of discovery, by the names that `nvidia-ctk cdi generate --mode` accepts.
+"""The modes of discovery, by the names that `nvidia-ctk cdi generate --mode` accepts; mode "auto".
 
-Contract: only the modules of the requested mode are imported.
+Contract: only the modules of the requested mode are imported. A machine's own mode is found by its
+files: no library is loaded and NVML is not called. nvidia-container-toolkit v1.20 (go-nvlib,
+pkg/nvlib/info) loads libdxcore and NVML for this.
 """
 
 from __future__ import annotations
 
+import os
+import posix
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
 from nvct.errors import UsageError
-from nvct.host import platform
+from nvct.host import procfs
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.gpu import pci
 from nvct.host.model import Inventory, Mode
-from nvct.host.roots import Roots
+from nvct.host.roots import Roots, join
 
 Finder: TypeAlias = Callable[[Roots, DiscoveryOptions], Inventory]
 
@@ -63,7 +68,7 @@ FINDERS: dict[Mode, Finder] = {
 
 def detect(roots: Roots) -> Mode:
     """Return the mode that "auto" stands for on a machine."""
-    return platform.detect(roots)[0]
+    return mode_and_reason(roots)[0]
 
 
 def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -> Inventory:
@@ -74,7 +79,7 @@ def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -
         DriverNotFoundError: no driver is installed or loaded.
         HostError: the machine has no device of the mode.
     """
-    chosen, reason = platform.detect(roots) if mode == "auto" else (mode, "")
+    chosen, reason = mode_and_reason(roots) if mode == "auto" else (mode, "")
     for name, finder in FINDERS.items():
         if name == chosen:
             inventory = finder(roots, options or DiscoveryOptions())
@@ -83,3 +88,52 @@ def discover(mode: str, roots: Roots, options: DiscoveryOptions | None = None) -
     raise UsageError(
         f"mode {mode!r} is unknown", hint=f"it is one of auto, {', '.join(sorted(FINDERS))}"
     )
+
+
+# WSL's libraries of the Windows GPU drivers, https://learn.microsoft.com/windows/wsl.
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+DXCORE = "libdxcore.so"
+
+
+def is_wsl(roots: Roots) -> bool:
+    """Return whether Windows drives the GPUs of this machine.
+
+    A Hyper-V guest with a GPU of its own may have both /dev/dxg and the kernel module.
+    """
+    if procfs.driver_version(roots):
+        return False
+    library = join(roots.driver_root, f"{WSL_LIBRARIES}/{DXCORE}")
+    return os.path.lexists(f"{roots.dev}/dxg") or os.path.lexists(library)
+
+
+def mode_and_reason(roots: Roots) -> tuple[Mode, str]:
+    """Return the mode that fits a machine, and the reason."""
+    if is_wsl(roots):
+        return "wsl", f"{roots.dev}/dxg or {DXCORE} is there"
+    if _may_be_tegra(roots):
+        from nvct.host.tegra import board as tegra
+
+        if tegra.is_tegra(roots):
+            return "csv", "the files of a Tegra are there"
+    return "nvml", "it is neither WSL nor a Tegra"
+
+
+def _may_be_tegra(roots: Roots) -> bool:
+    """Return whether to import the module for Tegra boards."""
+    return posix.uname().machine == "aarch64" or any(
+        os.path.lexists(path)
+        for path in (
+            f"{roots.etc}/nv_tegra_release",
+            join(roots.driver_root, "etc/nv_tegra_release"),
+            f"{roots.sys}/devices/soc0/family",
+            f"{roots.sys}/module/nvgpu",
+        )
+    )
+
+
+MACHINE = Roots(proc="/proc", sys="/sys")
+
+
+def has_gpu(roots: Roots = MACHINE) -> bool:
+    """Return whether this machine has a GPU that nvct could serve; no GPU is woken."""
+    return bool(pci.count(roots) or procfs.driver_version(roots) or detect(roots) != "nvml")

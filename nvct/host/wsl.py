@@ -30,8 +30,8 @@ from nvct.host.model import (
     Link,
     NamedDevice,
 )
+from nvct.host.modes import DXCORE, WSL_LIBRARIES
 from nvct.host.nvml.model import NvmlReport
-from nvct.host.platform import DXCORE, WSL_LIBRARIES
 from nvct.host.roots import Roots
 
 STORES = "/usr/lib/wsl/drivers"
@@ -135,11 +135,7 @@ def _dxcore(search: _Search) -> Iterator[DriverFile]:
 
 
 def _store(search: _Search) -> str:
-    """Return the folder of the active NVIDIA driver.
-
-    Raises:
-        HostError: there is none.
-    """
+    """Return the folder of the active NVIDIA driver."""
     tree, findings = search.tree, search.findings
     folders = [f"{STORES}/{name}" for name in tree.names(STORES)]
     stores = {path: file for path in folders if (file := tree.file(f"{path}/{LIBCUDA}"))}
@@ -162,7 +158,6 @@ def _store(search: _Search) -> str:
 
 
 def _is_in_use(tree: Tree, store: str) -> bool:
-    """Return whether WSL's library directory has a library of a driver's folder."""
     linked = next(filter(None, (tree.file(f"{WSL_LIBRARIES}/{n}") for n in LIBCUDA_NAMES)), None)
     if linked is None:
         return False

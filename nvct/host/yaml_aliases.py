@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits what the aliases of a YAML document stand for: a few bytes can be billions of values."""
+"""The loader of YAML files, with a limit on aliases: a few bytes can be billions of values."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+MERGE = "tag:yaml.org,2002:merge"
 LIMIT = 100_000
 """Values that aliases add to those that are written out."""
 
@@ -24,7 +25,23 @@ class LimitedAliases:
 
 
 class Loader(LimitedAliases, yaml.SafeLoader):
-    """PyYAML's own, with that limit."""
+    """PyYAML's own, with that limit, that refuses a key which a map has twice."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ANN401, FBT001, FBT002 - PyYAML's
+        """Refuse duplicate keys.
+
+        Raises:
+            YAMLError: there are some.
+        """
+        keys = [
+            # A merge key has no value of its own; what it brings in may be set again.
+            key.value if key.tag == MERGE else self.construct_object(key, deep=True)
+            for key, _ in node.value
+        ]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.YAMLError(f"key {key!r} already set in map")
+        return super().construct_mapping(node, deep)
 
 
 def _checked(root: yaml.Node | None) -> yaml.Node | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import os
 
-from nvct.host.device_nodes import create, dev_char
-from nvct.host.device_nodes import create as device_nodes
+from nvct.host import dev_char, device_nodes
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
 from nvct.kernel.calls import KERNEL
@@ -46,5 +45,5 @@ def make(found: Driver, places: Places, say: Callable[[str], None]) -> None:
 def _load(root: str, places: Places, say: Callable[[str], None]) -> None:
     """Load the driver's modules, unless loaded: nvidia-smi may have skipped GPU init."""
     if not os.path.exists(f"{places.sys}/module/nvidia"):
-        for warning in create.load(root, create.run):
+        for warning in device_nodes.load(root, device_nodes.run):
             say(f"warning: {warning}")

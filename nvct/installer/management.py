@@ -10,8 +10,7 @@ import os
 
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
-from nvct.host import feature_modes
-from nvct.host.device_nodes import create as device_nodes
+from nvct.host import device_nodes, feature_modes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings
 from nvct.host.roots import Roots

@@ -6,7 +6,7 @@ from __future__ import annotations
 import posixpath
 from dataclasses import dataclass
 
-from nvct.cdi.names import check_class, check_vendor
+from nvct.cdi.names import check_kind
 from nvct.engine.containerd import RUNC_TYPES
 from nvct.engine.containerd_load import RUNC_TYPE
 from nvct.engine.modules import check_absolute, check_drop_in, check_name
@@ -170,8 +170,7 @@ class Request:
 def _check_kind(kind: str) -> None:
     vendor, slash, cls = kind.partition("/")
     try:
-        check_vendor(vendor)
-        check_class(cls)
+        check_kind(vendor, cls)
     except NvctError as error:
         raise UsageError(f"--cdi-kind {kind!r}: {error.message}", hint="VENDOR/CLASS") from error
     if not slash:

@@ -125,3 +125,23 @@ class DeclaredKernel(Kernel):
 
 
 KERNEL = DeclaredKernel()
+
+
+MAX_PROGRAMS = 64
+
+
+def query_device_programs(cgroup_fd: int) -> tuple[int, list[int]]:
+    """Return the attach flags of a cgroup's own device programs (cgroup v2), and their ids.
+
+    Raises:
+        OSError: without a path.
+    """
+    from nvct.kernel.library import call, ffi, lib, system_call
+
+    ids = ffi.new("uint32_t[]", MAX_PROGRAMS)
+    attributes = ffi.new("union bpf_attr *")
+    query = attributes.query
+    query.target_fd, query.attach_type = cgroup_fd, lib.BPF_CGROUP_DEVICE
+    query.prog_ids, query.prog_cnt = int(ffi.cast("uintptr_t", ids)), MAX_PROGRAMS
+    call(system_call("bpf"), lib.BPF_PROG_QUERY, attributes, ffi.sizeof(attributes[0]))
+    return query.attach_flags, list(ids[0 : query.prog_cnt])

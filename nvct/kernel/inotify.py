@@ -8,10 +8,6 @@ from dataclasses import dataclass
 
 from nvct.kernel.library import c_string, call, ffi, lib
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 CREATE: int = lib.IN_CREATE
 DELETE: int = lib.IN_DELETE
 DELETE_SELF: int = lib.IN_DELETE_SELF
@@ -37,12 +33,14 @@ class Event:
 
 
 class Inotify:
-    """A queue of events. Its descriptor is readable while there are any."""
+    """A queue of events. Its descriptor is readable while there are any.
+
+    A user may have too many queues (fs.inotify.max_user_instances).
+    """
 
     __slots__ = ("_fd",)
 
     def __init__(self) -> None:
-        """Make an empty queue; fails if the user has too many (fs.inotify.max_user_instances)."""
         self._fd = call(lib.inotify_init1, lib.IN_CLOEXEC | lib.IN_NONBLOCK)
 
     def fileno(self) -> int:
@@ -76,7 +74,7 @@ class Inotify:
         """End all watches."""
         os.close(self._fd)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Inotify:
         return self
 
     def __exit__(self, *_: object) -> None:

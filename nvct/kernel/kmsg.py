@@ -17,10 +17,6 @@ import os
 import re
 from dataclasses import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 FILE = "/dev/kmsg"
 RECORD_LIMIT = 8192
 """Longer than any record; the kernel refuses a shorter read."""
@@ -37,7 +33,6 @@ class Message:
         facility: 0 for the kernel's own messages; programs cannot use 0.
         sequence: each record has the next number; a gap means that records were overwritten.
         time_us: of CLOCK_MONOTONIC, approximately.
-        text: without the end of line.
     """
 
     level: int
@@ -62,12 +57,14 @@ def parse(record: bytes) -> Message:
 
 
 class Kmsg:
-    """A reader of /dev/kmsg. Its descriptor is readable while there are messages."""
+    """A reader of /dev/kmsg. Its descriptor is readable while there are messages.
+
+    With `past`, the messages that the kernel still has come first.
+    """
 
     __slots__ = ("_fd",)
 
     def __init__(self, path: str = FILE, *, past: bool = False) -> None:
-        """Open the file; with `past`, the messages that the kernel still has come first."""
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         if not past:
             os.lseek(self._fd, 0, os.SEEK_END)
@@ -96,7 +93,7 @@ class Kmsg:
         """Close the file."""
         os.close(self._fd)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Kmsg:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,14 +8,11 @@ module, which takes 0.9 ms of CPU; `ctypes` takes 2.3, and cffi 39 if it parses 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from nvct.kernel import declared
 from nvct.linux.syscall import number
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 ffi: Any = declared.ffi
 lib: Any = ffi.dlopen(None)  # what this process has loaded, the C library among it

@@ -21,17 +21,12 @@ import contextlib
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from errno import ELOOP, ENOTDIR, ENXIO
 
 from nvct.errors import UnsafePathError
 from nvct.linux import files
 from nvct.linux.walk import names_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from typing_extensions import Self
 
 FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 OTHERS_MAY_WRITE = 0o022
@@ -49,7 +44,7 @@ class SharedFolder:
         self.path = path
 
     @classmethod
-    def open(cls, path: str, *, create: int | None = None) -> Self:
+    def open(cls, path: str, *, create: int | None = None) -> SharedFolder:
         """Open a folder; with `create` make a missing one, with that mode, and those above it.
 
         Raises:
@@ -74,7 +69,7 @@ class SharedFolder:
         if fd >= 0:
             os.close(fd)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> SharedFolder:
         return self
 
     def __exit__(self, *_: object) -> None:

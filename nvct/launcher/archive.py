@@ -85,8 +85,6 @@ class _Strip(ast.NodeTransformer):
 
 
 class _Source:
-    """The source file of a module, and its stripped syntax tree."""
-
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = str(path)

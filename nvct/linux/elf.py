@@ -45,12 +45,15 @@ NOTE_LIMIT = 1 << 20
 
 
 class Elf:
-    """The parsed headers of an ELF file.
+    """The parsed headers of an ELF file; a descriptor stays open for the methods.
 
     Attributes:
         bits: 32 or 64.
         machine: the name that uname(1) prints, or "machine-N".
         soname: DT_SONAME, or None.
+
+    Raises:
+        ElfError: the file is not an ELF file, or damaged.
     """
 
     __slots__ = (
@@ -58,11 +61,6 @@ class Elf:
     )  # fmt: skip
 
     def __init__(self, source: bytes | int) -> None:
-        """Read the headers and the dynamic section; keep a descriptor open for the other methods.
-
-        Raises:
-            ElfError: the file is not an ELF file, or damaged.
-        """
         self._source = source
         self._window = b""
         self._window = self._read_some(0, WINDOW)
@@ -219,17 +217,7 @@ class Elf:
 
 
 def _file_offset(address: int, loads: list[Segment]) -> int:
-    """Return the file offset of a program address."""
     for offset, start, size, _ in loads:
         if start <= address < start + size:
             return offset + address - start
     raise ElfError("ELF file has no string table in its segments")
-
-
-def read(data_or_fd: bytes | int) -> Elf:
-    """Read an ELF file from its bytes or from a descriptor.
-
-    Raises:
-        ElfError: the file is not an ELF file, or damaged.
-    """
-    return Elf(data_or_fd)

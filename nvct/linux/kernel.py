@@ -252,7 +252,6 @@ def _encode(path: str) -> bytes:
 
 
 def _pack(layout: str, *values: int) -> bytes:
-    """Return a packed kernel struct."""
     from _struct import pack  # up to 0.1 ms; only for mounts
 
     return pack(layout, *values)

@@ -61,10 +61,7 @@ class Cache:
         records: (flags, offset of the name, offset of the path, osversion, hwcap) of each library,
             in the order of the file.
         base: the offset of the first byte of `strings`.
-        strings: the string table.
-        generator: name of the program that wrote the file, or None.
         hwcaps: offsets of the names of glibc-hwcaps subdirectories.
-        extended: whether the file has extensions.
     """
 
     __slots__ = ("base", "extended", "generator", "hwcaps", "records", "strings")
@@ -100,6 +97,11 @@ class Cache:
         encoded = encode(name)
         offsets = [r[2] for r in self.records if self.raw(r[1]) == encoded]
         return list(map(self.text, offsets[:FIND_LIMIT]))
+
+    def paths_of(self, words: Iterable[bytes], foreign: set[int]) -> list[str]:
+        """Return the distinct paths of names with one of some words, without entries of flags."""
+        records = [r for r in self.records if any(word in self.raw(r[1]) for word in words)]
+        return list(dict.fromkeys(self.text(r[2]) for r in records if r[0] not in foreign))
 
 
 def encode(text: str) -> bytes:
@@ -143,7 +145,6 @@ def parse(data: bytes) -> Cache:
 
 
 def _find_header(data: bytes) -> int:
-    """Return the offset of the header of format 1.1."""
     if len(data) > LIMIT:
         raise LdCacheError(f"ld.so.cache is {len(data)} bytes long, more than {LIMIT}")
     start = 0
@@ -222,43 +223,6 @@ def _wrap(number: int) -> int:
     return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
-class _Keys:
-    """Order keys of the records of a cache, computed on first use."""
-
-    __slots__ = ("_cache", "_keys", "_signed")
-
-    def __init__(self, cache: Cache, *, signed: bool = True) -> None:
-        self._cache = cache
-        self._keys: dict[int, tuple[int, ...]] = {}
-        self._signed = signed
-
-    def key(self, index: int) -> tuple[int, ...]:
-        """Return the key of a record.
-
-        Raises:
-            LdCacheError: its name is too long for a file name.
-        """
-        offset = self._cache.records[index][1]  # many records may share a long name
-        key = self._keys.get(offset)
-        if key is None:
-            name = self._cache.raw(offset)
-            if len(name) > NAME_LIMIT:
-                raise LdCacheError(f"ld.so.cache has a library name of {len(name)} bytes")
-            key = self._keys[offset] = order_key(name, signed=self._signed)
-        return key
-
-    def bisect(self, key: tuple[int, ...]) -> int:
-        """Return the first index with a key not greater than `key`; records are descending."""
-        low, high = 0, len(self._cache.records)
-        while low < high:
-            middle = (low + high) // 2
-            if self.key(middle) > key:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-
 def merge(
     data: bytes | None,
     add: Iterable[tuple[str, str]],
@@ -271,7 +235,7 @@ def merge(
     Added libraries of the same name keep their order. The function is idempotent.
 
     Args:
-        data: the current cache; None to make a new one with the added libraries only.
+        data: the current cache; None to make a new one.
         add: (name, path) of each library.
 
     Raises:
@@ -291,7 +255,7 @@ def merge(
 
 
 class _Merger:
-    """One merge: removed entries, and added entries with their positions."""
+    """One merge: removed entries, added entries with their positions, order keys of records."""
 
     __slots__ = ("_added", "_cache", "_dropped", "_flags", "_keys", "_offsets", "_signed", "tail")
 
@@ -299,11 +263,32 @@ class _Merger:
         self._cache = cache
         self._flags = flags
         self._signed = signed
-        self._keys = _Keys(cache, signed=signed)
+        self._keys: dict[int, tuple[int, ...]] = {}
         self._dropped: set[int] = set()
         self._added: dict[int, list[tuple[tuple[int, ...], Record]]] = {}
         self.tail = bytearray()
         self._offsets: dict[bytes, int] = {}
+
+    def _key(self, index: int) -> tuple[int, ...]:
+        offset = self._cache.records[index][1]  # many records may share a long name
+        key = self._keys.get(offset)
+        if key is None:
+            name = self._cache.raw(offset)
+            if len(name) > NAME_LIMIT:
+                raise LdCacheError(f"ld.so.cache has a library name of {len(name)} bytes")
+            key = self._keys[offset] = order_key(name, signed=self._signed)
+        return key
+
+    def _bisect(self, key: tuple[int, ...]) -> int:
+        """Return the first index with a key not greater than `key`; records are descending."""
+        low, high = 0, len(self._cache.records)
+        while low < high:
+            middle = (low + high) // 2
+            if self._key(middle) > key:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
     def drop(self, folders: Sequence[str]) -> None:
         """Drop all entries of some directories."""
@@ -322,9 +307,9 @@ class _Merger:
         """
         cache = self._cache
         key = order_key(name, signed=self._signed)
-        position = index = self._keys.bisect(key)
+        position = index = self._bisect(key)
         name_at = path_at = -1
-        while index < len(cache.records) and self._keys.key(index) == key:
+        while index < len(cache.records) and self._key(index) == key:
             if index - position >= SAME_LIMIT:
                 raise LdCacheError(f"ld.so.cache has more than {SAME_LIMIT} libraries of one name")
             flags, old_name, old_path, _, hwcap = cache.records[index]

@@ -10,7 +10,6 @@ class Mount:
     """One line of mountinfo.
 
     Attributes:
-        mount_id, parent_id, major, minor: numbers of the kernel.
         root: the mounted directory of the file system.
         target: the mount point, as the process of the file sees it.
         options: of this mount, such as "ro" and "nosuid".

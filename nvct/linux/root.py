@@ -62,11 +62,8 @@ class Root:
     A walk costs 7 us per component. For many files of one directory use `Root(root.dir_fd(path))`
     to create and replace files; its links do not lead out of that directory.
 
-    Args:
-        fd: an O_PATH or readable descriptor of the directory; the object closes it.
-        label: the name of this root in error messages.
-
     Attributes:
+        fd: an O_PATH or readable descriptor of the directory, which the object closes.
         budget: limits the steps of all walks together; None for no limit.
     """
 
@@ -128,11 +125,7 @@ class Root:
 
     def stat(self, path: str) -> stat_result | None:
         """Return the status of a path, links followed; None if absent."""
-        try:
-            with self._walk(path, FOLLOW) as location:
-                return location.status()
-        except ABSENT:
-            return None
+        return self.find(path)[1]
 
     def is_file(self, path: str) -> bool:
         """Report whether a path leads to a regular file."""
@@ -144,11 +137,16 @@ class Root:
 
         Use it for messages and comparisons only.
         """
+        return self.find(path)[0]
+
+    def find(self, path: str) -> tuple[str | None, stat_result | None]:
+        """Return what `resolve` and `stat` return, by one walk."""
         try:
             with self._walk(path, FOLLOW) as location:
-                return None if location.status() is None else location.shown()
+                status = location.status()
+                return (None if status is None else location.shown()), status
         except ABSENT:
-            return None
+            return None, None
 
     def real(self, path: str) -> str:
         """Return a path without links; its last components need not exist.
@@ -301,11 +299,7 @@ class Root:
                 _put(temporary, location, kernel)
 
     def symlinks(self, links: Iterable[tuple[str, str]], *, kernel: Kernel = KERNEL) -> None:
-        """Create links, (text, path) each, as `symlink` does, with one walk per directory.
-
-        Raises:
-            UnsafePathError: as `symlink`.
-        """
+        """Create links, (text, path) each, as `symlink` does, with one walk per directory."""
         folder: str | None = None
         fd = -1
         try:

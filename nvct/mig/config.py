@@ -17,7 +17,6 @@ from nvct.mig import layout
 Configs: TypeAlias = Mapping[str, tuple["Spec", ...]]
 
 ALL = "all"
-MERGE = "tag:yaml.org,2002:merge"
 FIELDS = ("devices", "mig-enabled", "mig-devices", "device-filter")
 
 
@@ -64,8 +63,10 @@ def parse(text: str) -> Configs:
     """
     import yaml
 
+    from nvct.host.yaml_aliases import Loader
+
     try:
-        document = yaml.load(text, Loader=unique_keys(yaml))  # noqa: S506 - a SafeLoader
+        document = yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
     except yaml.YAMLError as error:
         reason = " ".join(str(error).split())
         raise DocumentError(f"error converting YAML to JSON: {reason}") from error
@@ -238,22 +239,3 @@ def _mapping(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise DocumentError(f"{what} is not a map of names to values")
     return value
-
-
-def unique_keys(yaml: Any) -> Any:  # noqa: ANN401 - a module that is imported late
-    """Return a SafeLoader that refuses a key which a map has twice, and aliases without end."""
-    from nvct.host.yaml_aliases import LimitedAliases
-
-    class Loader(LimitedAliases, yaml.SafeLoader):  # type: ignore[misc]
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
-            keys = [
-                # A merge key has no value of its own; what it brings in may be set again.
-                key.value if key.tag == MERGE else self.construct_object(key, deep=True)
-                for key, _ in node.value
-            ]
-            for key in keys:
-                if keys.count(key) > 1:
-                    raise yaml.YAMLError(f"key {key!r} already set in map")
-            return super().construct_mapping(node, deep)
-
-    return Loader

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from nvct.host import procfs
-from nvct.host.gpu import mig
+from nvct.host.gpu.nodes import cap_minors, mig_minors
 from nvct.host.nvml.mig_model import MigGpu
 from nvct.host.roots import Roots
 
@@ -111,14 +111,14 @@ def device_numbers(
     """Return the names of the devices to look for, by device numbers."""
     majors = procfs.majors(roots)
     gpu_major, cap_major = majors.get("nvidia", 195), majors.get("nvidia-caps", -1)
-    table = mig.minors(roots)
+    table = mig_minors(roots)
     wanted: dict[tuple[int, int], tuple[str, tuple[str, int, int] | None]] = {}
     for gpu in gpus:
         if instances is None:
             wanted[gpu_major, gpu.minor] = f"GPU {gpu.index}", None
         for gi in gpu.instances:
             for ci in gi.compute:
-                pair = mig.cap_minors(roots, table, gpu.minor, gi.id, ci.id)
+                pair = cap_minors(roots, table, gpu.minor, gi.id, ci.id)
                 key = (gpu.uuid, gi.id, ci.id)
                 if pair and (instances is None or key in instances):
                     name = f"GPU {gpu.index}, instance {gi.id}/{ci.id}"

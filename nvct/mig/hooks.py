@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from nvct.errors import DocumentError, HostError
-from nvct.mig import config
 
 Hooks: TypeAlias = Mapping[str, Sequence["Hook"]]
 
@@ -35,8 +34,10 @@ def parse(text: str) -> Hooks:
     """
     import yaml
 
+    from nvct.host.yaml_aliases import Loader
+
     try:
-        document = yaml.load(text, Loader=config.unique_keys(yaml))  # noqa: S506 - a SafeLoader
+        document = yaml.load(text, Loader=Loader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, RecursionError) as error:
         raise DocumentError(f"it is not YAML: {' '.join(str(error).split())}") from error
     if document is None:

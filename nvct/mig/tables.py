@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib import import_module, resources
+from importlib import resources
 from typing import Any
 
+from nvct.config import toml
 from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigProfile, Placement
 
@@ -27,10 +27,8 @@ class Table:
 @lru_cache(maxsize=1)
 def tables() -> tuple[Table, ...]:
     """Return all tables, in the file's order."""
-    # tomli is the same parser for Python 3.10.
-    toml = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     text = resources.files("nvct.mig").joinpath("tables.toml").read_text(encoding="utf-8")
-    data: dict[str, Any] = toml.loads(text)
+    data = toml.loads(text)
     layouts = data["layouts"]
     return tuple(_table(gpu, layouts[gpu["layout"]]["rows"]) for gpu in data["gpus"])
 

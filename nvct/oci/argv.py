@@ -26,11 +26,8 @@ class Invocation:
 
     Attributes:
         command: the first word that is neither a flag nor a value, or "".
-        bundle: value of the last --bundle or -b of create and run, or "".
-        config: value of crun's --config or -f, or "".
-        log: value of the last --log, or "".
-        log_format: value of the last --log-format, or "".
-        debug, version, help: whether the switch is on.
+        bundle, config, log, log_format: the last value of --bundle or -b, of crun's --config or
+            -f, of --log and of --log-format; or "".
         sure: False after an unknown global flag, which may have a value or not.
     """
 

@@ -8,11 +8,13 @@ formats are preserved. It is written by temporary file and rename, and only if i
 from __future__ import annotations
 
 from nvct.errors import BundleError, DocumentError
-from nvct.oci import jsontext
+from nvct.oci.document import EACH, ELEMENTS, Document
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.linux.kernel import Kernel
+    from nvct.oci import jsontext
+    from nvct.oci.document import Schema
 
 LIMIT = 64 << 20
 HOOK_POINTS = (
@@ -24,14 +26,13 @@ STEP_BUDGET = 20_000
 """Path components in a container's root: 7 us each. A usual create takes 500."""
 
 
-def _array(*members: str) -> jsontext.Schema:
+def _array(*members: str) -> Schema:
     """Return the schema of an array of objects with members (runtime-spec 1.2, config.go)."""
-    return {jsontext.EACH: dict.fromkeys(members)}
+    return {EACH: dict.fromkeys(members)}
 
 
-def _schema() -> jsontext.Schema:
-    """Return the members of config.json that nvct reads or edits."""
-    elements = jsontext.ELEMENTS
+def _schema() -> Schema:
+    elements = ELEMENTS
     mappings = _array("containerID", "hostID", "size")
     hooks = _array("path", "args", "env", "timeout")
     return {
@@ -62,20 +63,18 @@ class Bundle:
 
     Attributes:
         steps_left: remaining budget for path components in the container's root.
+
+    Raises:
+        BundleError: it is not a JSON object, or ambiguous.
     """
 
     __slots__ = ("document", "path", "steps_left")
 
     def __init__(self, path: str, text: str) -> None:
-        """Parse the text of a config.json.
-
-        Raises:
-            BundleError: it is not a JSON object, or ambiguous.
-        """
         self.path = path
         self.steps_left = STEP_BUDGET
         try:
-            self.document = jsontext.Document(text, _schema(), path)
+            self.document = Document(text, _schema(), path)
         except DocumentError as error:
             raise BundleError(error.message, hint=WRITER) from error
 

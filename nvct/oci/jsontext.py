@@ -1,40 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses JSON with the positions of values, and edits it without a change to any other byte.
+"""Parses JSON by the C scanner alone, and writes it.
 
-Hot: `import json` costs 5 ms, its C scanner alone 0.3 ms. Python code parses only the members that
-may change; the C scanner handles all others. Unknown members, number formats, key order and white
-space are preserved because their text is copied.
+Hot: `import json` costs 5 ms, its C scanner 0.3 ms. The nesting of a text is limited before the
+scanner recurses into it: CPython's own limit (10,000 levels in 3.12 and 3.13) assumes a stack of
+8 MiB; with a RLIMIT_STACK of 256 KiB the runtime would die of SIGSEGV.
 """
 
 from __future__ import annotations
 
 from nvct.errors import DocumentError
-from nvct.oci.jsondepth import check_depth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import TypeAlias
 
     Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-    Schema: TypeAlias = "dict[str, Schema | None]"
-    Cut: TypeAlias = tuple[int, int, str]
-    Path: TypeAlias = tuple[str, ...]
 
 SPACE = " \t\n\r"
-EACH = "[]"
-"""The key, in a schema, of an array whose elements are parsed with positions."""
-ELEMENTS: Schema = {EACH: None}
-SKIPPED: Schema = {"": None}
-"""The schema of all other members."""
+DEPTH_LIMIT = 200
+"""Nested arrays and objects. config.json of runc and Docker has less than 10 levels."""
+OTHERS = bytes([code for code in range(256) if code not in b"[]{}"])
+STEP = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 MALFORMED = (StopIteration, ValueError, IndexError, RecursionError, SystemError)
 """Exceptions of the C scanner for malformed text; up to Python 3.12 it fails without an exception
 if json.decoder is not loaded, which the interpreter turns into a SystemError."""
 
 
 class _Context:
-    """The settings for `_json.make_scanner`."""
-
     __slots__ = (
         "memo", "object_hook", "object_pairs_hook", "parse_constant", "parse_float", "parse_int",
         "strict",
@@ -54,29 +47,48 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-class _DuplicateError(Exception):
+class DuplicateError(Exception):
     """An object has two members of the same name."""
 
 
-def _unique(pairs: list[tuple[str, Json]]) -> Json:
+def unique(pairs: list[tuple[str, Json]]) -> Json:
     """Return an object; refuse duplicate names: Go uses the last one, other parsers the first."""
     members = dict(pairs)
     if len(members) < len(pairs):
         names: set[str] = set()
         for name, _ in pairs:
             if name in names:
-                raise _DuplicateError(name)
+                raise DuplicateError(name)
             names.add(name)
     return members
 
 
-def _scanner(
+def scanner(
     pairs: Callable[[list[tuple[str, Json]]], Json] | None = None,
 ) -> Callable[[str, int], tuple[Json, int]]:
+    """Return the C scanner; `pairs` makes each object."""
     from _json import make_scanner
 
     scan: Callable[[str, int], tuple[Json, int]] = make_scanner(_Context(pairs))  # type: ignore[arg-type]  # any object with these attributes will do
     return scan
+
+
+def check_depth(text: str, source: str) -> None:
+    """Refuse a text with more than DEPTH_LIMIT levels; the syntax is not checked.
+
+    Raises:
+        DocumentError: the text has more levels, before its first syntax error.
+    """
+    if text.count("[") + text.count("{") <= DEPTH_LIMIT:
+        return
+    if "\\" in text:
+        text = text.replace("\\\\", "").replace('\\"', "")
+    outside = "".join(text.split('"')[::2])  # of strings
+    depth = 0
+    for code in outside.encode("utf-8", "surrogatepass").translate(None, OTHERS):
+        depth += STEP[code]
+        if depth > DEPTH_LIMIT:
+            raise DocumentError(f"{source} is not JSON: it is nested too deeply")
 
 
 def parse(text: str, source: str) -> Json:
@@ -98,15 +110,16 @@ def parse_trusted(text: str, source: str) -> Json:
         DocumentError: the text is not JSON, or has characters after its end.
     """
     try:
-        value, end = _scanner()(text, _skip(text, 0))
+        value, end = scanner()(text, skip(text, 0))
     except MALFORMED as error:
-        raise DocumentError(f"{source} is not JSON: {_reason(error)}") from error
-    if _skip(text, end) != len(text):
+        raise DocumentError(f"{source} is not JSON: {reason(error)}") from error
+    if skip(text, end) != len(text):
         raise DocumentError(f"{source} is not JSON: something follows its end at {end}")
     return value
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
+    """Return why a text is malformed, by one of MALFORMED."""
     if isinstance(error, StopIteration):
         return f"a value is missing at {error.value}"
     if isinstance(error, RecursionError):
@@ -146,282 +159,9 @@ def dumps(value: object) -> str:
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
-def _skip(text: str, pos: int) -> int:
+def skip(text: str, pos: int) -> int:
+    """Return the position after white space."""
     size = len(text)
     while pos < size and text[pos] in SPACE:
         pos += 1
     return pos
-
-
-class Element:
-    """A value of a document and its position in the text.
-
-    Attributes:
-        start, end: the text of the value is text[start:end].
-        members: of an object in the schema, by key; else None.
-        elements: of an array in the schema; else None.
-        value: the parsed value of other types and members.
-    """
-
-    __slots__ = ("elements", "end", "members", "start", "value")
-
-    def __init__(
-        self,
-        start: int,
-        end: int,
-        value: Json = None,
-        members: dict[str, Element] | None = None,
-        elements: list[Element] | None = None,
-    ) -> None:
-        self.start = start
-        self.end = end
-        self.value = value
-        self.members = members
-        self.elements = elements
-
-
-class Document:
-    """A JSON object; the members of its schema can be read, and edited in place.
-
-    Reads return original values; `render` applies edits. Edits of a path are combined: the last
-    `put` wins, appended elements follow rewritten ones. No edited path may be below another one.
-    """
-
-    __slots__ = (
-        "_added",
-        "_puts",
-        "_rewritten",
-        "_scan",
-        "_scan_unique",
-        "root",
-        "source",
-        "text",
-    )
-
-    def __init__(self, text: str, schema: Schema, source: str) -> None:
-        """Parse a text along a schema.
-
-        Raises:
-            DocumentError: the text is not a JSON object, or a member of the schema, or of an
-                object in it, occurs twice.
-        """
-        check_depth(text, source)
-        self.text = text
-        self.source = source
-        self._scan = _scanner()
-        self._scan_unique = _scanner(_unique)
-        self._added: dict[Path, list[str]] = {}
-        self._rewritten: dict[Path, list[str]] = {}
-        self._puts: dict[Path, str] = {}
-        try:
-            self.root = self._walk(_skip(text, 0), schema)
-            if _skip(text, self.root.end) != len(text):
-                raise ValueError(f"something follows its end at {self.root.end}")
-        except MALFORMED as error:
-            raise DocumentError(f"{source} is not JSON: {_reason(error)}") from error
-        except _DuplicateError as error:
-            raise DocumentError(f"{source} is ambiguous: duplicate key {error}") from error
-        if self.root.members is None:
-            raise DocumentError(f"{source} is not a JSON object")
-
-    def _walk(self, pos: int, schema: Schema | None) -> Element:
-        text = self.text
-        if schema is not None and schema is not SKIPPED and text[pos] == "{":
-            return self._walk_object(pos, schema)
-        if schema and EACH in schema and text[pos] == "[":
-            return self._walk_array(pos, schema[EACH] or {})
-        value, end = (self._scan if schema is SKIPPED else self._scan_unique)(text, pos)
-        return Element(pos, end, value)
-
-    def _walk_object(self, start: int, schema: Schema) -> Element:
-        text = self.text
-        members: dict[str, Element] = {}
-        pos = _skip(text, start + 1)
-        if text[pos] == "}":
-            return Element(start, pos + 1, members=members)
-        while True:
-            if text[pos] != '"':
-                raise ValueError(f"a member name is missing at {pos}")
-            key, pos = self._scan(text, pos)
-            pos = _skip(text, pos)
-            if text[pos] != ":":
-                raise ValueError(f"a colon is missing at {pos}")
-            child = self._walk(_skip(text, pos + 1), schema.get(str(key), SKIPPED))
-            self._refuse_folded((str(key),), schema)
-            if key in schema and key in members:
-                raise DocumentError(f"{self.source} is ambiguous: duplicate key {key}")
-            members[str(key)] = child
-            pos = _skip(text, child.end)
-            if text[pos] == "}":
-                break
-            if text[pos] != ",":
-                raise ValueError(f"a comma is missing at {pos}")
-            pos = _skip(text, pos + 1)
-        return Element(start, pos + 1, members=members)
-
-    def _refuse_folded(self, keys: Iterable[str], schema: Schema) -> None:
-        """Refuse a known key in the wrong case: runc (Go) accepts it, crun does not."""
-        for key in keys:
-            if key not in schema and key.casefold() in map(str.casefold, schema):
-                raise DocumentError(f"{self.source} is ambiguous: {key} is in the wrong case")
-
-    def _walk_array(self, start: int, schema: Schema) -> Element:
-        text = self.text
-        elements: list[Element] = []
-        pos = _skip(text, start + 1)
-        if text[pos] != "]":
-            while True:
-                value, end = self._scan_unique(text, pos)
-                if schema and isinstance(value, dict):
-                    self._refuse_folded(value, schema)
-                elements.append(Element(pos, end, value))
-                pos = _skip(text, end)
-                if text[pos] == "]":
-                    break
-                if text[pos] != ",":
-                    raise ValueError(f"a comma is missing at {pos}")
-                pos = _skip(text, pos + 1)
-        return Element(start, pos + 1, elements=elements)
-
-    def find(self, path: Path) -> Element | None:
-        """Return the value at a path in the schema, None if it is missing or null."""
-        element: Element | None = self.root
-        for key in path:
-            if element is None or element.members is None:
-                return None
-            element = element.members.get(key)
-        if element is None or (
-            element.members is None and element.elements is None and element.value is None
-        ):
-            return None
-        return element
-
-    def value(self, path: Path) -> Json:
-        """Return the parsed value at a path, None for objects and arrays in the schema."""
-        element = self.find(path)
-        return None if element is None else element.value
-
-    def elements(self, path: Path) -> list[Element]:
-        """Return the elements of the array at path, empty if there is none.
-
-        Raises:
-            DocumentError: the value is not an array.
-        """
-        element = self.find(path)
-        if element is None:
-            return []
-        if element.elements is None:
-            raise DocumentError(f"{self.source}: {'.'.join(path)} is not an array")
-        return element.elements
-
-    def append(self, path: Path, fragments: list[str]) -> None:
-        """Append elements, as JSON text, to the array at path; missing parents are created.
-
-        Raises:
-            DocumentError: the value is not an array.
-        """
-        if fragments:
-            self.elements(path)
-            self._added.setdefault(path, []).extend(fragments)
-
-    def rewrite(self, path: Path, fragments: list[str]) -> None:
-        """Replace the elements of the array at path by JSON texts.
-
-        Raises:
-            DocumentError: the value is not an array.
-        """
-        self.elements(path)
-        self._rewritten[path] = fragments
-
-    def put(self, path: Path, fragment: str) -> None:
-        """Set the member at path to a JSON text."""
-        self._puts[path] = fragment
-
-    def fragment(self, element: Element) -> str:
-        """Return the text of a value."""
-        return self.text[element.start : element.end]
-
-    @property
-    def changed(self) -> bool:
-        """Whether there are edits."""
-        return bool(self._puts or self._rewritten or self._added)
-
-    def render(self) -> str:
-        """Return the text with all edits.
-
-        Raises:
-            DocumentError: a parent of a new member is not an object.
-        """
-        cuts: list[Cut] = []
-        new_members: dict[Path, str] = {}
-        for path in {**self._rewritten, **self._added}:
-            self._edit_array(path, cuts, new_members)
-        for path, fragment in self._puts.items():
-            element = self.find(path)
-            if element is None:
-                new_members[path] = fragment
-            else:
-                cuts.append((element.start, element.end, fragment))
-        self._insert(new_members, cuts)
-        pieces: list[str] = []
-        copied_to = 0
-        for start, end, text in sorted(cuts):
-            pieces += (self.text[copied_to:start], text)
-            copied_to = end
-        pieces.append(self.text[copied_to:])
-        return "".join(pieces)
-
-    def _edit_array(self, path: Path, cuts: list[Cut], new_members: dict[Path, str]) -> None:
-        element = self.find(path)
-        added = ",".join(self._added.get(path, ()))
-        if element is not None and path not in self._rewritten:
-            if element.elements:
-                at = element.elements[-1].end
-                cuts.append((at, at, "," + added))
-            else:
-                cuts.append((element.start + 1, element.start + 1, added))
-            return
-        rewritten = ",".join(self._rewritten.get(path, ()))
-        text = f"[{rewritten},{added}]" if rewritten and added else f"[{rewritten}{added}]"
-        if element is None:
-            new_members[path] = text
-        else:
-            cuts.append((element.start, element.end, text))
-
-    def _insert(self, new_members: dict[Path, str], cuts: list[Cut]) -> None:
-        """Combine new members into one insertion per existing object."""
-        trees: dict[Path, dict[str, object]] = {}
-        for path, text in new_members.items():
-            depth = len(path) - 1
-            while depth and self.find(path[:depth]) is None:
-                depth -= 1
-            branch = trees.setdefault(path[:depth], {})
-            for key in path[depth:-1]:
-                branch = branch.setdefault(key, {})  # type: ignore[assignment]  # only dicts are set
-            branch[path[-1]] = text
-        for parent, branch in trees.items():
-            self._insert_members(parent, branch, cuts)
-
-    def _insert_members(self, parent: Path, branch: dict[str, object], cuts: list[Cut]) -> None:
-        element = self.find(parent)
-        if element is None or element.members is None:
-            raise DocumentError(f"{self.source}: {'.'.join(parent)} is not an object")
-        added = []
-        for key, value in branch.items():
-            member = element.members.get(key)
-            if member is not None:  # it is null
-                cuts.append((member.start, member.end, _text(value)))
-            else:
-                added.append(f"{quote(key)}:{_text(value)}")
-        if added:
-            text = ",".join(added)
-            at = max((m.end for m in element.members.values()), default=element.start + 1)
-            cuts.append((at, at, "," + text if element.members else text))
-
-
-def _text(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return "{" + ",".join([f"{quote(k)}:{_text(v)}" for k, v in value.items()]) + "}"
-    raise TypeError(value)

@@ -87,7 +87,7 @@ def elf_seeds() -> list[bytes]:
 
 def run_elf(data: bytes) -> bool:
     """Read a library; every name is one that stands in the file."""
-    found = elf.read(data)
+    found = elf.Elf(data)
     names = [*found.needed, *([found.soname] if found.soname is not None else [])]
     for name in names:
         assert name.encode("utf-8", "surrogateescape") + b"\0" in data

@@ -15,8 +15,8 @@ from nvct.cdi.make import store
 from nvct.cdi.read import load
 from nvct.config.model import Config
 from nvct.container.cdi_hook.context import Context
-from nvct.container.cdi_hook.options import Options
 from nvct.container.plan import inject
+from nvct.container.plan.hook_command import Options
 from nvct.container.plan.model import no_edits
 from nvct.container.prestart import main as prestart
 from nvct.container.request.resolve import resolve_request

@@ -78,7 +78,7 @@ def needed(programs: Sequence[Path]) -> list[Path]:
     libraries: dict[str, Path] = {}
     todo = list(programs)
     while todo:
-        for name in elf.read(todo.pop().read_bytes()).needed:
+        for name in elf.Elf(todo.pop().read_bytes()).needed:
             if name in libraries or name.startswith("ld-linux"):
                 continue
             # An interpreter that is not the distribution's finds its own library by its RUNPATH.

@@ -156,8 +156,8 @@ def test_no_request_gets_past_the_launchers_scan(lab: Lab) -> None:
 def test_malformed_text_is_an_error_message_without_the_json_package(text: str) -> None:
     code = (
         "import sys;sys.path.append(sys.argv[1])\n"
-        "from nvct.errors import DocumentError\nfrom nvct.oci import jsontext\n"
-        "for read in (jsontext.parse, lambda t, s: jsontext.Document(t, {'a': None}, s)):\n"
+        "from nvct.errors import DocumentError\nfrom nvct.oci import document, jsontext\n"
+        "for read in (jsontext.parse, lambda t, s: document.Document(t, {'a': None}, s)):\n"
         " try: read(sys.argv[2], 'x')\n"
         " except DocumentError as error: print(error.message)"
     )

@@ -104,7 +104,7 @@ class Watch:
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Watch:  # noqa: PYI034 - Self is of Python 3.11
+    def __enter__(self) -> Watch:
         self._thread.start()
         return self
 

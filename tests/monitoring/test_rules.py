@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nvct.host.health.faults import APPLICATION
+from nvct.host.faults import APPLICATION
 from tests.monitoring.prometheus import RULES, promtool, rules
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ NOTE = struct.pack("<III", 4, 4, 1) + b"abc\0" + b"wxyz"
 def read_all(data: bytes) -> bool:
     """Read everything; tell whether it could be read."""
     try:
-        elf.read(data).notes(".note.x")
+        elf.Elf(data).notes(".note.x")
     except ElfError:
         return False
     return True
@@ -28,7 +28,7 @@ def read_all(data: bytes) -> bool:
 
 @given(MACHINES, LIBRARY, st.lists(LIBRARY, max_size=8))
 def test_what_is_written_is_read(machine: str, soname: str, needed: list[str]) -> None:
-    library = elf.read(shared_object(machine, soname=soname, needed=needed))
+    library = elf.Elf(shared_object(machine, soname=soname, needed=needed))
 
     assert (library.machine, library.soname, library.needed) == (machine, soname, needed)
 

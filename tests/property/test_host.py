@@ -10,7 +10,7 @@ from nvct.cdi.make import naming
 from nvct.cdi.make.edits import tidy
 from nvct.errors import NvctError
 from nvct.host import procfs
-from nvct.host.gpu import mig
+from nvct.host.gpu.nodes import parse_minors
 from nvct.host.model import DeviceNode, Gpu, Inventory
 from nvct.host.roots import Roots, below, join
 
@@ -53,12 +53,12 @@ def test_bus_id_keeps_its_numbers(domain: int, bus: int, device: int, function: 
 def test_mig_minors_are_read_back_from_the_kernels_form(table: dict[tuple[int, int], int]) -> None:
     minors = {f"gpu{gpu}/gi{gi}/access": minor for (gpu, gi), minor in table.items()}
 
-    assert mig.parse_minors("".join(f"{k} {v}\n" for k, v in minors.items())) == minors
+    assert parse_minors("".join(f"{k} {v}\n" for k, v in minors.items())) == minors
 
 
 @given(st.text())
 def test_any_mig_table_is_read(text: str) -> None:
-    for name in mig.parse_minors(text):
+    for name in parse_minors(text):
         assert name in text
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvct.errors import DocumentError
-from nvct.oci import argv, jsontext
-from nvct.oci.jsontext import ELEMENTS, Document
+from nvct.oci import argv, document, jsontext
+from nvct.oci.document import ELEMENTS, Document
 from tests.support import launcher
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 relaxed = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines
 
-WANT: jsontext.Schema = {
+WANT: document.Schema = {
     "list": ELEMENTS,
     "value": None,
     "a": {"list": ELEMENTS, "value": None, "deep": {"list": ELEMENTS, "value": None}},

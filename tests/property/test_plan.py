@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nvct.container.cdi_hook import main as hooks
-from nvct.container.cdi_hook import options as flags
 from nvct.container.plan import fingerprints, hook_command, inject, model
+from nvct.container.plan import hook_command as flags
 from nvct.oci.bundle import Bundle
 
 TYPE_CHECKING = False

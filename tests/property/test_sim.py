@@ -79,6 +79,6 @@ def test_mig_instances_never_overlap_and_never_share_an_id(steps: list[str | int
 def test_a_written_library_is_read_back(
     soname: str, needed: list[str], symbols: dict[str, bytes]
 ) -> None:
-    library = elf.read(shared_object(soname=soname, needed=needed, symbols=symbols))
+    library = elf.Elf(shared_object(soname=soname, needed=needed, symbols=symbols))
 
     assert (library.soname, library.needed) == (soname, needed)

@@ -10,7 +10,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nvct.cdi.make import yaml_writer
+from nvct.cdi.make import store
 
 READERS: list[Any] = [
     yaml.SafeLoader,
@@ -44,7 +44,7 @@ DOCUMENTS: st.SearchStrategy[dict[str, Any]] = st.dictionaries(
 @given(DOCUMENTS)
 @example({"a": [[1, [2, "3"]], {"b": {"c": []}}, {}]})
 def test_document_is_read_back_as_it_was(document: dict[str, Any]) -> None:
-    text = yaml_writer.dumps(document)
+    text = store.yaml_text(document)
 
     for reader in READERS:
         assert yaml.load(text, Loader=reader) == document  # noqa: S506  both are safe loaders
@@ -52,10 +52,10 @@ def test_document_is_read_back_as_it_was(document: dict[str, Any]) -> None:
 
 def test_value_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="float"):
-        yaml_writer.dumps({"a": 1.5})
+        store.yaml_text({"a": 1.5})
 
 
 def test_lists_are_written_below_their_key_as_engines_do() -> None:
-    text = yaml_writer.dumps({"devices": [{"name": "0", "env": ["A=b"]}], "kind": "a.b/c"})
+    text = store.yaml_text({"devices": [{"name": "0", "env": ["A=b"]}], "kind": "a.b/c"})
 
     assert text == '---\ndevices:\n- name: "0"\n  env:\n  - A=b\nkind: a.b/c\n'

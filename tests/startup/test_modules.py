@@ -60,11 +60,11 @@ import sys
 before = set(sys.modules)
 sys.path.insert(0, {repository!r})
 import posix
-from nvct.container.shim import lowlevel
+from nvct.container.shim import main as shim
 def show(path, args):
     posix.write(1, "\\n".join(sorted(set(sys.modules) - before)).encode())
     posix._exit(0)
-lowlevel.become = show
+shim.become = show
 from nvct.container.shim.main import main
 main({cold!r})
 """

@@ -89,7 +89,7 @@ def _entry(root: str, path: str, mounted: set[str]) -> Entry:
     if ".so" in path:
         with open(place, "rb") as file:
             try:
-                headers = elf.read(file.fileno())
+                headers = elf.Elf(file.fileno())
                 needed = [name for name in headers.needed if driver_names.is_of_driver(name)]
             except ElfError:
                 pass

@@ -19,7 +19,7 @@ from nvct.agent.exporter.history import History
 from nvct.agent.exporter.settings import Settings, node_labels
 from nvct.agent.exporter.usage import Usage
 from nvct.agent.web.exposition import Family, Sample
-from nvct.host.health import faults
+from nvct.host import faults
 from nvct.host.nvml.sample_model import GpuSample, MigSample, NvmlSamples
 
 Pods: TypeAlias = Mapping[tuple[str, int], Sequence[Mapping[str, str]]]

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias, get_args
 from nvct.agent.health import machine
 from nvct.agent.health.machine import Event, Forget, Health, Look, Rules, State, Xid
 from nvct.errors import DocumentError
-from nvct.host.health.faults import ACTIONS, Fault
+from nvct.host.faults import ACTIONS, Fault
 from nvct.host.nvml.model import XidEvent
 
 Instance: TypeAlias = tuple[int, int]

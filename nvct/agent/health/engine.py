@@ -30,8 +30,8 @@ from nvct.agent.health.store import Store
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.agent.web.exposition import Family, Sample
 from nvct.errors import DocumentError, NvmlError
-from nvct.host.health import faults
-from nvct.host.health.faults import SEVERE
+from nvct.host import faults
+from nvct.host.faults import SEVERE
 from nvct.host.nvml.model import NvmlEvents, XidEvent
 
 FindNvml: TypeAlias = Callable[[], NvmlClient | None]

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from nvct.agent.health.board import GpuLook
 from nvct.agent.health.machine import Look
-from nvct.host.health import faults
-from nvct.host.health.faults import RESET_REQUIRED, Fault
+from nvct.host import faults
+from nvct.host.faults import RESET_REQUIRED, Fault
 from nvct.host.nvml.sample_model import GpuCondition
 
 TYPE_CHECKING = False

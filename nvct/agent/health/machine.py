@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from nvct.host.health.faults import ACTIONS, LASTING, SEVERE, Action, Fault, worst
+from nvct.host.faults import ACTIONS, LASTING, SEVERE, Action, Fault, worst
 
 State = Literal["healthy", "suspect", "unhealthy", "probation"]
 STATES: tuple[State, ...] = ("healthy", "suspect", "unhealthy", "probation")

@@ -11,7 +11,7 @@ from itertools import count
 from nvct import typed
 from nvct.agent.health.board import Change, Key
 from nvct.agent.health.machine import FLAPPING, Health
-from nvct.host.health.faults import REMEDIES
+from nvct.host.faults import REMEDIES
 from nvct.host.nvml.model import XidEvent
 
 TYPE_CHECKING = False

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from nvct.agent.health.machine import Rules
 from nvct.agent.health.names import PROBATION_ENV, RECOVERY, RECOVERY_ENV, TABLE_ENV
 from nvct.errors import UsageError
-from nvct.host.health import faults
-from nvct.host.health.faults import XidTable
+from nvct.host import faults
+from nvct.host.faults import XidTable
 
 PROBATION_S = 60.0
 

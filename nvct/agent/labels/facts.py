@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from nvct.agent.core.config_file import NamePattern, Sharing
 from nvct.agent.labels.settings import Settings
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml.model import MigAttributes
 
 Labels: TypeAlias = dict[str, str]

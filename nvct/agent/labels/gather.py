@@ -24,7 +24,7 @@ from nvct.agent.nvml.host_verbs import HostDrivers, PciNames
 from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
 from nvct.host.gpu import pci
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu.pci import HostDriver
 from nvct.host.model import Gpu
 from nvct.host.nvml.model import GpuAttributes
 from nvct.host.roots import Roots

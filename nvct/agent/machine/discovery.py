@@ -16,8 +16,8 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.nvml.host_verbs import Look, Machine, NodeNames
 from nvct.errors import NvctError, NvmlError
 from nvct.host import procfs
-from nvct.host.gpu import gpus, mig, nodes, pci
-from nvct.host.gpu.nodes import NodeStat, StatNode
+from nvct.host.gpu import gpus, nodes, pci
+from nvct.host.gpu.nodes import NodeStat, StatNode, mig_instances
 from nvct.host.model import Findings, Mode
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.model import GpuLink, NvmlReport
@@ -80,7 +80,7 @@ class Discovery:
         return (
             procfs.driver_version(roots),
             *procfs.list_directory(f"{roots.proc}/driver/nvidia/gpus"),
-            *(str(mig.instances(roots, minor)) for minor in minors),
+            *(str(mig_instances(roots, minor)) for minor in minors),
             *self._names,
         )
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from nvct.agent.device_plugin.settings import DRA_VENDOR, SPEC_FOLDER, VENDOR, Settings
 from nvct.agent.nvml.host_verbs import Machine
 from nvct.container.plan import fingerprints
-from nvct.host import feature_modes, platform, procfs
+from nvct.host import feature_modes, modes, procfs
 from nvct.host.gpu.nodes import StatNode
 from nvct.host.model import Findings
 from nvct.host.nvml.model import NvmlReport
@@ -88,7 +88,7 @@ def look(place: Place) -> Machine:
     ]
     found = {name: place.stat_node(f"{roots.dev}/{name}") for name in names}
     return Machine(
-        mode=platform.detect(roots)[0],
+        mode=modes.mode_and_reason(roots)[0],
         nodes={name: node for name, node in found.items() if node is not None},
         folders=folders,
         imex_channels=tuple(sorted(feature_modes.channels(roots, place.stat_node, Findings()))),

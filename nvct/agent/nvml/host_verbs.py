@@ -208,7 +208,7 @@ class Machine:
 class HostDrivers:
     """Return the drivers of vGPUs' hosts, as this machine's PCI devices name them.
 
-    Answered by `vgpu.HostDriver` of each. Without privileges they cannot be read.
+    Answered by `pci.HostDriver` of each. Without privileges they cannot be read.
     """
 
 

@@ -163,8 +163,8 @@ def make_nodes(roots: Roots) -> None:
     Raises:
         HostError: they cannot be made.
     """
-    from nvct.host.device_nodes import create
+    from nvct.host import device_nodes
     from nvct.host.model import Findings
     from nvct.kernel.calls import KERNEL
 
-    create.make_nodes(create.plan_nodes(roots, ["cap"], Findings()), KERNEL)
+    device_nodes.make_nodes(device_nodes.plan_nodes(roots, ["cap"], Findings()), KERNEL)

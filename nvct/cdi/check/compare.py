@@ -100,7 +100,6 @@ def _annotations(holder: Mapping[str, Any]) -> Parts:
 
 
 def _parts(edits: Mapping[str, Any]) -> Parts:
-    """Return container edits as a map from each entry's name to its parts."""
     pairs: list[tuple[str, dict[str, str]]] = []
     for entry in edits.get("env", ()):
         name, _, value = entry.partition("=")
@@ -187,7 +186,6 @@ def _one_change(name: str, key: str, old: str | None, new: str | None) -> str:
 
 
 def _shown(parts: Mapping[str, str]) -> str:
-    """Return the value or source of an added or removed entry."""
     if "" in parts:
         return f"={parts['']}"
     source = parts.get("hostPath", "")

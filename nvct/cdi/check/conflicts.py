@@ -32,7 +32,6 @@ class Drift:
         source: the spec file or folder, "" if there is none.
         path: of the file, node or hook on the host, "" if there is none.
         devices: qualified names of the devices concerned, () for all of the spec.
-        sentence: for people; without the source.
     """
 
     kind: Kind

@@ -148,7 +148,6 @@ def _devices(spec: EffectiveSpec, machine: _Machine) -> list[Drift]:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Return some names of one GPU's devices as a list of a few."""
     if len(names) <= NAMED:
         return " and ".join(names)
     return f"{', '.join(names[:NAMED])} and {len(names) - NAMED} more"

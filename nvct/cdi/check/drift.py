@@ -30,11 +30,7 @@ BIND = {"bind", "rbind"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """The current state of the host.
-
-    Attributes:
-        loaded: version of the loaded kernel module, "" if none is loaded.
-    """
+    """The current state of the host; `loaded` is the kernel module's version, "" for none."""
 
     live: Inventory | None
     loaded: str
@@ -43,12 +39,7 @@ class HostState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a check.
-
-    Attributes:
-        gives_driver: whether one of them gives an NVIDIA driver.
-        loaded: version of the loaded kernel module, "" if none is loaded.
-    """
+    """The result of a check; `gives_driver` tells whether a spec gives an NVIDIA driver."""
 
     specs: int
     devices: int
@@ -85,7 +76,6 @@ def driver_version(spec: EffectiveSpec) -> str:
 
 
 def _spec(spec: EffectiveSpec, host: HostState) -> list[Drift]:
-    """Return the differences of one spec, in the order of the file."""
     drifts: dict[tuple[Kind, str], Drift] = {}
     for drift in (*_version(spec, host), *_parts(spec, host), *_view(spec, host)):
         key = drift.kind, drift.path

@@ -126,11 +126,7 @@ def _is_bind(mount: Json) -> bool:
 
 
 def _each(spec: Json, change: Callable[[Json], Json]) -> Json:
-    """Return a spec with changed edits; those of a device must not be empty.
-
-    Raises:
-        CdiSpecError: a device has no edits left.
-    """
+    """Return a spec with changed edits; those of a device must not be empty."""
     changed = {**spec, "devices": []}
     if "containerEdits" in spec:
         changed["containerEdits"] = change(spec["containerEdits"])

@@ -149,7 +149,6 @@ def move_root(spec: Json, source: str, target: str, *, in_container: bool = Fals
 
 
 def _each_edit(spec: Json, changes: dict[str, Callable[[Json], Json]]) -> Json:
-    """Return a spec with changed entries in the common edits and in every device."""
 
     def edits(before: Json) -> Json:
         return {

@@ -16,10 +16,10 @@ from typing import NamedTuple, cast
 from nvct import paths
 from nvct.cdi import types as cdi
 from nvct.cdi.make import edits as cdi_edits
-from nvct.cdi.make import hooks, injection, modes, naming
+from nvct.cdi.make import hooks, injection, naming
 from nvct.cdi.make.edits import Json, merge, tidy
 from nvct.cdi.make.injection import Device, Injection
-from nvct.cdi.names import check_class, check_vendor
+from nvct.cdi.names import check_kind
 from nvct.cdi.versions import minimum_version
 from nvct.container.plan import model
 from nvct.errors import RequestError, UsageError
@@ -37,9 +37,8 @@ class Options:
 
     Attributes:
         vendor, cls: the spec's kind; the mode's own if empty.
-        device_ids: the devices of the spec: indices, UUIDs, names, "all" or "none".
-        all_device: whether to add a device "all" that contains the others.
-        hook_path: of nvidia-cdi-hook on the host.
+        device_ids: indices, UUIDs, names, "all" or "none".
+        all_device: add a device "all" that contains the others.
         disabled_hooks: names of single hooks that `apply` does not execute, or "all".
         enabled_hooks: names that override disabled_hooks; chmod is off unless named here.
         node_numbers: write type, major and minor of device nodes, for engines that cannot look
@@ -103,7 +102,7 @@ def prepare(inventory: Inventory, options: Options) -> Job:
     devices = injection.devices(
         inventory, options.device_ids, strategies, all_device=options.all_device
     )
-    return Job(inventory, options, kind, devices, enabled & modes.RULES[inventory.mode].hooks)
+    return Job(inventory, options, kind, devices, enabled & injection.RULES[inventory.mode].hooks)
 
 
 def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
@@ -140,10 +139,9 @@ def generate(inventory: Inventory, options: Options | None = None) -> cdi.Spec:
 
 
 def _kind(inventory: Inventory, options: Options) -> str:
-    vendor, cls = modes.kind(inventory.mode, options.vendor, options.cls)
+    vendor, cls = injection.kind_of_mode(inventory.mode, options.vendor, options.cls)
     try:
-        check_vendor(vendor)
-        check_class(cls)
+        check_kind(vendor, cls)
     except RequestError as error:
         raise UsageError(error.message, hint=error.hint) from error
     return f"{vendor}/{cls}"
@@ -162,7 +160,6 @@ def _device_edits(device: Device, job: Job) -> Json:
 
 
 def _injected(part: Injection, job: Job) -> Json:
-    """Return the edits of one device, with its hooks."""
     directories = sorted({os.path.dirname(node.path) for node in part.nodes} - {"/dev"})
     work = hooks.work_of(job.hooks, part.files, part.links)
     entries = [
@@ -195,7 +192,7 @@ def _view_edits(job: Job, view: MountedView) -> Json:
 def libcuda_env(job: Job, files: Sequence[DriverFile]) -> list[str]:
     """Return the variable with libcuda's directory, [] if no file is libcuda."""
     dirs = libraries.libcuda_directories(files)
-    has_env = dirs and modes.RULES[job.inventory.mode].has_libcuda_env
+    has_env = dirs and injection.RULES[job.inventory.mode].has_libcuda_env
     return [f"NVIDIA_CTK_LIBCUDA_DIR={':'.join(dirs)}"] if has_env else []
 
 
@@ -238,7 +235,6 @@ def split(spec: cdi.Spec) -> dict[str, cdi.Spec]:
 
 
 def _plain(device: cdi.Device) -> cdi.Device:
-    """Return a device without the annotation."""
     annotations = {k: v for k, v in device.get("annotations", {}).items() if k != COHERENT_KEY}
     rest = {key: value for key, value in device.items() if key != "annotations"}
     return cast("cdi.Device", {**rest, **({"annotations": annotations} if annotations else {})})

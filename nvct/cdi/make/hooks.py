@@ -98,8 +98,8 @@ def program(hook_path: str) -> model.Program:
 
 def apply_hook(hook_path: str, work: model.Work, view: model.View | None = None) -> Hook | None:
     """Return the hook entry for some work and a view, None if there is no work."""
-    args = hook_command.options(work)
-    args += hook_command.view_options(view) if view else []
+    args = hook_command.flags_of_work(work)
+    args += hook_command.flags_of_view(view) if view else []
     return _entry(hook_path, APPLY, args) if args else None
 
 

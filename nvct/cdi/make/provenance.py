@@ -187,11 +187,7 @@ def _table(provenance: Provenance) -> Json:
 
 
 def _provenance(table: Json) -> Provenance:
-    """Parse a table as provenance.
-
-    Raises:
-        ValueError: a value is malformed.
-    """
+    """Parse a table as provenance."""
     files = table.get(FILES, {})
     texts = {
         key: table.get(key, "") for key in ("generator", "driver", "module", "mode", "inputs")

@@ -198,11 +198,7 @@ def _integer(text: str) -> int:
 
 
 def _unambiguous(text: str, at: str) -> str:
-    """Return an unquoted scalar as a string, if all parsers read it as that string.
-
-    Raises:
-        CdiSpecError: parsers read it differently.
-    """
+    """Return an unquoted scalar as a string, if all parsers read it as that string."""
     looks_otherwise = (
         _FLAG_WORD.fullmatch(text)
         or (_INTEGER.fullmatch(text) and not _DECIMAL.fullmatch(text))

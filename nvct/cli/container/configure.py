@@ -332,10 +332,10 @@ def _is_restricted(cgroup: rules.Cgroup) -> bool:
 
 
 def _programs(folder: str) -> list[int]:
-    from nvct.kernel import bpf  # only for cgroup v2
+    from nvct.kernel.calls import query_device_programs
 
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return bpf.query(fd)[1]
+        return query_device_programs(fd)[1]
     finally:
         os.close(fd)

@@ -9,8 +9,8 @@ from nvct.cli.container.arguments import Option
 from nvct.cli.container.select import bus_id
 from nvct.errors import HostError, NvmlError
 from nvct.host.driver import libraries, names
-from nvct.host.nvml import shared
 from nvct.host.nvml.model import GpuProperties
+from nvct.host.nvml.session import shared_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def initialized(inventory: Inventory) -> NvmlSession | None:
         if needed:
             raise HostError("the driver cannot be initialized: it has no libnvidia-ml.so")
         return None
-    nvml = shared.session(library)
+    nvml = shared_session(library)
     try:
         nvml.check()
     except NvmlError as error:

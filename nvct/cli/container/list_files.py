@@ -15,7 +15,7 @@ from nvct.cli.container.arguments import Option, Parsed
 from nvct.cli.container.select import Selected, select, select_mig_capable
 from nvct.errors import HostError, RequestError
 from nvct.host.driver import names as driver_names
-from nvct.host.gpu import mig
+from nvct.host.gpu.nodes import capability_directory, mig_minors
 from nvct.host.model import DriverFile, FileKind, Gpu, Inventory
 from nvct.host.roots import Roots, below, join
 
@@ -114,7 +114,7 @@ class Lister:
             yield from self._files("firmware", ())
 
     def _can_mig(self, gpu: Gpu) -> bool:
-        return gpu.mig_enabled or os.path.isdir(mig.capability_directory(self.roots, gpu.minor))
+        return gpu.mig_enabled or os.path.isdir(capability_directory(self.roots, gpu.minor))
 
     def _devices(self, visible: Selected, *, with_migs: bool) -> Iterator[str]:
         nodes = [
@@ -149,7 +149,7 @@ class Lister:
             yield path
 
     def _managed(self, name: str, gpus: Sequence[Gpu]) -> Iterator[str]:
-        table = mig.minors(self.roots)
+        table = mig_minors(self.roots)
         yield f"{CAPABILITIES}/mig/{name}"
         if name in table:
             yield f"{CAPS}/nvidia-cap{table[name]}"

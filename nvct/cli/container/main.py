@@ -288,13 +288,12 @@ def _discovery_options(global_options: Parsed, roots: Roots) -> DiscoveryOptions
 
 def _load_modules(roots: Roots, log: Log) -> None:
     """Load the missing kernel modules; a failure is only logged, and appears in later steps."""
-    from nvct.host import procfs
-    from nvct.host.device_nodes import create
+    from nvct.host import device_nodes, procfs
 
     if procfs.driver_version(roots) and "nvidia-uvm" in procfs.majors(roots):
         return
     try:
-        for text in create.load(roots.driver_root, create.run):
+        for text in device_nodes.load(roots.driver_root, device_nodes.run):
             log(text)
     except HostError as error:
         log(error.message)

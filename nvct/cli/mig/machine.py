@@ -30,8 +30,8 @@ def machine_of(given: object) -> Machine:
     if isinstance(given, Machine):
         return given
     from nvct.cli.context import settings_in_force
-    from nvct.host.nvml import shared
     from nvct.host.nvml.library import nvml_library
+    from nvct.host.nvml.session import shared_session
     from nvct.host.roots import Roots
 
     settings = settings_in_force()
@@ -43,7 +43,7 @@ def machine_of(given: object) -> Machine:
             error.message, hint="install NVIDIA's driver, or name its root in config.toml"
         ) from error
     return Machine(
-        session=shared.session(library),
+        session=shared_session(library),
         roots=roots,
         journal=Journal(FOLDER),
         reset=partial(reset, smi=find(roots.driver_root, library)),

@@ -8,7 +8,7 @@ layout farm the last two are those of a view, which the spec mounts.
 
 from __future__ import annotations
 
-from nvct.container.cdi_hook import options
+from nvct.container.plan import hook_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def run(context: Context) -> None:
     Raises:
         NvctError: a part failed; earlier changes stay.
     """
-    do(context, options.work(context.options), options.view(context.options))
+    do(context, hook_command.work(context.options), hook_command.view(context.options))
 
 
 def do(context: Context, work: Work, view: View | None = None) -> None:

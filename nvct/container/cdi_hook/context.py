@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from nvct.container.cdi_hook.options import Options
+    from nvct.container.plan.hook_command import Options
     from nvct.linux.kernel import Kernel
 
 STATE_LIMIT = 1 << 20

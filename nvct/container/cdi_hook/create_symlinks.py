@@ -8,7 +8,7 @@ existing file or link is replaced atomically.
 
 from __future__ import annotations
 
-from nvct.container.cdi_hook import options
+from nvct.container.plan import hook_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def run(context: Context) -> None:
         UsageError: a link is not written TARGET::LINK.
         UnsafePathError: the path of a link is a directory.
     """
-    make(context, options.work(context.options)["links"])
+    make(context, hook_command.work(context.options)["links"])
 
 
 def make(context: Context, links: list[list[str]]) -> None:

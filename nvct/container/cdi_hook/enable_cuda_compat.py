@@ -7,8 +7,8 @@ image's dynamic linker; no code of the image runs here.
 
 from __future__ import annotations
 
-from nvct.container.cdi_hook import options
-from nvct.container.rootfs import compat, linker_conf
+from nvct.container.plan import hook_command
+from nvct.container.rootfs import compat, linker
 from nvct.container.rootfs.changes import Changes
 
 TYPE_CHECKING = False
@@ -22,11 +22,11 @@ def run(context: Context) -> None:
     Raises:
         NvctError: a file of the container is damaged or not safe.
     """
-    versions = options.work(context.options)["compat"]
+    versions = hook_command.work(context.options)["compat"]
     if not versions:
         return
     root = context.root()
-    old = linker_conf.read(root)
+    old = linker.read_conf(root)
     folder = compat.choose(root, versions, context.warn)
     folders = [folder] if folder else []
     if folders == old.compat:
@@ -37,5 +37,5 @@ def run(context: Context) -> None:
         from nvct.container.cdi_hook.update_ldcache import forget
 
         forget(context, changes, removed)
-    changes.linker_conf(linker_conf.LinkerConf(folders, old.folders, old.view))
+    linker.add_conf(changes, linker.LinkerConf(folders, old.folders, old.view))
     changes.write(context.kernel)

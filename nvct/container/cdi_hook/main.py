@@ -12,7 +12,7 @@ import sys
 import time
 
 from nvct import errors
-from nvct.container.cdi_hook import options as flags
+from nvct.container.plan import hook_command as flags
 from nvct.errors import NvctError, UsageError
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from nvct.container.cdi_hook.context import Context
-    from nvct.container.cdi_hook.options import Kinds, Options
+    from nvct.container.plan.hook_command import Kinds, Options
 
 PROGRAM = "nvidia-cdi-hook"
 GLOBAL: Kinds = {

@@ -46,9 +46,7 @@ def attach(
     """Mount a file over another; kernels before 5.12 need mount(2).
 
     Args:
-        source: descriptor of the file.
-        target: descriptor of the file to cover.
-        path: of the target in the container.
+        source, target: descriptors; `path` is the target's in the container.
         no_exec: the file cannot be executed, nor mapped as code.
 
     Raises:

@@ -47,11 +47,7 @@ def cover_files(context: Context, view: View) -> None:
 
 
 def _check(root: Root, view: View) -> None:
-    """Check that the view is mounted.
-
-    Raises:
-        HostError: one of its files is missing.
-    """
+    """Check that the view is mounted."""
     for path in (*view["libraries"], *view["links"])[:1]:
         if not root.is_file(f"{view['mount_point']}/{path}"):
             raise HostError(
@@ -64,9 +60,6 @@ def _is_to_cover(context: Context, fd: int, path: str) -> bool:
     """Report whether a descriptor is a file with content, and of the image.
 
     A mount on a file of a volume would show wherever the volume does, on the host, too.
-
-    Raises:
-        UnsafePathError: the image has a directory there.
     """
     status = posix.fstat(fd)
     kind = status.st_mode & S_IFMT

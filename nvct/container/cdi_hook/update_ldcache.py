@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.container.rootfs import linker, linker_conf
+from nvct.container.rootfs import linker
 from nvct.container.rootfs.changes import Changes
 from nvct.container.rootfs.libraries import MountTargets, scan
 from nvct.container.rootfs.linker import CACHE
@@ -34,7 +34,7 @@ def run(context: Context) -> None:
     """
     folders = context.options.values("folder")
     root = context.root()
-    update(context, folders, linker_conf.read(root).compat)
+    update(context, folders, linker.read_conf(root).compat)
 
 
 def update(context: Context, folders: list[str], compat: list[str]) -> None:

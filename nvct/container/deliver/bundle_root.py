@@ -30,10 +30,11 @@ class UnfitError(Exception):
 
 
 class Layout:
-    """A layout for one container: changes of its root and of config.json.
+    """A layout for one container: changes of its root, which it closes, and of config.json.
 
-    Attributes:
-        edits: the changes of config.json.
+    Args:
+        folder: of the bundle, "" for the working directory.
+        destinations: of mounts that hide files of the root.
     """
 
     __slots__ = (
@@ -48,12 +49,6 @@ class Layout:
         destinations: Iterable[str],
         note: Callable[[str], None],
     ) -> None:
-        """Resolve the destinations of mounts; the root is closed with the layout.
-
-        Args:
-            folder: of the bundle, "" for the working directory.
-            destinations: of mounts that hide files of the root.
-        """
         self._root = root
         self._bundle = bundle
         self._folder = folder
@@ -92,9 +87,6 @@ class Layout:
         Args:
             versions: of the host's driver and its CUDA, and the libraries' folder in images; {} if
                 the image's libraries are never used.
-
-        Raises:
-            UnfitError: a mount that does not exist yet may contain the libraries.
         """
         if not versions:
             return ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from nvct.container.deliver.bundle_root import Layout, UnfitError, gpu_minors, open_root, reason
 from nvct.container.plan import model
-from nvct.container.rootfs import linker, linker_conf, mount_points, profile
+from nvct.container.rootfs import linker, mount_points, profile
 from nvct.errors import NvctError
 from nvct.linux.kernel import KERNEL
 from nvct.oci.bundle import mount_target
@@ -51,11 +51,7 @@ def decide(
 
 
 def _check(bundle: Bundle, edits: list[Edits]) -> None:
-    """Refuse containers that need the hook, whatever their root contains.
-
-    Raises:
-        UnfitError: the container needs the hook.
-    """
+    """Refuse containers that need the hook, whatever their root contains."""
     if any(edit["hooks"] for edit in edits):
         raise UnfitError("there is another hook")
     if bundle.has_user_namespace() and not bundle.objects(("linux", "uidMappings")):
@@ -63,8 +59,6 @@ def _check(bundle: Bundle, edits: list[Edits]) -> None:
 
 
 class _ClassicLayout(Layout):
-    """The changes of one container's root."""
-
     __slots__ = ("_driver_mounts", "_hooked_edits")
 
     def __init__(
@@ -114,12 +108,8 @@ class _ClassicLayout(Layout):
             self._add_profile(self._gpu_minors())
 
     def _refuse_mounts(self, work: Work) -> None:
-        """Refuse work in paths that a mount of config.json will cover.
-
-        Raises:
-            UnfitError: a mount covers a path.
-        """
-        files = [linker.CACHE, linker_conf.PATH, linker_conf.MAIN, profile.PATH]
+        """Refuse work in paths that a mount of config.json will cover."""
+        files = [linker.CACHE, linker.CONF, linker.MAIN_CONF, profile.PATH]
         files += linker.LOADERS.values()
         files += filter(None, [linker.musl_path(self._root)])
         links = [path for _, path in work["links"]]
@@ -185,11 +175,7 @@ class _ClassicLayout(Layout):
                 libraries.setdefault(machine, []).append((soname, f"{names[folder]}/{file}"))
 
     def _gpu_minors(self) -> list[int]:
-        """Return the minor numbers of all GPU nodes that the container will have.
-
-        Raises:
-            UnfitError: a GPU node may come from a mount.
-        """
+        """Return the minor numbers of all GPU nodes that the container will have."""
         has_own_dev = False
         for mount in self._bundle.mounts:
             destination = mount_target(str(mount.get("destination")))

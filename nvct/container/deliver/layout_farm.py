@@ -16,7 +16,7 @@ from __future__ import annotations
 from nvct.container.deliver.bundle_root import Layout, UnfitError, gpu_minors, open_root, reason
 from nvct.container.deliver.farm_table import FarmEntries, extended
 from nvct.container.plan.model import merge, no_edits, no_work
-from nvct.container.rootfs import linker, linker_conf, mount_points, view_links
+from nvct.container.rootfs import linker, mount_points, view_links
 from nvct.container.rootfs.view_links import BESIDE_COMPAT, LAST_RESORT, MOUNT_POINT
 from nvct.errors import LdCacheError, NvctError, UnsafePathError
 from nvct.linux.kernel import KERNEL
@@ -148,12 +148,7 @@ class _FarmLayout(Layout):
             self._add_profile(gpu_minors(edits))
 
     def _refuse_own_linker(self) -> None:
-        """Refuse images whose programs find libraries only in the distribution's own folders.
-
-        Raises:
-            UnfitError: the usual dynamic linker or library folder is missing, and there is one of
-                STORES, or LD_LIBRARY_PATH is set without the view's lib64.
-        """
+        """Refuse images whose programs find libraries only in the distribution's own folders."""
         root = self._root
         if linker.has_loader(root) and linker.library_folder(root):
             return
@@ -171,24 +166,16 @@ class _FarmLayout(Layout):
             )
 
     def _refuse_hidden_drop_in(self) -> None:
-        """Refuse containers in which a later ldconfig would not find the driver.
-
-        Raises:
-            UnfitError: a mount covers the path of the drop-in.
-        """
-        over = self._covered.above(linker_conf.PATH)
-        folder = self._root.resolve(linker_conf.PATH.rpartition("/")[0])
+        """Refuse containers in which a later ldconfig would not find the driver."""
+        over = self._covered.above(linker.CONF)
+        folder = self._root.resolve(linker.CONF.rpartition("/")[0])
         if folder and not over:
             over = self._covered.above(folder)
         if over and not self._covered.above(linker.CACHE):
             raise UnfitError(f"{over} is a mount: a later ldconfig would drop the driver")
 
     def _choose_mount_point(self, *, read_only: bool) -> str:
-        """Return the mount point of the view.
-
-        Raises:
-            UnfitError: there is none that hides no file of the image.
-        """
+        """Return the mount point of the view."""
         path = BESIDE_COMPAT if self.compat else MOUNT_POINT
         try:
             resolved = self._root.real(path)

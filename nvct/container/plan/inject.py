@@ -128,7 +128,6 @@ def _rules(bundle: Bundle, rules: list[str]) -> None:
 
 
 def _replace_devices(bundle: Bundle, nodes: dict[str, DeviceNode], texts: list[str]) -> None:
-    """Append device nodes and remove existing ones with the same paths."""
     path = ("linux", "devices")
     document = bundle.document
     elements = document.elements(path)

@@ -187,7 +187,6 @@ def collect(
     Names of the same device count once.
 
     Args:
-        names: full CDI names.
         capabilities: requested driver capabilities; None for all but compat32.
         compat: whether CUDA compatibility libraries of the image may replace the driver's. It
             applies to nvct's own plan only, not to hooks in specs of others.

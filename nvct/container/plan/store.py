@@ -45,7 +45,7 @@ def run_dir(env: Mapping[str, str], root: str = "/") -> str:
 
 
 class Store:
-    """An open run directory.
+    """The run directory, open if no other user owns it or has one of the forbidden permissions.
 
     Attributes:
         fd: of the directory, -1 if it is missing or not safe.
@@ -55,7 +55,6 @@ class Store:
     __slots__ = ("fd", "path", "reason")
 
     def __init__(self, path: str, *, create: bool = False, forbidden: int = 0o077) -> None:
-        """Open the directory if no other user owns it or has one of the forbidden permissions."""
         self.path = path
         self.fd = -1
         self.reason = ""

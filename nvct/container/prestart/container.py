@@ -34,16 +34,14 @@ class Process:
 
     The kernel reuses the PID of an ended process. /proc/PID is opened once, and its files by that
     descriptor: their content belongs to that process, or the kernel returns ESRCH.
+
+    Raises:
+        HostError: /proc/PID cannot be opened.
     """
 
     __slots__ = ("_fd", "_pidfd", "pid")
 
     def __init__(self, pid: int | str, proc: str = PROC) -> None:
-        """Open the process.
-
-        Raises:
-            HostError: /proc/PID cannot be opened.
-        """
         self.pid = pid
         self._pidfd = -1
         try:
@@ -131,6 +129,13 @@ class Container:
         process: the first process; None after `close`.
         rootfs: absolute path of its root in its mount namespace, before the pivot.
         userns: whether its user namespace is not that of this process.
+
+    Args:
+        process: if it is already open; `close` closes it.
+
+    Raises:
+        HostError: there is no such process, or its mount namespace is the host's or that of
+            this process.
     """
 
     __slots__ = ("_mount_fd", "_user_fd", "pid", "process", "rootfs", "userns")
@@ -138,15 +143,6 @@ class Container:
     def __init__(
         self, pid: int, rootfs: str, proc: str = "/proc", *, process: Process | None = None
     ) -> None:
-        """Open the namespaces; do not enter them.
-
-        Args:
-            process: the first process, if it is already open; `close` closes it.
-
-        Raises:
-            HostError: there is no such process, or its mount namespace is the host's or that of
-                this process.
-        """
         self.pid = pid
         self.rootfs = rootfs
         self._user_fd = self._mount_fd = -1

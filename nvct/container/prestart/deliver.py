@@ -12,9 +12,9 @@ import posix
 
 from nvct.container.cdi_hook import apply
 from nvct.container.cdi_hook import main as hooks
-from nvct.container.cdi_hook import options as flags
 from nvct.container.cdi_hook.context import Context
-from nvct.container.cdi_hook.options import Options
+from nvct.container.plan import hook_command as flags
+from nvct.container.plan.hook_command import Options
 from nvct.container.prestart import mounts
 from nvct.container.prestart.container import is_rootless
 from nvct.container.prestart.mounts import Tree
@@ -250,11 +250,7 @@ def _load_all() -> None:
 
 
 def _actions(edits: list[Edits]) -> list[tuple[str, Options]]:
-    """Return the names and options of the hooks in edits; nvct implements these hooks itself.
-
-    Raises:
-        RequestError: the edits need a change that a prestart hook cannot make.
-    """
+    """Return the names and options of the hooks in edits; nvct implements these hooks itself."""
     actions: list[tuple[str, Options]] = []
     for edit in edits:
         for feature, is_needed in (

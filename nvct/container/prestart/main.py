@@ -15,7 +15,7 @@ import time
 
 from nvct import errors, paths
 from nvct.config.model import CHECKED
-from nvct.container.cdi_hook import options as flags
+from nvct.container.plan import hook_command as flags
 from nvct.errors import (
     BundleError,
     ConfigError,
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nvct.config.model import Config
-    from nvct.container.cdi_hook.options import Kinds
     from nvct.container.decide import Decision
     from nvct.container.host import Host
+    from nvct.container.plan.hook_command import Kinds
     from nvct.container.prestart.container import Process
     from nvct.container.request.model import Request
     from nvct.oci.bundle import Bundle

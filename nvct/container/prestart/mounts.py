@@ -42,6 +42,9 @@ class Tree:
         restrictions: MOUNT_ATTR_* bits.
         fd: detached mount of the source, -1 if the kernel is too old.
         status: of the source.
+
+    Raises:
+        HostError: the source does not exist, or cannot be cloned.
     """
 
     __slots__ = ("_recursive", "destination", "fd", "restrictions", "source", "status")
@@ -49,11 +52,6 @@ class Tree:
     def __init__(
         self, source: str, destination: str, restrictions: int, kernel: Kernel, *, recursive: bool
     ) -> None:
-        """Clone the mount, in the host's namespace.
-
-        Raises:
-            HostError: the source does not exist, or cannot be cloned.
-        """
         self.source = source
         self.destination = destination
         self.restrictions = restrictions
@@ -191,11 +189,7 @@ def close(trees: list[Tree]) -> None:
 
 
 def _target(root: Root, path: str, *, folder: bool, kernel: Kernel) -> int:
-    """Return a descriptor of a mount point of the right type; create it if it is missing.
-
-    Raises:
-        UnsafePathError: the path has another type, or a link leads into another mount.
-    """
+    """Return a descriptor of a mount point of the right type; create it if it is missing."""
     fd = root.path_fd(path, write=True)
     if fd is None:
         if folder:

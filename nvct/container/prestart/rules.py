@@ -11,7 +11,7 @@ from __future__ import annotations
 import posix
 
 from nvct import paths
-from nvct.container.prestart.rule import ANY, Rule
+from nvct.container.prestart.device_filter import ANY, Rule
 from nvct.errors import HostError, NvctError
 from nvct.linux import mountinfo
 from nvct.linux.files import read_bytes

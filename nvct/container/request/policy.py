@@ -74,11 +74,7 @@ def admits(case: Case, notes: list[str]) -> bool:
 
 
 def _check_given(case: Case, notes: list[str]) -> None:
-    """Check that it is known what a container gets in place of an ignored request.
-
-    Raises:
-        NotPermittedError: it is not.
-    """
+    """Check that it is known what a container gets in place of an ignored request."""
     if case.given_error is not None:
         raise NotPermittedError(
             f"{case.source} cannot be ignored, because it may be what the kubelet has given:"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import posix
 
-from nvct.container.rootfs import linker_conf
 from nvct.errors import UnsafePathError
 from nvct.linux.constants import S_IFMT, S_IFREG
 from nvct.linux.files import lstat_or_none
@@ -30,7 +29,6 @@ class Changes:
 
     Attributes:
         files: (path, content, mode) each; the content differs from that of the root.
-        removed: paths of files to remove.
         sealed: (path, mode) of read-only directories, made before their files.
         links: (target, path) each.
     """
@@ -49,22 +47,6 @@ class Changes:
         if content != current:
             self.files.append((path, content, mode))
         return content != current
-
-    def linker_conf(self, conf: linker_conf.LinkerConf) -> None:
-        """Add the drop-in of the dynamic linker and the file that includes it; or remove it.
-
-        Raises:
-            UnsafePathError: a folder name is not valid in it, or it is not a regular file.
-        """
-        root = self.root
-        data = conf.render()
-        current = root.read_file(linker_conf.PATH, linker_conf.LIMIT)
-        if not data:
-            self.removed += [linker_conf.PATH] if current is not None else []
-            return
-        self.file(linker_conf.PATH, current, data)
-        if root.lstat(linker_conf.MAIN) is None:
-            self.file(linker_conf.MAIN, None, linker_conf.MAIN_TEXT)
 
     def link_all(self, links: Iterable[tuple[str, str]]) -> tuple[list[str], bool]:
         """Add links, (target, path) each.

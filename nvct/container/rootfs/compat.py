@@ -10,7 +10,7 @@ from __future__ import annotations
 import posix
 
 from nvct import paths
-from nvct.container.rootfs import linker_conf
+from nvct.container.rootfs import linker
 from nvct.errors import DocumentError, ElfError, UnsafePathError
 from nvct.linux import elf
 from nvct.linux.constants import S_IFMT, S_IFREG
@@ -58,7 +58,7 @@ def choose(root: Root, versions: Compat, warn: Warn) -> str | None:
     host = _version(warn, driver) if driver else None, _version(warn, cuda) if cuda else None
     if not is_wanted(*host, version, note):
         return None
-    if not linker_conf.is_plain(folder):
+    if not linker.is_plain(folder):
         raise UnsafePathError(f"folder {folder!r} of CUDA compatibility libraries is not usable")
     return folder
 
@@ -88,7 +88,6 @@ def is_wanted(
 
     Args:
         compat: driver version of the libraries.
-        note: ELF note of libcuda.
     """
     if note is not None:
         if driver is not None and compat is not None:
@@ -120,7 +119,7 @@ def _note(warn: Warn, root: Root, path: str) -> Note | None:
     if fd is None:
         return None
     try:
-        notes = elf.read(fd).notes(NOTE_SECTION)
+        notes = elf.Elf(fd).notes(NOTE_SECTION)
         for name, _, description in notes:
             if name == NOTE_NAME:
                 return parse_note(description)

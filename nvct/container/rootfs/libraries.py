@@ -128,8 +128,6 @@ def scan(
 
 
 class _Reader:
-    """Reads the SONAMEs in a folder; each file is read once, however many links lead to it."""
-
     __slots__ = ("_cache", "_folder", "_folder_root", "_root", "links", "names")
 
     def __init__(self, root: Root, folder_root: Root, folder: str, names: frozenset[str]) -> None:
@@ -169,7 +167,7 @@ class _Reader:
         if fd is None:
             return None
         try:
-            library = elf.read(fd)
+            library = elf.Elf(fd)
             soname = library.soname or ""
             return soname if len(soname) <= ldcache.NAME_LIMIT else "", library.machine
         finally:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The dynamic linker of an image and its search paths.
 
-glibc has a cache and default folders, musl a path file; a static image has no dynamic linker.
+glibc has a cache and default folders, musl a path file; a static image has no dynamic linker. By a
+drop-in, ldconfig in the container finds injected libraries: the file has a fixed name, so that a
+restarted container has only one, and because of `00-` it precedes the image's own folders. The
+folder of CUDA forward compatibility comes first.
 """
 
 from __future__ import annotations
 
 import posix
 
-from nvct.container.rootfs import linker_conf
+from nvct.errors import UnsafePathError
 from nvct.linux.constants import S_IFDIR, S_IFMT
 
 TYPE_CHECKING = False
@@ -56,7 +59,7 @@ def add_musl(changes: Changes, path: str, folders: list[str]) -> None:
     text = data.decode("utf-8", "surrogateescape")
     lines = [part for line in text.splitlines() for part in line.split(":") if part]
     existing = lines or list(MUSL_DEFAULT)
-    added = [f for f in folders if f not in existing and linker_conf.is_plain(f)]
+    added = [f for f in folders if f not in existing and is_plain(f)]
     if added:
         text = "\n".join([*existing, *added]) + "\n"
         changes.file(path, None, text.encode("utf-8", "surrogateescape"))
@@ -101,3 +104,94 @@ def is_folder(root: Root, path: str) -> bool:
     """Report whether a path in the image is a folder, or leads to one."""
     status = root.stat(path)
     return status is not None and status.st_mode & S_IFMT == S_IFDIR
+
+
+CONF = "/etc/ld.so.conf.d/00-nvct.conf"
+MAIN_CONF = "/etc/ld.so.conf"
+MAIN_CONF_TEXT = b"include /etc/ld.so.conf.d/*.conf\n"
+COMPAT_MARK = "# CUDA forward compatibility"
+VIEW_MARK = "# view of the driver"
+FOLDERS_MARK = "# driver"
+CONF_LIMIT = 1 << 16
+COMPAT_LIMIT = 4
+FOLDER_LIMIT = 256
+
+
+class LinkerConf:
+    """The content of the drop-in.
+
+    Attributes:
+        view: folders of a farm view, which the shim mounts as a whole.
+    """
+
+    __slots__ = ("compat", "folders", "view")
+
+    def __init__(
+        self, compat: list[str], folders: list[str], view: list[str] | None = None
+    ) -> None:
+        self.compat = compat
+        self.folders = folders
+        self.view = view or []
+
+    @property
+    def all(self) -> list[str]:
+        """All folders."""
+        return [*self.compat, *self.view, *self.folders]
+
+    def render(self) -> bytes:
+        """Return the content of the file, empty without folders.
+
+        Raises:
+            UnsafePathError: a folder's name has a special meaning in the file.
+        """
+        lines: list[str] = []
+        groups = {COMPAT_MARK: self.compat, VIEW_MARK: self.view, FOLDERS_MARK: self.folders}
+        for mark, folders in groups.items():
+            for folder in folders:
+                if not is_plain(folder):
+                    raise UnsafePathError(f"folder {folder!r} is not valid in {CONF}")
+            if folders:
+                lines += [mark, *folders]
+        return "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+
+
+def is_plain(folder: str) -> bool:
+    """Report whether a folder's name has no special characters for dynamic linkers."""
+    return folder.startswith("/") and not any(c.isspace() or c in "#=*?[:,;\0" for c in folder)
+
+
+def read_conf(root: Root) -> LinkerConf:
+    """Return the drop-in of an earlier start of the container; empty if there is none."""
+    conf = LinkerConf([], [])
+    data = root.read_file(CONF, CONF_LIMIT)
+    if data is None:
+        return conf
+    group = conf.folders
+    for line in data.decode("utf-8", "surrogateescape").splitlines():
+        if line == COMPAT_MARK:
+            group = conf.compat
+        elif line == VIEW_MARK:
+            group = conf.view
+        elif line.startswith("#"):
+            group = conf.folders
+        elif is_plain(line):
+            group.append(line)
+    # The file may come from the image.
+    del conf.compat[COMPAT_LIMIT:], conf.folders[FOLDER_LIMIT:], conf.view[COMPAT_LIMIT:]
+    return conf
+
+
+def add_conf(changes: Changes, conf: LinkerConf) -> None:
+    """Add the drop-in and the file that includes it; or remove the drop-in.
+
+    Raises:
+        UnsafePathError: a folder name is not valid in it, or it is not a regular file.
+    """
+    root, data = changes.root, conf.render()
+    current = root.read_file(CONF, CONF_LIMIT)
+    if not data:
+        changes.removed += [CONF] if current is not None else []
+        return
+    changes.file(CONF, current, data)
+    if root.lstat(MAIN_CONF) is None:
+        changes.file(MAIN_CONF, None, MAIN_CONF_TEXT)

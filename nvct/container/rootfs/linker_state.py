@@ -8,7 +8,7 @@ is not changed.
 
 from __future__ import annotations
 
-from nvct.container.rootfs import linker_conf
+from nvct.container.rootfs import linker
 from nvct.container.rootfs.linker import CACHE, LIBC
 from nvct.errors import LdCacheError
 from nvct.linux import ldcache
@@ -27,18 +27,16 @@ class LinkerState:
         earlier: the drop-in of an earlier start.
         data: the content of the cache, None if there is none.
         problem: why the cache cannot be edited, or "".
+
+    Raises:
+        UnsafePathError: the cache or the drop-in is not a regular file, or too large.
     """
 
     __slots__ = ("_cache", "_root", "data", "earlier", "problem")
 
     def __init__(self, root: Root) -> None:
-        """Read the cache and the drop-in.
-
-        Raises:
-            UnsafePathError: the cache or the drop-in is not a regular file, or too large.
-        """
         self._root = root
-        self.earlier = linker_conf.read(root)
+        self.earlier = linker.read_conf(root)
         self.data = root.read_file(CACHE, ldcache.LIMIT)
         self.problem = ""
         self._cache: ldcache.Cache | None = None
@@ -82,7 +80,7 @@ class LinkerState:
                     cached.add(file.rpartition("/")[0])
         return [f for f in folders if f not in cached or f in unproven]
 
-    def merged(self, libraries: Libraries, conf: linker_conf.LinkerConf) -> bytes | None:
+    def merged(self, libraries: Libraries, conf: linker.LinkerConf) -> bytes | None:
         """Return the new content of the cache, None if it does not change.
 
         Args:
@@ -120,8 +118,8 @@ class LinkerState:
             LdCacheError: a name is not valid in a cache.
             UnsafePathError: a folder's name is not valid in the drop-in.
         """
-        conf = linker_conf.LinkerConf(compat, self.uncovered(folders, libraries), view)
+        conf = linker.LinkerConf(compat, self.uncovered(folders, libraries), view)
         data = self.merged(libraries, conf)
         if data is not None:
             changes.file(CACHE, self.data, data)
-        changes.linker_conf(conf)
+        linker.add_conf(changes, conf)

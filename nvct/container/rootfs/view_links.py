@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import posix
 
-from nvct.container.rootfs import linker, linker_conf
+from nvct.container.rootfs import linker
 from nvct.errors import UnsafePathError
 from nvct.linux import ldcache
 from nvct.linux.walk import entries, link_text
@@ -153,11 +153,11 @@ def add_cache(  # noqa: PLR0917
         UnsafePathError: a path is not a regular file.
     """
     root = changes.root
-    earlier = linker_conf.read(root)
+    earlier = linker.read_conf(root)
     folders = [f"{mount_point}/lib64"]
     if libraries_32 is not None:
         folders.append(f"{mount_point}/lib")
-    changes.linker_conf(linker_conf.LinkerConf([compat] if compat else [], [], folders))
+    linker.add_conf(changes, linker.LinkerConf([compat] if compat else [], [], folders))
     data = root.read_file(linker.CACHE, ldcache.LIMIT)
     removed = [*earlier.all, *folders] if earlier.all and data is not None else []
     machine = posix.uname().machine

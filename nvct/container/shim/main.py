@@ -12,12 +12,13 @@ import posix
 import sys
 import time
 
-from nvct.errors import NvctError, unexpected
+from nvct.errors import NvctError, RuntimeNotFoundError, unexpected
 from nvct.oci import argv
-from nvct.paths import SHIM_PROGRAM
+from nvct.paths import DEFAULT_PATH_DIRS, SHIM_PROGRAM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
     from nvct.config.model import Config
@@ -54,7 +55,6 @@ class Progress:
     """How far a run has come, for reports of a failure.
 
     Attributes:
-        logs: where an error is reported.
         times: of the begin and of the end of each step, see `recorder.STEPS`.
     """
 
@@ -99,7 +99,6 @@ def _run(
 ) -> NoReturn:
     from nvct.container import settings
     from nvct.container.plan.store import Store, run_dir
-    from nvct.container.shim import lowlevel
 
     store = Store(run_dir(env), create=True)
     config, trouble = settings.load_or_default(store, env, cold)
@@ -124,9 +123,9 @@ def _run(
             from nvct.container.shim.log import note
 
             note(program, config, invocation, decision)
-    path = lowlevel.find(config.runtimes, env.get("PATH", ""))
+    path = find_runtime(config.runtimes, env.get("PATH", ""))
     store.close()
-    lowlevel.become(path, sys.argv[2:])
+    become(path, sys.argv[2:])
 
 
 def _create(
@@ -153,3 +152,77 @@ def _create(
     decision.into(bundle, config, KERNEL)
     bundle.save(KERNEL)
     return decision
+
+
+X_OK = 1
+S_IFMT, S_IFREG = 0o170000, 0o100000
+
+
+def find_runtime(candidates: Sequence[str], path: str) -> str:
+    """Return the path of the first candidate that is executable.
+
+    Raises:
+        RuntimeNotFoundError: no candidate is executable.
+    """
+    for name in candidates:
+        if "/" in name:
+            if _executable(name):
+                return name
+            continue
+        for folder in (*path.split(":"), *DEFAULT_PATH_DIRS):
+            if folder and _executable(f"{folder}/{name}"):
+                return f"{folder}/{name}"
+    raise RuntimeNotFoundError(
+        f"none of the low-level runtimes {', '.join(candidates) or '(empty list)'} is installed",
+        hint="install runc, or set nvidia-container-runtime.runtimes in config.toml",
+    )
+
+
+def _executable(path: str) -> bool:
+    try:
+        return posix.stat(path).st_mode & S_IFMT == S_IFREG and posix.access(path, X_OK)
+    except OSError:
+        return False
+
+
+def become(path: str, args: list[str]) -> NoReturn:
+    """Execute the low-level runtime with our arguments and environment, unchanged.
+
+    Raises:
+        RuntimeNotFoundError: the runtime cannot be executed.
+    """
+    from _signal import SIG_DFL, SIGPIPE, SIGXFSZ, signal
+
+    # Python ignores both signals; the runtime and the container would inherit that.
+    signal(SIGPIPE, SIG_DFL)
+    signal(SIGXFSZ, SIG_DFL)
+    try:
+        posix.execve(path, [path, *args], _environment())
+    except OSError as error:
+        raise RuntimeNotFoundError(
+            f"cannot execute {path}: {error.strerror}",
+            hint="is it a program for this machine? see runtimes in config.toml",
+        ) from error
+
+
+def _environment() -> dict[bytes, bytes]:
+    """Return the environment that this process was started with.
+
+    In the C locale Python sets LC_CTYPE (PEP 538, also with -I), and the low-level runtime would
+    inherit it.
+    """
+    env = dict(posix.environ)
+    if env.get(b"LC_CTYPE") != b"C.UTF-8":
+        return env
+    fd = posix.open("/proc/self/environ", posix.O_RDONLY | posix.O_CLOEXEC)
+    try:
+        data = b""
+        while part := posix.read(fd, 1 << 17):
+            data += part
+    finally:
+        posix.close(fd)
+    del env[b"LC_CTYPE"]
+    for entry in data.split(b"\0"):
+        if entry.startswith(b"LC_CTYPE="):
+            env[b"LC_CTYPE"] = entry[9:]
+    return env

@@ -211,7 +211,6 @@ def _xorg_modules(search: Search, version: str, dirs: Sequence[str]) -> Iterator
 
 
 def _xorg_directories(search: Search, dirs: Sequence[str]) -> list[str]:
-    """Return the directories that may have Xorg's modules, in search order."""
     pairs = [(directory, sub) for directory in dirs for sub in BESIDE_LIBRARIES]
     pairs += [(base, f"{folder}/{sub}") for base, folder in XORG_PREFIXES for sub in XORG_SUFFIXES]
     paths = (

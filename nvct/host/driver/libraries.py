@@ -83,10 +83,10 @@ def cached_paths(search: Search) -> list[str]:
         cache = search.tree.linker_cache()
         if cache is None:
             return []
-        names = ((r[0], r[2]) for r in cache.records if _may_be_of_driver(cache.raw(r[1])))
-        # A record with another machine's flags is skipped; ELF headers decide about the others.
+        # Each of the driver's names has one of the words. A record with another machine's flags is
+        # skipped; ELF headers decide about the others.
         foreign = {flags for machine, flags in ldcache.FLAGS.items() if machine != search.machine}
-        paths = dict.fromkeys(cache.text(at) for flags, at in names if flags not in foreign)
+        paths = cache.paths_of((b"nv", b"cuda"), foreign)
     except LdCacheError as error:
         search.findings.warn(f"{error.message}: only the usual library directories are searched")
         return []
@@ -100,11 +100,6 @@ def cached_paths(search: Search) -> list[str]:
             f"{len(folders)} directories: {CACHED_LIMIT} are searched"
         )
     return list(folders.values())[:CACHED_LIMIT]
-
-
-def _may_be_of_driver(name: bytes) -> bool:
-    """Return whether a name may be the driver's: each of its names contains "nv" or "cuda"."""
-    return b"nv" in name or b"cuda" in name
 
 
 def infer_version(tree: Tree, dirs: Sequence[str]) -> str:

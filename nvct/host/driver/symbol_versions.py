@@ -92,18 +92,13 @@ class VersionedElf(Elf):
     def _chain(
         self, address: int, count: int, layout: str, next_field: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield offset and fields of the entries of a table in memory."""
         if address and count:
             yield from self._entry_chain(self._offset(address), count, layout, next_field)
 
     def _entry_chain(
         self, offset: int, count: int, layout: str, next_field: int
     ) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yield offset and fields of entries, each of which has the distance to the next.
-
-        Raises:
-            ElfError: the file has too many, or ends before.
-        """
+        """Yield offset and fields of entries, each of which has the distance to the next."""
         for _ in range(count):
             self._entries += 1
             if self._entries > ENTRIES:
@@ -115,11 +110,7 @@ class VersionedElf(Elf):
             offset += fields[next_field]
 
     def _offset(self, address: int) -> int:
-        """Return the file offset of an address.
-
-        Raises:
-            ElfError: no segment has it.
-        """
+        """Return the file offset of an address."""
         for offset, start, size, _ in self._loads:
             if start <= address < start + size:
                 return offset + address - start

@@ -15,13 +15,9 @@ from nvct.errors import DocumentError, HostError, LdCacheError, NvctError, Unsaf
 from nvct.host.roots import join
 from nvct.linux import elf, ldcache
 from nvct.linux.ldcache import Cache
-from nvct.linux.root import Root
+from nvct.linux.root import READ_LIMIT, Root
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-S_IFMT, S_IFREG, S_IFLNK = 0o170000, 0o100000, 0o120000
+S_IFMT, S_IFREG, S_IFDIR, S_IFLNK = 0o170000, 0o100000, 0o040000, 0o120000
 NAME_LIMIT = 1 << 17
 
 
@@ -42,14 +38,13 @@ class Headers(NamedTuple):
 
 
 class Tree:
-    """A directory of the host that is read as a root of its own."""
+    """A directory of the host that is read as a root of its own.
+
+    Raises:
+        HostError: there is no such directory.
+    """
 
     def __init__(self, host_path: str) -> None:
-        """Open the directory.
-
-        Raises:
-            HostError: there is no such directory.
-        """
         self.host_root = host_path
         try:
             self.root = Root.open(host_path)
@@ -64,7 +59,7 @@ class Tree:
         self._cache: Cache | LdCacheError | None = None
         self._has_read_cache = False
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Tree:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,23 +75,25 @@ class Tree:
 
     def file(self, path: str) -> TreeFile | None:
         """Return the regular file that a path leads to, None if there is none."""
-        try:
-            real = self.root.resolve(path)
-            status = None if real is None else self.root.lstat(real)
-        except (OSError, NvctError):
-            return None
-        if real is None or status is None or status.st_mode & S_IFMT != S_IFREG:
-            return None
-        return TreeFile(path, real, status.st_mode & 0o7777)
+        real, mode = self._real(path)
+        return TreeFile(path, real, mode & 0o7777) if mode & S_IFMT == S_IFREG else None
 
     def directory(self, path: str) -> str | None:
         """Return the real path of a directory, None if there is none."""
+        real, mode = self._real(path)
+        return real if mode & S_IFMT == S_IFDIR else None
+
+    def _real(self, path: str) -> tuple[str, int]:
+        """Return the path without links of what a path leads to, and its mode; 0 if absent."""
         try:
-            real = self.root.resolve(path)
-            status = None if real is None else self.root.lstat(real)
+            real, status = self.root.find(path)
         except (OSError, NvctError):
-            return None
-        return real if status is not None and status.st_mode & S_IFMT == 0o040000 else None
+            return "", 0
+        return (real, status.st_mode) if real is not None and status is not None else ("", 0)
+
+    def read(self, path: str, limit: int = READ_LIMIT) -> bytes | None:
+        """Return the content of a file, None if there is none; errors as of `Root.read_file`."""
+        return self.root.read_file(path, limit)
 
     def file_in(self, directory: str, name: str) -> TreeFile | None:
         """Return what `file` returns, by one stat(2) for most files; `directory` has no links."""
@@ -112,7 +109,6 @@ class Tree:
         return self.file(path) if kind == S_IFLNK else None
 
     def _folder(self, directory: str) -> int:
-        """Return a descriptor of a directory, -1 if there is none."""
         if directory not in self._folders:
             try:
                 fd = self.root.path_fd(directory)
@@ -166,7 +162,7 @@ class Tree:
         try:
             if posix.fstat(fd).st_mode & S_IFMT != S_IFREG:
                 raise UnsafePathError(f"{path} in {self.host_root} is no regular file")
-            elf_file = elf.read(fd)
+            elf_file = elf.Elf(fd)
             return Headers(elf_file.machine, elf_file.soname or "", tuple(elf_file.needed))
         finally:
             posix.close(fd)
@@ -190,7 +186,7 @@ class Tree:
     def _read_cache(self) -> Cache | None:
         cache_path = join(self.host_root, "etc/ld.so.cache")
         try:
-            data = self.root.read_file("/etc/ld.so.cache")
+            data = self.read("/etc/ld.so.cache")
         except (OSError, NvctError) as error:
             reason = error.message if isinstance(error, NvctError) else error.strerror
             raise LdCacheError(f"{cache_path} cannot be read: {reason}") from error

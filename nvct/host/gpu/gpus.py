@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from nvct.errors import NvmlError
 from nvct.host import procfs
-from nvct.host.gpu import mig, nodes, pci
-from nvct.host.gpu.nodes import StatNode
+from nvct.host.gpu import nodes, pci
+from nvct.host.gpu.nodes import StatNode, cap_minors, mig_instances, mig_minors
 from nvct.host.model import Findings, Gpu, MigDevice
 from nvct.host.nvml.model import Nvml, NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots
@@ -59,7 +59,7 @@ def find_gpus(
     _warn_of_other_drivers(search)
     minors = [gpu.minor for gpu in listed if gpu.minor is not None]
     complete = bool(listed) and len(minors) == len(listed) and all(gpu.uuid for gpu in listed)
-    instances = {minor: mig.instances(roots, minor) for minor in minors}
+    instances = {minor: mig_instances(roots, minor) for minor in minors}
     has_mig = any(instances.values())
     report = None
     if not complete or has_mig or coherent:
@@ -71,7 +71,7 @@ def find_gpus(
             costs.insert(0, "MIG devices are left out")
         report = _ask(nvml, findings, ", ".join(costs))
     in_report = report.gpus if report else ()
-    table = mig.minors(roots) if any(gpu.mig for gpu in in_report) else {}
+    table = mig_minors(roots) if any(gpu.mig for gpu in in_report) else {}
     by_bus = {gpu.bus_id: gpu for gpu in in_report}
     tables = _Tables(search, instances, table, by_bus, coherent)
     if report and not listed:
@@ -171,7 +171,7 @@ def _mig_devices(tables: _Tables, gpu: NvmlGpu) -> tuple[MigDevice, ...]:
 def _mig_device(tables: _Tables, gpu: NvmlGpu, device: NvmlMig) -> MigDevice | None:
     roots, stat_node, findings = tables.search
     name = f"{gpu.index}:{device.index}"
-    minors = mig.cap_minors(roots, tables.cap_minors, gpu.minor, device.gi, device.ci)
+    minors = cap_minors(roots, tables.cap_minors, gpu.minor, device.gi, device.ci)
     if minors is None:
         findings.warn(f"no nvidia-caps minor for MIG device {name}: left out")
         return None

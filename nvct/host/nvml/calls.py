@@ -105,16 +105,14 @@ class Driver:
 
     After NVML refuses a request, the library is initialized again for the next one, because the
     driver may have been reloaded.
+
+    Args:
+        is_hanging: tells whether a thread is in a call of NVML: handles then stay open.
     """
 
     def __init__(
         self, path: str, load: Load = load, is_hanging: Callable[[], bool] = lambda: False
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            is_hanging: tells whether a thread is in a call of NVML: handles then stay open.
-        """
         self._path = path
         self._load = load
         self._is_hanging = is_hanging

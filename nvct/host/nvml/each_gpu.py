@@ -78,7 +78,7 @@ def ask(
     """Return the answer of each GPU to a question, which takes `Calls` and the GPU's index.
 
     Args:
-        question: it has a thread, and `Calls`, of its own.
+        question: has a thread, and `Calls`, of its own.
         limit_s: a GPU hangs that has not answered this long after another one has.
         at_once: ask all GPUs at the same time, because each answer takes long.
         complete: refuse an answer in which a GPU is missing because it hangs.

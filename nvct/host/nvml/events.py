@@ -42,14 +42,12 @@ class Watch:
         unwatched: a reason for each GPU whose events NVML does not deliver, by UUID.
         failure: why the watch has ended, "" while it runs.
         started: in seconds since 1970.
+
+    Raises:
+        NVMLError: NVML cannot make a set of events.
     """
 
     def __init__(self, nvml: Calls) -> None:
-        """Register all GPUs, and start the thread.
-
-        Raises:
-            NVMLError: NVML cannot make a set of events.
-        """
         self.number = next(NUMBERS)
         self.unwatched: dict[str, str] = {}
         self.failure = ""
@@ -145,7 +143,6 @@ class Watch:
                 self._count(event)
 
     def _take_kernel(self) -> None:
-        """Count the XIDs that NVML does not report; the lock is held."""
         for event in self._kernel.take(self._buses):
             self._count(event)
 

@@ -59,10 +59,13 @@ def parse(text: str, uuids: Mapping[Bus, str]) -> XidEvent | None:
 
 
 class KernelXids:
-    """The XIDs of the kernel's messages that NVML does not report.
+    """The XIDs of the kernel's messages that NVML does not report, without those of the past.
 
     Attributes:
         problem: why there are none, "" if the messages can be read.
+
+    Args:
+        open_messages: opens them; by default, /dev/kmsg or the file of KMSG_ENV.
     """
 
     def __init__(
@@ -70,11 +73,6 @@ class KernelXids:
         open_messages: Callable[[], Kmsg] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Open the messages; those of the past are left out.
-
-        Args:
-            open_messages: opens them; by default, /dev/kmsg or the file of KMSG_ENV.
-        """
         self.problem = ""
         self._clock = clock
         self._messages: Kmsg | None = None

@@ -19,13 +19,10 @@ import signal
 import sys
 import time
 import warnings
+from _socket import socket
 from _thread import get_native_id
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _socket import socket
-    from collections.abc import Callable
-    from typing import NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -51,7 +48,6 @@ class WorkerProcess:
     """
 
     def __init__(self, serve: Callable[[socket], None]) -> None:
-        """Start a process that calls `serve` with its end of the socket, and then ends."""
         from _socket import socketpair
 
         self.killed = False

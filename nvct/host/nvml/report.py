@@ -106,7 +106,6 @@ def _mig_devices(
 
 
 def _graphical_profiles(nvml: Calls, parent: Handle) -> set[int]:
-    """Return the ids of a GPU's profiles with graphics; most GPUs have none."""
 
     def ask(name: str) -> int:
         return int(nvml.nvmlDeviceGetGpuInstanceProfileInfo(parent, getattr(nvml, name)).id)

@@ -4,15 +4,19 @@
 NVML has a process of its own because it may hang with the driver, or crash. The end of the process
 closes NVML's handles, which a change of the MIG mode or a reset of a GPU requires.
 
-Contract: for one thread at a time.
+Contract: for one thread at a time. `shared_session` is the one of this process for each library,
+closed when the process ends. A long-lived process does not use it: open handles keep the driver's
+modules from being unloaded.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from functools import partial
 from types import NoneType
+from typing import TypeAlias
 
 from nvct import typed
 from nvct.errors import NvctError, NvmlError
@@ -25,14 +29,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable, Mapping
-    from typing import TypeAlias, TypeVar
+    from typing import TypeVar
 
     from nvct.host.nvml.mig_model import MigState
     from nvct.oci.jsontext import Json
 
     T = TypeVar("T")
     Serve: TypeAlias = Callable[[socket, str], None]
-
 
 LIMIT_S = 60.0
 """Eight GPUs that nothing else uses take some twenty seconds to start."""
@@ -49,6 +52,13 @@ class NvmlSession:
     Attributes:
         first_answer_s: how long the first answer took, in seconds: the start of the worker, of
             NVML, and of each GPU that nothing else uses. None until there is one.
+
+    Args:
+        limit_s: the deadline of a call, in seconds.
+        serve: runs in the worker with its socket and the library's path; `worker.serve` if
+            None.
+        root: the library is loaded only if nobody but root can change what lies below this
+            folder on the way to it, see `trusted_file`; None loads it as it is.
     """
 
     def __init__(
@@ -58,15 +68,6 @@ class NvmlSession:
         serve: Serve | None = None,
         root: str | None = None,
     ) -> None:
-        """Keep the arguments; nothing is started yet.
-
-        Args:
-            limit_s: the deadline of a call, in seconds.
-            serve: runs in the worker with its socket and the library's path; `worker.serve` if
-                None.
-            root: the library is loaded only if nobody but root can change what lies below this
-                folder on the way to it, see `trusted_file`; None loads it as it is.
-        """
         self.path = library
         self.limit_s = limit_s
         self._serve = serve or partial(_serve, root=root)
@@ -228,7 +229,6 @@ class NvmlSession:
         return messages.value_of(messages.receive(connection, until), self._requests)
 
     def _own_worker(self) -> WorkerProcess | None:
-        """Return the worker; None if it has ended or belongs to this process's parent."""
         worker = self._worker
         if worker and (worker.parent != os.getpid() or worker.has_ended()):
             worker.connection.close()
@@ -258,3 +258,50 @@ def _serve(connection: socket, path: str, root: str | None) -> None:
     from nvct.host.nvml import worker
 
     worker.serve(connection, path, root=root)
+
+
+Identity: TypeAlias = tuple[int, int] | None
+
+_SESSIONS: dict[str, tuple[Identity, NvmlSession]] = {}
+
+
+def shared_session(library: str) -> NvmlSession:
+    """Return this process's session with a library; a new one if the file was replaced.
+
+    While a worker is stuck, its session is returned for every library: another worker would wait
+    for the same driver.
+    """
+    for _, open_session in _SESSIONS.values():
+        if open_session.is_stuck:
+            return open_session
+    identity = _identity(library)
+    previous, current = _SESSIONS.get(library, (identity, None))
+    if current is not None and previous != identity:
+        current.close()
+        current = None
+    if current is None:
+        if not _SESSIONS:
+            atexit.register(close_shared)
+        current = NvmlSession(library)
+        _SESSIONS[library] = (identity, current)
+    return current
+
+
+def close_shared() -> None:
+    """Close all sessions. A worker that does not end is left alone."""
+    atexit.unregister(close_shared)
+    while _SESSIONS:
+        _, (_, current) = _SESSIONS.popitem()
+        try:
+            current.close()
+        except NvmlError:
+            pass
+
+
+def _identity(path: str) -> Identity:
+    """Return device and inode of a file, None if there is no such file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

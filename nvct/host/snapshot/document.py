@@ -233,7 +233,6 @@ def _from_archive(path: str) -> dict[str, bytes]:
 
 
 def _unpacked(file: BinaryIO) -> IO[bytes]:
-    """Return what is in a file, by how it begins."""
     start = file.read(6)
     file.seek(0)
     for mark, name in ((b"\x1f\x8b", "gzip"), (b"BZh", "bz2"), (b"\xfd7zXZ\0", "lzma")):
@@ -290,11 +289,7 @@ def _without_folder(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def _check(snapshot: Snapshot) -> None:
-    """Refuse paths that lead out of the tree, and files below links.
-
-    Raises:
-        DocumentError: the snapshot has such a path, or too many entries.
-    """
+    """Refuse paths that lead out of the tree, and files below links."""
     tables = (snapshot.texts, snapshot.links, snapshot.elf, snapshot.files, snapshot.folders)
     for table in (*tables, snapshot.nodes, snapshot.sockets):
         if len(table) > ENTRY_LIMIT:

@@ -123,7 +123,7 @@ class _Recorder:
         if ".so" in name or name.startswith(PROGRAM_NAMES):
             try:
                 with open(host_path, "rb") as file:
-                    headers = elf.read(file.fileno())
+                    headers = elf.Elf(file.fileno())
                     needed = headers.needed
             except (OSError, NvctError):
                 pass  # recorded below as a file that is no ELF, as discovery sees it
@@ -181,7 +181,6 @@ def _is(name: str) -> bool:
 
 
 def _cache(recorder: _Recorder) -> list[tuple[str, str, str]]:
-    """Return the entries of the driver root's ld.so.cache as (name, path, machine)."""
     real = recorder.add("/etc/ld.so.cache")
     if real is None:
         return []
@@ -243,7 +242,6 @@ def _config(recorder: _Recorder, shares: Iterable[str]) -> None:
 def _close(
     recorder: _Recorder, libraries: Iterable[str], cached: list[tuple[str, str, str]]
 ) -> None:
-    """Record the direct dependencies of the recorded libraries: their existence matters."""
     by_name: dict[str, list[str]] = {}
     for name, path, _ in cached:
         by_name.setdefault(name, []).append(path)

@@ -152,11 +152,7 @@ def _compat_root(options: DiscoveryOptions, report: NvmlReport | None) -> str:
 
 
 def _listed_nodes(board: _Board, entries: Sequence[Entry]) -> dict[str, DeviceNode]:
-    """Return the existing nodes of the lists, by path.
-
-    Raises:
-        HostError: none of them exists.
-    """
+    """Return the existing nodes of the lists, by path."""
     roots, stat_node = board.roots, board.options.stat_node
     by_path: dict[str, DeviceNode] = {}
     with Tree(roots.dev_root or "/") as tree:
@@ -261,7 +257,6 @@ def _integrated_nodes(
 
 
 def _sorted(unsorted: Iterable[DeviceNode]) -> tuple[DeviceNode, ...]:
-    """Return nodes sorted by path, each path once."""
     by_path: dict[str, DeviceNode] = {}
     for node in unsorted:
         by_path.setdefault(node.path, node)

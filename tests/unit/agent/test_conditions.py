@@ -11,7 +11,7 @@ import pytest
 
 from nvct.agent.health import looks
 from nvct.agent.nvml.client import NvmlClient
-from nvct.host.health import faults
+from nvct.host import faults
 from nvct.host.nvml.model import XidEvent
 from nvct.host.nvml.sample_model import CONDITION_VALUES
 from nvct_sim import node_changes, rehearsal, tree

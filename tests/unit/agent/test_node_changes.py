@@ -13,7 +13,7 @@ import pytest
 
 from nvct.agent.device_plugin.resources import GPU
 from nvct.errors import ContainerNotPossibleError
-from nvct.host.platform import has_gpu
+from nvct.host.modes import has_gpu
 from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE

@@ -60,10 +60,12 @@ def test_what_is_no_kind_is_refused(kind: str) -> None:
         names.parse_kind(kind)
 
 
-@pytest.mark.parametrize("check", [names.check_vendor, names.check_class, names.check_device_name])
-def test_an_empty_part_is_refused(check: type) -> None:
+@pytest.mark.parametrize(("vendor", "cls"), [("", "gpu"), ("nvidia.com", "")])
+def test_an_empty_part_is_refused(vendor: str, cls: str) -> None:
     with pytest.raises(RequestError):
-        check("")
+        names.check_kind(vendor, cls)
+    with pytest.raises(RequestError):
+        names.check_device_name("")
 
 
 def test_the_error_says_what_to_write() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nvct.engine.model import Engine
-from nvct.host import platform
+from nvct.host import modes
 from nvct.installer import find_engine
 from tests.unit.cli.test_install import CONTAINERD, Node, node, parsed
 
@@ -72,7 +72,7 @@ def test_a_policy_file_that_is_missing_is_named(containerd: Node, tmp_path: Path
 def test_a_machine_without_a_gpu_is_left_alone(
     containerd: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(platform, "has_gpu", lambda: False)
+    monkeypatch.setattr(modes, "has_gpu", lambda: False)
     completed = containerd.run("--gpu-nodes-only")
     assert completed.exit_code == 0, completed.output
     assert "no NVIDIA GPU: nothing is installed" in completed.output

@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from nvct.compile import driver_fingerprints as spec_fingerprints
-from nvct.compile.driver_fingerprints import driver_fingerprints
+from nvct.compile import refresh
+from nvct.compile.refresh import driver_fingerprints
 from nvct.container.plan import fingerprints
 from nvct.errors import HostError
 from nvct.host.discover import discover
@@ -101,7 +101,7 @@ def test_discovery_is_repeated_while_the_machine_changes(host: HostTree) -> None
             host.instance(0, 1, 0, (12, 13))
         return look(host)
 
-    inventory, taken = spec_fingerprints.discover(host.roots, find)
+    inventory, taken = refresh.discover_with_fingerprints(host.roots, find)
 
     assert len(calls) == 2
     assert fingerprints.broken(taken) is None
@@ -114,4 +114,4 @@ def test_machine_that_never_rests_is_an_error(host: HostTree) -> None:
         return look(host)
 
     with pytest.raises(HostError, match="changed 3 times while they were listed"):
-        spec_fingerprints.discover(host.roots, find)
+        refresh.discover_with_fingerprints(host.roots, find)

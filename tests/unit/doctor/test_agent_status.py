@@ -11,7 +11,7 @@ from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.config.model import Config
 from nvct.doctor import agent_status, checks
 from nvct.doctor.reasons import Reason
-from nvct.host.health.faults import REMEDIES, Action
+from nvct.host.faults import REMEDIES, Action
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

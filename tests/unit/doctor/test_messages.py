@@ -18,7 +18,7 @@ from nvct import errors
 from nvct.cli.main import program
 from nvct.doctor import messages, refusals
 from nvct.errors import NvctError, UsageError, line
-from nvct.host.health import faults
+from nvct.host import faults
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -366,13 +366,13 @@ def test_each_library_is_parsed_once_for_a_plan(
     folder = "driver/usr/lib/i386-linux-gnu"
     host.write(f"{folder}/libcuda.so.{VERSION}", elf_bytes("libcuda.so.1", "i386"))
     parsed: list[int] = []
-    read = elf.read
+    read = elf.Elf
 
     def counting(fd: int) -> elf.Elf:
         parsed.append(os.fstat(fd).st_ino)
         return read(fd)
 
-    monkeypatch.setattr(elf, "read", counting)
+    monkeypatch.setattr(elf, "Elf", counting)
     options = host.options(compat32=True)
 
     parts.in_parts(discover(host.gpu(0).roots, options), Options(node_numbers=True))

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from nvct.host import procfs
-from nvct.host.gpu import mig
+from nvct.host.gpu.nodes import cap_minors, mig_instances, parse_minors
 from tests.support.host_tree import HostTree
 
 TYPE_CHECKING = False
@@ -94,7 +94,7 @@ def test_drm_names_are_cards_and_render_nodes_only(tmp_path: Path) -> None:
 def test_mig_minors_skip_lines_that_are_not_theirs() -> None:
     text = "config 1\nmonitor 2\ngpu0/gi1/access 12\ngpu0/gi1/ci0/access 13\ngpu0/gi1 14\nx\ngpu1/gi0/access  9\n"
 
-    assert mig.parse_minors(text) == {
+    assert parse_minors(text) == {
         "config": 1,
         "monitor": 2,
         "gpu0/gi1/access": 12,
@@ -106,15 +106,16 @@ def test_mig_instances_are_read_as_numbers(tmp_path: Path) -> None:
     host = HostTree(tmp_path).instance(0, 10, 0, (90, 91)).instance(0, 9, 1, (81, 83))
     host.instance(0, 9, 0, (81, 82))
 
-    assert mig.instances(host.roots, 0) == {9: [0, 1], 10: [0]}
-    assert mig.instances(host.roots, 1) == {}
+    assert mig_instances(host.roots, 0) == {9: [0, 1], 10: [0]}
+    assert mig_instances(host.roots, 1) == {}
 
 
 def test_cap_minors_come_from_the_access_files_without_the_table(tmp_path: Path) -> None:
     host = HostTree(tmp_path).instance(3, 7, 0, (66, 67))
 
-    assert mig.cap_minors(host.roots, {}, 3, 7, 0) == (66, 67)
-    assert mig.cap_minors(
-        host.roots, {"gpu3/gi7/access": 1, "gpu3/gi7/ci0/access": 2}, 3, 7, 0
-    ) == (1, 2)
-    assert mig.cap_minors(host.roots, {}, 3, 8, 0) is None
+    assert cap_minors(host.roots, {}, 3, 7, 0) == (66, 67)
+    assert cap_minors(host.roots, {"gpu3/gi7/access": 1, "gpu3/gi7/ci0/access": 2}, 3, 7, 0) == (
+        1,
+        2,
+    )
+    assert cap_minors(host.roots, {}, 3, 8, 0) is None

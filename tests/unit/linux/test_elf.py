@@ -24,14 +24,14 @@ NOTE = struct.pack("<III", 19, 3, 7) + b"NVIDIA Corporation\0\0" + b"abc\0"
 def test_a_library_has_a_machine_a_soname_and_dependencies(machine: str, bits: int) -> None:
     data = shared_object(machine, soname="libcuda.so.1", needed=["libc.so.6", "libm.so.6"])
 
-    library = elf.read(data)
+    library = elf.Elf(data)
 
     assert (library.machine, library.bits, library.soname) == (machine, bits, "libcuda.so.1")
     assert library.needed == ["libc.so.6", "libm.so.6"]
 
 
 def test_a_library_without_soname_has_none() -> None:
-    library = elf.read(shared_object(needed=["libc.so.6"]))
+    library = elf.Elf(shared_object(needed=["libc.so.6"]))
 
     assert library.soname is None
     assert library.needed == ["libc.so.6"]
@@ -42,13 +42,13 @@ def test_an_open_file_is_read_without_moving_its_position(tmp_path: Path) -> Non
     path.write_bytes(shared_object(soname="liba.so.1", size=1 << 20))
 
     with path.open("rb") as file:
-        assert elf.read(file.fileno()).soname == "liba.so.1"
+        assert elf.Elf(file.fileno()).soname == "liba.so.1"
         assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 0
 
 
 def test_the_running_interpreter_is_read() -> None:
     with open(sys.executable, "rb") as file:
-        needed = elf.read(file.fileno()).needed
+        needed = elf.Elf(file.fileno()).needed
 
     assert any(name.startswith("libc.so") for name in needed)
 
@@ -57,27 +57,27 @@ def test_the_running_interpreter_is_read() -> None:
 def test_notes_of_a_section_are_found(machine: str) -> None:
     data = shared_object(machine, soname="libcuda.so.1", sections={".note.x": NOTE + NOTE})
 
-    notes = elf.read(data).notes(".note.x")
+    notes = elf.Elf(data).notes(".note.x")
 
     assert notes == [("NVIDIA Corporation", 7, b"abc")] * 2
 
 
 def test_a_missing_section_has_no_notes() -> None:
-    assert elf.read(shared_object()).notes(".note.x") == []
+    assert elf.Elf(shared_object()).notes(".note.x") == []
 
 
 def test_a_note_longer_than_its_section_ends_with_it() -> None:
     """As Orin's libcuda of CUDA 13.2.1 has it; the last byte here is padding."""
     data = shared_object(sections={".note.x": NOTE[:-2]})
 
-    assert elf.read(data).notes(".note.x") == [("NVIDIA Corporation", 7, b"ab")]
+    assert elf.Elf(data).notes(".note.x") == [("NVIDIA Corporation", 7, b"ab")]
 
 
 def test_a_note_name_that_exceeds_its_section_is_an_error() -> None:
     data = shared_object(sections={".note.x": NOTE[:20]})
 
     with pytest.raises(ElfError, match="leaves its section"):
-        elf.read(data).notes(".note.x")
+        elf.Elf(data).notes(".note.x")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_note_name_that_exceeds_its_section_is_an_error() -> None:
 )
 def test_a_file_that_is_not_elf_is_an_error(data: bytes) -> None:
     with pytest.raises(ElfError, match="no ELF file"):
-        elf.read(data)
+        elf.Elf(data)
 
 
 @pytest.mark.parametrize(
@@ -113,9 +113,9 @@ def test_a_damaged_header_is_an_error(
     path.write_bytes(data)
 
     with pytest.raises(ElfError):
-        elf.read(bytes(data))
+        elf.Elf(bytes(data))
     with path.open("rb") as file, pytest.raises(ElfError):
-        elf.read(file.fileno())
+        elf.Elf(file.fileno())
 
 
 def test_a_truncated_library_is_an_error_or_has_its_names() -> None:
@@ -123,7 +123,7 @@ def test_a_truncated_library_is_an_error_or_has_its_names() -> None:
     readable = 0
     for size in range(len(data)):
         try:
-            library = elf.read(data[:size])
+            library = elf.Elf(data[:size])
         except ElfError:
             continue
         readable += 1
@@ -136,7 +136,7 @@ def test_a_directory_is_an_error(tmp_path: Path) -> None:
     fd = os.open(tmp_path, os.O_RDONLY)
     try:
         with pytest.raises(ElfError, match="cannot be read"):
-            elf.read(fd)
+            elf.Elf(fd)
     finally:
         os.close(fd)
 
@@ -154,7 +154,7 @@ def test_impossible_headers_are_refused(offset: int, value: int, message: str) -
     struct.pack_into("<H", data, offset, value)
 
     with pytest.raises(ElfError, match=message):
-        elf.read(bytes(data)).notes(".note.x")
+        elf.Elf(bytes(data)).notes(".note.x")
 
 
 def test_a_dynamic_section_is_read_up_to_a_limit() -> None:
@@ -166,4 +166,4 @@ def test_a_dynamic_section_is_read_up_to_a_limit() -> None:
             struct.pack_into("<Q", data, at + 32, 1 << 40)
 
     with pytest.raises(ElfError, match=f"dynamic section of {1 << 40} bytes"):
-        elf.read(bytes(data))
+        elf.Elf(bytes(data))

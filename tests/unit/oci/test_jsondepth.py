@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.errors import DocumentError
-from nvct.oci import jsondepth, jsontext
+from nvct.oci import jsontext
 from tests.support.shim_lab import PYTHON, REPOSITORY
 
-LIMIT = jsondepth.LIMIT
+LIMIT = jsontext.DEPTH_LIMIT
 STACK = 256 << 10
 
 
@@ -25,7 +25,7 @@ def nested(depth: int, inner: str = "1") -> str:
 
 def refused(text: str) -> bool:
     try:
-        jsondepth.check_depth(text, "x.json")
+        jsontext.check_depth(text, "x.json")
     except DocumentError:
         return True
     return False

@@ -8,10 +8,11 @@ import json
 import pytest
 
 from nvct.errors import DocumentError
+from nvct.oci import document as json_documents
 from nvct.oci import jsontext
-from nvct.oci.jsontext import ELEMENTS, Document
+from nvct.oci.document import ELEMENTS, Document
 
-WANT: jsontext.Schema = {
+WANT: json_documents.Schema = {
     "a": {"list": ELEMENTS, "deep": {"list": ELEMENTS, "value": None}},
     "list": ELEMENTS,
     "value": None,

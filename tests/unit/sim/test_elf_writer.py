@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_soname_and_needed_are_read_back(machine: str) -> None:
     data = shared_object(machine, soname="libx.so.1", needed=["liba.so.2", "libb.so.3"])
 
-    file = elf.read(data)
+    file = elf.Elf(data)
 
     assert (file.soname, file.needed) == ("libx.so.1", ["liba.so.2", "libb.so.3"])
     assert (file.machine, file.bits) == (machine, MACHINES[machine].bits)
@@ -30,7 +30,7 @@ def test_soname_and_needed_are_read_back(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_a_soname_is_optional(machine: str) -> None:
-    assert elf.read(shared_object(machine)).soname is None
+    assert elf.Elf(shared_object(machine)).soname is None
 
 
 def test_a_note_section_is_found_by_name() -> None:
@@ -38,7 +38,7 @@ def test_a_note_section_is_found_by_name() -> None:
     note = b"\x07\0\0\0" + b"\x04\0\0\0" + b"\x01\0\0\0" + name + value
     data = shared_object(sections={".note.cuda.fwd_compatibility": note})
 
-    (parsed,) = elf.read(data).notes(".note.cuda.fwd_compatibility")
+    (parsed,) = elf.Elf(data).notes(".note.cuda.fwd_compatibility")
 
     assert parsed[2] == value
 

@@ -133,7 +133,7 @@ def test_count_repeats_a_gpu_on_the_buses_that_follow() -> None:
 def test_the_loaders_of_other_packages_are_there(hgx: tree.Node) -> None:
     for library in package.LOADERS:
         path = hgx.library_dir / f"{library.name}{library.soname}"
-        assert elf.read(path.read_bytes()).soname == path.name
+        assert elf.Elf(path.read_bytes()).soname == path.name
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

@@ -103,6 +103,13 @@ def test_a_wrong_script_is_refused(text: str, message: str, tmp_path: Path) -> N
     assert str(path) in raised.value.message
 
 
+def test_a_key_that_a_yaml_script_has_twice_is_refused(tmp_path: Path) -> None:
+    text = "step:\n- at: 1\n  gpu: 0\n  gpu: 1\n  set: {temp: 9}\n"
+
+    with pytest.raises(DocumentError, match="key 'gpu' already set in map"):
+        play.read(write(tmp_path, text, "a.yaml"))
+
+
 def test_a_script_for_another_node_is_refused(tmp_path: Path, plain_node: tree.Node) -> None:
     steps = play.read(write(tmp_path, "[[step]]\nat = 0\ngpu = 77\nset = {temp = 1}"))
 

@@ -32,7 +32,7 @@ def root(tmp_path: Path) -> Path:
 def test_the_loader_is_where_programs_expect_it(root: Path) -> None:
     loader = rootfs.LOADERS[platform.machine()]
 
-    assert elf.read((root / loader.lstrip("/")).read_bytes()).machine == platform.machine()
+    assert elf.Elf((root / loader.lstrip("/")).read_bytes()).machine == platform.machine()
 
 
 @needs_busybox

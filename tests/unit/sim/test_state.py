@@ -30,7 +30,7 @@ def test_the_file_is_a_library_followed_by_text(path: Path) -> None:
     data = path.read_bytes()
 
     assert len(data) == state.FILE_SIZE
-    assert elf.read(data[: state.ELF_SIZE]).soname == state.SONAME
+    assert elf.Elf(data[: state.ELF_SIZE]).soname == state.SONAME
     assert data[state.ELF_SIZE :].startswith(b"nvct-sim\t1\t1\ndriver\t580.159.04\n")
 
 

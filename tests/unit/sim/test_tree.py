@@ -25,7 +25,7 @@ def test_every_library_has_its_links_by_soname(plain_node: tree.Node) -> None:
     files = [p for p in folder.rglob("*.so*") if p.is_file() and not p.is_symlink()]
 
     for path in files:
-        soname = elf.read(path.read_bytes()).soname
+        soname = elf.Elf(path.read_bytes()).soname
         if soname is not None:
             assert path.with_name(soname).resolve() == path
     assert len(files) > 40
@@ -43,7 +43,7 @@ def test_every_needed_library_of_the_driver_is_in_the_driver(plain_node: tree.No
         name
         for path in folder.rglob("*.so*")
         if path.is_file()
-        for name in elf.read(path.read_bytes()).needed
+        for name in elf.Elf(path.read_bytes()).needed
     }
 
     missing = {n for n in needed if not (folder / n).exists()}
@@ -55,7 +55,7 @@ def test_libraries_of_the_other_architecture_are_32_bit(plain_node: tree.Node) -
     if plain_node.machine != "x86_64":
         pytest.skip("only x86_64 has them")
 
-    machines = {elf.read(p.read_bytes()).machine for p in folder.rglob("*.so*") if p.is_file()}
+    machines = {elf.Elf(p.read_bytes()).machine for p in folder.rglob("*.so*") if p.is_file()}
 
     assert machines == {"i386"}
 
@@ -222,7 +222,7 @@ def test_a_node_of_a_foreign_machine_has_its_libraries(tmp_path: Path) -> None:
 
     data = (node.driver_root / "usr/lib/aarch64-linux-gnu/libcuda.so.1").read_bytes()
 
-    assert elf.read(data).machine == "aarch64"
+    assert elf.Elf(data).machine == "aarch64"
 
 
 def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from nvct.agent.health.board import Board, GpuLook, Key
 from nvct.agent.health.machine import Look, Rules
 from nvct.errors import DocumentError
-from nvct.host.health.faults import Fault
+from nvct.host.faults import Fault
 from nvct.host.nvml.model import XidEvent
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from nvct.agent.health.machine import Forget, Health, Look, Rules, Xid, step
-from nvct.host.health.faults import LASTING, SEVERE, Fault, worst
+from nvct.host.faults import LASTING, SEVERE, Fault, worst
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

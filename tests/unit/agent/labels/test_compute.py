@@ -19,7 +19,7 @@ from nvct.agent.labels.facts import (
     joined,
     sanitized,
 )
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu.pci import HostDriver
 
 H100 = GpuFacts(model="NVIDIA H100", memory_mib=81559, compute=(9, 0), ecc=True, mig_capable=True)
 IN_MIG = replace(H100, mig_enabled=True, mig=(MigFacts(profile="1g.10gb"),))

@@ -12,7 +12,7 @@ from nvct.agent.labels import gather
 from nvct.agent.labels.facts import Facts, GpuFacts
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import NvmlClient
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots
 

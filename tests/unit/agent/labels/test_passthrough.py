@@ -7,7 +7,7 @@ import pytest
 
 from nvct.agent.labels import compute, gather
 from nvct.agent.labels.facts import Rules, is_key, is_value
-from nvct.host.gpu import vgpu
+from nvct.host.gpu import pci
 from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
@@ -52,7 +52,7 @@ def add(root: Path, bus_id: str, driver: str = "vfio-pci", **files: str) -> Path
 def labels(root: Path) -> dict[str, str]:
     (root / "machine").write_text("A Server\n")
     roots = Roots(driver_root=str(root), sys=f"{root}/sys", proc=f"{root}/proc")
-    facts = gather.passed_through(roots, vgpu.names(roots), str(root / "machine"))
+    facts = gather.passed_through(roots, pci.names(roots), str(root / "machine"))
     found, warnings = compute.labels(facts, Rules())
     assert warnings == []
     assert all(is_key(key) and is_value(value) for key, value in found.items())
@@ -93,7 +93,7 @@ def test_they_have_the_incumbents_labels(tmp_path: Path) -> None:
 def test_without_a_list_of_names_the_device_is_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nvct.host.gpu.vgpu.FILES", ())
+    monkeypatch.setattr("nvct.host.gpu.pci.FILES", ())
     add(tmp_path, "0000:17:00.0")
 
     assert labels(tmp_path)["nvidia.com/gpu.product"] == "UNKNOWN_DEVICE"

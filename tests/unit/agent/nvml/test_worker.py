@@ -26,7 +26,7 @@ from nvct.agent.nvml import worker as nvml_worker
 from nvct.agent.nvml.host_verbs import HostDrivers
 from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import DriverNotFoundError, NvmlError
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.roots import Roots
 from nvct_sim import node_changes, tree

@@ -27,7 +27,7 @@ from nvct.agent.nvml import engine_question, supervisor, worker_client
 from nvct.agent.nvml.host_verbs import Machine, SocketOwner, Written
 from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import NvmlError
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu.pci import HostDriver
 from nvct.host.nvml import messages
 from nvct.host.nvml.mig_model import MigState
 from nvct.host.nvml.model import (

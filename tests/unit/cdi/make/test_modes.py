@@ -9,7 +9,7 @@ from typing import cast, get_args
 import pytest
 
 from nvct.cdi.make.generate import Options, generate
-from nvct.cdi.make.modes import RULES, kind
+from nvct.cdi.make.injection import RULES, kind_of_mode
 from nvct.cdi.read import schema
 from nvct.cdi.read.validate import validate
 from nvct.errors import HostError, UnknownDeviceError
@@ -63,7 +63,7 @@ def test_every_mode_has_rules_and_a_finder() -> None:
 
 
 def test_modes_that_give_no_gpus_have_kinds_of_their_own() -> None:
-    kinds = {mode: "/".join(kind(mode)) for mode in RULES}
+    kinds = {mode: "/".join(kind_of_mode(mode)) for mode in RULES}
 
     assert kinds == {
         "nvml": "nvidia.com/gpu",

@@ -9,8 +9,8 @@ import warnings
 
 import pytest
 
-from nvct.container.cdi_hook import options
 from nvct.container.cdi_hook.context import Context
+from nvct.container.plan import hook_command as options
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False

@@ -9,7 +9,7 @@ import pytest
 
 from nvct.container.cdi_hook.context import Context
 from nvct.container.cdi_hook.disable_device_node_modification import mask, run
-from nvct.container.cdi_hook.options import Options
+from nvct.container.plan.hook_command import Options
 from nvct.errors import HostError
 from nvct.linux.kernel import Kernel
 from tests.support.containers import Container, run_hook

@@ -11,7 +11,7 @@ import pytest
 
 from nvct.container.cdi_hook import apply
 from nvct.container.cdi_hook.context import Context
-from nvct.container.cdi_hook.options import Options
+from nvct.container.plan.hook_command import Options
 from nvct.linux import ldcache
 from nvct.linux.kernel import Kernel
 from tests.support.containers import Container

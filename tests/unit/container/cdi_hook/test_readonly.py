@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.container.cdi_hook.context import Context
-from nvct.container.cdi_hook.options import Options
+from nvct.container.plan.hook_command import Options
 from nvct.errors import HostError
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL, Kernel

@@ -7,7 +7,7 @@ import posix
 
 import pytest
 
-from nvct.container.rootfs import linker_conf
+from nvct.container.rootfs import linker
 from nvct.linux import ldcache
 from nvct.linux.constants import MS_BIND
 from nvct.linux.kernel import KERNEL
@@ -232,7 +232,7 @@ def viewed(glibc: Container) -> None:
     expected = [("libcuda.so.1", "/compat/libcuda.so.1"), ("libcuda.so.1", "/view/libcuda.so.1")]
     data = (glibc.root / CACHE[1:]).read_bytes()
     glibc.file(CACHE, ldcache.merge(data, expected, machine="x86_64"))
-    glibc.file(DROPIN, linker_conf.LinkerConf(["/compat"], [], ["/view"]).render())
+    glibc.file(DROPIN, linker.LinkerConf(["/compat"], [], ["/view"]).render())
 
 
 def test_the_view_that_the_shim_has_mounted_stays(glibc: Container) -> None:

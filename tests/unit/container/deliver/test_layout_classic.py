@@ -10,7 +10,7 @@ import pytest
 
 from nvct.container.deliver import layout_classic
 from nvct.container.plan import model
-from nvct.container.rootfs import linker_conf, profile
+from nvct.container.rootfs import linker, profile
 from nvct.linux import ldcache
 from nvct.oci.bundle import Bundle
 from tests.support.forked import in_mount_namespace
@@ -291,7 +291,7 @@ def test_a_read_only_root_is_left_to_the_hook(image: Image) -> None:
 
 
 def test_links_into_a_view_of_an_earlier_start_are_removed(image: Image) -> None:
-    conf = linker_conf.LinkerConf([], [], ["/usr/local/nvidia/lib64"])
+    conf = linker.LinkerConf([], [], ["/usr/local/nvidia/lib64"])
     image.glibc().file(DROP_IN, conf.render())
     old = [f"{DEBIAN}/libcuda.so.{VERSION}", f"{DEBIAN}/libnvidia-old.so.1", "/usr/bin/nvidia-smi"]
     (image.root / "usr/bin").mkdir()

@@ -14,7 +14,7 @@ import pytest
 from nvct.container.deliver import layout_farm
 from nvct.container.plan import inject
 from nvct.container.plan.model import no_edits
-from nvct.container.rootfs import linker_conf, profile
+from nvct.container.rootfs import linker, profile
 from nvct.kernel.calls import KERNEL
 from nvct.linux import ldcache
 from nvct.linux.constants import MS_BIND, MS_RDONLY, MS_REMOUNT
@@ -629,7 +629,7 @@ def test_entries_of_an_earlier_driver_are_removed(image: Image) -> None:
 
 def test_entries_of_an_earlier_classic_start_are_removed(image: Image) -> None:
     image.glibc(libcuda_so_1="/opt/classic/libcuda.so.1")
-    image.file(DROP_IN, linker_conf.LinkerConf([], ["/opt/classic"]).render())
+    image.file(DROP_IN, linker.LinkerConf([], ["/opt/classic"]).render())
 
     image.create()
 

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from nvct.oci.jsondepth import LIMIT
+from nvct.oci.jsontext import DEPTH_LIMIT as LIMIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

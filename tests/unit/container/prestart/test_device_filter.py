@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.container.prestart import device_filter
-from nvct.container.prestart.rule import ANY, Rule
+from nvct.container.prestart.device_filter import ANY, Rule
 from nvct.container.prestart.rules import DEFAULTS
 from nvct.errors import HostError
-from nvct.kernel import bpf as cold_bpf
-from nvct.linux import bpf
+from nvct.kernel.calls import query_device_programs
 from tests.support.forked import run_forked
 
 TYPE_CHECKING = False
@@ -140,7 +139,7 @@ def cgroup() -> Iterator[Path]:
     folder = Path(mount_points[0], f"nvct-test-{os.getpid()}")
     try:
         folder.mkdir()
-        os.close(bpf.load(device_filter.build([]), "nvct_test"))
+        os.close(device_filter.load(device_filter.build([]), "nvct_test"))
     except OSError as error:
         if folder.is_dir():
             folder.rmdir()
@@ -157,20 +156,20 @@ def _opens(cgroup: Path, device: Path) -> str:
     return result.stderr.strip().rpartition(": ")[2]
 
 
-@pytest.mark.parametrize("flags", [bpf.ALLOW_MULTI, 0])
+@pytest.mark.parametrize("flags", [device_filter.ALLOW_MULTI, 0])
 def test_the_kernel_replaces_a_program(flags: int, cgroup: Path, tmp_path: Path) -> None:
     base = [DENY_ALL, *(Rule(*rule, allow=True) for rule in DEFAULTS)]
     gpu = tmp_path / "nvidia0"
     os.mknod(gpu, 0o20666, os.makedev(195, 77))
     fd = os.open(cgroup, os.O_RDONLY)
-    first = bpf.load(device_filter.build(base), "first")
-    bpf.attach(fd, first, flags)
-    before = bpf.query(fd)
+    first = device_filter.load(device_filter.build(base), "first")
+    device_filter.attach(fd, first, flags)
+    before = device_filter.query(fd)
     assert _opens(cgroup, gpu) == "Operation not permitted"
 
     device_filter.replace([str(cgroup)], [*base, Rule("c", 195, 77, "rw", allow=True)])
 
-    after = bpf.query(fd)
+    after = device_filter.query(fd)
     os.close(fd)
     os.close(first)
     assert (after[0], len(after[1])) == (before[0], 1)
@@ -180,19 +179,19 @@ def test_the_kernel_replaces_a_program(flags: int, cgroup: Path, tmp_path: Path)
     assert _opens(cgroup, Path("/dev/kmsg")) == "Operation not permitted"
 
 
-@pytest.mark.parametrize("flags", [bpf.ALLOW_MULTI, 0])
+@pytest.mark.parametrize("flags", [device_filter.ALLOW_MULTI, 0])
 def test_the_cold_side_finds_the_same_programs(flags: int, cgroup: Path) -> None:
     fd = os.open(cgroup, os.O_RDONLY)
-    assert cold_bpf.query(fd) == bpf.query(fd) == (0, [])
+    assert query_device_programs(fd) == device_filter.query(fd) == (0, [])
     for name in ("one", "two"):
-        bpf.attach(fd, bpf.load(device_filter.build([DENY_ALL]), name), flags)
-    found = cold_bpf.query(fd)
-    assert found == bpf.query(fd)
+        device_filter.attach(fd, device_filter.load(device_filter.build([DENY_ALL]), name), flags)
+    found = query_device_programs(fd)
+    assert found == device_filter.query(fd)
     assert (found[0], len(found[1])) == (flags, 2 if flags else 1)
     os.close(fd)
 
 
-@pytest.mark.parametrize("query", [bpf.query, cold_bpf.query])
+@pytest.mark.parametrize("query", [device_filter.query, query_device_programs])
 def test_a_folder_without_device_programs_is_refused(
     query: Callable[[int], object], tmp_path: Path
 ) -> None:
@@ -207,12 +206,16 @@ def test_each_of_several_programs_is_replaced(cgroup: Path, tmp_path: Path) -> N
     os.mknod(gpu, 0o20666, os.makedev(195, 77))
     fd = os.open(cgroup, os.O_RDONLY)
     for name in ("one", "two"):
-        bpf.attach(fd, bpf.load(device_filter.build([DENY_ALL]), name), bpf.ALLOW_MULTI)
-    assert len(bpf.query(fd)[1]) == 2
+        device_filter.attach(
+            fd,
+            device_filter.load(device_filter.build([DENY_ALL]), name),
+            device_filter.ALLOW_MULTI,
+        )
+    assert len(device_filter.query(fd)[1]) == 2
 
     device_filter.replace([str(cgroup)], [Rule("c", 195, ANY, "rw", allow=True)])
 
-    assert len(bpf.query(fd)[1]) == 2
+    assert len(device_filter.query(fd)[1]) == 2
     os.close(fd)
     assert _opens(cgroup, gpu) == "No such device or address"
 
@@ -226,13 +229,13 @@ def test_an_extended_program_allows_more_and_otherwise_decides_as_before(
     fd = os.open(cgroup, os.O_RDONLY)
     base = [DENY_ALL, *(Rule(*rule, allow=True) for rule in DEFAULTS)]
     for program in (device_filter.build(base), RUNC_LIKE):
-        bpf.attach(fd, bpf.load(program, "theirs"), bpf.ALLOW_MULTI)
+        device_filter.attach(fd, device_filter.load(program, "theirs"), device_filter.ALLOW_MULTI)
     assert _opens(cgroup, gpu) == "Operation not permitted"
 
     for _ in range(2):
         device_filter.extend([str(cgroup)], [Rule("c", 195, 77, "rw", allow=True)])
 
-    assert len(bpf.query(fd)[1]) == 2
+    assert len(device_filter.query(fd)[1]) == 2
     os.close(fd)
     assert _opens(cgroup, gpu) == "No such device or address"
     assert _opens(cgroup, Path("/dev/null")) == ""
@@ -267,14 +270,14 @@ def test_a_cgroup_without_programs_gets_none(cgroup: Path) -> None:
     device_filter.replace([str(cgroup)], [DENY_ALL])
 
     fd = os.open(cgroup, os.O_RDONLY)
-    assert bpf.query(fd)[1] == []
+    assert device_filter.query(fd)[1] == []
     os.close(fd)
 
 
 def test_the_kernel_accepts_a_program_of_400_rules(cgroup: Path) -> None:
     rules = [Rule("c", 200 + n, n, "rw", allow=bool(n % 2)) for n in range(400)]
 
-    os.close(bpf.load(device_filter.build(rules), "large"))
+    os.close(device_filter.load(device_filter.build(rules), "large"))
 
 
 def test_a_refusal_by_the_kernel_names_the_cgroup(tmp_path: Path) -> None:
@@ -286,7 +289,7 @@ def test_a_refusal_by_the_kernel_names_the_cgroup(tmp_path: Path) -> None:
 
 def test_descriptors_of_programs_are_closed_by_an_exec(cgroup: Path) -> None:
     def child() -> None:
-        fd = bpf.load(device_filter.build([]), "inherit")
+        fd = device_filter.load(device_filter.build([]), "inherit")
         assert not os.get_inheritable(fd)
 
     assert cgroup.is_dir()

@@ -10,7 +10,7 @@ import pytest
 
 from nvct.container.prestart import rules
 from nvct.container.prestart.container import Process
-from nvct.container.prestart.rule import ANY, Rule
+from nvct.container.prestart.device_filter import ANY, Rule
 from nvct.errors import HostError
 from tests.support.launcher import script
 

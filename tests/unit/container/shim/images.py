@@ -12,7 +12,7 @@ from nvct.compile import plans as compiler
 from nvct.compile.parts import linker_entries
 from nvct.container.deliver import layout_classic
 from nvct.container.plan import hook_command, inject, model
-from nvct.container.rootfs import linker_conf, profile
+from nvct.container.rootfs import linker, profile
 from nvct.host.model import DriverFile
 from nvct.linux import ldcache
 from nvct.linux.kernel import KERNEL
@@ -147,7 +147,7 @@ class Image(Container):
         self.write_config(self.config)
         (self.root / "dev").mkdir(exist_ok=True)
         os.mknod(self.root / "dev/nvidia3", 0o20666, os.makedev(195, 3))
-        words = hook_command.options({**self.work(), "params": False})
+        words = hook_command.flags_of_work({**self.work(), "params": False})
         assert self.hook("apply", "--proc-root", str(self.proc), *words) == 0
         (self.root / "dev/nvidia3").unlink()
         (self.root / "dev").rmdir()
@@ -202,7 +202,7 @@ def _started_before(image: Image) -> None:
 
 
 def _old_drop_in(image: Image) -> None:
-    conf = linker_conf.LinkerConf([], ["/opt/driver"], ["/usr/local/nvidia/lib64"])
+    conf = linker.LinkerConf([], ["/opt/driver"], ["/usr/local/nvidia/lib64"])
     image.glibc().file(DROP_IN, conf.render())
 
 

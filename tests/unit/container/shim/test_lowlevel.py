@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from nvct.container.shim import lowlevel
+from nvct.container.shim import main as shim
 from nvct.errors import RuntimeNotFoundError
 from tests.support.launcher import script
 
@@ -31,7 +31,7 @@ def test_the_first_candidate_that_exists_wins(dirs: tuple[Path, Path]) -> None:
     script(a / "nvct-second", "")
     script(b / "nvct-third", "")
 
-    runtime = lowlevel.find(["nvct-first", "nvct-third", "nvct-second"], f"{a}:{b}")
+    runtime = shim.find_runtime(["nvct-first", "nvct-third", "nvct-second"], f"{a}:{b}")
 
     assert runtime == f"{b}/nvct-third"
 
@@ -41,7 +41,7 @@ def test_path_is_searched_in_its_order(dirs: tuple[Path, Path]) -> None:
     script(a / "nvct-runc", "")
     script(b / "nvct-runc", "")
 
-    assert lowlevel.find(["nvct-runc"], f"{b}:{a}") == f"{b}/nvct-runc"
+    assert shim.find_runtime(["nvct-runc"], f"{b}:{a}") == f"{b}/nvct-runc"
 
 
 def test_an_absolute_name_is_not_looked_up(dirs: tuple[Path, Path]) -> None:
@@ -49,8 +49,8 @@ def test_an_absolute_name_is_not_looked_up(dirs: tuple[Path, Path]) -> None:
     script(a / "nvct-runc", "")
 
     with pytest.raises(RuntimeNotFoundError):
-        lowlevel.find([f"{b}/nvct-runc"], str(a))
-    assert lowlevel.find([f"{b}/nvct-runc", f"{a}/nvct-runc"], "") == f"{a}/nvct-runc"
+        shim.find_runtime([f"{b}/nvct-runc"], str(a))
+    assert shim.find_runtime([f"{b}/nvct-runc", f"{a}/nvct-runc"], "") == f"{a}/nvct-runc"
 
 
 def test_files_that_are_not_executable_are_skipped(dirs: tuple[Path, Path]) -> None:
@@ -60,18 +60,18 @@ def test_files_that_are_not_executable_are_skipped(dirs: tuple[Path, Path]) -> N
     (a / "nvct-crun").symlink_to("gone")
     script(b / "nvct-crun", "")
 
-    assert lowlevel.find(["nvct-runc", "nvct-crun"], f"{a}:{b}") == f"{b}/nvct-crun"
+    assert shim.find_runtime(["nvct-runc", "nvct-crun"], f"{a}:{b}") == f"{b}/nvct-crun"
 
 
 def test_without_path_the_default_folders_are_searched() -> None:
-    assert lowlevel.find(["sh"], "") in ("/usr/bin/sh", "/bin/sh")
-    assert lowlevel.find(["sh"], ":/nowhere:") in ("/usr/bin/sh", "/bin/sh")
+    assert shim.find_runtime(["sh"], "") in ("/usr/bin/sh", "/bin/sh")
+    assert shim.find_runtime(["sh"], ":/nowhere:") in ("/usr/bin/sh", "/bin/sh")
 
 
 @pytest.mark.parametrize("candidates", [[], [""], ["", "/"], ["nvct-no-such"]])
 def test_a_missing_runtime_is_an_error_with_all_candidates(candidates: list[str]) -> None:
     with pytest.raises(RuntimeNotFoundError, match="none of the low-level runtimes") as caught:
-        lowlevel.find(candidates, "/usr/bin")
+        shim.find_runtime(candidates, "/usr/bin")
 
     assert caught.value.exit_status == 127
 
@@ -83,7 +83,7 @@ def test_the_working_directory_is_never_searched(
     monkeypatch.chdir(dirs[0])
 
     with pytest.raises(RuntimeNotFoundError):
-        lowlevel.find(["nvct-runc"], "::")
+        shim.find_runtime(["nvct-runc"], "::")
 
 
 def test_the_runtime_gets_arguments_and_environment_unchanged(lab: Lab) -> None:

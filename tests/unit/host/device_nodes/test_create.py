@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.host.device_nodes.create."""
+"""Unit tests for nvct.host.device_nodes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nvct.errors import HostError
-from nvct.host.device_nodes import create as device_nodes
-from nvct.host.device_nodes.create import (
+from nvct.host import device_nodes
+from nvct.host.device_nodes import (
     KINDS,
     ExpectedNode,
     NodePlan,
@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.host.device_nodes.create import Kind
+    from nvct.host.device_nodes import Kind
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

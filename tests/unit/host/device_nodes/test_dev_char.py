@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.host.device_nodes.dev_char."""
+"""Unit tests for nvct.host.dev_char."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from nvct.errors import HostError
-from nvct.host.device_nodes import dev_char
+from nvct.host import dev_char
 from nvct.host.model import Findings
 from tests.support.host_tree import HostTree
 from tests.support.recording_kernel import RecordingKernel
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from nvct.host.device_nodes.dev_char import LinkPlan
+    from nvct.host.dev_char import LinkPlan
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

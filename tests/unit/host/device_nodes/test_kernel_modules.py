@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.host.device_nodes.create."""
+"""Unit tests for nvct.host.device_nodes."""
 
 from __future__ import annotations
 
 import pytest
 
 from nvct.errors import HostError
-from nvct.host.device_nodes import create
+from nvct.host import device_nodes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class FakeRun:
 def test_all_three_modules_are_loaded() -> None:
     run = FakeRun()
 
-    assert create.load("/", run, NOTHING_LOADED) == []
+    assert device_nodes.load("/", run, NOTHING_LOADED) == []
     assert run.calls == [
         "/sbin/modprobe nvidia", "/sbin/modprobe nvidia-uvm", "/sbin/modprobe nvidia-modeset",
     ]  # fmt: skip
@@ -42,7 +42,7 @@ def test_all_three_modules_are_loaded() -> None:
 def test_a_driver_root_uses_its_own_modprobe() -> None:
     run = FakeRun()
 
-    create.load("/run/nvidia/driver", run, NOTHING_LOADED)
+    device_nodes.load("/run/nvidia/driver", run, NOTHING_LOADED)
 
     assert run.calls[0] == "chroot /run/nvidia/driver /sbin/modprobe nvidia"
 
@@ -51,7 +51,7 @@ def test_a_required_module_that_cannot_be_loaded_is_an_error() -> None:
     run = FakeRun(nvidia_uvm="modprobe: FATAL: Module nvidia-uvm not found")
 
     with pytest.raises(HostError) as raised:
-        create.load("/", run, NOTHING_LOADED)
+        device_nodes.load("/", run, NOTHING_LOADED)
 
     assert raised.value.message == (
         "cannot load module nvidia-uvm (/sbin/modprobe nvidia-uvm): "
@@ -60,7 +60,7 @@ def test_a_required_module_that_cannot_be_loaded_is_an_error() -> None:
 
 
 def test_a_driver_for_computing_alone_may_lack_modeset() -> None:
-    assert create.load("/", FakeRun(nvidia_modeset="not found"), NOTHING_LOADED) == [
+    assert device_nodes.load("/", FakeRun(nvidia_modeset="not found"), NOTHING_LOADED) == [
         "cannot load module nvidia-modeset (/sbin/modprobe nvidia-modeset): not found"
     ]
 
@@ -70,12 +70,12 @@ def test_a_missing_modprobe_is_reported_as_such() -> None:
         raise FileNotFoundError(2, "No such file or directory", argv[0])
 
     with pytest.raises(HostError, match=r"cannot load module nvidia .*No such file or directory"):
-        create.load("/", run, NOTHING_LOADED)
+        device_nodes.load("/", run, NOTHING_LOADED)
 
 
 def test_running_returns_the_status_and_the_last_line() -> None:
-    assert create.run(["/bin/sh", "-c", "echo one; echo two >&2; exit 3"]) == (3, "two")
-    assert create.run(["/bin/true"]) == (0, "")
+    assert device_nodes.run(["/bin/sh", "-c", "echo one; echo two >&2; exit 3"]) == (3, "two")
+    assert device_nodes.run(["/bin/true"]) == (0, "")
 
 
 def test_a_loaded_module_is_not_loaded_again(tmp_path: Path) -> None:
@@ -83,6 +83,6 @@ def test_a_loaded_module_is_not_loaded_again(tmp_path: Path) -> None:
         (tmp_path / "module" / name).mkdir(parents=True)
     run = FakeRun()
 
-    assert create.load("/", run, str(tmp_path)) == []
+    assert device_nodes.load("/", run, str(tmp_path)) == []
 
     assert run.calls == ["/sbin/modprobe nvidia-modeset"]

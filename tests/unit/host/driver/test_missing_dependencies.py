@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.host.driver import libraries, missing_dependencies
+from nvct.host import discover
+from nvct.host.driver import libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.model import Findings
 from nvct.linux import ldcache
@@ -29,7 +30,7 @@ def warnings(host: HostTree, *needed: str) -> list[str]:
     with Tree(str(host.driver)) as tree:
         search = libraries.Search(tree, host.roots, "x86_64", findings)
         dirs = libraries.directories(search)
-        missing_dependencies.check(search, libraries.find_libraries(search, VERSION, dirs), dirs)
+        discover.check_dependencies(search, libraries.find_libraries(search, VERSION, dirs), dirs)
     return findings.warnings
 
 
@@ -112,7 +113,7 @@ def test_dependencies_of_32_bit_libraries_are_32_bit_libraries(host: HostTree) -
         files = libraries.find_libraries(search, VERSION, dirs)
         cuda = next(f for f in files if os.path.basename(f.host_path).startswith("libcuda."))
         compat = replace(cuda, capability="compat32", needed=(f"libnvidia-gpucomp.so.{VERSION}",))
-        missing_dependencies.check(search, [*files, compat], dirs)
+        discover.check_dependencies(search, [*files, compat], dirs)
 
     assert len(findings.warnings) == 1
     assert "needs libnvidia-gpucomp" in findings.warnings[0]

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from nvct.errors import HostError
-from nvct.host.gpu import vgpu
-from nvct.host.gpu.vgpu import HostDriver
+from nvct.host.gpu import pci
+from nvct.host.gpu.pci import HostDriver
 from nvct.host.roots import Roots
 
 TYPE_CHECKING = False
@@ -40,7 +40,7 @@ def space(records: bytes, *, position: int = 0x40, following: int = 0, kind: int
     ],
 )
 def test_the_hosts_driver_is_read_from_record_0(data: bytes, expected: HostDriver | None) -> None:
-    assert vgpu.host_driver(data) == expected
+    assert pci.host_driver(data) == expected
 
 
 def test_a_space_of_which_64_bytes_are_readable_is_an_error(tmp_path: Path) -> None:
@@ -49,6 +49,6 @@ def test_a_space_of_which_64_bytes_are_readable_is_an_error(tmp_path: Path) -> N
     (device / "vendor").write_text("0x10de\n")
     (device / "config").write_bytes(bytes(64))
     with pytest.raises(HostError, match="only 64 bytes are readable"):
-        vgpu.host_drivers(Roots(sys=str(tmp_path)))
+        pci.host_drivers(Roots(sys=str(tmp_path)))
     (device / "vendor").write_text("0x8086\n")
-    assert vgpu.host_drivers(Roots(sys=str(tmp_path))) == []
+    assert pci.host_drivers(Roots(sys=str(tmp_path))) == []

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import DocumentError
-from nvct.host.health import faults
-from nvct.host.health.faults import APPLICATION, XidTable, checks
+from nvct.host import faults
+from nvct.host.faults import APPLICATION, XidTable, checks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.host.health.faults import XidAction
+    from nvct.host.faults import XidAction
 
 REPOSITORY = Path(__file__).parents[4]
 ROWS = faults.read()

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import NvmlError
-from nvct.host.nvml import shared
 from nvct.host.nvml.process import KILL_S, NAME
-from nvct.host.nvml.session import NvmlSession
+from nvct.host.nvml.session import NvmlSession, shared_session
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 
@@ -153,7 +152,7 @@ def test_a_worker_that_sigkill_does_not_end_is_the_only_one_until_it_has_ended(
 def test_while_a_worker_is_stuck_no_library_gets_another_one(
     node: tree.Node, tmp_path: Path
 ) -> None:
-    session = shared.session(str(node.library_dir / "libnvidia-ml.so.1"))
+    session = shared_session(str(node.library_dir / "libnvidia-ml.so.1"))
     session.check()  # its worker has started: the short limit is for NVML alone
     node_changes.apply(node, "nvml-hang-hard", ["600"])
     session.limit_s = 0.5
@@ -161,10 +160,10 @@ def test_while_a_worker_is_stuck_no_library_gets_another_one(
         refused(session)
         (pid,) = workers()
 
-        assert shared.session("libc.so.6") is session
+        assert shared_session("libc.so.6") is session
         assert f"process {pid} waits in the driver" in refused(session).message
         assert workers() == [pid]
     finally:
         node_changes.apply(node, "nvml-hang-hard", ["0"])
     wait_for_the_end_of_a_stuck_worker(session)
-    assert shared.session("libc.so.6") is not session
+    assert shared_session("libc.so.6") is not session

@@ -12,7 +12,7 @@ import pytest
 
 from nvct.errors import NvmlError
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.nvml import shared
+from nvct.host.nvml.session import close_shared, shared_session
 from tests.support.host_tree import FakeNvml
 
 
@@ -21,10 +21,10 @@ def test_all_callers_share_one_session_per_library(tmp_path: Path) -> None:
     first.touch()
     second.touch()
 
-    session = shared.session(str(first))
+    session = shared_session(str(first))
 
-    assert shared.session(str(first)) is session
-    assert shared.session(str(second)) is not session
+    assert shared_session(str(first)) is session
+    assert shared_session(str(second)) is not session
     assert DiscoveryOptions().nvml_of(str(first)) is session
 
 
@@ -40,44 +40,44 @@ def test_discovery_uses_the_nvml_in_its_options(tmp_path: Path) -> None:
 def test_a_file_that_was_replaced_gets_another_session(tmp_path: Path) -> None:
     library, other = tmp_path / "libnvidia-ml.so.1", tmp_path / "other"
     library.touch()
-    session = shared.session(str(library))
+    session = shared_session(str(library))
     other.touch()
     other.replace(library)
 
-    assert shared.session(str(library)) is not session
-    assert shared.session(str(library)) is shared.session(str(library))
+    assert shared_session(str(library)) is not session
+    assert shared_session(str(library)) is shared_session(str(library))
 
 
 def test_the_session_of_a_missing_file_reports_it(tmp_path: Path) -> None:
     path = str(tmp_path / "libnvidia-ml.so.1")
 
     with pytest.raises(NvmlError, match=f"{path} cannot be loaded"):
-        shared.session(path).check()
+        shared_session(path).check()
 
 
 def test_closing_ends_every_worker(tmp_path: Path) -> None:
-    sessions = [shared.session("libc.so.6"), shared.session("libm.so.6")]
+    sessions = [shared_session("libc.so.6"), shared_session("libm.so.6")]
     for session in sessions:
         with pytest.raises(NvmlError):
             session.check()
     workers = [session._worker.pid for session in sessions if session._worker]
     assert len(workers) == 2
 
-    shared.close()
+    close_shared()
 
     for pid in workers:
         with pytest.raises(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-    assert shared.session("libc.so.6") not in sessions
+    assert shared_session("libc.so.6") not in sessions
 
 
 PROGRAM = """
 from nvct.errors import NvmlError
-from nvct.host.nvml import shared
+from nvct.host.nvml.session import shared_session
 try:
-    shared.session("libc.so.6").check()
+    shared_session("libc.so.6").check()
 except NvmlError:
-    print(shared.session("libc.so.6")._worker.pid)
+    print(shared_session("libc.so.6")._worker.pid)
 """
 
 

@@ -11,7 +11,7 @@ from nvct.errors import ContainerNotPossibleError, NvmlError
 from nvct.host.discover import discover
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.gpu.nodes import named_nodes
-from nvct.host.nvml import shared
+from nvct.host.nvml.session import shared_session
 from nvct.host.roots import Roots
 from nvct_sim import tree
 
@@ -72,7 +72,7 @@ def test_mig_devices_of_a_mixed_node_are_found(node: tree.Node) -> None:
 def test_nvml_and_procfs_agree_on_every_gpu(node: tree.Node) -> None:
     inventory = look(node)
 
-    report = shared.session(library_of(node)).report()
+    report = shared_session(library_of(node)).report()
 
     assert report.driver_version == inventory.driver_version
     assert report.cuda_version == inventory.cuda_version
@@ -90,14 +90,14 @@ def test_library_that_does_not_fit_the_loaded_driver_says_so(
     (tmp_path / "libnvidia-simstate.so.999.99.99").write_bytes(state.read_bytes())
 
     with pytest.raises(NvmlError, match="version mismatch") as caught:
-        shared.session(str(newer)).report()
+        shared_session(str(newer)).report()
 
     assert caught.value.hint == "reboot, or reload the nvidia modules"
 
 
 def test_discovery_and_later_calls_share_a_worker(node: tree.Node) -> None:
     look(node)
-    session = shared.session(library_of(node))
+    session = shared_session(library_of(node))
     assert session._worker
     pid = session._worker.pid
 

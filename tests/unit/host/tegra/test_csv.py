@@ -210,7 +210,8 @@ def test_a_star_before_a_pattern_lets_it_match_more(pattern: str, name: str) -> 
     if compiled and longer and compiled.fullmatch(name):
         assert longer.fullmatch(name)
         assert longer.fullmatch(f"x{name}")
-        assert not longer.fullmatch(f"/x{name}")
+        # A class may have a slash; but a pattern is applied to one name, which has none.
+        assert "/" in pattern or not longer.fullmatch(f"/x{name}")
 
 
 @given(st.text(max_size=12))

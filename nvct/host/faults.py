@@ -200,7 +200,6 @@ def texts() -> dict[int, str]:
 
 
 def _lines(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the place and the words of each line that has an XID."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             text = file.read()
@@ -249,7 +248,6 @@ def _row(words: list[str], where: str) -> Row:
 
 
 def _xids(text: str) -> tuple[frozenset[int], frozenset[str], tuple[str, ...]]:
-    """Return the XIDs of a variable, the words for all of them, and what is neither."""
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     numbers = [word for word in words if _is_xid(word)]
     wrong = tuple(word for word in words if word not in ALL and word not in numbers)

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nvct.errors import HostError
-from nvct.host import procfs
-from nvct.host.device_nodes import create as device_nodes
-from nvct.host.gpu import mig, pci
+from nvct.host import device_nodes, procfs
+from nvct.host.gpu import pci
+from nvct.host.gpu.nodes import mig_minors
 from nvct.host.model import Findings
 from nvct.host.roots import Roots
 from nvct.linux.files import temporary_name
@@ -105,7 +105,7 @@ def _possible(
     if nvidia is not None:
         by_number.update({(nvidia, minor): f"{roots.dev}/nvidia{minor}" for minor in gpus})
     caps = majors.get("nvidia-caps")
-    for name, minor in mig.minors(roots).items() if caps is not None else ():
+    for name, minor in mig_minors(roots).items() if caps is not None else ():
         match = GPU_CAP.match(name)
         if match is None or int(match[1]) in gpus:
             by_number[caps or 0, minor] = f"{roots.dev}/nvidia-caps/nvidia-cap{minor}"
