@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +23,6 @@ from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB as LIBRARIES
 from tests.support.host_tree import VERSION, HostTree, elf_bytes
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 MAJORS = "".join(
     f"{major} {name}\n"

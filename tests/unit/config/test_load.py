@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from nvct.config.load import SIZE_LIMIT, from_toml, load
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Every key that there is, each with another value than its default.
 EVERYTHING = """

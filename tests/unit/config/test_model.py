@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from nvct.config.load import KEYS
 from nvct.config.model import FIELDS, Config, check, path_from
 from nvct.errors import ConfigError, line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_defaults_are_those_of_the_incumbent() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,6 @@ from nvct.compile import plans as compiler
 from tests.support import explained as case
 from tests.support.explained import VISIBLE, explained, farm_of, glibc_root
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from tests.unit.doctor import unread_files as unread_engine_files
 from tests.unit.doctor.broken_nodes import write
 from tests.unit.doctor.statuses import check, engine, in_force, status
 from tests.unit.doctor.unread_files import CRIO, UNREAD
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPEC = (
     "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
 from nvct.linux import ldcache
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def find_libraries(host: HostTree, *, version: str = VERSION) -> tuple[list[DriverFile], Findings]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,6 @@ from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
 from nvct.linux import ldcache
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def look(host: HostTree) -> tuple[dict[str, DriverFile], Findings]:

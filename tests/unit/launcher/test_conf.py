@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,7 @@ from nvct.config.model import Config
 from nvct.container import settings
 from nvct.container.plan import fingerprints
 from tests.support.launcher import PRINT_ARGS, script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.launcher.conftest import Lab
+from tests.unit.launcher.conftest import Lab
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from nvct.errors import HostError, UsageError
 from nvct.launcher import archive
 from nvct.launcher import install as launch
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 

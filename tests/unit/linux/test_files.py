@@ -5,6 +5,8 @@ import os
 import signal
 import stat
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +15,6 @@ from nvct.linux import files
 from tests.support.descriptors import none_left_open
 from tests.support.forked import run_forked
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 NOBODY = 65534
 

@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,6 @@ from nvct.linux import constants as c
 from nvct.linux.kernel import Kernel
 from tests.support.forked import in_mount_namespace, run_forked
 from tests.support.recording_kernel import CALLS, RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(params=[Kernel, RecordingKernel, DeclaredKernel])

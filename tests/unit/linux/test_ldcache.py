@@ -6,17 +6,14 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import LdCacheError
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin:/bin")
 needs_ldconfig = pytest.mark.skipif(LDCONFIG is None, reason="needs ldconfig")

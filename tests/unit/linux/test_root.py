@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import signal
 import stat
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +19,6 @@ from nvct.linux.walk import DEPTH_LIMIT, LINK_LIMIT
 from tests.support.descriptors import none_left_open
 from tests.support.forked import in_mount_namespace, run_forked
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

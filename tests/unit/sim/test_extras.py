@@ -7,15 +7,12 @@ import json
 import os
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
 from nvct.linux import elf
 from nvct_sim import attach, container_support, kernelfs, node_changes, package, profile, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,6 @@ from nvct.errors import DocumentError, UsageError
 from nvct.kernel.kmsg import Kmsg
 from nvct_sim import gpu_fields, node_changes, package, tree
 from tests.support.nvml_node import CACHE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The profile "mixed": GPU 0 is a T4, 1 an A100 with three MIG instances, 2 an A100 in MIG mode
 # without instances, 3 and 4 are H100s without MIG mode.

@@ -6,16 +6,13 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct_sim import profile, sysfs, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU = "0000:41:00.0"  # in the profile mixed
 VENDOR_SPECIFIC, EXPRESS = 0x09, 0x10

@@ -6,16 +6,13 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux import elf, ldcache
 from nvct_sim import kernelfs, package, profile, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VERSION = "580.159.04"
 

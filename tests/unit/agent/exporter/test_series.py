@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from nvct.agent.dra.journal import Entry, Journal, Prepared
@@ -14,13 +18,6 @@ from nvct.agent.exporter.settings import Settings
 from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.agent.web import exposition
 from nvct.host.nvml.sample_model import VALUES, GpuSample, MigSample, NvmlSamples, XidCount
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from prometheus_client import Metric
 
 DEFAULT, _ = counters.read(str(counters.DEFAULT))
 UUID = "GPU-818582cb-4611-5e40-88a8-507864c634eb"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.agent.labels import compute, passthrough
@@ -10,10 +12,6 @@ from nvct.agent.labels.facts import Rules
 from nvct.agent.labels.values import is_key, is_value
 from nvct.host.gpu import vgpu
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WINDOWS = """\
 0x0000000094000000 0x0000000094ffffff 0x0000000000040200

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from nvct.cdi.make.edits import move_root, path_key, tidy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_doubles_go_and_paths_are_sorted_by_depth_then_bytes() -> None:

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cdi.make import generate as specgen
 from nvct.cdi.read import load
@@ -21,13 +23,6 @@ from nvct.errors import NvctError
 from nvct.host import modes
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from typing import Any
-
-    from click.testing import Result
 
 ENV = "NVIDIA_CTK_CDI_GENERATE_"
 

@@ -6,18 +6,13 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.errors import EngineError, NvctError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 SHIM = "/usr/bin/nvidia-container-runtime"
 DAEMON = '{\n  "log-level": "warn",\n  "features": {"x": true}\n}\n'

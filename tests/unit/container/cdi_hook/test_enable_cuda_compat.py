@@ -9,11 +9,8 @@ from nvct.container.rootfs.compat import Note, is_wanted, parse_note, parse_vers
 from nvct.errors import DocumentError
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
+from tests.support.containers import Container
 from tests.support.cuda_note import NOTE_SECTION, note, raw_note
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
 
 REAL = "/usr/local/cuda-13.0/compat"
 DROPIN = "/etc/ld.so.conf.d/00-nvct.conf"

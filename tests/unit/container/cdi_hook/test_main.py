@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from nvct.doctor import decisions
 from nvct.errors import LINE_LIMIT
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.containers import Container, run_hook
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,8 @@ from nvct.container.rootfs import linker_conf
 from nvct.linux import ldcache
 from nvct.linux.constants import MS_BIND
 from nvct.linux.kernel import KERNEL
+from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
 
 CACHE = "/etc/ld.so.cache"
 DROPIN = "/etc/ld.so.conf.d/00-nvct.conf"

@@ -7,16 +7,13 @@ import os
 import stat
 import time
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nvct.container.plan import fingerprints
 from nvct.oci import jsontext
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OLD = 1_000_000_000 * 10**9
 

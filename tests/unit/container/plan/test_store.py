@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nvct.container.plan import store as stores
 from nvct.container.plan.store import Store, run_dir
 from tests.support.descriptors import none_left_open
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 PLAN = b'{"nvct-plan":1,"facts":[]}'

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +15,7 @@ from nvct import paths
 from nvct.container import recorder
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
 NVIDIA_HOOK = {"path": "/usr/bin/nvidia-container-runtime-hook", "args": ["x", "prestart"]}

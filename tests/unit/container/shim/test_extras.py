@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,7 @@ from nvct.compile import plans as compiler
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 GPU = "NVIDIA_VISIBLE_DEVICES=0"
 ALL = "NVIDIA_VISIBLE_DEVICES=all"

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +15,6 @@ from nvct.host.driver import config_files, libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
 from tests.support.host_tree import LIB, HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 # nvidia-container-toolkit v1.20 looks for these names; where they are in containers.
 SHARE = (

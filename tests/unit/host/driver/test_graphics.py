@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from nvct.host.discover import find_files
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import graphics, libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings, Link
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLATFORMS = {
     "libnvidia-egl-gbm": "1.1.2",

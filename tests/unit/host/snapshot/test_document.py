@@ -9,6 +9,8 @@ import os
 import re
 import tarfile
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +19,6 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record, redaction
 from nvct.host.snapshot.document import Snapshot
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 ICD = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}'
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +13,6 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings
 from nvct.host.tegra import csv
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = f"etc/{csv.FOLDER}"
 

@@ -2,15 +2,12 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 
 from nvct_sim import gpu_fields
 from tests.support.nvml_node import NvmlNode, gpu_record, gpu_uuid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_list_is_in_the_real_format(node: NvmlNode) -> None:
