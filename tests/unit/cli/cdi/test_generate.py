@@ -157,7 +157,7 @@ def test_the_roots_of_the_driver_and_of_its_nodes_can_be_named(by: str, lab: Lab
     (lab.home / "driver").rename(driver)
     devices.mkdir()
     (lab.home / "dev").rename(devices / "dev")
-    flags = ["--driver-root", driver, "--dev-root", devices] if by == "flag" else []
+    flags = [f"--driver-root={driver}", f"--dev-root={devices}"] if by == "flag" else []
     env = {"NVIDIA_CTK_DRIVER_ROOT": str(driver), "NVIDIA_CTK_DEV_ROOT": str(devices)}
 
     result = generate(lab, *flags, env={} if flags else env)
