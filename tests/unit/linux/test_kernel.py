@@ -102,9 +102,6 @@ def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="missing") as caught:
             call(*args)
         assert caught.value.filename == missing
-
-
-def test_both_paths_of_a_move_are_named(kernel: Kernel) -> None:
     with pytest.raises(OSError, match="/no/a") as caught:
         kernel.move_mount(-100, "/no/a", -100, "/no/b", 0)
     assert {caught.value.filename, caught.value.filename2} == {"/no/a", "/no/b"}

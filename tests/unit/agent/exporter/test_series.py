@@ -312,14 +312,10 @@ def test_xids_are_counted_across_watches_and_in_a_window() -> None:
     assert history.last_xid(uuid, -1) == history.last_xid(uuid, 7) == 79
     assert history.xids_since(NOW + 5, uuid, -1) == {79: 3}
     assert history.xids_since(NOW + 300, uuid, -1) == {79: 1}
-
-
-def test_an_xid_of_an_instance_is_not_that_of_another() -> None:
     history = History()
     sampled = gpu(xids=(xid(43, 1, NOW, gi=7),))
     history.add(NvmlSamples(watch_start=1, gpus=(sampled,)), NOW, 600)
-
-    assert (history.last_xid(sampled.uuid, 7), history.last_xid(sampled.uuid, 8)) == (43, 0)
+    assert (history.last_xid(uuid, 7), history.last_xid(uuid, 8)) == (43, 0)
 
 
 def test_clock_events_are_counted_in_a_window() -> None:
