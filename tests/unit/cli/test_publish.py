@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from nvct.cli.main import program
 from nvct.errors import HostError, UsageError
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    from click.testing import Result
 
 FOREIGN = """\
 cdiVersion: 0.5.0

@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from nvct.oci.jsondepth import LIMIT
-from tests.support.shim_lab import Lab
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tests.support.shim_lab import Lab
 
 PLAN_DEPTH = 10
 """As `nvct.oci.jsontext.parse_trusted` says."""
