@@ -243,6 +243,4 @@ def test_an_empty_annotation_prefix_keeps_the_other_keys(lab: Lab, store: Store)
     lab.keys["nvidia-container-runtime.modes.cdi"]["annotation-prefixes"] = [""]
     lab.configure()
 
-    config = load(lab, store)
-
-    assert config.runtimes == (f"{lab.home}/bin/runc",)
+    assert load(lab, store).runtimes == (f"{lab.home}/bin/runc",)

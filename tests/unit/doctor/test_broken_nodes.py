@@ -142,9 +142,7 @@ def test_a_checkpoint_that_is_none_is_no_crash(text: str, tmp_path: Path) -> Non
     statuses = hosts.node_of_kubernetes(tmp_path, [])
     hosts.write(tmp_path, f"{kubelet.FOLDERS[0]}/{kubelet.CHECKPOINT}", text)
 
-    part = kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path))
-
-    assert part.lines
+    assert kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path)).lines
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,7 @@ def test_a_gpu_without_its_driver_is_told_last(tmp_path: Path) -> None:
 
 
 def test_no_daemon_is_told(tmp_path: Path) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker")
-    assert lab.cause() == "no-daemon"
+    assert DockerLab(tmp_path).gpu().program("/usr/bin/docker").cause() == "no-daemon"
 
 
 def test_a_missing_program_and_half_an_installation_are_told(tmp_path: Path) -> None:

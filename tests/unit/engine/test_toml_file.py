@@ -230,9 +230,7 @@ def test_a_new_table_is_added_after_its_neighbors_in_their_style() -> None:
 def test_multi_line_strings_and_brackets_in_strings_are_no_statements() -> None:
     text = 'a = """\n[t]\nx = 1\n"" \\\n"""""\nb = [ "]", \'}\', # ]\n  "#" ]\n[t]\ny = \'\'\'\n#\'\'\'\n'
 
-    after = edit(text, [(("t",), "z", 1)])
-
-    assert after == text + "z = 1\n"
+    assert edit(text, [(("t",), "z", 1)]) == text + "z = 1\n"
 
 
 def test_a_noted_value_gets_its_comment_once() -> None:

@@ -132,9 +132,7 @@ def test_a_file_that_became_something_else_is_left_out(lab: FarmLab) -> None:
     smi.unlink()
     smi.symlink_to("/etc/passwd")
 
-    manifest = build(lab.farm, inventory)
-
-    assert dict(manifest.left_out) == {str(smi): "no regular file"}
+    assert dict(build(lab.farm, inventory).left_out) == {str(smi): "no regular file"}
 
 
 def test_a_driver_that_goes_meanwhile_is_an_error_and_leaves_nothing(lab: FarmLab) -> None:

@@ -54,9 +54,7 @@ def test_the_running_interpreter_is_read() -> None:
 def test_notes_of_a_section_are_found(machine: str) -> None:
     data = shared_object(machine, soname="libcuda.so.1", sections={".note.x": NOTE + NOTE})
 
-    notes = elf.read(data).notes(".note.x")
-
-    assert notes == [("NVIDIA Corporation", 7, b"abc")] * 2
+    assert elf.read(data).notes(".note.x") == [("NVIDIA Corporation", 7, b"abc")] * 2
 
 
 def test_a_missing_section_has_no_notes() -> None:

@@ -787,9 +787,7 @@ def test_a_restart_with_another_gpu_changes_the_profile(image: Image) -> None:
 def test_a_user_namespace_without_root_means_variables(image: Image) -> None:
     image.config["linux"] = {"uidMappings": [{"containerID": 1000, "hostID": 1000, "size": 1}]}
 
-    outcome = image.glibc().create()
-
-    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in outcome.env
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in image.glibc().create().env
 
 
 def read_only(image: Image) -> Outcome:

@@ -544,9 +544,7 @@ def test_version_prints_both_versions(lab: Lab) -> None:
 
 
 def test_help_of_create_creates_nothing(lab: Lab) -> None:
-    result = lab.shim(["create", "--help"])
-
-    assert result.stdout == "runc create --help\n"
+    assert lab.shim(["create", "--help"]).stdout == "runc create --help\n"
 
 
 def test_the_bundle_is_the_working_directory_by_default(lab: Lab) -> None:

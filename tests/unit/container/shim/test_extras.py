@@ -184,9 +184,7 @@ def test_config_toml_can_require_a_node_for_each_channel(
     lab.configure()
     lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9")
 
-    result = lab.create(program=LEGACY)
-
-    assert "asks for channel 9, this host has 0" in result.stderr
+    assert "asks for channel 9, this host has 0" in lab.create(program=LEGACY).stderr
 
 
 def test_without_channels_in_the_driver_the_request_is_refused(lab: Lab) -> None:
