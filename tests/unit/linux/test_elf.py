@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import struct
 import sys
-from pathlib import Path
 
 import pytest
 
 from nvct.errors import ElfError
 from nvct.linux import elf
 from nvct_sim.elf_writer import shared_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
 
 NOTE = struct.pack("<III", 19, 3, 7) + b"NVIDIA Corporation\0\0" + b"abc\0"
 
@@ -54,7 +57,9 @@ def test_the_running_interpreter_is_read() -> None:
 def test_notes_of_a_section_are_found(machine: str) -> None:
     data = shared_object(machine, soname="libcuda.so.1", sections={".note.x": NOTE + NOTE})
 
-    assert elf.read(data).notes(".note.x") == [("NVIDIA Corporation", 7, b"abc")] * 2
+    notes = elf.read(data).notes(".note.x")
+
+    assert notes == [("NVIDIA Corporation", 7, b"abc")] * 2
 
 
 def test_a_missing_section_has_no_notes() -> None:

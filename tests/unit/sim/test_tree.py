@@ -184,10 +184,11 @@ REFUSED: list[tuple[str, dict[str, str], str]] = [
 def test_a_node_that_cannot_be_made_is_refused(
     plain_node: tree.Node, name: str, more: dict[str, Any], message: str
 ) -> None:
-    model = more.pop("profile_name", "t4")
+    model = more.get("profile_name", "t4")
+    arguments = {"profile_name": model, "native": "machine" in more, **more}
 
     with pytest.raises(UsageError, match=message) as caught:
-        tree.create(name, model, plain_node.tree.parent, native="machine" in more, **more)
+        tree.create(name, base=plain_node.tree.parent, **arguments)
 
     if model != "t4":
         assert caught.value.hint == "one of " + ", ".join(profile.names())
