@@ -32,7 +32,8 @@ def test_the_tables_have_names_for_gpus_that_are_not_here() -> None:
 def test_every_gpu_of_a_table_is_in_its_configurations(number: int) -> None:
     gpu = replace(tables.gpu_of(tables.of_name("A100-40GB")), device=number << 16 | tables.NVIDIA)
     specs = layers.configs(MigState())["all-balanced"].specs
-    assert len(plan.make(MigState(gpus=(gpu,)), specs).layouts[gpu.uuid].parts) == 4
+    made = plan.make(MigState(gpus=(gpu,)), specs)
+    assert len(made.layouts[gpu.uuid].parts) == 4
 
 
 def test_a_file_counts_more_than_the_hardware_and_that_more_than_the_tables() -> None:
