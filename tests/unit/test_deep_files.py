@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.agent.device_plugin import list_strategy
@@ -13,10 +15,6 @@ from nvct.doctor import containers, incumbent, kubelet
 from nvct.errors import DocumentError, NvctError
 from nvct.installer import settings
 from nvct_sim import play, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DEEP = '{"a":' * 100_000
 TOML = "a = " + "[" * 5000

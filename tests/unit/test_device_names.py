@@ -7,7 +7,9 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -18,11 +20,6 @@ from nvct.compile import live_host
 from nvct.config.load import load
 from nvct.paths import CONFIG_ENV, OWN_CONFIG_ENV, RUN_DIR_ENV
 from nvct_sim import tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
 
 CACHE = Path(__file__).parents[2] / ".cache/native"
 PARTS = re.compile(r"/nvidia(?:\d+|-cap\d+)$")

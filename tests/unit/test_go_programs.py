@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from tests.support import go_programs
 from tests.support.go_programs import Program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GO = """#!/bin/sh
 case $1 in

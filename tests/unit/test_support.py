@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
 from tests.support import cpu
 from tests.support.once import made_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_cpu_time_over_the_limit_fails_and_waiting_does_not() -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.machine import folder_watch
 from nvct.agent.machine.folder_watch import FolderWatch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LONG_S = 30.0
 BLIND_S = 0.02

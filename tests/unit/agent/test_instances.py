@@ -6,6 +6,8 @@ from __future__ import annotations
 import random
 import tempfile
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +16,6 @@ from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.programs import Machine, Program, wait_for
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SERVES = ("serving",)
 LIMIT_S = 2.0

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,11 +22,6 @@ from nvct.agent.labels import outputs
 from nvct.errors import HostError
 from nvct.installer import ready
 from tests.support.broken_disk import break_call
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 
 @pytest.fixture

@@ -7,6 +7,8 @@ import asyncio
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +21,6 @@ from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.machines import REPOSITORY
 from tests.unit.agent.programs import TIMEOUT_S, Machine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 LARGE = "nvidia.com/mig-3g.40gb"
 CONFIGS = "version: v1\nmig-configs: {two: [{devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}}]}"

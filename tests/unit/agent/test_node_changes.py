@@ -7,6 +7,7 @@ import asyncio
 import os
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,6 @@ from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.programs import Machine, Program, wait_for
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
 TIMEOUT_S = 60.0

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,6 @@ from nvct.agent.core import config_file
 from nvct.agent.core.settings import Program, option
 from nvct.agent.task_table import ENTRIES, PROGRAMS, Entry
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import asyncio
 import io
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -19,10 +20,6 @@ from nvct.errors import HostError, NvctError, RequestError
 from nvct.host.nvml.model import XidEvent
 from tests.unit.agent.dra.test_prepare import Node
 from tests.unit.agent.health.engines import engine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU = "GPU-1"
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.main import NOTIFY_ENV, READY, notify
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])

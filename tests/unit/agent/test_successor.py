@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,6 @@ from nvct.errors import UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.kubelet.test_pod_resources import kubelet
 from tests.unit.agent.test_agent import agent, folder, forever
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 __all__ = ["folder"]
 IN_A_POD = {instance.POD_ENV: "10.0.0.1"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,11 +17,6 @@ from nvct.cli.explain_pod import explain_pod
 from nvct.cli.main import program
 from nvct.doctor import inside
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 REFUSAL = 'User "system:serviceaccount:nvct:nvct" cannot list resource "pods" in API group ""'
 IN_POD = {"NVCT_DRIVER_READY_FILE": "/run/nvct-driver/driver-ready"}

@@ -69,15 +69,12 @@ def test_a_sparse_file_is_printed_with_all_keys(tmp_path: Path) -> None:
 def test_a_change_in_place_leaves_a_sparse_file_sparse(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(SPARSE, encoding="utf-8")
+    changes = ("-c", str(file), "--set", "nvidia-container-cli.no-cgroups=false", "-i")
 
-    assert (
-        _run("-c", str(file), "--set", "nvidia-container-cli.no-cgroups=false", "-i").exit_code
-        == 0
-    )
+    assert _run(*changes).exit_code == 0
 
-    assert file.read_text(encoding="utf-8") == SPARSE.replace(
-        "no-cgroups = true", "no-cgroups = false"
-    )
+    after = SPARSE.replace("no-cgroups = true", "no-cgroups = false")
+    assert file.read_text(encoding="utf-8") == after
 
 
 def test_in_place_keeps_mode_and_comments_and_writes_nothing_twice(tmp_path: Path) -> None:
@@ -109,18 +106,15 @@ def test_output_makes_folders(tmp_path: Path) -> None:
     assert file.stat().st_mode & 0o777 == 0o644
 
 
-def test_in_place_and_output_exclude_each_other() -> None:
-    result = _run("--in-place", "--output", "x")
-    assert isinstance(result.exception, NvctError)
-    assert "exclude each other" in str(result.exception)
-
-
 def test_a_broken_file_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("a = = 1\n", encoding="utf-8")
     result = _run("-c", str(file), "--set", "disable-require", "--in-place")
     assert "no TOML" in str(result.exception)
     assert file.read_text(encoding="utf-8") == "a = = 1\n"
+    both = _run("--in-place", "--output", "x")
+    assert isinstance(both.exception, NvctError)
+    assert "exclude each other" in str(both.exception)
 
 
 def test_show_says_where_values_are_from(tmp_path: Path) -> None:

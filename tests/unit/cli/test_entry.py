@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,6 @@ from nvct.cli.cdi.generate_command import generate
 from nvct.compile.publish import Request
 from nvct.doctor import one_container
 from nvct_sim import tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BY_CLICK = "import sys; sys.argv[0] = 'x'; from nvct.cli.main import run; run('nvidia-ctk')"
 Ended = tuple[int, str, str]

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,11 +15,6 @@ from nvct.errors import BundleError, ConfigError, UsageError
 from tests.support import explained as case
 from tests.support.explained import POLICY, VISIBLE, explained, run
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 DENIED = (
     "nvidia-container-runtime: policy rule 'one each' denies NVIDIA_VISIBLE_DEVICES='all'; a"

@@ -9,10 +9,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.install import install
 from nvct.cli.main import program
@@ -20,14 +23,6 @@ from nvct.engine import toml_file
 from nvct.version import TOOLKIT_VERSION, __version__
 from tests.support.launcher import script
 from tests.unit.installer.conftest import bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import Any
-
-    from click.testing import Result
 
 DAEMON_JSON = b'{\n\t"log-driver": "journald",\n\t"runtimes": {"runc-2": {"path": "/opt/runc"}}\n}'
 CONTAINERD = b"""\

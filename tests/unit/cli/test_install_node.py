@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,11 +13,6 @@ from nvct.engine.model import Engine
 from nvct.host import modes
 from nvct.installer import find_engine
 from tests.unit.cli.test_install import CONTAINERD, Node, node, parsed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 POLICY = """\
 [[nvct.policy.rules]]

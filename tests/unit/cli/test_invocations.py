@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,6 @@ from nvct.container.cdi_hook import main as hooks
 from nvct.host.nvml.session import NvmlSession
 from nvct.paths import CONFIG_ENV, RUN_DIR_ENV
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 TABLE = Path(__file__).with_name("invocations.txt")
 ROWS = [

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.compile import live_host
@@ -16,14 +19,6 @@ from nvct.host import listing
 from nvct.paths import CONFIG_ENV
 from tests.support.host_tree import LIB, VERSION
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from pathlib import Path
-    from typing import Any
-
-    from click.testing import Result
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -15,10 +16,6 @@ import pytest
 from nvct.cli import main
 from nvct.errors import HostError, UsageError
 from nvct.version import TOOLKIT_VERSION, __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SHOW = """
 import sys

@@ -45,6 +45,4 @@ def test_options_are_taken_in_both_styles(args: list[str], message: str) -> None
 
 @pytest.mark.parametrize("args", [["--dry-run=maybe"], ["--dry-run="], ["-other=1"], ["--other"]])
 def test_options_of_neither_style_are_refused(args: list[str]) -> None:
-    result = CliRunner().invoke(command, args)
-
-    assert result.exit_code == 2
+    assert CliRunner().invoke(command, args).exit_code == 2

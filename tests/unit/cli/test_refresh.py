@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Generator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +15,6 @@ from nvct import paths
 from nvct.container.plan import model
 from nvct.container.plan.store import Store
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
-    from pathlib import Path
 
 
 @pytest.fixture

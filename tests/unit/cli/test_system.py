@@ -4,19 +4,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.errors import HostError
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 
 def config(tree: HostTree) -> str:

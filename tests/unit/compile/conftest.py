@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
 from tests.support.shim_lab import Lab
 from tests.unit.farm.conftest import lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 __all__ = ["lab"]
 

@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct import paths
 from nvct.cli.main import program
@@ -22,12 +23,6 @@ from tests.support import memory
 from tests.support.host_tree import VERSION, WORKING_NVML
 from tests.support.shim_lab import REPOSITORY, Lab
 from tests.unit.farm.lab import NEWER, FarmLab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    from click.testing import Result
 
 
 @pytest.fixture
@@ -85,7 +80,7 @@ def test_with_the_classic_layout_there_is_no_table_and_no_farm(node: Lab) -> Non
     assert not (node.home / "farm").exists()
 
 
-def test_the_plan_names_the_view_and_its_facts_hold(node: Lab) -> None:
+def test_the_plan_names_the_view_and_its_facts_hold_until_it_goes(node: Lab) -> None:
     plan = own_plan(node)
 
     farm = plan["farm"]
@@ -94,13 +89,7 @@ def test_the_plan_names_the_view_and_its_facts_hold(node: Lab) -> None:
     assert fingerprints.broken(farm["facts"]) is None
     assert model.is_current(plan)
     assert plan["specs"][0]["edits"]["work"]["compat"] == {"driver": VERSION}
-
-
-def test_a_view_that_goes_breaks_the_tables_facts(node: Lab) -> None:
-    farm = own_plan(node)["farm"]
-
     shutil.rmtree(farm["view"])
-
     assert fingerprints.broken(farm["facts"]) is not None
     assert fingerprints.broken(own_plan(node)["farm"]["facts"]) is None
 
@@ -151,16 +140,24 @@ def test_who_disables_the_hooks_whose_work_a_view_needs_gets_none(node: Lab, hoo
     assert farm["why"].startswith("config.toml disables the hook ")
 
 
-def test_the_images_cuda_is_left_alone_where_its_hook_is_disabled(node: Lab) -> None:
-    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {
-        "nvcdi-disable-hooks": ["enable-cuda-compat"]
-    }
+@pytest.mark.parametrize(
+    ("hook", "work", "before", "after"),
+    [
+        ("enable-cuda-compat", "compat", {"driver": VERSION}, {}),
+        ("update-application-profile", "profile", True, False),
+    ],
+)
+def test_what_a_disabled_hook_would_do_is_not_done(
+    node: Lab, hook: str, work: str, before: object, after: object
+) -> None:
+    assert own_plan(node)["specs"][0]["edits"]["work"][work] == before  # type: ignore[literal-required]
+    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {"nvcdi-disable-hooks": [hook]}
     node.configure()
 
     plan = own_plan(node)
 
     assert plan["farm"]["view"]
-    assert plan["specs"][0]["edits"]["work"]["compat"] == {}
+    assert plan["specs"][0]["edits"]["work"][work] == after  # type: ignore[literal-required]
 
 
 @pytest.mark.parametrize("layout", ["by rename", "in place"])
@@ -315,16 +312,6 @@ def test_the_mask_of_the_params_is_what_config_toml_says(node: Lab, value: str) 
     node.configure(text)
 
     assert own_plan(node)["farm"]["params"] is (value == "true")
-
-
-def test_the_profile_needs_its_hook(node: Lab) -> None:
-    assert own_plan(node)["specs"][0]["edits"]["work"]["profile"] is True
-    node.keys["nvidia-container-runtime.modes.jit-cdi"] = {
-        "nvcdi-disable-hooks": ["update-application-profile"]
-    }
-    node.configure()
-
-    assert own_plan(node)["specs"][0]["edits"]["work"]["profile"] is False
 
 
 def test_the_refresh_command_prints_what_a_view_lacks(node: Lab) -> None:

@@ -12,11 +12,8 @@ from click.testing import CliRunner, Result
 from nvct import paths
 from nvct.cli.main import program
 from nvct.errors import HostError, UsageError
+from tests.support.shim_lab import Lab
 from tests.unit.compile.test_farm_plan import own_plan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.shim_lab import Lab
 
 
 def generated_layout(node: Lab, *words: str) -> tuple[Result, int]:

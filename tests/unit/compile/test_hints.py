@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from nvct.compile import mode_plans as extras
@@ -10,10 +12,6 @@ from nvct.compile import refresh
 from nvct.compile.live_host import KEYS, hints_name_keys
 from nvct.errors import HostError, NvctError
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture

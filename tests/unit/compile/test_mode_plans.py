@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -21,11 +23,6 @@ from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB as LIBRARIES
 from tests.support.host_tree import VERSION, HostTree, elf_bytes
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 MAJORS = "".join(
     f"{major} {name}\n"
@@ -93,34 +90,24 @@ def test_imex_channels_are_devices_of_their_own(lab: Lab) -> None:
     assert sorted(plan["devices"]) == [f"nvidia.com/imex-channel={n}" for n in (0, 3)]
 
 
-@pytest.mark.parametrize("mode", sorted(SECOND))
-def test_another_node_breaks_the_plan(mode: str, lab: Lab) -> None:
+@pytest.mark.parametrize("mode", sorted(NODES))
+def test_a_node_that_comes_or_goes_or_a_module_loaded_again_breaks_the_plan(
+    mode: str, lab: Lab
+) -> None:
     lab.host.write(f"dev/{NODES[mode]}", mode=0o666)
     plan = mode_plan(lab, mode)
     lab.host.write("dev/something-else")
     assert model.is_current(plan)
 
-    lab.host.write(f"dev/{SECOND[mode]}", mode=0o666)
-
+    if mode == "gdrcopy":
+        lab.host.write("proc/devices", "Character devices:\n 99 gdrdrv\n")
+        assert not model.is_current(plan)
+        return
+    second = lab.host.write(f"dev/{SECOND[mode]}", mode=0o666)
     assert not model.is_current(plan)
-
-
-@pytest.mark.parametrize("mode", sorted(set(NODES) - {"gdrcopy"}))
-def test_a_node_that_is_gone_breaks_the_plan(mode: str, lab: Lab) -> None:
-    lab.host.write(f"dev/{NODES[mode]}", mode=0o666)
-    plan = mode_plan(lab, mode)
-
+    second.unlink()
+    assert model.is_current(plan)
     (lab.home / "dev" / NODES[mode]).unlink()
-
-    assert not model.is_current(plan)
-
-
-def test_a_module_that_is_loaded_again_breaks_the_plan(lab: Lab) -> None:
-    lab.host.write("dev/gdrdrv", mode=0o666)
-    plan = mode_plan(lab, "gdrcopy")
-
-    lab.host.write("proc/devices", "Character devices:\n 99 gdrdrv\n")
-
     assert not model.is_current(plan)
 
 
@@ -223,32 +210,23 @@ def node(path: str) -> DeviceNode:
     )
 
 
-def test_a_mig_device_is_as_its_gpu() -> None:
+def test_a_mig_device_is_as_its_gpu_and_a_boards_device_as_the_only_one() -> None:
     mig = MigDevice(index=0, uuid="MIG-a", gi=1, ci=0, cap_minors=(1, 2))
     gpu = Gpu(
         index=3, minor=1, uuid="GPU-a", bus_id="0000:3b:00.0", model="",
         node=node("/dev/nvidia1"), mig=(mig,),
     )  # fmt: skip
-    by_uuid = {
-        "GPU-a": GpuProperties(brand="Tesla", arch="9.0"),
-        "GPU-b": GpuProperties(brand="Titan"),
-    }
-
-    properties = extras.by_name(Inventory(driver_version="1", gpus=(gpu,)), by_uuid)
-
-    assert set(properties) == {"3", "GPU-a", "0000:3b:00.0", "3:0", "MIG-a"}
-    assert all(edit == by_uuid["GPU-a"] for edit in properties.values())
-
-
-def test_the_only_gpu_is_a_boards_device() -> None:
-    by_uuid = {"GPU-a": GpuProperties(arch="8.7")}
-    device = NamedDevice(name="0")
+    tesla = GpuProperties(brand="Tesla", arch="9.0")
+    board = Inventory(driver_version="", mode="csv", devices=(NamedDevice(name="0"),))
 
     properties = extras.by_name(
-        Inventory(driver_version="", mode="csv", devices=(device,)), by_uuid
+        Inventory(driver_version="1", gpus=(gpu,)),
+        {"GPU-a": tesla, "GPU-b": GpuProperties(brand="Titan")},
     )
 
-    assert properties == {"0": GpuProperties(arch="8.7")}
+    names = ("3", "GPU-a", "0000:3b:00.0", "3:0", "MIG-a")
+    assert properties == dict.fromkeys(names, tesla)
+    assert extras.by_name(board, {"GPU-a": tesla}) == {"0": tesla}
 
 
 def test_where_nvml_does_not_work_nothing_is_known_and_there_is_a_problem(lab: Lab) -> None:
@@ -285,51 +263,34 @@ def mounts(plan: model.Plan, name: str = "nvidia.com/gpu=0") -> str:
     return " ".join(m[0] for edit in model.collect(plan, [name]) for m in edit["mounts"])
 
 
-def test_in_mode_csv_the_lists_of_the_board_are_read(lab: Lab) -> None:
-    jetson(lab)
+@pytest.mark.parametrize("mode", ["csv", "auto"])
+def test_the_lists_of_a_board_are_read(mode: str, lab: Lab) -> None:
+    jetson(lab, mode)
+    lab.host.module()
+    lab.host.write("sys/devices/soc0/family", "Tegra\n")
 
     plan = own_plan(lab)
 
     assert "/dev/nvidia0" in nodes_of(plan, "nvidia.com/gpu=0")
     assert f"/{LIB}/libcuda.so.1.1" in mounts(plan)
     assert "libmore.so" not in mounts(plan)
+    assert plan["specs"][0]["refuse"] == ""  # a library of a board is no driver version
     assert model.is_current(plan)
 
 
-def test_a_board_is_one_in_mode_auto_as_well(lab: Lab) -> None:
-    jetson(lab, mode="auto")
-    lab.host.write("sys/devices/soc0/family", "Tegra\n")
-
-    assert f"/{LIB}/libcuda.so.1.1" in mounts(own_plan(lab))
-
-
-def test_an_image_may_ask_for_all_lists(lab: Lab) -> None:
+@pytest.mark.parametrize("name", ["devices.csv", "new.csv"])
+def test_an_image_may_ask_for_all_lists_and_one_that_changes_breaks_the_plan(
+    name: str, lab: Lab
+) -> None:
     jetson(lab)
 
     plan = own_plan(lab, refresh.OWN_CSV_ALL)
 
     assert f"/{LIB}/libmore.so" in mounts(plan)
-    names = sorted(path.name for path in lab.run_dir.iterdir())
-    assert names == ["own-csv-all.plan"]
-
-
-@pytest.mark.parametrize("name", ["devices.csv", "new.csv"])
-def test_a_list_that_changes_breaks_the_plan(name: str, lab: Lab) -> None:
-    jetson(lab)
-    plan = own_plan(lab, refresh.OWN_CSV_ALL)
-
+    assert [path.name for path in lab.run_dir.iterdir()] == ["own-csv-all.plan"]
+    assert model.is_current(plan)
     lab.host.write(f"{CSV}/{name}", "dev, /dev/nvidiactl\n")
-
     assert not model.is_current(plan)
-
-
-def test_a_library_of_a_board_is_no_driver_version(lab: Lab) -> None:
-    jetson(lab)
-    lab.host.module()
-
-    plan = own_plan(lab)
-
-    assert plan["specs"][0]["refuse"] == ""
 
 
 def without_gids(lab: Lab, flag: str) -> list[object]:

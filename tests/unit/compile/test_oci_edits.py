@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from nvct.compile import oci_edits as edits
-from nvct.errors import CdiSpecError, HostError, StaleSpecError, line
+from nvct.errors import CdiSpecError, HostError, NvctError, StaleSpecError, line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,86 +38,73 @@ def test_without_edits_there_is_nothing() -> None:
     }  # fmt: skip
 
 
-def test_a_node_is_filled_in_from_the_host() -> None:
-    assert node(path="/dev/inside", hostPath="/dev/null") == {
-        "path": "/dev/inside",
-        "host": "/dev/null",
-        "node": {
-            "path": "/dev/inside",
-            "type": "c",
-            "major": 1,
-            "minor": 3,
-            "fileMode": NULL_MODE,
-        },
-        "rule": {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm"},
-    }
+NULL = {"path": "/dev/null", "type": "c", "major": 1, "minor": 3, "fileMode": NULL_MODE}
+GONE = {"path": "/dev/nvidia77", "type": "c", "major": 195, "minor": 77}
+NODES = {
+    "filled in from the host": ({}, {}, "rwm"),
+    "another path inside": (
+        {"path": "/dev/inside", "hostPath": "/dev/null"}, {"path": "/dev/inside"}, "rwm",
+    ),
+    "no host path": ({"hostPath": ""}, {}, "rwm"),
+    "all given": (
+        {"major": 1, "minor": 3, "fileMode": 0o600, "permissions": "r", "uid": 0, "gid": 44},
+        {"fileMode": 0o600, "uid": 0, "gid": 44}, "r",
+    ),
+    "a user": ({"uid": 0}, {"uid": 0}, "rwm"),
+    "a group": ({"gid": 0}, {"gid": 0}, "rwm"),
+    "an owner": ({"uid": 1, "gid": 2}, {"uid": 1, "gid": 2}, "rwm"),
+    "complete, with the mode of the host": ({"type": "c", "major": 1, "minor": 5}, {"minor": 5}, "rwm"),
+    "unbuffered": ({"type": "u"}, {"type": "u"}, ""),
+    "no access": ({"permissions": "none"}, {}, ""),
+    "access not given": ({"permissions": ""}, {}, "rwm"),
+}  # fmt: skip
 
 
-def test_the_path_inside_is_the_one_on_the_host_if_no_other_is_given() -> None:
-    assert node(path="/dev/zero")["host"] == "/dev/zero"
-    assert node(path="/dev/zero", hostPath="")["node"]["minor"] == 5
+@pytest.mark.parametrize(("given", "fields", "access"), NODES.values(), ids=NODES.keys())
+def test_a_node_has_what_the_spec_says_and_the_rest_from_the_host(
+    given: dict[str, object], fields: dict[str, object], access: str
+) -> None:
+    oci_node = node(**{"path": "/dev/null", **given})
 
-
-def test_what_the_spec_gives_is_taken() -> None:
-    oci_node = node(
-        path="/dev/null", major=1, minor=3, fileMode=0o600, permissions="r", uid=0, gid=44
-    )
-
-    assert oci_node["node"] == {
-        "path": "/dev/null",
-        "type": "c",
-        "major": 1,
-        "minor": 3,
-        "fileMode": 0o600,
-        "uid": 0,
-        "gid": 44,
-    }
-    assert oci_node["rule"] == {"allow": True, "type": "c", "major": 1, "minor": 3, "access": "r"}
-
-
-@pytest.mark.parametrize("given", [{}, {"uid": 0}, {"gid": 0}, {"uid": 1, "gid": 2}])
-def test_the_owner_is_the_one_that_the_spec_gives(given: dict[str, int]) -> None:
-    oci_node = node(path="/dev/null", **given)
-
-    assert {
-        key: oci_node["node"][key] for key in ("uid", "gid") if key in oci_node["node"]
-    } == given
-
-
-def test_a_missing_node_is_named() -> None:
-    with pytest.raises(HostError) as caught:
-        node(path="/dev/nvidia77")
-
-    assert line("nvct", caught.value) == (
-        "nvct: spec.yaml: device node /dev/nvidia77 is missing; "
-        "regenerate the spec, for NVIDIA: nvidia-ctk cdi generate [host]"
-    )
-
-
-def test_a_major_number_alone_does_not_excuse_a_missing_node() -> None:
-    with pytest.raises(HostError, match="/dev/nvidia77"):
-        node(path="/dev/nvidia77", major=195, minor=77)
+    expected = {**NULL, **fields}
+    numbers = {key: expected[key] for key in ("type", "major", "minor")}
+    assert oci_node["host"] == "/dev/null"
+    assert oci_node["node"] == expected
+    assert oci_node["rule"] == ({"allow": True, **numbers, "access": access} if access else None)
 
 
 def test_a_complete_node_may_be_missing() -> None:
-    oci_node = node(path="/dev/nvidia77", type="c", major=195, minor=77)
+    oci_node = node(**GONE)
 
-    assert oci_node["node"] == {"path": "/dev/nvidia77", "type": "c", "major": 195, "minor": 77}
-    assert oci_node["rule"] == {
-        "allow": True, "type": "c", "major": 195, "minor": 77, "access": "rwm",
-    }  # fmt: skip
-
-
-def test_a_type_without_a_number_is_not_complete() -> None:
-    with pytest.raises(HostError, match="/dev/nvidia77"):
-        node(path="/dev/nvidia77", type="c", minor=77)
+    numbers = {key: GONE[key] for key in ("type", "major", "minor")}
+    assert oci_node["node"] == GONE
+    assert oci_node["rule"] == {"allow": True, **numbers, "access": "rwm"}
 
 
-def test_a_complete_node_takes_only_the_mode_from_the_host() -> None:
-    oci_node = node(path="/dev/null", type="c", major=1, minor=5)
+REMEDY = "regenerate the spec, for NVIDIA: nvidia-ctk cdi generate"
+MISSING = f"device node /dev/nvidia77 is missing; {REMEDY} [host]"
 
-    assert oci_node["node"]["minor"] == 5
-    assert oci_node["node"]["fileMode"] == NULL_MODE
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"path": "/dev/nvidia77"}, HostError, MISSING),
+        ({"path": "/dev/nvidia77", "major": 195, "minor": 77}, HostError, MISSING),
+        ({"path": "/dev/nvidia77", "type": "c", "minor": 77}, HostError, MISSING),
+        ({"path": "/dev/null", "major": 508, "minor": 3}, StaleSpecError,
+         f"/dev/null is device 1:3, the spec says 508:3; {REMEDY} [stale-spec]"),
+        ({"path": "/dev/null", "major": 1}, StaleSpecError,
+         f"/dev/null is device 1:3, the spec says 1:0; {REMEDY} [stale-spec]"),
+    ],
+    ids=["missing", "numbers without a type", "type without a number", "changed", "no minor number"],
+)  # fmt: skip
+def test_a_node_that_is_missing_or_another_one_is_named(
+    given: dict[str, object], error: type[NvctError], said: str
+) -> None:
+    with pytest.raises(error) as caught:
+        node(**given)
+
+    assert line("nvct", caught.value) == f"nvct: spec.yaml: {said}"
 
 
 def test_a_complete_node_takes_no_mode_from_something_else(tmp_path: Path) -> None:
@@ -127,34 +114,14 @@ def test_a_complete_node_takes_no_mode_from_something_else(tmp_path: Path) -> No
     assert "fileMode" not in node(path=str(file), type="c", major=1, minor=5)["node"]
 
 
-def test_another_type_than_the_spec_says_is_an_error() -> None:
+def test_another_type_than_the_spec_says_is_an_error(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to("/dev/null")  # that is not followed
     with pytest.raises(CdiSpecError, match="/dev/null is of type c, the spec says b"):
         node(path="/dev/null", type="b")
-    with pytest.raises(CdiSpecError, match="/etc/passwd is no device node"):
-        node(path="/dev/null", hostPath="/etc/passwd")
-
-
-def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to("/dev/null")
-
-    with pytest.raises(CdiSpecError, match=f"{link} is no device node"):
-        node(path="/dev/null", hostPath=str(link))
-
-
-def test_a_host_that_changed_is_stale() -> None:
-    with pytest.raises(StaleSpecError) as caught:
-        node(path="/dev/null", major=508, minor=3)
-
-    assert line("nvct", caught.value) == (
-        "nvct: spec.yaml: /dev/null is device 1:3, the spec says 508:3; "
-        "regenerate the spec, for NVIDIA: nvidia-ctk cdi generate [stale-spec]"
-    )
-
-
-def test_a_minor_number_left_out_is_zero() -> None:
-    with pytest.raises(StaleSpecError, match="the spec says 1:0"):
-        node(path="/dev/null", major=1)
+    for path in ("/etc/passwd", str(link)):
+        with pytest.raises(CdiSpecError, match=f"{path} is no device node"):
+            node(path="/dev/null", hostPath=path)
 
 
 def test_a_fifo_has_no_numbers_and_no_rule(tmp_path: Path) -> None:
@@ -165,21 +132,6 @@ def test_a_fifo_has_no_numbers_and_no_rule(tmp_path: Path) -> None:
         assert oci_node["node"]["type"] == "p"
         assert "major" not in oci_node["node"]
         assert oci_node["rule"] is None
-
-
-def test_an_unbuffered_device_is_a_character_device_without_a_rule() -> None:
-    oci_node = node(path="/dev/null", type="u")
-
-    assert oci_node["node"]["type"] == "u"
-    assert (oci_node["node"]["major"], oci_node["node"]["minor"]) == (1, 3)
-    assert oci_node["rule"] is None
-
-
-def test_no_access_is_no_rule() -> None:
-    assert node(path="/dev/null", permissions="none")["rule"] is None
-    assert node(path="/dev/null", permissions="")["rule"] == {
-        "allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm",
-    }  # fmt: skip
 
 
 def test_mounts_keep_what_the_spec_says() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,12 +15,6 @@ from nvct.cdi.read import registry
 from nvct.compile import plans as compiler
 from nvct.container.plan import fingerprints, model
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
 
 NO_DRIVER = Roots(proc="/nonexistent", sys="/nonexistent")
 NULL = {"deviceNodes": [{"path": "/dev/null"}]}

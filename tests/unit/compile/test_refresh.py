@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Generator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,11 +21,6 @@ from nvct.container.plan.store import Store
 from nvct.errors import ConfigError, DriverNotFoundError
 from nvct.host.model import Gpu, Inventory
 from tests.support.shim_lab import REPOSITORY, Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
 
 
 @pytest.fixture

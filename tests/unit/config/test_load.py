@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from nvct.config.load import SIZE_LIMIT, from_toml, load
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Every key that there is, each with another value than its default.
 EVERYTHING = """
@@ -79,29 +76,14 @@ engine-devices = "checked"
 """
 
 
-def test_a_missing_file_means_the_defaults(tmp_path: Path) -> None:
-    config = load(str(tmp_path / "config.toml"))
-
-    assert config.to_dict() == Config().to_dict()
-    assert config.path == ""
-
-
-def test_a_required_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
+def test_a_missing_or_empty_file_means_the_defaults_unless_it_is_required(tmp_path: Path) -> None:
+    path = str(tmp_path / "config.toml")
+    assert load(path).to_dict() == load("/dev/null").to_dict() | {"path": ""} == Config().to_dict()
     with pytest.raises(ConfigError, match="does not exist"):
-        load(str(tmp_path / "config.toml"), required=True)
-
-
-def test_an_empty_file_changes_no_default(tmp_path: Path) -> None:
-    file = tmp_path / "config.toml"
-    file.write_bytes(b"")
-
-    config = load(str(file))
-
-    assert config.to_dict() == {**Config().to_dict(), "path": str(file)}
-
-
-def test_a_byte_order_mark_is_no_text() -> None:
-    assert from_toml(b"\xef\xbb\xbfdisable-require = true\n", "c").disable_require
+        load(path, required=True)
+    (tmp_path / "config.toml").touch()
+    assert load(path).to_dict() == {**Config().to_dict(), "path": path}
+    assert from_toml(b"\xef\xbb\xbfdisable-require = true\n", "c").disable_require  # a BOM
 
 
 def test_every_key_is_read() -> None:
@@ -123,36 +105,28 @@ def test_every_key_is_read() -> None:
 )
 def test_a_switch_is_a_boolean_or_auto(text: str, value: str) -> None:
     assert from_toml(f"[nvct]\nparams-mask = {text}".encode(), "x").params_mask == value
-
-
-def test_a_switch_is_nothing_else() -> None:
     with pytest.raises(ConfigError, match=r"params-mask is 1, not a string"):
         from_toml(b"[nvct]\nparams-mask = 1", "x")
 
 
-@pytest.mark.parametrize("root", ["", "/", "//"])
-def test_an_unset_driver_root_is_the_root(root: str) -> None:
-    config = from_toml(f'[nvidia-container-cli]\nroot = "{root}"'.encode(), "x")
-
-    assert config.driver_root == "/"
-
-
-def test_debug_to_dev_null_is_off() -> None:
-    config = from_toml(b'[nvidia-container-runtime]\ndebug = "/dev/null"', "x")
-
-    assert config.debug == ""
-
-
-def test_all_capabilities_are_expanded() -> None:
-    config = from_toml(b'supported-driver-capabilities = "all"', "x")
-
-    assert config.supported_driver_capabilities == DRIVER_CAPABILITIES
-
-
-def test_unknown_keys_are_ignored() -> None:
-    config = from_toml(b'x = 1\n[features]\ny = 2\n[nvidia-container-cli.z]\na = "b"', "x")
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        *((f'[nvidia-container-cli]\nroot = "{root}"', "driver_root", "/")
+          for root in ("", "/", "//")),
+        ('[nvidia-container-runtime]\ndebug = "/dev/null"', "debug", ""),
+        ('supported-driver-capabilities = "all"', "supported_driver_capabilities", DRIVER_CAPABILITIES),
+        ('x = 1\n[features]\ny = 2\n[nvidia-container-cli.z]\na = "b"', "path", "x"),
+    ],
+    ids=["no root", "root", "root twice", "debug to /dev/null", "all capabilities", "unknown keys"],
+)  # fmt: skip
+def test_a_value_that_means_the_default_is_the_default(
+    text: str, name: str, value: object
+) -> None:
+    config = from_toml(text.encode(), "x")
 
     assert config.to_dict() == {**Config().to_dict(), "path": "x"}
+    assert getattr(config, name) == value
 
 
 def test_an_unknown_log_level_is_replaced_with_a_warning() -> None:
@@ -224,10 +198,6 @@ def test_other_file_types_are_refused_at_once(kind: str, tmp_path: Path) -> None
 
     assert caught.value.message == f"{path} is no regular file"
     assert caught.value.hint == "put a file of settings there"
-
-
-def test_dev_null_has_the_defaults() -> None:
-    assert load("/dev/null").mode == load("/none/config.toml").mode
 
 
 def test_a_socket_is_no_configuration(tmp_path: Path) -> None:

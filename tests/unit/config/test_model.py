@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from nvct.config.load import KEYS
 from nvct.config.model import FIELDS, Config, check, path_from
 from nvct.errors import ConfigError, line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_defaults_are_those_of_the_incumbent() -> None:
@@ -66,13 +63,15 @@ def test_another_value_makes_another_configuration() -> None:
     assert config.to_dict() == {**Config().to_dict(), "path": "/c"}
 
 
-def test_the_compiled_form_survives_json() -> None:
+def test_the_compiled_form_survives_json_and_unknown_names_are_ignored() -> None:
     config = Config(mode="cdi", swarm_resource=["A", "B"], warnings=["a warning"])
 
-    restored = Config.from_dict(json.loads(json.dumps(config.to_dict())))
+    text = json.dumps({**config.to_dict(), "new-in-nvct-9": 1})
+    restored = Config.from_dict(json.loads(text))
 
     assert restored.to_dict() == config.to_dict()
     assert restored.swarm_resource == ("A", "B")
+    assert Config.from_dict({}).to_dict() == Config().to_dict()
 
 
 def test_the_compiled_form_shares_no_list_with_the_configuration() -> None:
@@ -85,10 +84,6 @@ def test_the_compiled_form_shares_no_list_with_the_configuration() -> None:
     runtimes.append("evil")
 
     assert config.runtimes == restored.runtimes == ("runc", "crun")
-
-
-def test_unknown_names_of_the_compiled_form_are_ignored() -> None:
-    assert Config.from_dict({"new-in-nvct-9": 1}).to_dict() == Config().to_dict()
 
 
 @pytest.mark.parametrize(
@@ -109,11 +104,8 @@ def test_a_value_of_the_wrong_type_in_the_compiled_form_is_refused(
         Config.from_dict(flat)
 
 
-def test_every_attribute_has_a_key_in_the_file() -> None:
+def test_every_attribute_has_a_key_in_the_file_and_is_set_without_one() -> None:
     assert {*KEYS.values(), "engine_devices", "path", "policy", "warnings"} == set(FIELDS)
-
-
-def test_every_attribute_is_set_without_a_file() -> None:
     assert set(Config().to_dict()) == set(FIELDS)
 
 
@@ -141,8 +133,9 @@ def test_a_file_of_the_users_own_comes_before_the_systems(tmp_path: Path, end: s
     assert path_from({"XDG_CONFIG_HOME": f"{tmp_path}{end}"}) == str(user_file)
 
 
-def test_the_defaults_can_be_used() -> None:
+def test_the_defaults_can_be_used_and_ldconfig_of_the_container_be_allowed() -> None:
     check(Config())
+    check(Config(cli_ldconfig="/sbin/ldconfig", allow_ldconfig_from_container=True))
 
 
 @pytest.mark.parametrize(
@@ -175,10 +168,6 @@ def test_a_value_that_no_container_can_be_created_with_is_refused(
 
     assert caught.value.message.startswith("/etc/x.toml: ")
     assert caught.value.hint
-
-
-def test_ldconfig_of_the_container_can_be_allowed() -> None:
-    check(Config(cli_ldconfig="/sbin/ldconfig", allow_ldconfig_from_container=True))
 
 
 def test_a_bad_mode_reads_as_one_line() -> None:

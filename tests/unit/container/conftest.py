@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+
 import pytest
 
 from nvct.container.plan.store import Store
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 
 @pytest.fixture

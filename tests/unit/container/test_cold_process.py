@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,7 @@ from nvct.errors import HostError, NvctError
 from tests.support.descriptors import none_left_open
 from tests.support.forked import run_forked
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 CLASSES = [
     error_class

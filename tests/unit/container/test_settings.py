@@ -51,14 +51,16 @@ def test_a_compiled_configuration_is_used_again(lab: Lab, store: Store) -> None:
     assert first.to_dict() == second.to_dict()
 
 
-def test_without_a_config_toml_the_defaults_are_used_and_no_process_is_started(
+def test_a_config_toml_that_appears_is_replaced_or_vanishes_is_noticed(
     lab: Lab, store: Store
 ) -> None:
     lab.config_toml.unlink()
-
-    config = load(lab, store, cold=NEVER)
-
-    assert config.to_dict() == Config().to_dict()
+    assert load(lab, store, cold=NEVER).to_dict() == Config().to_dict()
+    for mode in ("cdi", "legacy"):
+        lab.configure(mode=mode)
+        assert load(lab, store).mode == mode
+    lab.config_toml.unlink()
+    assert load(lab, store, cold=NEVER).mode == "auto"
 
 
 def test_a_config_toml_that_cannot_be_read_is_not_treated_as_missing(
@@ -69,33 +71,6 @@ def test_a_config_toml_that_cannot_be_read_is_not_treated_as_missing(
 
     with pytest.raises(ConfigError, match=r"config.toml cannot be read: Too many levels"):
         load(lab, store)
-
-
-def test_a_config_toml_that_appears_is_read(lab: Lab, store: Store) -> None:
-    lab.config_toml.unlink()
-    load(lab, store, cold=NEVER)
-
-    lab.configure(mode="cdi")
-
-    assert load(lab, store).mode == "cdi"
-
-
-def test_a_config_toml_that_vanishes_is_forgotten(lab: Lab, store: Store) -> None:
-    lab.configure(mode="cdi")
-    load(lab, store)
-
-    lab.config_toml.unlink()
-
-    assert load(lab, store, cold=NEVER).mode == "auto"
-
-
-def test_a_config_toml_that_is_replaced_is_read_again(lab: Lab, store: Store) -> None:
-    lab.configure(mode="cdi")
-    load(lab, store)
-
-    lab.configure(mode="legacy")
-
-    assert load(lab, store).mode == "legacy"
 
 
 def test_a_second_change_within_the_same_tick_is_seen(lab: Lab, store: Store) -> None:
@@ -137,60 +112,33 @@ def test_a_configuration_compiled_from_another_file_is_not_used(lab: Lab, store:
     assert load(lab, store).mode == "csv"
 
 
-def damage_text(lab: Lab) -> None:
-    (lab.run_dir / paths.CONFIG_CACHE).write_text("{")
-
-
-def damage_format(lab: Lab) -> None:
-    write(lab, {**stored(lab), "nvct-config": 0})
-
-
-def damage_facts(lab: Lab) -> None:
-    write(lab, {**stored(lab), "facts": []})
-
-
-def damage_fact(lab: Lab) -> None:
-    write(lab, {**stored(lab), "facts": ["stat"]})
-
-
-def damage_config(lab: Lab) -> None:
-    write(lab, {**stored(lab), "config": []})
-
-
-def damage_value(lab: Lab) -> None:
-    write(lab, {**stored(lab), "config": {"mode": ["evil"]}})
-
-
-def damage_mode(lab: Lab) -> None:
-    write(lab, {**stored(lab), "config": {"mode": "evil"}})
-    (lab.run_dir / paths.CONFIG_CACHE).chmod(0o666)
-
-
-def damage_by_link(lab: Lab) -> None:
-    write(lab, {**stored(lab), "config": {"mode": "evil"}})
+@pytest.mark.parametrize(
+    "damage",
+    [{"nvct-config": 0}, {"facts": []}, {"facts": ["stat"]}, {"config": []},
+     {"config": {"mode": ["evil"]}}, "text", "mode", "link"],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_or_unsafe_compiled_configuration_is_compiled_again(
+    damage: dict[str, object] | str, lab: Lab, store: Store
+) -> None:
+    lab.configure(mode="cdi")
+    load(lab, store)
     path = lab.run_dir / paths.CONFIG_CACHE
-    path.rename(lab.home / "elsewhere")
-    path.symlink_to(lab.home / "elsewhere")
+    changes = {"config": {"mode": "evil"}} if isinstance(damage, str) else damage
+    write(lab, {**stored(lab), **changes})
+    if damage == "text":
+        path.write_text("{")
+    elif damage == "mode":
+        path.chmod(0o666)
+    elif damage == "link":
+        path.rename(lab.home / "elsewhere")
+        path.symlink_to(lab.home / "elsewhere")
+
+    assert load(lab, store).mode == "cdi"
 
 
 def write(lab: Lab, document: dict[str, object]) -> None:
     lab.keep(paths.CONFIG_CACHE, document)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [damage_text, damage_format, damage_facts, damage_fact, damage_config, damage_value,
-     damage_mode, damage_by_link],
-)  # fmt: skip
-def test_a_damaged_or_unsafe_compiled_configuration_is_compiled_again(
-    damage: object, lab: Lab, store: Store
-) -> None:
-    lab.configure(mode="cdi")
-    load(lab, store)
-    assert callable(damage)
-    damage(lab)
-
-    assert load(lab, store).mode == "cdi"
 
 
 def test_a_run_directory_of_another_user_is_not_used(lab: Lab) -> None:
@@ -295,6 +243,4 @@ def test_an_empty_annotation_prefix_keeps_the_other_keys(lab: Lab, store: Store)
     lab.keys["nvidia-container-runtime.modes.cdi"]["annotation-prefixes"] = [""]
     lab.configure()
 
-    config = load(lab, store)
-
-    assert config.runtimes == (f"{lab.home}/bin/runc",)
+    assert load(lab, store).runtimes == (f"{lab.home}/bin/runc",)

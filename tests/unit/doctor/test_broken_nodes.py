@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from nvct.doctor.reasons import Reason
 from nvct.kernel.kmsg import RECORD_LIMIT
 from tests.unit.doctor import broken_nodes as hosts
 from tests.unit.doctor.broken_nodes import BUILDERS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -145,9 +142,7 @@ def test_a_checkpoint_that_is_none_is_no_crash(text: str, tmp_path: Path) -> Non
     statuses = hosts.node_of_kubernetes(tmp_path, [])
     hosts.write(tmp_path, f"{kubelet.FOLDERS[0]}/{kubelet.CHECKPOINT}", text)
 
-    part = kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path))
-
-    assert part.lines
+    assert kubelet.check(str(tmp_path / "proc"), 1, statuses, str(tmp_path)).lines
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ import os
 import platform
 import stat
 import tarfile
+from collections.abc import Generator, Mapping
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -16,11 +18,6 @@ from click.testing import CliRunner
 from nvct.cli.main import program
 from nvct.host.snapshot import document
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from pathlib import Path
 
 HOST = "planted-host-7"
 PLANTED = ("hunter2-planted", "10.99.88.77", "jane-planted")

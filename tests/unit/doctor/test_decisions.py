@@ -9,6 +9,8 @@ import multiprocessing
 import os
 import re
 import time
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -24,11 +26,6 @@ from nvct.container.request.model import Request
 from nvct.doctor import decisions, one_container, ring
 from nvct.errors import RequestError
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
 ALL = decisions.Filter()

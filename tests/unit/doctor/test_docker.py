@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 USER_SOCKET = "unix:///run/user/1000/docker.sock"
 
 
+def hooked(folder: Path) -> DockerLab:
+    """A host with a GPU, Docker's client and the runtime's hook."""
+    return DockerLab(folder).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
+
+
 def test_nothing_is_found_where_all_is_well(tmp_path: Path) -> None:
     lab = working(tmp_path)
     assert lab.cause() == ""
@@ -38,12 +43,18 @@ def test_podmans_docker_is_recognized(tmp_path: Path, way: str) -> None:
     assert "podman run --device nvidia.com/gpu=all" in lab.findings()["podman"].remedy
 
 
-def test_docker_desktops_context_is_recognized(tmp_path: Path) -> None:
+def test_docker_desktops_context_is_recognized_and_docker_host_wins_over_it(
+    tmp_path: Path,
+) -> None:
     lab = working(tmp_path).context("desktop-linux", "unix:///root/.docker/desktop/docker.sock")
     assert lab.cause() == "desktop"
     found = lab.findings()["desktop"]
     assert "by the context desktop-linux" in found.evidence
     assert found.remedy.startswith("docker context use default")
+    lab.environ["DOCKER_HOST"] = "unix:///run/docker.sock"
+    assert lab.cause() == ""
+    lab.environ |= {"DOCKER_HOST": "", "DOCKER_CONTEXT": "default"}
+    assert lab.cause() == ""
 
 
 def test_docker_desktops_client_on_windows_is_recognized(tmp_path: Path) -> None:
@@ -61,14 +72,6 @@ def test_a_daemon_on_another_host_is_not_judged(tmp_path: Path, endpoint: str) -
     assert lab.cause() == "other-host"
     assert "not-restarted" not in lab.findings()
     assert endpoint in lab.findings()["other-host"].evidence
-
-
-def test_docker_host_wins_over_the_context(tmp_path: Path) -> None:
-    lab = working(tmp_path).context("desktop-linux", "unix:///root/.docker/desktop/docker.sock")
-    lab.environ["DOCKER_HOST"] = "unix:///run/docker.sock"
-    assert lab.cause() == ""
-    lab.environ |= {"DOCKER_HOST": "", "DOCKER_CONTEXT": "default"}
-    assert lab.cause() == ""
 
 
 def test_a_host_without_gpus_is_told_first(tmp_path: Path) -> None:
@@ -89,20 +92,15 @@ def test_a_gpu_without_its_driver_is_told_last(tmp_path: Path) -> None:
 
 
 def test_no_daemon_is_told(tmp_path: Path) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker")
-    assert lab.cause() == "no-daemon"
+    assert DockerLab(tmp_path).gpu().program("/usr/bin/docker").cause() == "no-daemon"
 
 
-def test_a_missing_program_is_told(tmp_path: Path) -> None:
+def test_a_missing_program_and_half_an_installation_are_told(tmp_path: Path) -> None:
     lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").dockerd()
     assert lab.cause() == "not-installed"
     found = lab.findings()["not-installed"]
     assert RUNTIME_HOOK in found.evidence
     assert found.remedy.endswith("systemctl restart docker")
-
-
-def test_half_an_installation_is_told(tmp_path: Path) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").dockerd()
     lab.program(f"/usr/bin/{CDI_HOOK}")
     assert lab.cause() == "not-installed"
     assert "half of it is installed" in lab.findings()["not-installed"].evidence
@@ -115,7 +113,7 @@ def test_a_program_that_may_not_be_executed_is_missing(tmp_path: Path) -> None:
 
 
 def test_a_program_that_came_after_dockerd_is_told(tmp_path: Path) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
+    lab = hooked(tmp_path)
     lab.dockerd(age=HOUR)
     assert lab.cause() == "not-restarted"
     found = lab.findings()["not-restarted"]
@@ -131,30 +129,23 @@ def test_a_link_that_came_after_dockerd_is_told(tmp_path: Path) -> None:
 
 
 def test_a_program_outside_the_daemons_path_is_told(tmp_path: Path) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
+    lab = hooked(tmp_path)
     lab.dockerd(env={"PATH": "/opt/docker/bin:relative:"})
     assert lab.cause() == "not-on-path"
     seen = lab.findings()["not-on-path"].evidence
     assert f"/usr/bin/{RUNTIME_HOOK} is not on dockerd's PATH, which is /opt/docker/bin" in seen
 
 
-def test_a_daemon_whose_environment_is_hidden_is_not_judged(tmp_path: Path) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
-    lab.dockerd(env={})
+def test_a_daemon_whose_environment_is_hidden_is_judged_by_its_start_alone(tmp_path: Path) -> None:
+    lab = hooked(tmp_path).dockerd(env={})
     assert lab.cause() == ""
     found = lab.findings()["not-on-path"]
     assert (found.severity, found.remedy) == ("unknown", "run this as root")
-
-
-def test_a_start_is_judged_by_the_usual_path_where_the_environment_is_hidden(
-    tmp_path: Path,
-) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
-    assert lab.dockerd(env={}, age=HOUR).cause() == "not-restarted"
+    assert hooked(tmp_path / "old").dockerd(env={}, age=HOUR).cause() == "not-restarted"
 
 
 def test_a_snap_is_told(tmp_path: Path) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
+    lab = hooked(tmp_path)
     core = tmp_path / "core22"
     core.mkdir()
     snap = "/snap/docker/2963/bin"
@@ -173,7 +164,7 @@ def test_a_snap_that_has_the_program_is_not_blamed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("late", [True, False])
 def test_a_rootless_daemon_is_told_of_its_own(tmp_path: Path, *, late: bool) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
+    lab = hooked(tmp_path)
     lab.environ["DOCKER_HOST"] = USER_SOCKET
     env = {"PATH": "/usr/bin" if late else "/home/me/bin", "HOME": "/home/me"}
     env |= {"XDG_RUNTIME_DIR": "/run/user/1000", "ROOTLESSKIT_STATE_DIR": "/run/user/1000/x"}
@@ -186,7 +177,7 @@ def test_a_rootless_daemon_is_told_of_its_own(tmp_path: Path, *, late: bool) -> 
 
 
 def test_a_rootless_daemon_does_not_read_roots_runtimes(tmp_path: Path) -> None:
-    lab = DockerLab(tmp_path).gpu().program("/usr/bin/docker").program(f"/usr/bin/{RUNTIME_HOOK}")
+    lab = hooked(tmp_path)
     lab.environ["DOCKER_HOST"] = USER_SOCKET
     lab.tree.write("etc/docker/daemon.json", '{"runtimes": {"nvidia": {"path": "x"}}}')
     env = {"PATH": "/usr/bin", "HOME": "/home/me", "XDG_RUNTIME_DIR": "/run/user/1000"}

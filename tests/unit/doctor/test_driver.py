@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.doctor import driver, refusals
@@ -16,12 +17,6 @@ from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
 from nvct.installer import ready
 from nvct.installer.host import HostPrograms
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 
@@ -12,11 +14,6 @@ from nvct.compile import plans as compiler
 from tests.support import explained as case
 from tests.support.explained import VISIBLE, explained, farm_of, glibc_root
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
-    from typing import Any
 
 
 @pytest.fixture
@@ -169,12 +166,16 @@ def test_a_plan_that_holds_is_read_and_not_made_again(lab: Lab) -> None:
     assert explained(lab)["devices"] == [{"name": "nvidia.com/gpu=0", "spec": "/marked"}]
 
 
-def test_the_specs_path_is_where_the_shim_would_keep_it(lab: Lab) -> None:
+def test_the_specs_path_is_where_the_shim_would_keep_it_and_nothing_is_left_out(
+    lab: Lab,
+) -> None:
     case.gpu(lab)
 
-    assert explained(lab)["devices"] == [
-        {"name": "nvidia.com/gpu=0", "spec": f"{lab.run_dir}/nvidia.com-gpu.json"}
-    ]
+    told = explained(lab)
+
+    spec = f"{lab.run_dir}/nvidia.com-gpu.json"
+    assert told["devices"] == [{"name": "nvidia.com/gpu=0", "spec": spec}]
+    assert told["left out"] == []
 
 
 @pytest.mark.parametrize(("word", "is_met"), [("0", True), ("1", False), ("all", False)])
@@ -223,20 +224,19 @@ def test_each_step_is_measured_and_the_recorded_decision_is_beside_it(lab: Lab) 
     assert f"when it was created, all of it took {warm['recorded']['took']}" in said
 
 
-def test_a_request_for_nothing_has_no_step_after_the_request(lab: Lab) -> None:
-    case.nothing(lab)
+@pytest.mark.parametrize(
+    ("prepare", "steps"),
+    [
+        (case.nothing, ["config.toml", "request and policy", "edits"]),
+        (case.denied, ["config.toml", "plan own", "request and policy"]),
+    ],
+)
+def test_the_steps_are_those_that_the_request_takes(
+    prepare: Callable[[Lab], None], steps: list[str], lab: Lab
+) -> None:
+    prepare(lab)
 
-    told = explained(lab)
-
-    assert [one["step"] for one in told["steps"]] == ["config.toml", "request and policy", "edits"]
-
-
-def test_the_plan_that_the_policy_reads_is_measured_apart(lab: Lab) -> None:
-    case.denied(lab)
-
-    steps = [one["step"] for one in explained(lab)["steps"]]
-
-    assert steps == ["config.toml", "plan own", "request and policy"]
+    assert [one["step"] for one in explained(lab)["steps"]] == steps
 
 
 def test_capabilities_that_are_left_out_are_named_with_the_reason(lab: Lab) -> None:
@@ -264,12 +264,6 @@ def test_what_config_toml_forbids_is_left_out_of_all(lab: Lab) -> None:
 
     reasons = {one["why"] for one in told}
     assert reasons == {"supported-driver-capabilities of config.toml does not allow it"}
-
-
-def test_of_everything_that_was_asked_for_nothing_is_left_out(lab: Lab) -> None:
-    case.gpu(lab)
-
-    assert explained(lab)["left out"] == []
 
 
 def test_what_a_driver_without_libcuda_cannot_do_is_said(lab: Lab) -> None:

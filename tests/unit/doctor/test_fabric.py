@@ -52,9 +52,7 @@ def test_each_gpu_that_waits_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", [None, 0, 1])
 def test_gpus_without_a_fabric_need_none(state: int | None, tmp_path: Path) -> None:
-    part = fabric.check(hosts.roots_of(tmp_path), hosts.readiness(fabric=state))
-
-    assert part.findings == ()
+    assert fabric.check(hosts.roots_of(tmp_path), hosts.readiness(fabric=state)).findings == ()
 
 
 @pytest.mark.parametrize("printed", ["", "usage: x", "\udcff", "5.8.0"])

@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 import stat
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -23,12 +25,6 @@ from nvct.linux.kernel import Kernel
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 from nvct.cli.ps import text
 from nvct.doctor import gpu_users
@@ -12,10 +13,6 @@ from nvct.doctor.gpu_users import Device, Use
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.nvml.sample_model import GpuSample, NvmlSamples, ProcessSample
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ID = "ab" * 32
 GPU = MigGpu(

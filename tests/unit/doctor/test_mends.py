@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -20,11 +22,6 @@ from nvct.engine.journal import Journal, Page
 from nvct.engine.writing import ABSENT
 from tests.support.shim_lab import Lab
 from tests.unit.doctor import broken_hosts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 CHECKED = "driver,specs,hooks"
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="device nodes need root")

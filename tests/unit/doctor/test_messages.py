@@ -8,6 +8,7 @@ import json
 import re
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +20,6 @@ from nvct.cli.main import program
 from nvct.doctor import messages, refusals
 from nvct.errors import NvctError, UsageError, line
 from nvct.host import faults
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[3]
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.config.model import Config
@@ -13,10 +15,6 @@ from nvct.doctor.gpu_users import Device, Use
 from nvct.errors import RequestError, UsageError
 from nvct.paths import RUN_DIR_ENV
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ID, OTHER = "ab" * 32, "cd" * 32
 POD = f"var/log/containers/train-0_team_main-{OTHER}.log"

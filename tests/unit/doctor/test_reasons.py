@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Generator
 from pathlib import Path
 
 import click
@@ -20,10 +21,6 @@ from tests.support.explained import VISIBLE, explained
 from tests.support.shim_lab import Lab
 from tests.unit.doctor import broken_hosts
 from tests.unit.engine.docker_lab import working
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 DOCUMENT = Path(__file__).parents[3] / "docs/reasons.md"
 LIST = "\n<!-- made from nvct/doctor/reasons.py -->\n"

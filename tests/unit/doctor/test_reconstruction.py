@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from typing import Any
 
 import pytest
 
@@ -16,11 +18,6 @@ from nvct.engine.engine_files import Creation
 from nvct.oci.bundle import Bundle
 from nvct.oci.bundle import load as load_bundle
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from typing import Any
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES="

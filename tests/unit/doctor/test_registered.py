@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,10 +17,6 @@ from tests.unit.doctor import unread_files as unread_engine_files
 from tests.unit.doctor.broken_nodes import write
 from tests.unit.doctor.statuses import check, engine, in_force, status
 from tests.unit.doctor.unread_files import CRIO, UNREAD
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SPEC = (
     "cdiVersion: 0.5.0\nkind: nvidia.com/gpu\n"
@@ -46,7 +43,7 @@ def test_engines_of_containers_and_other_users_are_not_this_nodes() -> None:
     )  # fmt: skip
 
 
-def test_an_engine_that_can_give_no_gpu_is_a_fault() -> None:
+def test_an_engine_that_can_give_no_gpu_is_a_fault_where_there_is_one() -> None:
     part = check(status(engine(), cdi=False))
 
     assert part.health == "attention"
@@ -55,56 +52,40 @@ def test_an_engine_that_can_give_no_gpu_is_a_fault() -> None:
         finding.evidence == "docker 28.5.2: no runtime of NVIDIA's, and no GPU by CDI: CDI is off"
     )
     assert finding.remedy == "Run `nvct runtime configure --runtime=docker`."
+    without = check(status(engine(), cdi=False), gpu=False)
+    assert (without.health, [one.severity for one in without.findings]) == ("ok", ["note"])
 
 
-def test_without_a_gpu_nobody_misses_a_runtime() -> None:
-    part = check(status(engine(), cdi=False), gpu=False)
-
-    assert (part.health, [one.severity for one in part.findings]) == ("ok", ["note"])
-
-
-def test_where_cdi_works_the_runtime_is_said_to_fail() -> None:
-    running = in_force(("acme.com/nic=0", "nvidia.com/gpu=0", "nvidia.com/gpu=all"), cdi=True)
-    part = check(status(engine(), running=running))
+@pytest.mark.parametrize(
+    ("devices", "named"),
+    [(("acme.com/nic=0", "nvidia.com/gpu=0", "nvidia.com/gpu=all"), "all"),
+     (("nvidia.com/gpu=7",), "7")],
+)  # fmt: skip
+def test_where_cdi_works_the_runtime_is_said_to_fail(devices: tuple[str, ...], named: str) -> None:
+    part = check(status(engine(), running=in_force(devices, cdi=True)))
 
     assert (part.health, [one.severity for one in part.findings]) == ("ok", ["note"])
     assert part.lines == (
         (
-            "docker 28.5.2: no runtime of NVIDIA's; `--device nvidia.com/gpu=all` by CDI gives GPUs, "
-            "`--runtime=nvidia` fails until `nvct runtime configure --runtime=docker`"
+            f"docker 28.5.2: no runtime of NVIDIA's; `--device nvidia.com/gpu={named}` by CDI gives "
+            "GPUs, `--runtime=nvidia` fails until `nvct runtime configure --runtime=docker`"
         ),
     )
-
-
-def test_a_device_that_is_there_is_named() -> None:
-    part = check(status(engine(), running=in_force(("nvidia.com/gpu=7",), cdi=True)))
-
-    assert "`--device nvidia.com/gpu=7` by CDI gives GPUs" in part.lines[0]
-
-
-def test_a_runtime_of_the_command_line_is_registered() -> None:
-    running = replace(
-        in_force((), cdi=False), state=State(handlers={"nvidia": PROGRAM}, cdi=False)
-    )
-
+    of_command_line = State(handlers={"nvidia": PROGRAM}, cdi=False)
+    running = replace(in_force((), cdi=False), state=of_command_line)
     assert check(status(engine(), running=running)).lines == ("docker 28.5.2: nvidia",)
 
 
-def test_what_cannot_be_seen_is_not_blamed() -> None:
-    part = check(Status(engine=engine()))
-
-    assert (part.health, [one.severity for one in part.findings]) == ("ok", ["unknown"])
-    unknown = check(status(engine(version="")))
-    assert [one.severity for one in unknown.findings] == ["unknown"]
-
-
-def test_a_file_that_this_user_may_not_read_is_no_fault() -> None:
+def test_what_this_user_cannot_see_is_not_blamed() -> None:
     problem = "/root/x cannot be read: Permission denied"
-    closed = check(Status(engine=engine(), problem=problem, is_closed=True))
-    damaged = check(Status(engine=engine(), problem="/root/x is no JSON"))
-
-    assert (closed.health, [one.severity for one in closed.findings]) == ("ok", ["unknown"])
-    assert damaged.health == "attention"
+    for hidden in (
+        Status(engine=engine()),
+        status(engine(version="")),
+        Status(engine=engine(), problem=problem, is_closed=True),
+    ):
+        part = check(hidden)
+        assert (part.health, [one.severity for one in part.findings]) == ("ok", ["unknown"])
+    assert check(Status(engine=engine(), problem="/root/x is no JSON")).health == "attention"
 
 
 def test_an_idle_engine_is_needed_only_if_no_other_gives_gpus() -> None:
@@ -118,13 +99,13 @@ def test_an_idle_engine_is_needed_only_if_no_other_gives_gpus() -> None:
 
 
 @pytest.mark.parametrize("pods", [False, True])
-def test_a_containerd_that_serves_docker_needs_no_runtime(*, pods: bool) -> None:
+def test_a_containerd_that_serves_docker_or_is_gkes_needs_no_runtime(*, pods: bool) -> None:
     docker = status(engine(), ("nvidia",))
     containerd = status(engine("containerd", "1.7.24", pid=700), cdi=False)
+    of_gke = status(engine("containerd", "1.7.24", platform="GKE"), cdi=False)
 
-    part = check(containerd, docker, pods=pods)
-
-    assert part.health == ("attention" if pods else "ok")
+    assert check(containerd, docker, pods=pods).health == ("attention" if pods else "ok")
+    assert check(of_gke, pods=True).health == "ok"
 
 
 def test_a_specification_counts_if_the_engine_reads_its_folder_and_version(tmp_path: Path) -> None:
@@ -162,12 +143,6 @@ def test_specifications_of_plugins_count(kind: str, *, gives: bool, tmp_path: Pa
     found = Status(engine=engine("podman", "5.2.0", pid=0), state=state)
 
     assert engine_access.of(found, registry.scan([str(folder)])).cdi is gives
-
-
-def test_gke_needs_no_runtime() -> None:
-    part = check(status(engine("containerd", "1.7.24", platform="GKE"), cdi=False), pods=True)
-
-    assert part.health == "ok"
 
 
 def test_a_hook_on_dockers_path_serves_gpus(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -18,11 +20,6 @@ from nvct.errors import RequestError
 from nvct.linux import files
 from nvct_sim import container_support
 from tests.support.shim_lab import BOOT, PROGRAM, REPOSITORY, Lab, started
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
 NOBODY = 65534

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from typing_extensions import Self
+
 from nvct.engine.model import Files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from typing_extensions import Self
 
 
 class FakeHost:

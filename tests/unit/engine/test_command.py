@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from nvct.engine import command
 from nvct.engine.command import Completed
 from nvct.errors import EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 
 def script(folder: Path, text: str, name: str = "engine") -> str:

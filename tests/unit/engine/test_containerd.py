@@ -108,17 +108,13 @@ runtime_type = "io.containerd.runc.v2"
 def test_imports_are_read_in_containerds_order(tmp_path: Path) -> None:
     state = containerd.state(options(V2_1), _imports(tmp_path))
 
+    folder = "/etc/containerd"
     assert state.files == (
-        CONFIG,
-        "/etc/containerd/conf.d/a.toml",
-        "/etc/containerd/conf.d/b.toml",
-        "/etc/containerd/z.toml",
-    )
+        CONFIG, f"{folder}/conf.d/a.toml", f"{folder}/conf.d/b.toml", f"{folder}/z.toml",
+    )  # fmt: skip
     assert list(state.handlers) == ["runc", "a", "b", "z"]
-
-
-def test_before_2_0_the_last_table_replaces_the_others(tmp_path: Path) -> None:
-    assert list(containerd.state(options(V1_7), _imports(tmp_path)).handlers) == ["z"]
+    before_2_0 = containerd.state(options(V1_7), _imports(tmp_path))
+    assert list(before_2_0.handlers) == ["z"]  # the last table replaces the others
 
 
 def test_a_relative_pattern_is_of_the_files_folder_since_1_7(tmp_path: Path) -> None:
@@ -138,22 +134,10 @@ def test_a_missing_file_is_created_in_a_version_that_the_engine_reads(tmp_path: 
 
     host.apply(containerd.plan(options(V1_7), host))
 
-    assert host.parsed() == {
-        "version": 2,
-        "plugins": {
-            "io.containerd.grpc.v1.cri": {
-                "containerd": {
-                    "runtimes": {
-                        "runc": {"runtime_type": "io.containerd.runc.v2"},
-                        "nvidia": {
-                            "runtime_type": "io.containerd.runc.v2",
-                            "options": {"BinaryName": PROGRAM},
-                        },
-                    }
-                }
-            }
-        },
-    }
+    runc = {"runtime_type": "io.containerd.runc.v2"}
+    runtimes = {"runc": runc, "nvidia": {**runc, "options": {"BinaryName": PROGRAM}}}
+    plugins = {"io.containerd.grpc.v1.cri": {"containerd": {"runtimes": runtimes}}}
+    assert host.parsed() == {"version": 2, "plugins": plugins}
 
 
 def test_runc_is_registered_if_containerd_1_would_drop_it(tmp_path: Path) -> None:
@@ -323,29 +307,18 @@ def test_annotations_are_added_to_those_of_the_runtime(tmp_path: Path) -> None:
 
 
 def test_version_1_has_its_own_key_names(tmp_path: Path) -> None:
+    runc = {"runtime_type": "io.containerd.runc.v1"}
     host = Host(
         tmp_path,
-        """[plugins.cri.containerd.runtimes.runc]
-runtime_type = "io.containerd.runc.v1"
-""",
+        '[plugins.cri.containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v1"\n',
     )
 
     host.apply(containerd.plan(options(V1_6, default="nvidia"), host))
 
-    assert host.parsed()["plugins"] == {
-        "cri": {
-            "containerd": {
-                "default_runtime_name": "nvidia",
-                "runtimes": {
-                    "runc": {"runtime_type": "io.containerd.runc.v1"},
-                    "nvidia": {
-                        "runtime_type": "io.containerd.runc.v1",
-                        "options": {"BinaryName": PROGRAM, "Runtime": PROGRAM},
-                    },
-                },
-            }
-        }
-    }
+    nvidia = {**runc, "options": {"BinaryName": PROGRAM, "Runtime": PROGRAM}}
+    runtimes = {"runc": runc, "nvidia": nvidia}
+    table = {"default_runtime_name": "nvidia", "runtimes": runtimes}
+    assert host.parsed()["plugins"] == {"cri": {"containerd": table}}
 
 
 def test_containerd_2_reads_no_cri_in_version_1(tmp_path: Path) -> None:
@@ -383,15 +356,16 @@ def test_versions_3_and_4_have_another_name_for_the_cri(tmp_path: Path, version:
     assert list(host.parsed(DROP_IN)["plugins"]) == ["io.containerd.cri.v1.runtime"]
 
 
-def test_a_version_that_this_containerd_does_not_read_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EngineConfigError, match=r"containerd 1\.7\.24 reads no CRI settings"):
-        containerd.plan(options(V1_7), Host(tmp_path, "version = 3\n"))
-
-
-@pytest.mark.parametrize("version", ["0", "5", "-1", '"2"', "true", "2.0"])
-def test_other_versions_are_refused(tmp_path: Path, version: str) -> None:
-    with pytest.raises(EngineConfigError, match="version is"):
-        containerd.plan(options(), Host(tmp_path, f"version = {version}\n"))
+@pytest.mark.parametrize(
+    ("engine", "version", "message"),
+    [(V1_7, "3", r"containerd 1\.7\.24 reads no CRI settings"),
+     *(((), version, "version is") for version in ("0", "5", "-1", '"2"', "true", "2.0"))],
+)  # fmt: skip
+def test_versions_that_this_containerd_or_none_reads_are_refused(
+    tmp_path: Path, engine: tuple[int, ...], version: str, message: str
+) -> None:
+    with pytest.raises(EngineConfigError, match=message):
+        containerd.plan(options(engine), Host(tmp_path, f"version = {version}\n"))
 
 
 # Default and CDI
@@ -783,17 +757,14 @@ runtime_type = "io.containerd.runtime.v1.linux"
 
 
 def test_a_file_without_version_is_of_version_1_to_containerd_1(tmp_path: Path) -> None:
-    text = V2.replace("version = 2\n", "")
-    host = Host(tmp_path, text)
+    host = Host(tmp_path, V2.replace("version = 2\n", ""))
 
     change = containerd.plan(options(V1_7), host)
     host.apply(change)
 
-    assert host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]["nvidia"]["options"] == {
-        "BinaryName": PROGRAM,
-        "Runtime": PROGRAM,
-    }
-    assert "runc" in host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]
+    runtimes = host.parsed()["plugins"]["cri"]["containerd"]["runtimes"]
+    assert runtimes["nvidia"]["options"] == {"BinaryName": PROGRAM, "Runtime": PROGRAM}
+    assert "runc" in runtimes
     assert f"{CONFIG} has settings in plugins.io.containerd.grpc.v1.cri" in change.notes[0]
 
 
@@ -802,18 +773,9 @@ def test_a_file_without_version_is_of_version_3_to_containerd_2(tmp_path: Path) 
 
     host.apply(containerd.plan(options(V2_1), host))
 
-    assert host.parsed(DROP_IN)["plugins"] == {
-        "io.containerd.cri.v1.runtime": {
-            "containerd": {
-                "runtimes": {
-                    "nvidia": {
-                        "runtime_type": "io.containerd.runc.v2",
-                        "options": {"BinaryName": PROGRAM},
-                    }
-                }
-            }
-        }
-    }
+    nvidia = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": PROGRAM}}
+    table = {"containerd": {"runtimes": {"nvidia": nvidia}}}
+    assert host.parsed(DROP_IN)["plugins"] == {"io.containerd.cri.v1.runtime": table}
 
 
 @pytest.mark.parametrize(

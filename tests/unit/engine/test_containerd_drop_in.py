@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +23,6 @@ from tests.unit.engine.containerd_host import (
     Host,
     options,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 IMPORTED = V2.replace(

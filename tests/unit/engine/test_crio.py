@@ -130,8 +130,7 @@ def test_a_handler_of_the_admins_with_the_same_program_is_left_alone(tmp_path: P
     drop_in = (
         f'[crio.runtime.runtimes.nvidia]\nruntime_path = "{SHIM}"\nmonitor_path = "/my/conmon"\n'
     )
-    change = crio.plan(OPTIONS, _host(tmp_path, f10_crio=PACKAGES, f20_gpu=drop_in))
-    assert change.edits == ()
+    assert crio.plan(OPTIONS, _host(tmp_path, f10_crio=PACKAGES, f20_gpu=drop_in)).edits == ()
 
 
 def test_a_copy_of_a_runtime_does_not_lead_past_our_program(tmp_path: Path) -> None:

@@ -94,23 +94,18 @@ def test_dockers_socket_is_the_one_of_its_command_line_or_file(host: FakeHost) -
     assert _engines(host)[1].socket == "/b.sock"
 
 
-def test_cri_os_drop_in_goes_where_it_reads(host: FakeHost) -> None:
+def test_cri_os_drop_in_goes_where_it_reads_and_usually_there_is_none(host: FakeHost) -> None:
     host.process(
         7, "/usr/bin/crio", ["/usr/bin/crio", "-d", "/srv/crio.d"],
         env={"CONTAINER_CONFIG": "/srv/crio.conf"},
     )  # fmt: skip
+    host.process(8, "/usr/bin/crio", ["/usr/bin/crio"])
     host.file("/srv/crio.conf", '[crio.api]\nlisten = "/run/my.sock"\n')
-    (engine,) = _engines(host)
-    assert (engine.config, engine.config_dir) == ("/srv/crio.conf", "/srv/crio.d")
-    assert (engine.drop_in, engine.socket) == ("/srv/crio.d/99-nvidia.toml", "/run/my.sock")
-
-
-def test_a_usual_cri_o_has_no_drop_in_of_its_own(host: FakeHost) -> None:
-    host.process(7, "/usr/bin/crio", ["/usr/bin/crio"])
-    (engine,) = _engines(host)
-    assert (engine.config, engine.config_dir, engine.drop_in) == (
-        "/etc/crio/crio.conf", "/etc/crio/crio.conf.d", None,
-    )  # fmt: skip
+    own, usual = _engines(host)
+    assert (own.config, own.config_dir) == ("/srv/crio.conf", "/srv/crio.d")
+    assert (own.drop_in, own.socket) == ("/srv/crio.d/99-nvidia.toml", "/run/my.sock")
+    assert (usual.config, usual.config_dir) == ("/etc/crio/crio.conf", "/etc/crio/crio.conf.d")
+    assert usual.drop_in is None
 
 
 def test_a_rootless_docker_reads_its_users_file(host: FakeHost) -> None:
@@ -144,10 +139,6 @@ def test_another_users_engine_is_not_run_and_left(host: FakeHost) -> None:
     assert (engine.version, engine.leave) == ("", True)
     assert engine.advice == ("it is user 1000's: run the command as that user",)
     assert host.asked == []
-
-
-def test_a_process_that_ends_during_the_inspection_is_none(host: FakeHost) -> None:
-    host.process(7, "/home/eve/dockerd", ["dockerd"], uid=1000)
     (Path(host.proc) / "7/status").unlink()  # without its user it would pass for root's
     assert _engines(host) == []
     assert host.asked == []
@@ -241,23 +232,16 @@ def test_an_installed_engine_is_judged_by_its_unit(host: FakeHost) -> None:
     assert (engine.config, engine.numbers) == ("/srv/daemon.json", (28, 5, 2))
 
 
-def test_an_engine_that_runs_is_not_listed_as_installed_again(host: FakeHost) -> None:
-    host.file("/usr/bin/dockerd", mode=0o755)
-    host.process(7, "/usr/bin/dockerd", ["/usr/bin/dockerd"])
-    assert [engine.pid for engine in _engines(host)] == [7]
-
-
-def test_dockers_own_containerd_does_not_hide_the_hosts(host: FakeHost) -> None:
-    host.file("/usr/bin/containerd", mode=0o755)
+def test_an_installed_engine_is_listed_unless_it_runs_itself(host: FakeHost) -> None:
+    for name in ("dockerd", "containerd"):
+        host.file(f"/usr/bin/{name}", mode=0o755)
     own_config = "/run/docker/containerd/containerd.toml"
-    host.process(7, "/usr/bin/containerd", ["containerd", "--config", own_config])
-    assert [(engine.pid, engine.platform) for engine in _engines(host)] == [(7, "Docker"), (0, "")]
-
-
-def test_engines_come_in_one_order_whatever_their_numbers(host: FakeHost) -> None:
-    for pid, name in enumerate(("crio", "containerd", "dockerd"), start=3):
-        host.process(pid, f"/usr/bin/{name}", [name])
-    assert [engine.engine for engine in _engines(host)] == ["docker", "containerd", "crio"]
+    for pid, name, args in ((5, "crio", []), (6, "containerd", ["--config", own_config]),
+                            (7, "dockerd", [])):  # fmt: skip
+        host.process(pid, f"/usr/bin/{name}", [name, *args])
+    assert [(engine.engine, engine.pid, engine.platform) for engine in _engines(host)] == [
+        ("docker", 7, ""), ("containerd", 6, "Docker"), ("containerd", 0, ""), ("crio", 5, ""),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

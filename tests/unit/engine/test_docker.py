@@ -40,14 +40,27 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def test_a_missing_file_is_made(tree: Tree) -> None:
-    assert configured(tree, OPTIONS) == {"runtimes": {"nvidia": {"path": SHIM, "args": []}}}
+@pytest.mark.parametrize(
+    ("text", "before", "entry"),
+    [
+        (None, None, {"path": SHIM, "args": []}),
+        ("", None, {"path": SHIM, "args": []}),
+        ('{"runtimes": {"nvidia": {"path": "/old", "runtimeArgs": ["-x"]}}}', "/old",
+         {"path": SHIM, "runtimeArgs": ["-x"]}),
+        # Docker refuses a runtime with a type and a path.
+        ('{"runtimes": {"nvidia": {"runtimeType": "io.containerd.x.v1"}}}', "",
+         {"path": SHIM, "args": []}),
+    ],
+    ids=["no file", "empty", "another path, whose arguments stay", "containerd's shim"],
+)  # fmt: skip
+def test_the_runtime_is_registered(
+    tree: Tree, text: str | None, before: str | None, entry: dict[str, object]
+) -> None:
+    if text is not None:
+        tree.write(docker.CONFIG, text)
+    assert docker.state(OPTIONS, tree).handlers.get("nvidia") == before
+    assert configured(tree, OPTIONS) == {"runtimes": {"nvidia": entry}}
     assert docker.state(OPTIONS, tree).handlers == {"nvidia": SHIM}
-
-
-def test_an_empty_file_is_filled(tree: Tree) -> None:
-    tree.write(docker.CONFIG, "")
-    assert "runtimes" in configured(tree, OPTIONS)
 
 
 def test_other_features_stay(tree: Tree) -> None:
@@ -63,19 +76,6 @@ def test_a_registered_runtime_is_left_alone(tree: Tree) -> None:
     assert docker.state(OPTIONS, tree).handlers == {"nvidia": SHIM}
 
 
-def test_another_path_is_replaced_and_the_arguments_stay(tree: Tree) -> None:
-    tree.write(docker.CONFIG, '{"runtimes": {"nvidia": {"path": "/old", "runtimeArgs": ["-x"]}}}')
-    entry = {"path": SHIM, "runtimeArgs": ["-x"]}
-    assert configured(tree, OPTIONS)["runtimes"] == {"nvidia": entry}
-
-
-def test_a_containerd_shim_entry_is_replaced_completely(tree: Tree) -> None:
-    # Docker refuses a runtime with a type and a path.
-    tree.write(docker.CONFIG, '{"runtimes": {"nvidia": {"runtimeType": "io.containerd.x.v1"}}}')
-    assert docker.state(OPTIONS, tree).handlers == {"nvidia": ""}
-    assert configured(tree, OPTIONS)["runtimes"] == {"nvidia": {"path": SHIM, "args": []}}
-
-
 def test_the_default_is_set_only_on_request(tree: Tree) -> None:
     tree.write(docker.CONFIG, '{"default-runtime": "crun", "runtimes": {"crun": {"path": "c"}}}')
     assert configured(tree, OPTIONS)["default-runtime"] == "crun"
@@ -83,21 +83,21 @@ def test_the_default_is_set_only_on_request(tree: Tree) -> None:
     assert docker.state(OPTIONS, tree).default == "nvidia"
 
 
-def test_a_default_that_is_not_registered_is_refused(tree: Tree) -> None:
-    with pytest.raises(UsageError, match="no runtime other is registered"):
-        docker.plan(replace(OPTIONS, default="other"), tree)
-
-
-@pytest.mark.parametrize("name", ["runc", "io.containerd.runc.v2"])
-def test_dockers_own_runtime_names_are_refused(tree: Tree, name: str) -> None:
-    options = replace(OPTIONS, handlers=(Handler(name=name, path=SHIM),))
-    with pytest.raises(UsageError, match=f"keeps the runtime name {name}"):
-        docker.plan(options, tree)
-
-
-def test_a_drop_in_is_refused(tree: Tree) -> None:
-    with pytest.raises(UsageError, match="reads no drop-in file"):
-        docker.plan(replace(OPTIONS, drop_in="/etc/docker/conf.d/x.json"), tree)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"default": "other"}, "no runtime other is registered"),
+        ({"drop_in": "/etc/docker/conf.d/x.json"}, "reads no drop-in file"),
+        *(({"handlers": (Handler(name=name, path=SHIM),)}, f"keeps the runtime name {name}")
+          for name in ("runc", "io.containerd.runc.v2")),
+    ],
+    ids=["default", "drop-in", "runc", "runc by type"],
+)  # fmt: skip
+def test_what_docker_does_not_take_is_refused(
+    tree: Tree, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        docker.plan(replace(OPTIONS, **changes), tree)
     assert docker.plan(replace(OPTIONS, drop_in=""), tree).edits
 
 
@@ -220,9 +220,11 @@ def test_removal_removes_only_our_settings(tree: Tree) -> None:
 
 
 def test_removal_keeps_foreign_default_and_folders(tree: Tree) -> None:
+    options = replace(OPTIONS, cdi=True, spec_dirs=("/x",))
+    assert docker.removal(options, tree).edits == ()  # without a file
     text = '{"default-runtime": "crun", "cdi-spec-dirs": ["/y"], "features": {"cdi": false}}'
     tree.write(docker.CONFIG, text)
-    assert docker.removal(replace(OPTIONS, cdi=True, spec_dirs=("/x",)), tree).edits == ()
+    assert docker.removal(options, tree).edits == ()
 
 
 def test_docker_has_to_be_restarted_where_its_default_goes(tree: Tree) -> None:
@@ -234,10 +236,6 @@ def test_docker_has_to_be_restarted_where_its_default_goes(tree: Tree) -> None:
     change = docker.removal(options, tree)
     assert change.edits
     assert not change.restart
-
-
-def test_removal_without_a_file_changes_nothing(tree: Tree) -> None:
-    assert docker.removal(replace(OPTIONS, cdi=True), tree).edits == ()
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.json")), ids=lambda path: path.stem)

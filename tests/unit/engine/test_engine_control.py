@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +19,6 @@ from nvct.engine.reload import HostReloader
 from nvct.errors import EngineError
 from tests.support.memory import in_memory
 from tests.unit.engine.test_probe import answer, info, serving
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 OPTIONS = EngineOptions(
     engine="docker",

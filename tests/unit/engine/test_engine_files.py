@@ -7,15 +7,12 @@ import base64
 import json
 import sqlite3
 import sys
+from pathlib import Path
 
 import pytest
 
 from nvct.engine import engine_files
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ID, IMAGE = "ab" * 32, "cd" * 32
 ENV = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_DRIVER_CAPABILITIES=compute"]

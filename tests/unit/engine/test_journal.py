@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +20,6 @@ from nvct.engine.model import EngineOptions, Handler, State
 from nvct.engine.writing import ABSENT, PathState
 from nvct.errors import DocumentError, UnsafePathError
 from tests.support.memory import in_memory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 OPTIONS = EngineOptions(
     engine="docker",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,16 +134,21 @@ def test_a_podman_with_one_spec_folder_is_reported(tree: Tree) -> None:
     assert podman.plan(replace(options, engine_version=(5, 6)), tree).notes == ()
 
 
-def test_a_program_without_a_folder_is_refused(tree: Tree) -> None:
-    options = replace(OPTIONS, handlers=(Handler(name="nvidia", path="nvidia-container-runtime"),))
-    with pytest.raises(UsageError, match="by its name alone: nvidia-container-runtime"):
-        podman.plan(options, tree)
-
-
-@pytest.mark.parametrize("drop_in", ["/etc/x.conf", "/etc/containers/containers.conf.d/a.toml"])
-def test_a_drop_in_that_podman_does_not_read_is_refused(tree: Tree, drop_in: str) -> None:
-    with pytest.raises(UsageError, match=f"does not read {drop_in}"):
-        podman.plan(replace(OPTIONS, drop_in=drop_in), tree)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"handlers": (Handler(name="nvidia", path="nvidia-container-runtime"),)},
+         "by its name alone: nvidia-container-runtime"),
+        *(({"drop_in": path}, f"does not read {path}")
+          for path in ("/etc/x.conf", "/etc/containers/containers.conf.d/a.toml")),
+    ],
+    ids=["program without a folder", "drop-in elsewhere", "drop-in of another suffix"],
+)  # fmt: skip
+def test_what_podman_would_not_read_is_refused(
+    tree: Tree, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        podman.plan(replace(OPTIONS, **changes), tree)
 
 
 @pytest.mark.parametrize(
@@ -169,16 +175,13 @@ def test_malformed_files_are_refused_with_their_path(tree: Tree, text: str, reas
 
 
 def test_removal_keeps_foreign_settings_in_our_file(tree: Tree) -> None:
+    assert podman.removal(OPTIONS, tree).edits == ()  # without a file
     configured(tree, replace(OPTIONS, default="nvidia"))
     text = tree.text(DROP_IN) + 'kata = ["/usr/bin/kata"]\n'
     tree.write(DROP_IN, text)
     tree.apply(podman.removal(replace(OPTIONS, default="nvidia"), tree))
     expected = {"engine": {"runtimes": {"kata": ["/usr/bin/kata"]}}}
     assert toml_file.parse(tree.text(DROP_IN), DROP_IN) == expected
-    assert podman.removal(OPTIONS, tree).edits == ()
-
-
-def test_removal_without_a_file_changes_nothing(tree: Tree) -> None:
     assert podman.removal(OPTIONS, tree).edits == ()
 
 

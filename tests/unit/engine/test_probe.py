@@ -7,6 +7,8 @@ import contextlib
 import json
 import socket
 import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -14,12 +16,6 @@ from nvct.engine import probe
 from nvct.engine.command import Completed
 from nvct.errors import EngineError
 from tests.support.memory import in_memory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
 
 OK = "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}"
 PLUGINS = """\

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -17,10 +18,6 @@ from nvct.engine.model import Engine
 from nvct.engine.processes import Process
 from nvct.engine.reload import Reload
 from nvct.errors import EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 DOCKER = Engine(engine="docker", pid=7, unit="docker.service")
 CONTAINERD = Engine(engine="containerd", pid=8, unit="containerd.service")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,6 @@ from nvct.doctor.docker import command_of
 from nvct.engine import running, status
 from nvct.engine.model import Engine, Files, State
 from tests.unit.engine.docker_lab import working
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHIM = "/usr/bin/nvidia-container-runtime"
 DOCKER = Engine(

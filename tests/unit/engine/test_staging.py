@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from nvct.engine import staging
 from nvct.linux.kernel import Kernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 class _WatchingKernel(Kernel):

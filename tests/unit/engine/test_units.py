@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.engine import units
 from tests.unit.engine.fake_host import FakeHost
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIB = "/usr/lib/systemd/system/docker.service"
 DROP_INS = "/etc/systemd/system/docker.service.d"

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +16,6 @@ from nvct.engine.command import Completed
 from nvct.engine.model import EngineOptions, FileEdit, Handler
 from nvct.errors import EngineError
 from tests.support.forked import may_unshare
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 NEW = b"new\n"
 OLD = b"old\n"

@@ -191,9 +191,7 @@ def test_sockets_are_those_of_daemons_that_run_now(lab: FarmLab) -> None:
     place.parent.mkdir(parents=True)
     os.mknod(place, 0o140666)
 
-    inventory = look(lab)
-
-    assert [f.host_path for f in inventory.files if f.kind == "socket"] == [str(place)]
+    assert [f.host_path for f in look(lab).files if f.kind == "socket"] == [str(place)]
 
 
 def test_without_a_loaded_module_discovery_answers(lab: FarmLab) -> None:

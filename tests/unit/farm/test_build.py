@@ -9,8 +9,10 @@ import shutil
 import signal
 import stat
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,11 +25,6 @@ from tests.support.forked import run_forked
 from tests.support.host_tree import LIB, VERSION
 from tests.support.recording_kernel import RecordingKernel
 from tests.unit.farm.lab import ICD, FarmLab, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
 
 
 def _refusing(number: int) -> Any:
@@ -135,9 +132,7 @@ def test_a_file_that_became_something_else_is_left_out(lab: FarmLab) -> None:
     smi.unlink()
     smi.symlink_to("/etc/passwd")
 
-    manifest = build(lab.farm, inventory)
-
-    assert dict(manifest.left_out) == {str(smi): "no regular file"}
+    assert dict(build(lab.farm, inventory).left_out) == {str(smi): "no regular file"}
 
 
 def test_a_driver_that_goes_meanwhile_is_an_error_and_leaves_nothing(lab: FarmLab) -> None:

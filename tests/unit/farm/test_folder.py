@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -11,12 +12,7 @@ from nvct.errors import HostError
 from nvct.farm.after_upgrade import discover_or_view
 from nvct.farm.build import build
 from nvct.farm.folder import Farm
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.farm.lab import FarmLab
+from tests.unit.farm.lab import FarmLab
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")

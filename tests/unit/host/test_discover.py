@@ -165,17 +165,10 @@ def test_search_paths_replace_the_usual_directories(host: HostTree) -> None:
     libraries = [file for file in inventory.files if file.kind == "library"]
     assert [file.host_path for file in libraries] == [f"{path}/libcuda.so.{VERSION}"]
     assert [file.container_path for file in libraries] == [f"{path}/libcuda.so.{VERSION}"]
-
-
-def test_search_path_in_the_driver_root_is_cut_in_the_container(host: HostTree) -> None:
-    inventory = look(host.gpu(0), search_paths=(f"{host.driver}/{LIB}",))
-
-    assert f"/{LIB}/libcuda.so.{VERSION}" in [file.container_path for file in inventory.files]
-
-
-def test_relative_search_path_is_refused(host: HostTree) -> None:
+    in_root = look(host, search_paths=(f"{host.driver}/{LIB}",))
+    assert f"/{LIB}/libcuda.so.{VERSION}" in [file.container_path for file in in_root.files]
     with pytest.raises(UsageError, match="search path 'lib' is not absolute"):
-        look(host.gpu(0), search_paths=("lib",))
+        look(host, search_paths=("lib",))
 
 
 def test_without_a_loaded_module_the_version_is_that_of_the_libraries(tmp_path: Path) -> None:
@@ -186,25 +179,32 @@ def test_without_a_loaded_module_the_version_is_that_of_the_libraries(tmp_path: 
     assert "nvidia is not loaded: modprobe nvidia" in warning
 
 
-def test_a_machine_without_a_driver_is_an_error_with_both_searched_folders(tmp_path: Path) -> None:
+def test_a_machine_without_a_driver_is_an_error_with_its_folder(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
+    with pytest.raises(HostError, match=f"{tmp_path}/driver"):
+        look(host)
     host.driver.mkdir()
-
     with pytest.raises(DriverNotFoundError, match="no NVIDIA driver") as caught:
         look(host)
-
     assert "--driver-root" in caught.value.hint
-
-
-def test_a_missing_driver_root_is_an_error_with_its_path(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match=f"{tmp_path}/driver"):
-        look(HostTree(tmp_path))
 
 
 def test_the_cuda_version_of_an_unknown_driver_branch_is_unknown(tmp_path: Path) -> None:
     host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
+    nvml = FakeNvml()
 
-    assert look(host).cuda_version == ""
+    inventory = look(host, nvml)
+
+    assert nvml.calls == 0  # for the CUDA version alone
+    assert inventory.cuda_version == ""
+    assert inventory.notes == ("the CUDA version of driver 999.88.77 is not known",)
+    host.instance(0, 7, 0, (66, 67))
+    nvml = FakeNvml(error=NvmlError("nvmlInit failed: driver/library mismatch"))
+    (warning,) = look(host, nvml).warnings
+    assert warning == (
+        "nvmlInit failed: driver/library mismatch: MIG devices are left out, it is not known "
+        "which CUDA version the driver supports"
+    )
 
 
 def bind(host: HostTree, index: int, driver: str) -> str:
@@ -233,12 +233,7 @@ def test_gpu_of_a_virtual_machine_is_left_out_without_a_warning(host: HostTree) 
     reasons = {entry.path: entry.reason for entry in inventory.left_out}
     assert inventory.warnings == ()
     assert reasons[f"{host.base}/sys/bus/pci/devices/{bus}"] == "bound to vfio-pci, not to nvidia"
-
-
-def test_devices_that_are_not_gpus_are_not_reported(host: HostTree) -> None:
-    bus = bind(host.gpu(0), 1, "vfio-pci")
-    host.write(f"sys/bus/pci/devices/{bus}/class", "0x020000\n")
-
+    host.write(f"sys/bus/pci/devices/{bus}/class", "0x020000\n")  # no GPU
     assert not [entry for entry in look(host).left_out if bus in entry.path]
 
 
@@ -265,29 +260,6 @@ def test_a_gpu_that_nvml_leaves_out_because_of_its_node_is_said_to_lack_it(host:
     (warning,) = look(host, nvml).warnings
 
     assert warning.endswith("/dev/nvidia0 is no device node: GPU 0 is left out")
-
-
-def test_nvml_is_not_asked_for_the_cuda_version_alone(tmp_path: Path) -> None:
-    host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
-    nvml = FakeNvml()
-
-    inventory = look(host, nvml)
-
-    assert nvml.calls == 0
-    assert inventory.notes == ("the CUDA version of driver 999.88.77 is not known",)
-
-
-def test_the_warning_about_nvml_names_all_that_is_unknown(tmp_path: Path) -> None:
-    host = HostTree(tmp_path, version="999.88.77").module().user_space().gpu(0)
-    host.instance(0, 7, 0, (66, 67))
-
-    inventory = look(host, FakeNvml(error=NvmlError("nvmlInit failed: driver/library mismatch")))
-
-    (warning,) = inventory.warnings
-    assert warning == (
-        "nvmlInit failed: driver/library mismatch: MIG devices are left out, it is not known "
-        "which CUDA version the driver supports"
-    )
 
 
 @pytest.mark.parametrize("flagged", [True, False], ids=["flag", "no-flag"])

@@ -225,13 +225,11 @@ def test_each_imex_channel_is_a_device_in_the_order_of_its_number(host: HostTree
     ]
 
 
-def test_machine_without_imex_channels_has_a_hint_how_to_make_them(host: HostTree) -> None:
+def test_a_machine_without_imex_channels_and_a_driver_without_imex_are_named(
+    host: HostTree,
+) -> None:
     with pytest.raises(HostError, match=r"no IMEX channel in .*/dev/nvidia-caps-imex-channels$"):
         look(host, "imex")
-
-
-def test_driver_without_imex_is_named(host: HostTree) -> None:
     host.write("proc/devices", "Character devices:\n195 nvidia\n")
-
     with pytest.raises(HostError, match=r"no IMEX channel: .*/devices has no nvidia-caps-imex"):
         look(host, "imex")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
 from nvct.linux import ldcache
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def find_libraries(host: HostTree, *, version: str = VERSION) -> tuple[list[DriverFile], Findings]:
@@ -48,28 +45,36 @@ def test_a_library_of_the_driver_version_is_included_with_class_and_reason(tmp_p
     assert VERSION in file.reason
 
 
-def test_libraries_of_another_version_are_left_out(tmp_path: Path) -> None:
+def test_libraries_of_another_version_are_left_out_but_nvvm70_has_its_own(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space().library("libnvidia-cfg", suffix="570.10")
 
     files, _ = find_libraries(host)
 
     assert not [file for file in files if "570" in file.container_path]
-
-
-def test_nvvm70_is_included_with_its_own_version(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-
     assert find_one(host, "libnvidia-nvvm70").container_path == f"/{LIB}/libnvidia-nvvm70.so.4"
 
 
-def test_the_soname_link_is_made_without_one_on_the_host(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stem", "links"),
+    [
+        ("libnvidia-ptxjitcompiler", {"libnvidia-ptxjitcompiler.so.1": "libnvidia-ptxjitcompiler.so.V"}),
+        ("libcuda", {"libcuda.so.1": "libcuda.so.V", "libcuda.so": "libcuda.so.1"}),
+        ("libGLX_nvidia", {"libGLX_nvidia.so.0": "libGLX_nvidia.so.V",
+                           "libGLX_indirect.so.0": "libGLX_nvidia.so.V"}),
+        ("libnvidia-evil", {}),  # its soname is a path
+    ],
+)  # fmt: skip
+def test_the_links_of_a_library_are_made_without_those_of_the_host(
+    tmp_path: Path, stem: str, links: dict[str, str]
+) -> None:
     host = HostTree(tmp_path).user_space()
-    (host.driver / LIB / "libnvidia-ptxjitcompiler.so.1").unlink()
+    host.write(f"driver/{LIB}/libnvidia-evil.so.{VERSION}", elf_bytes("../../../etc/passwd"))
+    for path in (host.driver / LIB).iterdir():
+        if path.is_symlink() and path.name.startswith(f"{stem}.so"):
+            path.unlink()
 
-    links = links_of(find_one(host, "libnvidia-ptxjitcompiler"))
-
-    assert links == {
-        f"/{LIB}/libnvidia-ptxjitcompiler.so.1": f"libnvidia-ptxjitcompiler.so.{VERSION}"
+    assert links_of(find_one(host, stem)) == {
+        f"/{LIB}/{name}": target.replace("V", VERSION) for name, target in links.items()
     }
 
 
@@ -82,31 +87,6 @@ def test_the_development_link_is_made_only_if_the_host_has_it(tmp_path: Path) ->
     assert (
         links_of(find_one(host, "libnvidia-ml"))[f"/{LIB}/libnvidia-ml.so"] == "libnvidia-ml.so.1"
     )
-
-
-def test_libcuda_has_its_development_link_always(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    (host.driver / LIB / "libcuda.so").unlink()
-
-    assert links_of(find_one(host, "libcuda")) == {
-        f"/{LIB}/libcuda.so.1": f"libcuda.so.{VERSION}",
-        f"/{LIB}/libcuda.so": "libcuda.so.1",
-    }
-
-
-def test_the_glx_library_gets_the_indirect_link(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-
-    links = links_of(find_one(host, "libGLX_nvidia"))
-
-    assert links[f"/{LIB}/libGLX_indirect.so.0"] == f"libGLX_nvidia.so.{VERSION}"
-
-
-def test_hostile_soname_makes_no_link(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.write(f"driver/{LIB}/libnvidia-evil.so.{VERSION}", elf_bytes("../../../etc/passwd"))
-
-    assert find_one(host, "libnvidia-evil").links == ()
 
 
 def test_library_of_another_machine_is_left_out_with_a_reason(tmp_path: Path) -> None:
@@ -141,31 +121,22 @@ def test_same_directory_by_two_names_gives_each_library_once(tmp_path: Path) -> 
     assert all(file.container_path.startswith(f"/{LIB}/") for file in files)
 
 
-def test_absolute_link_in_a_driver_root_stays_inside_it(tmp_path: Path) -> None:
+def test_a_link_in_a_driver_root_stays_inside_it(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
-    inside = host.write(
+    far = host.write(
         f"driver/opt/real/libnvidia-far.so.{VERSION}", elf_bytes("libnvidia-far.so.1")
     )
-    host.link(f"driver/{LIB}/libnvidia-far.so.{VERSION}", f"/opt/real/libnvidia-far.so.{VERSION}")
+    outside = host.write(f"outside/libnvidia-out.so.{VERSION}", elf_bytes("libnvidia-out.so.1"))
+    up = "../" * 12 + str(outside).lstrip("/")
+    targets = {"far": f"/opt/real/{far.name}", "out": str(outside), "up": up}
+    for name, target in targets.items():
+        host.link(f"driver/{LIB}/libnvidia-{name}.so.{VERSION}", target)
 
     file = find_one(host, "libnvidia-far")
 
-    assert file.host_path == str(inside)
-    assert file.container_path == f"/opt/real/libnvidia-far.so.{VERSION}"
-
-
-def test_link_that_would_leave_the_driver_root_finds_nothing(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    outside = host.write(f"outside/libnvidia-out.so.{VERSION}", elf_bytes("libnvidia-out.so.1"))
-    host.link(f"driver/{LIB}/libnvidia-out.so.{VERSION}", str(outside))
-    up = "../" * 12 + str(outside).lstrip("/")
-    host.link(f"driver/{LIB}/libnvidia-up.so.{VERSION}", up)
-
-    files, _ = find_libraries(host)
-
-    assert not [
-        f for f in files if "libnvidia-out" in f.host_path or "libnvidia-up" in f.host_path
-    ]
+    assert (file.host_path, file.container_path) == (str(far), f"/opt/real/{far.name}")
+    paths = [file.host_path for file in find_libraries(host)[0]]
+    assert not [path for path in paths if "libnvidia-out" in path or "libnvidia-up" in path]
 
 
 def test_a_directory_in_the_linker_cache_is_searched(tmp_path: Path) -> None:
@@ -379,10 +350,11 @@ def test_socket_is_at_run_in_the_container(tmp_path: Path, folder: str) -> None:
     assert file.kind == "socket"
 
 
-def test_a_file_or_link_at_the_path_of_a_socket_is_left_out(tmp_path: Path) -> None:
+def test_a_file_or_link_at_the_path_of_a_socket_or_of_mps_is_left_out(tmp_path: Path) -> None:
     host = HostTree(tmp_path)
     host.write("driver/run/nvidia-persistenced/socket", "")
     host.link("driver/run/nvidia-fabricmanager/socket", "/etc/passwd")
+    host.link("driver/tmp/nvidia-mps", "/etc")
 
     assert programs.find_sockets(host.roots, Findings()) == []
 
@@ -399,10 +371,3 @@ def test_the_mps_directory_must_belong_to_root(tmp_path: Path) -> None:
     else:
         assert files == []
         assert "not to root" in findings.warnings[0]
-
-
-def test_an_mps_link_in_a_world_writable_folder_is_left_out(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    host.link("driver/tmp/nvidia-mps", "/etc")
-
-    assert programs.find_sockets(host.roots, Findings()) == []

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,6 @@ from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings
 from nvct.linux import ldcache
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def look(host: HostTree) -> tuple[dict[str, DriverFile], Findings]:
@@ -61,16 +58,19 @@ def test_files_with_names_similar_to_the_drivers_have_no_entry(tmp_path: Path) -
     assert reasons(findings) == {}
 
 
-def test_nvvm_of_driver_470_has_its_own_version(tmp_path: Path) -> None:
+def test_nvvm_of_driver_470_and_nvapi_have_versions_of_their_own(tmp_path: Path) -> None:
     host = HostTree(tmp_path).user_space()
     host.library("libnvidia-nvvm", "libnvidia-nvvm.so.4", suffix="4.0.0")
+    host.library("libnvidia-api", "libnvidia-api.so.1", suffix="1")
 
-    file = look(host)[0]["libnvidia-nvvm.so.4.0.0"]
+    files, _ = look(host)
 
-    assert file.capability == "compute"
-    assert [(link.path, link.target) for link in file.links] == [
+    nvvm, nvapi = files["libnvidia-nvvm.so.4.0.0"], files["libnvidia-api.so.1"]
+    assert nvvm.capability == "compute"
+    assert [(link.path, link.target) for link in nvvm.links] == [
         (f"/{LIB}/libnvidia-nvvm.so.4", "libnvidia-nvvm.so.4.0.0")
     ]
+    assert (nvapi.capability, nvapi.links) == ("graphics", ())
 
 
 def test_nvvm_with_the_drivers_version_is_included_once(tmp_path: Path) -> None:
@@ -82,15 +82,6 @@ def test_nvvm_with_the_drivers_version_is_included_once(tmp_path: Path) -> None:
     assert files[f"libnvidia-nvvm.so.{VERSION}"].reason == (
         f"suffix is the driver's version {VERSION}"
     )
-
-
-def test_nvapi_is_included_by_its_only_name(tmp_path: Path) -> None:
-    host = HostTree(tmp_path).user_space()
-    host.library("libnvidia-api", "libnvidia-api.so.1", suffix="1")
-
-    file = look(host)[0]["libnvidia-api.so.1"]
-
-    assert (file.capability, file.links) == ("graphics", ())
 
 
 @pytest.mark.parametrize("target", ["nowhere", f"libnvidia-cfg.so.{VERSION}"])

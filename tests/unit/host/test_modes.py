@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.errors import UsageError
 from nvct.host import modes
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

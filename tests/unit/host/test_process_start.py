@@ -6,12 +6,9 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from pathlib import Path
 
 from nvct.host.procfs import CLOCK_TICK_S, started
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_file_of_a_moment_before_is_older(tmp_path: Path) -> None:

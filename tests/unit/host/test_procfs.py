@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.host import procfs
 from nvct.host.gpu.nodes import cap_minors, mig_instances, parse_minors
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

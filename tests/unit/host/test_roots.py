@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.errors import UsageError
 from nvct.host.roots import Roots, below, join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_dev_root_is_the_driver_root_if_that_has_nvidiactl(tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -14,11 +17,6 @@ from nvct.errors import NvctError
 from nvct.host.yaml_aliases import Loader
 from nvct.mig import config, hooks
 from nvct_sim import play
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LEVELS = 12
 LISTS = "a0: &a0 [x]\n" + "".join(

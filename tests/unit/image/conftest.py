@@ -6,10 +6,7 @@ from __future__ import annotations
 import importlib
 import sys
 from pathlib import Path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
+from types import ModuleType
 
 FOLDERS = [str(Path(__file__).parents[3] / "packaging" / name) for name in ("image", "bundle")]
 """build.py of the first, and what it takes of the second."""

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,6 @@ from nvct.installer.programs import COMMAND_LINES, HOOK, RUNTIMES, WRAPPER
 from nvct.installer.request import Request
 from nvct.launcher.install import FLAGS
 from nvct.paths import CONFIG_ENV, HOOK_PROGRAM
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 REPOSITORY = Path(__file__).parents[3]
 SAYS = f'#!/bin/sh\necho "$0 $*"\necho "$PATH"\necho "${CONFIG_ENV}"\n'

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from nvct.engine.engine_control import EngineControl
@@ -11,11 +14,6 @@ from nvct.errors import EngineError
 from nvct.installer.engine_reload import ContainerReloader
 from nvct.installer.host import HostPrograms
 from tests.support.forked import may_unshare
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 ALREADY = "containerd refuses its files already as they are: bad plugin"
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import EngineError
 from nvct.installer.signals import Patience, hang_up, peer
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 SERVER = f"""\
 #!{sys.executable} -IS

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import HostError, UsageError
 from nvct.installer import tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_a_copy_has_content_links_and_permissions(source: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,6 @@ import pytest
 from nvct.kernel.declared import ffi
 from nvct.kernel.library import lib
 from nvct_sim.native import build as native
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 DECLARATIONS = Path(__file__).parents[3] / "nvct/kernel/declarations.h"
 GENERATED = DECLARATIONS.with_name("declared.py")

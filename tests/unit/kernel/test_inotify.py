@@ -4,16 +4,13 @@ from __future__ import annotations
 import errno
 import os
 import select
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from nvct.kernel import inotify
 from nvct.kernel.inotify import Event, Inotify
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CHANGES = inotify.CREATE | inotify.DELETE | inotify.MOVED_TO | inotify.DELETE_SELF
 IGNORED = 0x8000  # IN_IGNORED, inotify(7): the watch has ended

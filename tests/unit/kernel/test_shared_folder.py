@@ -13,15 +13,12 @@ import socket
 import stat
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import NvctError, UnsafePathError
 from nvct.kernel.shared_folder import SharedFolder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOBODY = 65534
 RACE_S = 0.5

@@ -7,6 +7,8 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -15,11 +17,6 @@ from nvct.container import settings
 from nvct.container.plan import fingerprints
 from nvct.launcher.install import HOOKS, Built
 from tests.support.launcher import PRINT_ARGS, Answer, ask, compiled, script, scripted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
 
 FORMS = ("c", "sh", "bash", "busybox")
 PROGRAM, HOOK = "nvidia-container-runtime", "nvidia-cdi-hook"

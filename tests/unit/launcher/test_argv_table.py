@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.support import launcher
+from tests.unit.launcher.conftest import Lab
 from tests.unit.oci.argv_cases import CASES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.unit.launcher.conftest import Lab
 
 
 @pytest.fixture(scope="module")

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from nvct.launcher import cold
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_from_a_checkout_it_is_the_one_that_runs() -> None:

@@ -6,17 +6,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
 from nvct.launcher.install import HOOKS
 from tests.support.launcher import PRINT_ARGS, Answer, ask, script
 from tests.unit.launcher.conftest import HOOK, PROGRAM, Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 CTK = "nvidia-ctk"
 EVIL = {

@@ -7,12 +7,9 @@ import ast
 import importlib.util
 from pathlib import Path
 from struct import pack, unpack_from
+from types import ModuleType
 
 import pytest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
 
 STATIC = Path(__file__).parents[3] / "packaging/static"
 READ, READ_WRITE = 4, 6

@@ -9,17 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from nvct.errors import HostError, UsageError
+from nvct.errors import HostError, NvctError, UsageError
 from nvct.launcher import archive
 from nvct.launcher import install as launch
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 
@@ -59,20 +56,15 @@ def test_a_script_is_written_for_each_runtime_and_for_no_hook(
         assert built.python in text
 
 
-def test_without_a_compiler_a_script_is_the_automatic_form(
+def test_without_a_compiler_a_script_is_the_automatic_form_and_form_c_an_error(
     tmp_path: Path, built: launch.Built
 ) -> None:
-    form, _ = launch.install(tmp_path, "auto", built, cc="nvct-no-such-compiler")
-
-    assert form == "sh"
-
-
-def test_form_c_without_a_compiler_is_an_error(tmp_path: Path, built: launch.Built) -> None:
     with pytest.raises(HostError, match="no C compiler") as caught:
         launch.install(tmp_path, "c", built, cc="nvct-no-such-compiler")
 
     assert "--form sh" in caught.value.hint
     assert launch.PROGRAMS[0] not in os.listdir(tmp_path)
+    assert launch.install(tmp_path, "auto", built, cc="nvct-no-such-compiler")[0] == "sh"
 
 
 def test_the_error_of_the_compiler_is_the_reason(tmp_path: Path, built: launch.Built) -> None:
@@ -126,18 +118,14 @@ def test_a_path_that_needs_quoting_is_refused(path: str, which: str, tmp_path: P
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path, built: launch.Built) -> None:
-    with pytest.raises(HostError, match="no/nvidia-container-runtime cannot be written: No such"):
-        launch.install(tmp_path / "no", "sh", built)
-
-
-def test_an_interpreter_that_cannot_archive_is_an_error(
+def test_a_missing_folder_and_an_interpreter_that_cannot_archive_are_errors(
     tmp_path: Path, built: launch.Built
 ) -> None:
+    with pytest.raises(HostError, match="no/nvidia-container-runtime cannot be written: No such"):
+        launch.install(tmp_path / "no", "sh", built)
     broken = launch.Built(
         python="/bin/false", packages=built.packages, cold=built.cold, archive=built.archive
     )
-
     with pytest.raises(HostError, match="/bin/false could not archive the hot side"):
         launch.install(tmp_path, "sh", broken)
 
@@ -313,12 +301,29 @@ def test_launchers_for_another_root_ignore_this_machines_nvct_hot(
     assert (form, len(written)) == ("c", len(launch.PROGRAMS))
 
 
-def test_a_file_that_is_shorter_than_a_digest_is_no_static_executable(tmp_path: Path) -> None:
-    (tmp_path / "nvct-hot").write_bytes(b"x")
-    built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(tmp_path / "nvct-hot"))
+@pytest.mark.parametrize(
+    ("form", "paths", "error", "message"),
+    [
+        ("c", {"hot": "{}/short"}, HostError, "short cannot be read: Invalid argument"),
+        ("static", {"hot": "{}/none"}, HostError, "none cannot be read: No such file"),
+        ("static", {"cold": "/" + "x" * launch.COLD_ROOM}, HostError,
+         f"is longer than {launch.COLD_ROOM - 1} bytes"),
+        ("c", {"hot": '/a"b'}, UsageError, "cannot be built into a launcher"),
+    ],
+    ids=["shorter than a digest", "not there", "no room for the cold path", "needs quoting"],
+)  # fmt: skip
+def test_a_static_executable_that_cannot_be_used_is_an_error(
+    tmp_path: Path, form: str, paths: dict[str, str], error: type[NvctError], message: str
+) -> None:
+    hot(tmp_path / "nvct-hot")
+    (tmp_path / "short").write_bytes(b"x")
+    fields = {"python": "/p", "packages": "/q", "cold": "/c", "hot": "{}/nvct-hot"} | paths
+    built = launch.Built(**{name: path.format(tmp_path) for name, path in fields.items()})
 
-    with pytest.raises(HostError, match="nvct-hot cannot be read: Invalid argument"):
-        launch.install(tmp_path, "c", built)
+    with pytest.raises(error, match=message) as caught:
+        launch.install(tmp_path, form, built)
+
+    assert "none" not in message or "make static" in caught.value.hint
 
 
 def test_each_text_and_each_name_of_the_hot_side_counts(tmp_path: Path) -> None:
@@ -334,31 +339,6 @@ def test_each_text_and_each_name_of_the_hot_side_counts(tmp_path: Path) -> None:
 
     assert len(names) == 4
     assert {len(digest) for digest in names} == {launch.DIGEST_SIZE}
-
-
-def test_a_static_executable_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    built = launch.Built(python="/p", packages="/q", cold="/c", hot=str(tmp_path / "none"))
-
-    with pytest.raises(HostError, match="none cannot be read: No such file") as caught:
-        launch.install(tmp_path, "static", built)
-
-    assert "make static" in caught.value.hint
-
-
-def test_a_cold_path_without_room_in_the_static_executable_is_refused(tmp_path: Path) -> None:
-    source = hot(tmp_path / "nvct-hot")
-    cold = "/" + "x" * launch.COLD_ROOM
-    built = launch.Built(python="/p", packages="/q", cold=cold, hot=str(source))
-
-    with pytest.raises(HostError, match=f"is longer than {launch.COLD_ROOM - 1} bytes"):
-        launch.install(tmp_path, "static", built)
-
-
-def test_a_path_of_the_static_executable_that_needs_quoting_is_refused(tmp_path: Path) -> None:
-    built = launch.Built(python="/p", packages="/q", cold="/c", hot='/a"b')
-
-    with pytest.raises(UsageError, match="cannot be built into a launcher"):
-        launch.install(tmp_path, "c", built)
 
 
 @pytest.mark.skipif(not shutil.which("musl-gcc"), reason="needs musl-gcc")

@@ -9,10 +9,7 @@ import os
 import pytest
 
 from nvct.container import settings
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.unit.launcher.conftest import Lab
+from tests.unit.launcher.conftest import Lab
 
 PLAIN = {"ociVersion": "1.0.2", "process": {"env": ["PATH=/bin"], "args": ["sh"]}, "mounts": []}
 HARMLESS = [

@@ -7,12 +7,9 @@ import importlib.util
 import json
 import traceback
 from pathlib import Path
+from types import ModuleType
 
 import pytest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import ModuleType
 
 STANDINS = Path(__file__).parents[3] / "packaging/static/standins"
 

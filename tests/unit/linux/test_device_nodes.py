@@ -3,14 +3,11 @@ from __future__ import annotations
 
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
 from nvct.linux import device_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TEXT = """Character devices:
   1 mem

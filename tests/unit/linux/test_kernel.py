@@ -8,6 +8,7 @@ import os
 import signal
 import stat
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,6 @@ from nvct.linux import constants as c
 from nvct.linux.kernel import Kernel
 from tests.support.forked import in_mount_namespace, run_forked
 from tests.support.recording_kernel import CALLS, RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(params=[Kernel, RecordingKernel, DeclaredKernel])
@@ -105,9 +102,6 @@ def test_errors_name_the_path(kernel: Kernel, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="missing") as caught:
             call(*args)
         assert caught.value.filename == missing
-
-
-def test_both_paths_of_a_move_are_named(kernel: Kernel) -> None:
     with pytest.raises(OSError, match="/no/a") as caught:
         kernel.move_mount(-100, "/no/a", -100, "/no/b", 0)
     assert {caught.value.filename, caught.value.filename2} == {"/no/a", "/no/b"}

@@ -6,17 +6,14 @@ from __future__ import annotations
 import shutil
 import struct
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import LdCacheError
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin:/bin")
 needs_ldconfig = pytest.mark.skipif(LDCONFIG is None, reason="needs ldconfig")
@@ -51,42 +48,39 @@ def names_of(data: bytes) -> list[str]:
     return [entry[0] for entry in ldcache.parse(data).entries]
 
 
-def test_no_cache_gives_a_new_one_with_the_added_libraries() -> None:
-    data = ldcache.merge(None, [("liba.so.1", "/x/liba.so.1")], machine="x86_64")
-
-    assert ldcache.parse(data).entries == [("liba.so.1", "/x/liba.so.1", 0x0303, 0, 0)]
-
-
-def test_an_empty_cache_is_a_header() -> None:
-    data = ldcache.merge(None, [], machine="x86_64")
-
-    assert len(data) == 48
-    assert ldcache.parse(data).entries == []
-
-
 @pytest.mark.parametrize(
     ("machine", "flags"), [("x86_64", 0x0303), ("aarch64", 0x0A03), ("i386", 0x0003)]
 )
-def test_entries_carry_the_flags_of_their_machine(machine: str, flags: int) -> None:
-    data = ldcache.merge(None, [("liba.so", "/liba.so")], machine=machine)
+def test_no_cache_gives_a_new_one_with_the_flags_of_its_machine(machine: str, flags: int) -> None:
+    data = ldcache.merge(None, [("liba.so.1", "/x/liba.so.1")], machine=machine)
+    empty = ldcache.merge(None, [], machine=machine)
 
-    assert ldcache.parse(data).entries[0][2] == flags
-
-
-def test_an_added_library_comes_before_others_of_its_name() -> None:
-    old = ldcache.merge(None, [("liba.so", "/image/liba.so")], machine="x86_64")
-
-    data = ldcache.merge(old, [("liba.so", "/ours/liba.so")], machine="x86_64")
-
-    assert ldcache.parse(data).find("liba.so") == ["/ours/liba.so", "/image/liba.so"]
+    assert ldcache.parse(data).entries == [("liba.so.1", "/x/liba.so.1", flags, 0, 0)]
+    assert len(empty) == 48
+    assert ldcache.parse(empty).entries == []
 
 
-def test_added_libraries_of_one_name_keep_their_order() -> None:
-    added = [("liba.so", "/compat/liba.so"), ("liba.so", "/ours/liba.so")]
+@pytest.mark.parametrize(
+    ("image", "added", "order"),
+    [
+        (["/image"], ["/ours"], ["/ours", "/image"]),
+        ([], ["/compat", "/ours"], ["/compat", "/ours"]),
+        (["/a", "/b"], ["/b"], ["/b", "/a"]),
+    ],
+    ids=["before others", "in their order", "moved to the front"],
+)
+def test_added_libraries_come_first_of_their_name(
+    image: list[str], added: list[str], order: list[str]
+) -> None:
+    def merged(old: bytes | None, folders: list[str]) -> bytes:
+        pairs = [("liba.so", f"{folder}/liba.so") for folder in folders]
+        return ldcache.merge(old, pairs, machine="i386")
 
-    data = ldcache.merge(None, added, machine="x86_64")
+    old = merged(None, image)
+    data = merged(old, added)
 
-    assert ldcache.parse(data).find("liba.so") == ["/compat/liba.so", "/ours/liba.so"]
+    assert ldcache.parse(data).find("liba.so") == [f"{folder}/liba.so" for folder in order]
+    assert (len(data) == len(old)) == (sorted(order) == sorted(image))
 
 
 def test_merging_twice_gives_the_same_bytes() -> None:
@@ -96,17 +90,6 @@ def test_merging_twice_gives_the_same_bytes() -> None:
     once = ldcache.merge(old, added, machine="x86_64")
 
     assert ldcache.merge(once, added, machine="x86_64") == once
-
-
-def test_an_existing_entry_is_moved_to_the_front() -> None:
-    old = ldcache.merge(
-        None, [("liba.so", "/a/liba.so"), ("liba.so", "/b/liba.so")], machine="i386"
-    )
-
-    data = ldcache.merge(old, [("liba.so", "/b/liba.so")], machine="i386")
-
-    assert ldcache.parse(data).find("liba.so") == ["/b/liba.so", "/a/liba.so"]
-    assert len(data) == len(old)
 
 
 def test_entries_of_dropped_folders_are_removed() -> None:
@@ -136,12 +119,9 @@ def test_bytes_above_ascii_sort_by_the_sign_of_the_machines_char() -> None:
     assert names_of(ldcache.merge(None, added, machine="aarch64")) == [high, low]
 
 
-def test_a_nul_in_a_name_is_refused() -> None:
+def test_a_nul_in_a_name_and_an_unknown_machine_are_refused() -> None:
     with pytest.raises(LdCacheError, match="NUL"):
         ldcache.merge(None, [("lib\0a.so", "/a")], machine="x86_64")
-
-
-def test_an_unknown_machine_is_refused() -> None:
     with pytest.raises(LdCacheError, match="'vax'"):
         ldcache.merge(None, [], machine="vax")
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -16,11 +18,6 @@ from nvct.mig.journal import Journal
 from nvct_sim import tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 
 @dataclass

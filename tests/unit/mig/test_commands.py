@@ -149,11 +149,29 @@ def test_assert_tells_which_gpus_differ(machine: Machine, tmp_path: Path) -> Non
         invoke(machine, "apply", "-f", str(path))
 
 
-def test_nvidias_program_needs_a_file(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["apply"], "Missing required flags 'config-file'"),
+        (["apply", "-c", "all-balanced"], "Missing required flags 'config-file'"),
+        (["apply", "-f", "/nowhere"], "Error parsing config file: read error: /nowhere: No such"),
+        (["assert", "-f", "{folder}/wrong.yaml"],
+         ("Error parsing config file: unmarshal error: error unmarshaling JSON: while decoding "
+          'JSON: unknown version: v2"')),
+        (["export", "-o", "xml"], "Unrecognized 'output-format': xml"),
+        (["restore"], "Missing required flags 'checkpoint-file'"),
+        (["frobnicate"], "No such command 'frobnicate'"),
+    ],
+)  # fmt: skip
+def test_errors_of_the_program_are_log_lines(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert parted.run(["apply", "-c", "all-balanced"], machine) == 1
-    assert "issing required flags 'config-file'" in capsys.readouterr().err
+    (tmp_path / "wrong.yaml").write_text("version: v2\n")
+    assert parted.run([word.format(folder=tmp_path) for word in words]) == 1
+    line = capsys.readouterr().err
+    assert line.startswith('time="')
+    assert f'level=fatal msg="{message}' in line
+    assert line.count("\n") == 1
 
 
 def test_a_plan_shows_what_stays(machine: Machine, configs: str) -> None:
@@ -171,6 +189,7 @@ def test_a_mistake_in_one_entry_touches_no_gpu(machine: Machine, configs: str) -
     with pytest.raises(HostError, match=r"GPU 3 \(.*\) has no MIG profile 9g.99gb"):
         invoke(machine, "apply", "-f", configs, "-c", "wrong")
     assert layouts(machine) == before
+    assert invoke(machine, "holders") == "no process has a GPU open\n"
 
 
 def test_variables_are_nvidias(machine: Machine, configs: str) -> None:
@@ -285,42 +304,6 @@ def test_generated_configurations_can_all_be_applied(machine: Machine, tmp_path:
     for name in ("all-balanced", "all-1g.10gb.me", "all-3g.40gb", "all-disabled"):
         invoke(machine, "apply", "-f", path, "-c", name)
         assert "currently applied" in invoke(machine, "assert", "-f", path, "-c", name)
-
-
-def test_holders_are_none_on_an_idle_node(machine: Machine) -> None:
-    assert invoke(machine, "holders") == "no process has a GPU open\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["apply"], "Missing required flags 'config-file'"),
-        (["apply", "-f", "/nowhere"], "Error parsing config file: read error: /nowhere: No such"),
-        (["export", "-o", "xml"], "Unrecognized 'output-format': xml"),
-        (["restore"], "Missing required flags 'checkpoint-file'"),
-        (["frobnicate"], "No such command 'frobnicate'"),
-    ],
-)
-def test_errors_of_the_program_are_log_lines(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert parted.run(words) == 1
-    line = capsys.readouterr().err
-    assert line.startswith('time="')
-    assert f'level=fatal msg="{message}' in line
-    assert line.count("\n") == 1
-
-
-def test_a_malformed_file_is_one_log_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "configs.yaml"
-    path.write_text("version: v2\n")
-    assert parted.run(["assert", "-f", str(path)]) == 1
-    assert (
-        'msg="Error parsing config file: unmarshal error: error unmarshaling JSON: while decoding '
-        'JSON: unknown version: v2"'
-    ) in capsys.readouterr().err
 
 
 def test_every_option_of_the_program_has_nvidias_variable() -> None:

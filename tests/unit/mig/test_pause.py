@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import HostError
 from nvct.mig import pause
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STAYS = {"GPU-1": frozenset({(9, 0)}), "GPU-2": frozenset[tuple[int, int]]()}
 

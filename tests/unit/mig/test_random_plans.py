@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -25,10 +26,6 @@ from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.mig.conftest import library_of, roots_of
 from tests.unit.mig.test_apply import FailingSession, layouts, refuse
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 IS_FULL = os.environ.get("NVCT_TESTS_PROFILE") == "full"
 PARTS, PLANS = (8, 1250) if IS_FULL else (1, 100)

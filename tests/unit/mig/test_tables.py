@@ -49,5 +49,4 @@ def test_a_gpu_like_no_other_needs_its_mode_first() -> None:
         plan.make(MigState(gpus=(eight,)), wish)
 
     assert "--mode-only" in caught.value.hint
-    made = plan.make(MigState(gpus=(eight,)), wish, mode_only=True)
-    assert made.layouts[eight.uuid].enabled
+    assert plan.make(MigState(gpus=(eight,)), wish, mode_only=True).layouts[eight.uuid].enabled

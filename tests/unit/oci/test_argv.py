@@ -6,15 +6,12 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from nvct.oci import argv
 from tests.unit.oci.argv_cases import CASES, Case
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 READ = ("command", "bundle", "config", "log", "log_format", "debug", "version", "help", "sure")
 TRIED = {"runc": "1.1.5", "crun": "1.8.1"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from nvct.errors import BundleError, DocumentError, line
 from nvct.linux.kernel import KERNEL
 from nvct.oci import bundle as bundles
 from nvct.oci.bundle import Bundle, config_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def bundle_of(document: object) -> Bundle:

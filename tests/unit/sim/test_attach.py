@@ -36,10 +36,10 @@ def shell(node: tree.Node, script: str, *, driver_root: str = attach.DRIVER_ROOT
     return done.stdout
 
 
-def test_proc_and_sys_show_the_simulated_driver(node: tree.Node) -> None:
+def test_proc_and_sys_show_the_simulated_driver_beside_the_hosts_lines(node: tree.Node) -> None:
     out = shell(
         node,
-        "cat /proc/driver/nvidia/version /sys/module/nvidia/version; grep nvidia /proc/devices;"
+        "cat /proc/driver/nvidia/version /sys/module/nvidia/version; cat /proc/devices;"
         "cat /sys/bus/pci/devices/0000:18:00.0/vendor; ls /sys/module | wc -l",
     ).splitlines()
 
@@ -48,6 +48,8 @@ def test_proc_and_sys_show_the_simulated_driver(node: tree.Node) -> None:
     assert "195 nvidia" in out or any(line.endswith(" nvidia") for line in out)
     assert out[-2] == "0x10de"
     assert int(out[-1]) == len(os.listdir("/sys/module")) + 4
+    host = Path("/proc/devices").read_text().splitlines()
+    assert [line for line in host if line not in out and "nvidia" not in line] == []
 
 
 def test_programs_read_the_pci_devices_of_a_node(node: tree.Node) -> None:
@@ -75,13 +77,6 @@ def test_a_command_can_have_proc_modules_on_a_kernel_without_it(node: tree.Node)
     assert [line.split()[0] for line in out[:3]] == ["nvidia_uvm", "nvidia", hostname]
     assert "No such file" in out[3]
     assert out[4] == "3"
-
-
-def test_the_hosts_own_lines_stay_in_proc_devices(node: tree.Node) -> None:
-    out = shell(node, "cat /proc/devices")
-
-    host = Path("/proc/devices").read_text().splitlines()
-    assert [line for line in host if line not in out.splitlines() and "nvidia" not in line] == []
 
 
 def test_dev_has_the_usual_nodes_and_those_of_the_driver(node: tree.Node) -> None:
@@ -129,15 +124,11 @@ def test_nothing_is_left_on_the_host(node: tree.Node) -> None:
     assert os.listdir(node.tree / "mnt") == []
 
 
-def test_spec_folders_are_empty_and_private(node: tree.Node) -> None:
-    out = shell(node, "ls -A /etc/cdi /var/run/cdi /run/nvct | grep -v : ; stat -c %a /run/nvct")
-
-    assert out.split() == ["700"]
-
-
-def test_the_hosts_files_in_etc_and_run_stay_visible(node: tree.Node) -> None:
+def test_spec_folders_are_private_and_the_hosts_files_stay_visible(node: tree.Node) -> None:
+    empty = shell(node, "ls -A /etc/cdi /var/run/cdi /run/nvct | grep -v : ; stat -c %a /run/nvct")
     out = shell(node, "cat /etc/passwd; ls -A /run")
 
+    assert empty.split() == ["700"]
     assert out.startswith(Path("/etc/passwd").read_text())
     own = {"nvct", "cdi", "nvidia", "nvct-sim", *attach.ENGINES_RUN}
     assert {name for name in os.listdir("/run") if name not in own} <= set(out.split())
@@ -192,10 +183,14 @@ def test_a_container_that_allows_no_nodes_of_the_driver_is_told_by_the_check(
     assert caught.value.hint == "see `nvct sim check`"
 
 
-def test_an_empty_run_is_possible(node: tree.Node) -> None:
+def test_an_empty_run_is_possible_and_only_the_given_environment_is_passed(
+    node: tree.Node,
+) -> None:
     done = attach.run_in(node, ["ls", "/run"], host_run=False)
+    only = attach.run_in(node, ["/usr/bin/env"], {"ONLY": "this"})
 
     assert done.stdout.split() == ["cdi", "lock", "nvct", "nvct-sim", "nvidia"]
+    assert only.stdout == "ONLY=this\n"
 
 
 def test_a_mig_device_that_is_created_later_appears_at_once(
@@ -246,12 +241,6 @@ def test_a_signal_to_end_is_passed_on_to_the_program(node: tree.Node, name: str)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_only_the_given_environment_is_passed(node: tree.Node) -> None:
-    done = attach.run_in(node, ["/usr/bin/env"], {"ONLY": "this"})
-
-    assert done.stdout == "ONLY=this\n"
-
-
 # POSIX, Shell Command Language, 2.8.2: exit status of a command that is not found or not executed.
 NOT_STARTED = {
     "missing": (None, "No such file or directory", 127),
@@ -276,9 +265,17 @@ def test_a_program_that_does_not_start_is_named_with_a_shells_exit_status(
     assert caught.value.exit_status == status
 
 
-def test_a_node_is_not_attached_to_the_hosts_own_namespace(node: tree.Node) -> None:
+def test_a_node_is_attached_neither_to_the_hosts_own_namespace_nor_inside_another(
+    node: tree.Node,
+) -> None:
+    def twice() -> None:
+        attach.enter(node)
+        attach.enter(node)
+
     with pytest.raises(HostError, match="only in a private mount namespace"):
         attach.attach(node)
+    with pytest.raises(HostError, match="already is the inside of a simulated node"):
+        spawn(["/bin/true"], twice)
 
 
 def test_an_error_in_the_new_process_reaches_the_caller(tmp_path: Path, node: tree.Node) -> None:
@@ -325,15 +322,6 @@ def test_nvml_changes_a_node_whose_driver_is_at_the_root(tmp_path: Path) -> None
     assert "Successfully created GPU instance" in out
     assert out.count("(UUID: MIG-") == 4
     assert len(changed.state().find("gi")) == 4
-
-
-def test_a_node_is_not_attached_inside_another(node: tree.Node) -> None:
-    def twice() -> None:
-        attach.enter(node)
-        attach.enter(node)
-
-    with pytest.raises(HostError, match="already is the inside of a simulated node"):
-        spawn(["/bin/true"], twice)
 
 
 def test_a_major_of_a_real_driver_is_never_reached(node: tree.Node) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,10 +15,6 @@ from click.testing import CliRunner
 from nvct.cli.sim import sim
 from nvct.errors import UsageError
 from nvct_sim import container_support, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def run(base: Path, *words: str) -> str:

@@ -7,15 +7,12 @@ import ctypes
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from nvct.linux import elf
 from nvct_sim.elf_writer import MACHINES, shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize("machine", MACHINES)

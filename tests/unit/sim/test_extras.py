@@ -7,15 +7,12 @@ import json
 import os
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
 from nvct.linux import elf
 from nvct_sim import attach, container_support, kernelfs, node_changes, package, profile, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -48,18 +45,14 @@ def test_other_nodes_have_no_switches(tmp_path: Path) -> None:
 
 def test_the_majors_of_the_nodes_are_those_that_proc_shows(hgx: tree.Node) -> None:
     shown = kernelfs.host_majors((hgx.proc / "devices").read_text())
-    major = {file.name: file.major for file in kernelfs.device_files(hgx.state(), {})}
+    files = list(kernelfs.device_files(hgx.state(), {}))
+    major = {file.name: file.major for file in files}
 
     assert shown[major["nvidia-nvswitch0"]] == "nvidia-nvswitch"
     assert shown[major["nvidia-fs3"]] == "nvidia-fs"
     assert shown[major["gdrdrv"]] == "gdrdrv"
     assert shown[major["infiniband/uverbs0"]] == "infiniband_verbs"
     assert shown[major["nvidia-caps-imex-channels/channel1"]] == "nvidia-caps-imex-channels"
-
-
-def test_no_two_nodes_have_the_same_numbers(hgx: tree.Node) -> None:
-    files = list(kernelfs.device_files(hgx.state(), {}))
-
     assert len({(file.major, file.minor) for file in files}) == len(files)
 
 
@@ -85,14 +78,11 @@ def test_the_fabric_manager_and_its_libraries_are_installed(hgx: tree.Node) -> N
     assert "libnvidia-nscq.so.2" in dict(package.cache_entries(root, hgx.machine))
 
 
-def test_switches_are_pci_devices_and_no_displays(hgx: tree.Node) -> None:
+def test_switches_are_pci_devices_and_an_upgrade_replaces_their_libraries(hgx: tree.Node) -> None:
     devices = hgx.sys / "bus/pci/devices"
     classes = [path.read_text() for path in devices.glob("*/class")]
+    assert sorted(classes) == ["0x030200\n"] * 8 + ["0x068000\n"] * 4  # no displays
 
-    assert sorted(classes) == ["0x030200\n"] * 8 + ["0x068000\n"] * 4
-
-
-def test_an_upgrade_replaces_the_switches_libraries(hgx: tree.Node) -> None:
     upgraded = node_changes.upgrade(hgx, "590.10.01")
 
     libraries = {path.name for path in upgraded.library_dir.glob("libnvidia-nscq.so.*")}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,6 @@ from nvct.errors import DocumentError, UsageError
 from nvct.kernel.kmsg import Kmsg
 from nvct_sim import gpu_fields, node_changes, package, tree
 from tests.support.nvml_node import CACHE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # The profile "mixed": GPU 0 is a T4, 1 an A100 with three MIG instances, 2 an A100 in MIG mode
 # without instances, 3 and 4 are H100s without MIG mode.
@@ -37,8 +34,10 @@ def test_seven_small_instances_have_the_ids_of_the_real_driver(tmp_path: Path) -
     assert ids == [7, 8, 9, 11, 12, 13, 14]
 
 
-def test_an_instance_appears_in_state_proc_and_dev(plain_node: tree.Node) -> None:
-    before = caps(plain_node), access_files(plain_node)
+def test_an_instance_appears_in_state_proc_and_dev_and_leaves_nothing(
+    plain_node: tree.Node,
+) -> None:
+    before = caps(plain_node), access_files(plain_node), plain_node.state().records
 
     gi, ci = node_changes.create_instance(plain_node, 2, "3g.40gb")
 
@@ -47,62 +46,40 @@ def test_an_instance_appears_in_state_proc_and_dev(plain_node: tree.Node) -> Non
     assert set(caps(plain_node)) - set(before[0]) == minors
     added = {f"gpu1/mig/gi{gi}/access", f"gpu1/mig/gi{gi}/ci{ci}/access"}
     assert set(access_files(plain_node)) - set(before[1]) == added
-
-
-def test_a_destroyed_instance_leaves_no_files(plain_node: tree.Node) -> None:
-    before = caps(plain_node), access_files(plain_node), plain_node.state().records
-    gi, _ = node_changes.create_instance(plain_node, 2, "1g.10gb")
-
     node_changes.destroy_instance(plain_node, 2, gi)
-
     assert (caps(plain_node), access_files(plain_node), plain_node.state().records) == before
 
 
-def test_the_same_ids_give_the_same_mig_uuid(plain_node: tree.Node) -> None:
+def test_the_same_ids_give_the_same_mig_uuid_by_name_or_number(plain_node: tree.Node) -> None:
     uuids = []
-    for _ in range(2):
-        gi, _ = node_changes.create_instance(plain_node, 2, "2g.20gb")
+    for name in ("1g.10gb", "9", "9"):
+        gi, _ = node_changes.create_instance(plain_node, 2, name)
         uuids.append(plain_node.state().find("ci", gpu=2)[0].fields["uuid"])
+        assert bool(plain_node.state().find("gi", gpu=2, profile=9)) == (name == "9")
         node_changes.destroy_instance(plain_node, 2, gi)
 
-    assert uuids[0] == uuids[1]
-
-
-def test_a_profile_may_be_named_by_its_number(plain_node: tree.Node) -> None:
-    node_changes.create_instance(plain_node, 2, "9")
-
-    assert plain_node.state().find("gi", gpu=2, profile=9)
-
-
-def test_instances_cannot_exceed_the_memory(plain_node: tree.Node) -> None:
-    node_changes.create_instance(plain_node, 2, "4g.40gb")
-    node_changes.create_instance(plain_node, 2, "3g.40gb")
-
-    with pytest.raises(UsageError, match=r"no room on GPU 2 for another 1g\.10gb"):
-        node_changes.create_instance(plain_node, 2, "1g.10gb")
-
-
-def test_a_profile_has_a_maximum_number_of_instances(plain_node: tree.Node) -> None:
-    node_changes.create_instance(plain_node, 2, "1g.10gb+me")
-
-    with pytest.raises(UsageError, match=r"GPU 2 can have no further 1g\.10gb\+me"):
-        node_changes.create_instance(plain_node, 2, "1g.10gb+me")
+    assert uuids[1] == uuids[2]
 
 
 @pytest.mark.parametrize(
-    ("index", "name", "message"),
+    ("index", "names", "message"),
     [
-        (3, "1g.10gb", "GPU 3 is not in MIG mode"),
-        (2, "9g.90gb", "GPU 2 has no MIG profile '9g.90gb'"),
+        (3, ["1g.10gb"], "GPU 3 is not in MIG mode"),
+        (2, ["9g.90gb"], "GPU 2 has no MIG profile '9g.90gb'"),
+        (2, ["4g.40gb", "3g.40gb", "1g.10gb"], r"no room on GPU 2 for another 1g\.10gb"),
+        (2, ["1g.10gb+me", "1g.10gb+me"], r"GPU 2 can have no further 1g\.10gb\+me"),
     ],
+    ids=["mode", "profile", "memory", "maximum"],
 )
 def test_an_impossible_instance_is_refused(
-    plain_node: tree.Node, index: int, name: str, message: str
+    plain_node: tree.Node, index: int, names: list[str], message: str
 ) -> None:
+    for name in names[:-1]:
+        node_changes.create_instance(plain_node, index, name)
     generation = plain_node.state().generation
 
     with pytest.raises(UsageError, match=message):
-        node_changes.create_instance(plain_node, index, name)
+        node_changes.create_instance(plain_node, index, names[-1])
 
     assert plain_node.state().generation == generation
 
@@ -113,9 +90,6 @@ def test_leaving_mig_mode_removes_the_instances(plain_node: tree.Node) -> None:
     assert plain_node.state().find("gi", gpu=1) == []
     assert caps(plain_node) == ["nvidia-cap1", "nvidia-cap2"]
     assert access_files(plain_node) == []
-
-
-def test_a_gpu_without_mig_does_not_enter_mig_mode(plain_node: tree.Node) -> None:
     with pytest.raises(UsageError, match="GPU 0, a Tesla T4, has no MIG"):
         node_changes.set_mig_mode(plain_node, 0, on=True)
 
@@ -139,7 +113,13 @@ def test_events_are_numbered(plain_node: tree.Node) -> None:
     assert [(e.fields["seq"], e.fields["data"]) for e in events] == [("1", "31"), ("2", "48")]
 
 
-def test_an_upgrade_replaces_the_files_and_leaves_the_module(plain_node: tree.Node) -> None:
+def test_an_upgrade_replaces_the_files_and_leaves_the_module_until_a_reload(
+    plain_node: tree.Node,
+) -> None:
+    before = (plain_node.library_dir / "libcuda.so.1").stat()
+    assert node_changes.upgrade(plain_node, "580.159.04") == plain_node
+    assert (plain_node.library_dir / "libcuda.so.1").stat() == before
+
     upgraded = node_changes.upgrade(plain_node, "581.1.2")
 
     assert [*plain_node.driver_root.rglob("*580.159.04*")] == []
@@ -149,6 +129,11 @@ def test_an_upgrade_replaces_the_files_and_leaves_the_module(plain_node: tree.No
     assert upgraded.state().driver == "580.159.04"
     assert "580.159.04" in (plain_node.proc / "driver/nvidia/version").read_text()
     assert tree.load(plain_node.tree) == upgraded
+    node_changes.reload_module(upgraded)
+    assert upgraded.state().driver == "581.1.2"
+    assert "581.1.2" in (upgraded.proc / "driver/nvidia/version").read_text()
+    assert (upgraded.sys / "module/nvidia/version").read_text() == "581.1.2\n"
+    assert upgraded.state().find("gi") == []
 
 
 @pytest.mark.parametrize(("before", "after"), [("615.10", "580.1"), ("580.1", "615.10")])
@@ -184,52 +169,38 @@ def test_an_upgrade_does_not_change_a_copy_of_the_user_space(plain_node: tree.No
     assert not plain_node.tree.exists()
 
 
-def test_a_reload_loads_the_installed_version_and_removes_mig_instances(
-    plain_node: tree.Node,
-) -> None:
-    upgraded = node_changes.upgrade(plain_node, "581.1.2")
-
-    node_changes.reload_module(upgraded)
-
-    assert upgraded.state().driver == "581.1.2"
-    assert "581.1.2" in (upgraded.proc / "driver/nvidia/version").read_text()
-    assert (upgraded.sys / "module/nvidia/version").read_text() == "581.1.2\n"
-    assert upgraded.state().find("gi") == []
-
-
-def test_an_upgrade_to_the_same_version_changes_nothing(plain_node: tree.Node) -> None:
-    before = (plain_node.library_dir / "libcuda.so.1").stat()
-
-    assert node_changes.upgrade(plain_node, "580.159.04") == plain_node
-    assert (plain_node.library_dir / "libcuda.so.1").stat() == before
-
-
-@pytest.mark.parametrize("name", ["uuid", "minor", "index", "bus", "mig"])
-def test_fixed_fields_of_a_gpu_cannot_be_set(plain_node: tree.Node, name: str) -> None:
-    with pytest.raises(UsageError, match="cannot be changed"):
-        node_changes.set_gpu(plain_node, 0, **{name: "1"})
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nonsense"], "unknown change 'nonsense'"),
-        (["lose"], "wrong arguments for lose"),
-        (["lose", "1", "2"], "wrong arguments for lose"),
-        (["lose", "-1"], "'-1' is no number"),
-        (["lose", "\u0661"], "is no number"),
-        (["mig-mode", "1", "yes"], "neither on nor off"),
-        (["gpu", "0", "temp"], r"'temp' is no list of FIELD=VALUE"),
-        (["gpu", "0", "colour=3"], r"a GPU has no field 'colour'"),
-        (["gpu", "0", "temp=hot"], r"'hot' is no number for temp"),
-        (["upgrade", "latest"], "bad driver version 'latest'"),
+        ("nonsense", "unknown change 'nonsense'"),
+        ("lose", "wrong arguments for lose"),
+        ("lose 1 2", "wrong arguments for lose"),
+        ("lose -1", "'-1' is no number"),
+        ("lose \u0661", "is no number"),
+        ("mig-mode 1 yes", "neither on nor off"),
+        ("gpu 0 temp", "'temp' is no list of FIELD=VALUE"),
+        ("gpu 0 colour=3", "a GPU has no field 'colour'"),
+        ("gpu 0 temp=hot", "'hot' is no number for temp"),
+        ("upgrade latest", "bad driver version 'latest'"),
+        ("gpu 0 util=101", "util=101 is too much"),
+        ("gpu 0 recovery=maybe", "'maybe' is no recovery"),
+        ("gpu 0 throttle=idle+heat", "'heat' is no reason that limits clocks"),
+        ("gpu 0 hang=soon", "'soon' is no number for hang"),
+        ("gpu 0 ecc_corrected=-1", "'-1' is no number for ecc_corrected"),
+        *((f"gpu 0 {name}=1", "cannot be changed")
+          for name in ("uuid", "minor", "index", "bus", "mig")),
     ],
-)
-def test_wrong_arguments_are_refused(
-    plain_node: tree.Node, words: list[str], message: str
+)  # fmt: skip
+def test_wrong_arguments_are_refused_and_change_nothing(
+    plain_node: tree.Node, words: str, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=message):
-        node_changes.apply(plain_node, words[0], words[1:])
+    before = plain_node.state()
+    change, *arguments = words.split()
+
+    with pytest.raises(UsageError, match=re.escape(message)):
+        node_changes.apply(plain_node, change, arguments)
+
+    assert plain_node.state() == before
 
 
 def test_changes_take_command_line_arguments(plain_node: tree.Node) -> None:
@@ -250,27 +221,6 @@ def test_an_absent_gpu_is_refused(plain_node: tree.Node) -> None:
         node_changes.apply(plain_node, "lose", ["5"])
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["0", "util=101"], "util=101 is too much"),
-        (["0", "recovery=maybe"], "'maybe' is no recovery"),
-        (["0", "throttle=idle+heat"], "'heat' is no reason that limits clocks"),
-        (["0", "hang=soon"], "'soon' is no number for hang"),
-        (["0", "ecc_corrected=-1"], "'-1' is no number for ecc_corrected"),
-    ],
-)
-def test_a_wrong_value_of_a_gpu_is_refused(
-    words: list[str], message: str, plain_node: tree.Node
-) -> None:
-    before = plain_node.state()
-
-    with pytest.raises(UsageError, match=re.escape(message)):
-        node_changes.apply(plain_node, "gpu", words)
-
-    assert plain_node.state() == before
-
-
 def test_reasons_and_actions_have_names(plain_node: tree.Node) -> None:
     node_changes.apply(plain_node, "gpu", ["0", "throttle=hw-slowdown+hw-thermal"])
     node_changes.apply(plain_node, "gpu", ["0", "recovery=drain-and-reset"])
@@ -280,9 +230,10 @@ def test_reasons_and_actions_have_names(plain_node: tree.Node) -> None:
 
 
 def test_the_energy_is_kept_when_the_power_changes(plain_node: tree.Node) -> None:
+    node_changes.apply(plain_node, "gpu", ["0", "util=100"])
+    assert int(plain_node.state().gpu(0).fields["energy"]) > 1_000_000
     node_changes.apply(plain_node, "gpu", ["0", "energy=5000", "util=100"])
     node_changes.apply(plain_node, "gpu", ["0", "util=0"])
-
     assert int(plain_node.state().gpu(0).fields["energy"]) >= 5000
 
 
@@ -295,17 +246,9 @@ def test_a_reset_sets_back_what_it_does_on_a_real_gpu(plain_node: tree.Node) -> 
     fields = plain_node.state().gpu(0).fields
     assert not fields.keys() & set(gpu_fields.ENDED_BY_RESET)
     assert (fields["ecc_uncorrected_total"], fields["energy"]) == ("3", "0")
-
-
-def test_a_gpu_that_fell_off_the_bus_cannot_be_reset(plain_node: tree.Node) -> None:
     node_changes.lose_gpu(plain_node, 0)
     with pytest.raises(UsageError, match="it has fallen off the bus"):
         node_changes.reset_gpu(plain_node, 0)
-
-
-def test_the_first_change_of_a_gpu_loses_no_energy(plain_node: tree.Node) -> None:
-    node_changes.apply(plain_node, "gpu", ["0", "util=100"])
-    assert int(plain_node.state().gpu(0).fields["energy"]) > 1_000_000
 
 
 def test_an_xid_is_in_the_messages_of_the_kernel_too(plain_node: tree.Node) -> None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,6 @@ from nvct.linux.kernel import KERNEL
 from nvct_sim import oci_runtime, run_folder
 from nvct_sim.bundle import config
 from nvct_sim.oci_runtime import python_command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 OTHER = {"path": "/usr/bin/other", "args": ["other"]}
 

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import DocumentError
 from nvct_sim import node_changes, play, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCRIPT = """
 [[step]]

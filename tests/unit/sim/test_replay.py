@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -23,10 +24,6 @@ from nvct.host.roots import Roots
 from nvct.host.snapshot import document, record
 from nvct_sim import replay, tree
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def node_roots(node: tree.Node) -> Roots:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import platform
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from nvct.errors import ContainerNotPossibleError
 from nvct.linux import elf, ldcache
 from nvct_sim import container_support, rootfs
 from nvct_sim.elf_writer import shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 needs_busybox = pytest.mark.skipif(
     rootfs.find_program("busybox") is None, reason="needs busybox-static"

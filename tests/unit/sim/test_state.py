@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import DocumentError
 from nvct.linux import elf
 from nvct_sim import state
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -6,16 +6,13 @@ from __future__ import annotations
 import itertools
 import os
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct_sim import profile, sysfs, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 GPU = "0000:41:00.0"  # in the profile mixed
 VENDOR_SPECIFIC, EXPRESS = 0x09, 0x10
@@ -180,30 +177,23 @@ def test_numa_nodes_are_those_of_the_profile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("numa", "nodes", "processors", "expected"),
+    ("numa", "nodes", "processors", "expected", "mask"),
     [
-        (0, 1, 8, "0-7"),
-        (0, 2, 8, "0-3"),
-        (1, 2, 8, "4-7"),
-        (7, 8, 2, "1"),
-        (0, 8, 2, "0"),
-        (0, 1, 1, "0"),
+        (0, 1, 8, "0-7", "000000ff"),
+        (0, 2, 8, "0-3", "0000000f"),
+        (1, 2, 8, "4-7", "000000f0"),
+        (7, 8, 2, "1", "00000002"),
+        (0, 8, 2, "0", "00000001"),
+        (0, 1, 1, "0", "00000001"),
+        (8, 9, 36, "32-35", "0000000f,00000000"),
     ],
 )
 def test_processors_are_divided_among_numa_nodes(
-    numa: int, nodes: int, processors: int, expected: str
+    numa: int, nodes: int, processors: int, expected: str, mask: str
 ) -> None:
-    assert sysfs.cpu_list(sysfs.near(numa, nodes, processors)) == expected
+    listed = sysfs.cpu_list(sysfs.near(numa, nodes, processors))
 
-
-@pytest.mark.parametrize(
-    ("processors", "expected"),
-    [("0", "00000001"), ("0-7", "000000ff"), ("32-35", "0000000f,00000000")],
-)
-def test_a_mask_of_processors_is_written_as_the_kernel_does(
-    processors: str, expected: str
-) -> None:
-    assert sysfs.cpu_mask(processors) == expected
+    assert (listed, sysfs.cpu_mask(listed)) == (expected, mask)
 
 
 def test_modules_are_shown_as_lsmod_reads_them(plain_node: tree.Node) -> None:
@@ -234,17 +224,13 @@ def test_the_versions_of_the_modules_are_those_of_the_driver(plain_node: tree.No
         assert (plain_node.sys / "module" / name / "version").read_text() == "580.159.04\n"
 
 
-def test_links_between_gpus_are_listed_at_both_ends() -> None:
+def test_links_are_listed_at_both_ends_and_those_to_switches_stay_on_the_board() -> None:
     gpus = profile.load("v100-8").gpus
     for index, gpu in enumerate(gpus):
         assert len(gpu.links) == gpu.model.nvlinks
         for other in {int(peer) for peer in gpu.links}:
             assert gpu.links.count(str(other)) == gpus[other].links.count(str(index)) <= 2
-
-
-def test_links_to_switches_stay_on_the_board() -> None:
     gpus = profile.load("a100-16").gpus
-
     assert {link for gpu in gpus[:8] for link in gpu.links} == {f"s{n}" for n in range(6)}
     assert {link for gpu in gpus[8:] for link in gpu.links} == {f"s{n}" for n in range(6, 12)}
     assert {len(gpu.links) for gpu in gpus} == {12}

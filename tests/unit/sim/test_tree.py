@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,14 +15,10 @@ from nvct.errors import DocumentError, HostError, UsageError
 from nvct.linux import elf, ldcache
 from nvct_sim import kernelfs, package, profile, tree
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
 VERSION = "580.159.04"
 
 
-def test_every_library_has_its_links_by_soname(plain_node: tree.Node) -> None:
+def test_every_library_has_its_links_by_soname_and_none_dangles(plain_node: tree.Node) -> None:
     folder = plain_node.library_dir
     files = [p for p in folder.rglob("*.so*") if p.is_file() and not p.is_symlink()]
 
@@ -29,11 +27,7 @@ def test_every_library_has_its_links_by_soname(plain_node: tree.Node) -> None:
         if soname is not None:
             assert path.with_name(soname).resolve() == path
     assert len(files) > 40
-
-
-def test_no_link_of_the_driver_root_dangles(plain_node: tree.Node) -> None:
     links = [path for path in plain_node.driver_root.rglob("*") if path.is_symlink()]
-
     assert [link for link in links if not link.exists()] == []
 
 
@@ -72,11 +66,15 @@ def test_the_cache_of_the_driver_root_lists_links_and_not_their_files(
     assert all((plain_node.driver_root / path.lstrip("/")).exists() for path in paths)
 
 
-def test_the_state_is_one_file_under_two_names(plain_node: tree.Node) -> None:
+def test_a_loaded_node_equals_the_created_one_and_has_its_state(plain_node: tree.Node) -> None:
     library = plain_node.library_dir / f"libnvidia-simstate.so.{VERSION}"
+    gpus = plain_node.state().find("gpu")
 
+    assert tree.load(plain_node.tree) == plain_node
     assert os.path.samefile(library, plain_node.state_file)
     assert plain_node.state().tree == str(plain_node.tree)
+    assert [gpu.fields["bus"] for gpu in gpus] == sorted(gpu.fields["bus"] for gpu in gpus)
+    assert [gpu.fields["minor"] for gpu in gpus] == ["3", "0", "1", "4", "2"]
 
 
 def test_information_names_uuid_and_minor_of_each_gpu(plain_node: tree.Node) -> None:
@@ -90,12 +88,30 @@ def test_information_names_uuid_and_minor_of_each_gpu(plain_node: tree.Node) -> 
         assert (plain_node.sys / f"bus/pci/devices/{bus}/vendor").read_text() == "0x10de\n"
 
 
-@pytest.mark.parametrize(
-    ("bus", "expected"),
-    [("00000000:18:00.0", "0000:18:00.0"), ("00010000:AB:00.0", "10000:ab:00.0")],
-)
-def test_bus_ids_are_written_as_the_kernel_does(bus: str, expected: str) -> None:
-    assert kernelfs.proc_bus(bus) == expected
+def test_bus_ids_are_written_as_the_kernel_does() -> None:
+    assert kernelfs.proc_bus("00000000:18:00.0") == "0000:18:00.0"
+    assert kernelfs.proc_bus("00010000:AB:00.0") == "10000:ab:00.0"
+
+
+def test_the_host_keeps_its_own_lines_in_proc_devices() -> None:
+    host = "Character devices:\n  1 mem\n195 nvidia\n226 drm\n\nBlock devices:\n  7 loop\n"
+
+    assert kernelfs.devices(host, {"nvidia": 254, "nvidia-uvm": 508, "drm": 253}) == (
+        "Character devices:\n  1 mem\n226 drm\n254 nvidia\n508 nvidia-uvm\n\n"
+        "Block devices:\n  7 loop\n"
+    )
+
+
+def test_a_driver_that_is_loaded_or_that_an_open_would_load_keeps_its_majors() -> None:
+    taken = kernelfs.host_majors("Character devices:\n195 nvidia\n226 drm\n508 nvidia-uvm\n")
+    aliases = "char-major-195-* nvidia", "char-major-10-229 fuse", "pci:v000010DE* x"
+
+    chosen = kernelfs.choose_majors(taken)
+
+    assert not {195, 226, 508} & set(chosen.values())
+    assert chosen["nvidia"] == chosen["nvidiactl"] == chosen["nvidia-modeset"]
+    lines = "".join(f"alias {alias}\n" for alias in aliases)
+    assert kernelfs.modules_majors(lines) == {195: "nvidia", 10: "fuse"}
 
 
 def test_each_mig_device_has_capability_files_and_nodes(plain_node: tree.Node) -> None:
@@ -115,13 +131,6 @@ def test_by_path_links_lead_to_the_nodes(plain_node: tree.Node) -> None:
 
     assert len(links) == 2 * len(plain_node.state().find("gpu"))
     assert all(link.resolve().parent == plain_node.dev / "dri" for link in links)
-
-
-def test_gpus_of_the_mixed_profile_have_minors_out_of_order(plain_node: tree.Node) -> None:
-    gpus = plain_node.state().find("gpu")
-
-    assert [gpu.fields["bus"] for gpu in gpus] == sorted(gpu.fields["bus"] for gpu in gpus)
-    assert [gpu.fields["minor"] for gpu in gpus] == ["3", "0", "1", "4", "2"]
 
 
 def test_uuids_depend_on_name_and_index_alone(tmp_path: Path) -> None:
@@ -148,81 +157,41 @@ def test_as_root_nodes_are_device_nodes(tmp_path: Path) -> None:
         os.open(node.dev / "nvidia0", os.O_RDWR)
 
 
-def test_the_host_keeps_its_own_lines_in_proc_devices() -> None:
-    host = "Character devices:\n  1 mem\n195 nvidia\n226 drm\n\nBlock devices:\n  7 loop\n"
-
-    text = kernelfs.devices(host, {"nvidia": 254, "nvidia-uvm": 508, "drm": 253})
-
-    assert text == (
-        "Character devices:\n  1 mem\n226 drm\n254 nvidia\n508 nvidia-uvm\n\n"
-        "Block devices:\n  7 loop\n"
-    )
-
-
-def test_a_loaded_driver_keeps_its_majors() -> None:
-    taken = kernelfs.host_majors("Character devices:\n195 nvidia\n226 drm\n508 nvidia-uvm\n")
-
-    chosen = kernelfs.choose_majors(taken)
-
-    assert not {195, 226, 508} & set(chosen.values())
-    assert chosen["nvidia"] == chosen["nvidiactl"] == chosen["nvidia-modeset"]
-
-
-def test_a_driver_that_an_open_would_load_keeps_its_majors() -> None:
-    aliases = (
-        "alias char-major-195-* nvidia\nalias char-major-10-229 fuse\nalias pci:v000010DE* x\n"
-    )
-
-    assert kernelfs.modules_majors(aliases) == {195: "nvidia", 10: "fuse"}
-
-
-def test_another_driver_version_can_be_chosen(tmp_path: Path) -> None:
+def test_another_driver_version_and_machine_can_be_chosen(tmp_path: Path) -> None:
     node = tree.create(
-        "old", "t4", tmp_path, driver_version="535.54.03", native=False, nodes="plain"
-    )
+        "old", "t4", tmp_path, driver_version="535.54.03", machine="aarch64", native=False,
+        nodes="plain",
+    )  # fmt: skip
 
-    assert (node.library_dir / "libcuda.so.535.54.03").is_file()
+    library = node.driver_root / "usr/lib/aarch64-linux-gnu/libcuda.so.535.54.03"
+    assert elf.Elf(library.read_bytes()).machine == "aarch64"
     assert "  535.54.03  " in (node.proc / "driver/nvidia/version").read_text()
     assert (node.driver_root / "lib/firmware/nvidia/535.54.03/gsp_tu10x.bin").is_file()
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "-a", "A", "a b", "x" * 64])
-def test_a_name_that_is_no_folder_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="bad node name"):
-        tree.create(name, "t4", tmp_path, native=False, nodes="plain")
+FOREIGN = next(m for m in ("aarch64", "x86_64") if m != os.uname().machine)
+REFUSED: list[tuple[str, dict[str, str], str]] = [
+    *((name, {}, "bad node name") for name in ("", ".", "..", "a/b", "-a", "A", "a b", "x" * 64)),
+    *(("a", {"driver_version": version}, "bad driver version")
+      for version in ("x", "580", "580.x", "../580.1", "580.1/..", "1.2.3.4.5")),
+    ("a", {"profile_name": "b200"}, "unknown profile 'b200'"),
+    ("plain", {}, "exists"),
+    ("a", {"machine": FOREIGN}, f"NVML for {FOREIGN} cannot be built"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("version", ["", "580", "580.x", "../580.1", "580.1/..", "1.2.3.4.5"])
-def test_a_version_that_is_none_is_refused(tmp_path: Path, version: str) -> None:
-    with pytest.raises(UsageError, match="bad driver version"):
-        tree.create("a", "t4", tmp_path, driver_version=version or "x", native=False)
+@pytest.mark.parametrize(("name", "more", "message"), REFUSED)
+def test_a_node_that_cannot_be_made_is_refused(
+    plain_node: tree.Node, name: str, more: dict[str, Any], message: str
+) -> None:
+    model = more.get("profile_name", "t4")
+    arguments = {"profile_name": model, "native": "machine" in more, **more}
 
+    with pytest.raises(UsageError, match=message) as caught:
+        tree.create(name, base=plain_node.tree.parent, **arguments)
 
-def test_an_unknown_profile_is_refused_with_a_list_of_profiles(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown profile 'b200'") as caught:
-        tree.create("a", "b200", tmp_path, native=False)
-
-    assert caught.value.hint == "one of " + ", ".join(profile.names())
-
-
-def test_an_existing_node_is_not_created_again(plain_node: tree.Node) -> None:
-    with pytest.raises(UsageError, match="exists"):
-        tree.create("plain", "t4", plain_node.tree.parent, native=False)
-
-
-def test_native_parts_for_a_foreign_machine_are_refused(tmp_path: Path) -> None:
-    foreign = next(m for m in ("aarch64", "x86_64") if m != os.uname().machine)
-
-    with pytest.raises(UsageError, match=f"NVML for {foreign} cannot be built"):
-        tree.create("a", "t4", tmp_path, machine=foreign)
-
-
-def test_a_node_of_a_foreign_machine_has_its_libraries(tmp_path: Path) -> None:
-    node = tree.create("arm", "t4", tmp_path, machine="aarch64", native=False, nodes="plain")
-
-    data = (node.driver_root / "usr/lib/aarch64-linux-gnu/libcuda.so.1").read_bytes()
-
-    assert elf.Elf(data).machine == "aarch64"
+    if model != "t4":
+        assert caught.value.hint == "one of " + ", ".join(profile.names())
 
 
 def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
@@ -236,7 +205,7 @@ def test_a_failed_creation_leaves_nothing(tmp_path: Path) -> None:
     assert [path.name for path in base.iterdir()] == ["file"]
 
 
-def test_nodes_are_listed_and_destroyed(tmp_path: Path) -> None:
+def test_nodes_are_listed_and_destroyed_and_other_folders_are_neither(tmp_path: Path) -> None:
     for name in ("b", "a"):
         tree.create(name, "t4", tmp_path, native=False, nodes="plain")
     (tmp_path / "other").mkdir()
@@ -245,11 +214,6 @@ def test_nodes_are_listed_and_destroyed(tmp_path: Path) -> None:
     tree.destroy(tree.find(tmp_path, "a"))
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "other"]
-
-
-def test_a_folder_that_is_not_a_node_is_not_destroyed(tmp_path: Path) -> None:
-    (tmp_path / "other").mkdir()
-
     with pytest.raises(UsageError, match="no simulated node at"):
         tree.find(tmp_path, "other")
 
@@ -260,10 +224,6 @@ def test_a_damaged_node_file_is_an_error_that_names_it(plain_node: tree.Node, te
 
     with pytest.raises(DocumentError, match=r"node\.json"):
         tree.load(plain_node.tree)
-
-
-def test_a_loaded_node_equals_the_created_one(plain_node: tree.Node) -> None:
-    assert tree.load(plain_node.tree) == plain_node
 
 
 def test_configuration_files_are_json_that_names_libraries_of_the_driver(

@@ -10,6 +10,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,12 +24,6 @@ from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.errors import HostError, NvctError, UsageError
 from tests.unit.agent.device_plugin.fake_kubelet import until
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
-    from pathlib import Path
-    from typing import Any
 
 LABEL = "nvidia.com/device-plugin.config"
 GOOD, OTHER = "version: v1\nflags: {migStrategy: mixed}\n", "version: v1\n"

@@ -12,20 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc.aio
 from google.protobuf import json_format
+from google.protobuf.message import Message
 
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from google.protobuf.message import Message
 
 TIMEOUT_S = 20.0
 

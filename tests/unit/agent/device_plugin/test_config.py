@@ -130,7 +130,14 @@ def test_the_root_of_dev_is_the_drivers_unless_given(tmp_path: Path) -> None:
     assert resolve(tmp_path, "--driver-root=/a", "--dev-root=/")[0].dev_root == "/"
 
 
-def test_an_empty_kubelet_socket_is_a_value(tmp_path: Path) -> None:
+def test_a_relative_socket_is_below_the_working_directory_and_an_empty_one_a_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    settings, _ = resolve(tmp_path, "--kubelet-socket=kubelet.sock")
+
+    assert settings.kubelet_socket == f"{tmp_path}/kubelet.sock"
     assert resolve(tmp_path, env={"KUBELET_SOCKET": ""})[0].kubelet_socket == ""
 
 
@@ -257,12 +264,14 @@ def test_the_schema_has_the_keys_of_all_options_and_their_kinds() -> None:
     assert {option.key: option.kind for option in known if option.key} == FLAGS
 
 
-def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf_8_or_not_there_is_named(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(b"\xff\xfe")
 
     with pytest.raises(NvctError, match=r"config\.yaml is malformed: it is not UTF-8"):
         options.resolve([f"--config-file={path}"], {})
+    with pytest.raises(NvctError, match="config file /nowhere: No such file or directory"):
+        options.resolve(["--config-file=/nowhere"], {})
 
 
 def test_what_yaml_1_1_and_1_2_read_alike_is_read(tmp_path: Path) -> None:
@@ -274,21 +283,6 @@ def test_what_yaml_1_1_and_1_2_read_alike_is_read(tmp_path: Path) -> None:
     assert settings.replicas[0].devices == ("0", "1:0")
     assert not settings.fail_on_init_error
     assert not warnings
-
-
-def test_a_relative_socket_is_below_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    settings, _ = resolve(tmp_path, "--kubelet-socket=kubelet.sock")
-
-    assert settings.kubelet_socket == f"{tmp_path}/kubelet.sock"
-
-
-def test_a_config_file_that_is_not_there_is_named() -> None:
-    with pytest.raises(NvctError, match="config file /nowhere: No such file or directory"):
-        options.resolve(["--config-file=/nowhere"], {})
 
 
 def test_the_help_names_every_option() -> None:

@@ -8,6 +8,7 @@ import contextlib
 import io
 import os
 import tempfile
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -23,10 +24,6 @@ from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.agent.kubelet import service
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.device_plugin.test_registration import Running, content, started
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
 
 
 @pytest.fixture

@@ -8,13 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 PROGRAM = (sys.executable, "-I", "-m", "nvct.agent.core.program", "nvidia-device-plugin")
 REPOSITORY = Path(__file__).parents[4]

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from pathlib import Path
+
+import pytest
 
 from nvct.agent.device_plugin import mig_changes
 from nvct.agent.device_plugin.resources import Device, Resource
 from nvct.mig import pause
 from tests.unit.agent.device_plugin.fake_kubelet import until
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pytest
 
 
 def device(id_: str, gpu: str, instance: tuple[int, int] | None = None) -> Device:

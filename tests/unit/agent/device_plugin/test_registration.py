@@ -12,9 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import pytest
+from typing_extensions import Self
 
 from nvct.agent.core.logs import Log
 from nvct.agent.core.recorder import Recorder
@@ -27,12 +29,6 @@ from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.doctor import decisions
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-
-    from typing_extensions import Self
 
 SOON_S = 2.0
 

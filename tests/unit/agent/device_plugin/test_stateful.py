@@ -11,6 +11,7 @@ import tempfile
 from collections import Counter
 from typing import Any, ClassVar
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -37,10 +38,6 @@ from nvct.host.nvml.sample_model import GpuCondition, MigInstance, NvmlCondition
 from nvct.host.roots import Roots
 from tests.unit.agent.device_plugin.fake_kubelet import FakeKubelet, until
 from tests.unit.agent.health import engines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import pytest
 
 GPUS = st.integers(0, 2)
 PROFILES = st.lists(st.sampled_from(["1g.10gb", "3g.40gb"]), max_size=2)

@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import glob
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc.aio
+from google.protobuf.message import Message
 
 from nvct.agent.kubelet import dra_pb2 as api
 from nvct.agent.kubelet import dra_service
 from nvct.agent.kubelet import drahealth_pb2 as health
 from nvct.agent.kubelet import pluginregistration_pb2 as registration
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
-    from google.protobuf.message import Message
 
 TIMEOUT_S = 20.0
 

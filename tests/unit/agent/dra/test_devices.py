@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -25,10 +26,6 @@ from nvct.host.nvml.model import GpuAttributes, GpuLink
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import discovery
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def gpu(minor: int) -> Gpu:

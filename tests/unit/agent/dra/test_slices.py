@@ -122,9 +122,7 @@ def test_an_interrupted_write_is_finished_with_a_newer_generation() -> None:
     older = stored(changed([], many))
     half = [*stored(changed(older, many[:-1]))[:1], older[1]]
 
-    again = changed(half, many)
-
-    assert [one["spec"]["pool"]["generation"] for one in again.apply] == [3, 3]
+    assert [one["spec"]["pool"]["generation"] for one in changed(half, many).apply] == [3, 3]
 
 
 def test_no_device_is_no_slice() -> None:

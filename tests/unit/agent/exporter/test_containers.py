@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
@@ -15,11 +17,6 @@ from nvct.agent.web import exposition
 from nvct.doctor.containers import Containers
 from nvct.host.nvml.sample_model import NvmlSamples, ProcessSample
 from tests.unit.agent.exporter.test_series import DEFAULT, NOW, gpu, mig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
 
 A, B = "a" * 64, "0123456789ab" + "b" * 52
 UID = "pod1b5e5b0c_1b5c_4d7e_9a5e_0d7d4b5c6d7e"

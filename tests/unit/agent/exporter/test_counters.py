@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -11,10 +12,6 @@ from nvct.agent.exporter import counters
 from nvct.agent.exporter import settings as options
 from nvct.agent.exporter.settings import Settings
 from nvct.errors import DocumentError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_lines_are_read_as_nvidias_exporter_reads_them(tmp_path: Path) -> None:

@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.exporter import pods
 from nvct.host.nvml.sample_model import NvmlSamples
 from tests.unit.agent.exporter.test_series import gpu, mig
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def link(path: Path) -> None:

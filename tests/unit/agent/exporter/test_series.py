@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from nvct.agent.dra.journal import Entry, Journal, Prepared
@@ -14,13 +18,6 @@ from nvct.agent.exporter.settings import Settings
 from nvct.agent.kubelet.pod_resources import Claim, Holding
 from nvct.agent.web import exposition
 from nvct.host.nvml.sample_model import VALUES, GpuSample, MigSample, NvmlSamples, XidCount
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from prometheus_client import Metric
 
 DEFAULT, _ = counters.read(str(counters.DEFAULT))
 UUID = "GPU-818582cb-4611-5e40-88a8-507864c634eb"
@@ -315,14 +312,10 @@ def test_xids_are_counted_across_watches_and_in_a_window() -> None:
     assert history.last_xid(uuid, -1) == history.last_xid(uuid, 7) == 79
     assert history.xids_since(NOW + 5, uuid, -1) == {79: 3}
     assert history.xids_since(NOW + 300, uuid, -1) == {79: 1}
-
-
-def test_an_xid_of_an_instance_is_not_that_of_another() -> None:
     history = History()
     sampled = gpu(xids=(xid(43, 1, NOW, gi=7),))
     history.add(NvmlSamples(watch_start=1, gpus=(sampled,)), NOW, 600)
-
-    assert (history.last_xid(sampled.uuid, 7), history.last_xid(sampled.uuid, 8)) == (43, 0)
+    assert (history.last_xid(uuid, 7), history.last_xid(uuid, 8)) == (43, 0)
 
 
 def test_clock_events_are_counted_in_a_window() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -13,11 +15,6 @@ import pytest
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.agent.kubelet.pod_resources import Claim, Holding, PodResources
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-    from pathlib import Path
 
 ANSWER = api.ListPodResourcesResponse(
     pod_resources=[

@@ -383,9 +383,7 @@ def test_what_the_user_may_not_read_is_a_note(cluster: FakeCluster) -> None:
     cluster.put(POD, pod("train", gpus=1))
     cluster.forbidden |= {"nodes", "pods", "events"}
 
-    said = lines(cluster)
-
-    assert "note: anna may not list nodes: what depends on it is not shown" in said
+    assert "note: anna may not list nodes: what depends on it is not shown" in lines(cluster)
 
 
 def test_a_pod_without_a_gpu(cluster: FakeCluster) -> None:

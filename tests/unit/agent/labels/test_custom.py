@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.agent.labels import custom
 from nvct.errors import DocumentError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LABELS = {"nvidia.com/gpu.product": "Tesla-T4"}
 

@@ -4,13 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from nvct.agent.kubernetes import node_news
 from nvct.agent.labels.outputs import NodeFeature, OwnNode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 LABELS = {"nvidia.com/gpu.count": "8"}
 

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.agent.labels import compute, gather
 from nvct.agent.labels.facts import Rules, is_key, is_value
 from nvct.host.gpu import pci
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 WINDOWS = """\
 0x0000000094000000 0x0000000094ffffff 0x0000000000040200

@@ -4,19 +4,16 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from nvct.agent.labels import compute, cuda_probe, gather
 from nvct.agent.labels.facts import Rules
 from nvct.errors import DriverNotFoundError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import ctypes
-    from typing import Any
 
 ORIN = {"name": b"Orin", "memory": 32 << 30, 75: 8, 76: 7}
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,6 @@ from click.testing import CliRunner
 from nvct.agent.manifests.convert import PER_NODE, REQUIRED, convert
 from nvct.cli.main import program
 from nvct.errors import DocumentError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "nvidia-gpu"
 NEEDED = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,10 +12,6 @@ import yaml
 
 from nvct.agent.manifests import manifest_file
 from nvct.errors import DocumentError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def loaded(path: Path, text: str) -> Any:

@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from nvct.agent.mig_manager.host_services import STOPPED, HostServices
 from nvct.errors import DocumentError, HostError
 from tests.support.broken_disk import break_call
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SYSTEMCTL = """#!/bin/sh
 echo "$@" >> {log}

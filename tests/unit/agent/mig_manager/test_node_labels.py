@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from nvct.agent.mig_manager import node_labels
 from nvct.agent.mig_manager.node_labels import REASON, STATE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 PLUGIN, EXPORTER, DCGM = (
     f"nvidia.com/gpu.deploy.{name}" for name in ("device-plugin", "dcgm-exporter", "dcgm")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from google.protobuf import json_format
 
@@ -11,10 +13,6 @@ from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.resources import Device, Node, Resource
 from nvct.agent.device_plugin.settings import Settings
 from nvct.errors import RequestError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = "nvidia.com/gpu.shared"
 UUID = "GPU-00000000-1111-5222-8333-000000000000"

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,6 @@ from nvct.agent.mps import place, shm
 from nvct.agent.mps.daemons import Daemon
 from nvct.agent.mps.place import Place
 from nvct.errors import HostError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
 RESOURCE = "nvidia.com/gpu"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,6 @@ from nvct.agent.mps.place import Place
 from nvct.errors import HostError
 from nvct_sim.native import build
 from tests.support.nvml_node import CACHE, NvmlNode, gpu_uuid, make_node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 GPU = "nvidia.com/gpu"
 DAEMON = Daemon(

@@ -7,8 +7,10 @@ import asyncio
 import contextlib
 import json
 import tempfile
+from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,11 +19,6 @@ from nvct.agent.kubelet import cri_pb2 as api
 from nvct.agent.nvml import engine_question
 from nvct.agent.nvml.client import NvmlClient
 from tests.unit.agent.machines import Supervisor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 CONFIG = json.dumps({"enableCDI": True})
 

@@ -12,6 +12,8 @@ import ssl
 import subprocess
 import time
 from base64 import b64encode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import bcrypt
 import pytest
@@ -27,11 +29,6 @@ from nvct.agent.web.guard import WebGuard
 from nvct.agent.web.http import Answer, Server
 from nvct.errors import DocumentError
 from tests.monitoring.prometheus import promtool
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from pathlib import Path
 
 TIMEOUT_S = 20.0
 HASH = bcrypt.hashpw(b"secret", b"$2b$04$" + b"a" * 21 + b".").decode()  # in the ids of tests

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -15,10 +16,6 @@ from nvct.agent.core.task import KeptTask
 from nvct.agent.web import http
 from nvct.agent.web.http import Answer, Request, Server
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
 
 TIMEOUT_S = 20.0
 EVIL = "<script>alert('x')</script>"

@@ -165,23 +165,20 @@ def test_a_gpu_whose_node_is_missing_is_left_to_the_check_of_nodes(tmp_path: Pat
     assert texts(machine.inventory(gpus=(gpu,)), spec) == []
 
 
-def test_nvidia_uvm_that_was_loaded_after_the_spec_is_reported(tmp_path: Path) -> None:
+def test_nvidia_uvm_that_was_loaded_after_the_spec_is_reported_of_a_spec_with_cuda(
+    tmp_path: Path,
+) -> None:
     machine = Machine(tmp_path, 1)
     live = machine.inventory()
-    early = machine.inventory(control_nodes=(machine.node("nvidiactl"),))
+    control = (machine.node("nvidiactl"),)
+    early = machine.inventory(control_nodes=control)
+    files = tuple(f for f in live.files if "libcuda" not in f.host_path)
 
     assert texts(live, spec_of(early)) == [
         f"/0.yaml: {tmp_path}/dev/nvidia-uvm is there now and the spec does not give it"
     ]
     assert texts(early, spec_of(live)) == []
-
-
-def test_a_spec_without_cuda_needs_no_nvidia_uvm(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, 1)
-    files = tuple(f for f in machine.inventory().files if "libcuda" not in f.host_path)
-    spec = spec_of(machine.inventory(files=files, control_nodes=(machine.node("nvidiactl"),)))
-
-    assert texts(machine.inventory(), spec) == []
+    assert texts(live, spec_of(machine.inventory(files=files, control_nodes=control))) == []
 
 
 def test_specs_of_the_whole_machine_and_of_other_things_give_no_gpu(tmp_path: Path) -> None:

@@ -79,9 +79,7 @@ def test_other_annotations_stay(host: HostTree) -> None:
     annotated = generate(look(host, True, True))  # noqa: FBT003
     annotated["devices"][0]["annotations"]["example.com/a"] = "b"
 
-    first = split(annotated)["coherent"]["devices"][0]
-
-    assert first["annotations"] == {"example.com/a": "b"}
+    assert split(annotated)["coherent"]["devices"][0]["annotations"] == {"example.com/a": "b"}
 
 
 def test_spec_is_not_changed(host: HostTree) -> None:

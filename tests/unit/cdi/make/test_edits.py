@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
 from nvct.cdi.make.edits import move_root, path_key, tidy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def test_doubles_go_and_paths_are_sorted_by_depth_then_bytes() -> None:
@@ -23,10 +20,13 @@ def test_doubles_go_and_paths_are_sorted_by_depth_then_bytes() -> None:
     }
 
 
-def test_hooks_and_environment_keep_their_order() -> None:
+def test_hooks_and_environment_keep_their_order_and_arguments_are_left() -> None:
     edits = {"env": ["B=1", "A=1"], "hooks": [{"args": ["2"]}, {"args": ["1"]}]}
+    nodes = {"deviceNodes": [{"path": "/b"}, {"path": "/a"}]}
 
     assert tidy(edits, {}) == edits
+    tidy(nodes, {})
+    assert nodes == {"deviceNodes": [{"path": "/b"}, {"path": "/a"}]}
 
 
 def test_common_entries_are_dropped_unless_nothing_would_be_left() -> None:
@@ -34,14 +34,6 @@ def test_common_entries_are_dropped_unless_nothing_would_be_left() -> None:
 
     assert tidy({"env": ["A=1", "B=1"]}, common) == {"env": ["B=1"]}
     assert tidy({"env": ["A=1"]}, common) == {"env": ["A=1"]}
-
-
-def test_arguments_are_left_as_they_were() -> None:
-    edits = {"deviceNodes": [{"path": "/b"}, {"path": "/a"}]}
-
-    tidy(edits, {})
-
-    assert edits == {"deviceNodes": [{"path": "/b"}, {"path": "/a"}]}
 
 
 def test_key_counts_components_not_slashes() -> None:
@@ -101,42 +93,36 @@ def edits_of(spec: dict[str, object]) -> list[dict[str, object]]:
     return [common, *(device["containerEdits"] for device in devices)]
 
 
+@pytest.mark.parametrize("in_container", [False, True])
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_outside_the_container_has_program_and_arguments_on_the_host(name: str) -> None:
+def test_a_hook_has_its_program_and_arguments_where_it_runs(
+    name: str, *, in_container: bool
+) -> None:
     hook = {"hookName": name, "path": "/in/p", "args": ARGS, "env": ["A=/in"]}
+    starts_inside = name == "startContainer"
+    sees_the_container = name in {"createContainer", "startContainer"}
 
-    for edits in edits_of(move_root(spec_with(hooks=[hook]), "/in", "/out")):
+    moved = move_root(spec_with(hooks=[hook]), "/in", "/out", in_container=in_container)
+
+    for edits in edits_of(moved):
         assert edits["hooks"] == [
             {
                 "hookName": name,
-                "path": "/in/p" if name == "startContainer" else "/out/p",
-                "args": ARGS if name in {"createContainer", "startContainer"} else MOVED_ARGS,
+                "path": "/out/p" if starts_inside is in_container else "/in/p",
+                "args": MOVED_ARGS if sees_the_container is in_container else ARGS,
                 "env": ["A=/in"],
             }
         ]
 
 
-@pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_inside_the_container_has_arguments_there(name: str) -> None:
-    hook = {"hookName": name, "path": "/in/p", "args": ARGS, "env": ["A=/in"]}
+def test_a_hook_without_arguments_and_a_spec_without_common_edits_get_none() -> None:
+    spec = spec_with(hooks=[{"hookName": "prestart", "path": "/in/p"}])
 
-    for edits in edits_of(move_root(spec_with(hooks=[hook]), "/in", "/out", in_container=True)):
-        assert edits["hooks"] == [
-            {
-                "hookName": name,
-                "path": "/out/p" if name == "startContainer" else "/in/p",
-                "args": MOVED_ARGS if name in {"createContainer", "startContainer"} else ARGS,
-                "env": ["A=/in"],
-            }
-        ]
+    moved = edits_of(move_root(spec, "/in", "/out"))
 
-
-def test_a_hook_without_arguments_gets_none() -> None:
-    hooks = [{"hookName": "prestart", "path": "/in/p"}]
-
-    moved = move_root(spec_with(hooks=hooks), "/in", "/out")
-
-    assert edits_of(moved)[0]["hooks"] == [{"hookName": "prestart", "path": "/out/p"}]
+    assert moved[0]["hooks"] == [{"hookName": "prestart", "path": "/out/p"}]
+    del spec["containerEdits"]
+    assert "containerEdits" not in move_root(spec, "/in", "/out")
 
 
 def test_the_container_root_moves_nothing_of_the_host() -> None:
@@ -192,13 +178,6 @@ def test_moving_changes_neither_the_argument_nor_unknown_fields(
         assert edits["env"] == ["A=/in"]
         assert edits["netDevices"] == [{"hostInterfaceName": "in", "name": "in"}]
         assert edits["additionalGids"] == [4]
-
-
-def test_a_spec_without_common_edits_gets_none() -> None:
-    spec = spec_with(env=["A=b"])
-    del spec["containerEdits"]
-
-    assert "containerEdits" not in move_root(spec, "/in", "/out")
 
 
 def test_the_same_root_twice_changes_nothing() -> None:

@@ -72,32 +72,23 @@ def test_result_is_the_same_every_time_and_needs_its_version(host: HostTree) -> 
     assert spec["cdiVersion"] == "0.5.0"
 
 
-def test_common_edits_have_one_hook_with_an_environment_of_its_own(host: HostTree) -> None:
-    (hook,) = generate(look(host.gpu(0)))["containerEdits"]["hooks"]
+def test_common_edits_have_one_hook_and_keep_a_second_runtime_quiet(host: HostTree) -> None:
+    edits = generate(look(host.gpu(0)))["containerEdits"]
 
+    (hook,) = edits["hooks"]
+    args = hook["args"]
+    pairs = [args[i : i + 2] for i in range(len(args) - 1)]
     assert hook["hookName"] == "createContainer"
     assert hook["path"] == "/usr/bin/nvidia-cdi-hook"
     assert hook["args"][:2] == ["nvidia-cdi-hook", "apply"]
     assert hook["env"] == ["NVIDIA_CTK_DEBUG=false"]
-
-
-def test_hook_names_links_folders_and_the_driver(host: HostTree) -> None:
-    (hook,) = generate(look(host.gpu(0)))["containerEdits"]["hooks"]
-
-    args = hook["args"]
-    pairs = [args[i : i + 2] for i in range(len(args) - 1)]
     assert ["--link", f"libcuda.so.{VERSION}::/{LIB}/libcuda.so.1"] in pairs
     assert ["--folder", f"/{LIB}"] in pairs
     assert ["--folder", f"/{LIB}/vdpau"] in pairs
     assert f"--host-driver-version={VERSION}" in args
     assert args[-2:] == ["--mask-params", "--application-profile"]
-
-
-def test_environment_keeps_a_second_runtime_quiet(host: HostTree) -> None:
-    assert generate(look(host.gpu(0)))["containerEdits"]["env"] == [
-        f"NVIDIA_CTK_LIBCUDA_DIR=/{LIB}",
-        "NVIDIA_VISIBLE_DEVICES=void",
-    ]
+    libcuda = f"NVIDIA_CTK_LIBCUDA_DIR=/{LIB}"
+    assert edits["env"] == [libcuda, "NVIDIA_VISIBLE_DEVICES=void"]
 
 
 def test_files_are_mounted_read_only_and_sorted_parents_first(host: HostTree) -> None:
@@ -211,10 +202,8 @@ def test_device_ids_limit_the_devices_and_the_device_all(host: HostTree) -> None
 
     assert names(spec) == ["1", host.uuid(1), "all"]
     assert "/dev/nvidia0" not in node_paths(device(spec, "all"))
-
-
-def test_all_device_can_be_left_out(host: HostTree) -> None:
-    assert names(generate(look(host.gpu(0)), Options(all_device=False))) == ["0", host.uuid(0)]
+    without_all = generate(inventory, Options(device_ids=("0",), all_device=False))
+    assert names(without_all) == ["0", host.uuid(0)]
 
 
 def test_none_is_a_device_that_adds_nothing(host: HostTree) -> None:
@@ -271,32 +260,30 @@ def test_chmod_hook_is_made_only_when_it_is_asked_for(host: HostTree) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [Options(disabled_hooks=("x",)), Options(enabled_hooks=("all",))]
+    ("options", "message"),
+    [
+        (Options(disabled_hooks=("x",)), "is unknown"),
+        (Options(enabled_hooks=("all",)), "is unknown"),
+        (Options(vendor="x"), "."),
+        (Options(cls="9x"), "."),
+        (Options(vendor="a b"), "."),
+    ],
 )
-def test_unknown_hook_is_refused(host: HostTree, options: Options) -> None:
-    with pytest.raises(UsageError, match="is unknown"):
+def test_unknown_hooks_and_kinds_that_cdi_refuses_are_usage_errors(
+    host: HostTree, options: Options, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
         generate(look(host.gpu(0)), options)
 
 
-def test_hook_of_nvidia_ctk_is_a_subcommand(host: HostTree) -> None:
-    spec = generate(look(host.gpu(0)), Options(hook_path="/opt/bin/nvidia-ctk"))
+def test_kind_is_vendor_and_class_and_hook_of_nvidia_ctk_is_a_subcommand(host: HostTree) -> None:
+    options = Options(vendor="example.com", cls="test.gpu", hook_path="/opt/bin/nvidia-ctk")
 
-    assert spec["containerEdits"]["hooks"][0]["args"][:3] == ["nvidia-ctk", "hook", "apply"]
-
-
-def test_kind_is_vendor_and_class(host: HostTree) -> None:
-    spec = generate(look(host.gpu(0)), Options(vendor="example.com", cls="test.gpu"))
+    spec = generate(look(host.gpu(0)), options)
 
     assert spec["kind"] == "example.com/test.gpu"
     assert spec["cdiVersion"] == "0.6.0"
-
-
-@pytest.mark.parametrize(
-    "options", [Options(vendor="x"), Options(cls="9x"), Options(vendor="a b")]
-)
-def test_kind_that_cdi_refuses_is_a_usage_error(host: HostTree, options: Options) -> None:
-    with pytest.raises(UsageError):
-        generate(look(host.gpu(0)), options)
+    assert spec["containerEdits"]["hooks"][0]["args"][:3] == ["nvidia-ctk", "hook", "apply"]
 
 
 @pytest.mark.parametrize(
@@ -327,21 +314,14 @@ def test_host_root_of_the_spec_can_be_moved(host: HostTree) -> None:
     assert mounts["/usr/bin/nvidia-smi"] == "/run/nvidia/driver/usr/bin/nvidia-smi"
 
 
-def test_machine_without_gpus_has_no_spec(host: HostTree) -> None:
+def test_a_machine_without_gpus_to_offer_has_no_spec(host: HostTree) -> None:
     with pytest.raises(HostError, match="shows no GPU"):
         generate(look(host))
-
-
-def test_mig_mode_without_mig_devices_has_no_spec(host: HostTree) -> None:
-    host.gpu(0).instance(0, 7, 0, (66, 67))
-
-    with pytest.raises(HostError, match="every GPU is in MIG mode"):
-        generate(look(host, FakeNvml(gpus=(nvml_gpu(0, mig_enabled=True),))))
-
-
-def test_no_node_at_all_has_no_spec(host: HostTree) -> None:
-    host.gpu(0)
-    (host.base / "dev/nvidia0").unlink()
-
+    node = host.gpu(0).base / "dev/nvidia0"
+    node.rename(host.base / "aside")
     with pytest.raises(HostError, match="none of 1 GPUs has its device node"):
         generate(look(host))
+    (host.base / "aside").rename(node)
+    host.instance(0, 7, 0, (66, 67))
+    with pytest.raises(HostError, match="every GPU is in MIG mode"):
+        generate(look(host, FakeNvml(gpus=(nvml_gpu(0, mig_enabled=True),))))

@@ -101,11 +101,40 @@ def test_each_channel_is_a_device_and_all_are_one_more() -> None:
     assert [n["path"] for n in device(spec, "all")["deviceNodes"]] == ["/dev/0", "/dev/2"]
 
 
-@pytest.mark.parametrize("word", ["2", "channel2"])
-def test_channel_is_chosen_by_number_and_by_its_nodes_name(word: str) -> None:
-    discovered = inventory("imex", named("0"), named("2"))
+INTEGRATED = named("0", "bare-uuid")
+NAMES: dict[str, tuple[Inventory, dict[str, tuple[str, ...]], list[str]]] = {
+    "integrated GPU": (
+        inventory("csv", INTEGRATED),
+        {"device_name_strategies": ("index", "uuid")},
+        ["0", "all", "bare-uuid"],
+    ),
+    "its uuid": (
+        inventory("csv", INTEGRATED), {"device_name_strategies": ("uuid",)}, ["all", "bare-uuid"],
+    ),
+    "its type": (
+        inventory("csv", INTEGRATED), {"device_name_strategies": ("type-index",)}, ["all", "gpu0"],
+    ),
+    "without a uuid": (
+        inventory("csv", named("0")), {"device_name_strategies": ("uuid",)}, ["0", "all"],
+    ),
+    "no GPUs to count": (
+        inventory("imex", named("0")), {"device_name_strategies": ("type-index",)}, ["0", "all"],
+    ),
+    "a channel by number": (
+        inventory("imex", named("0"), named("2")), {"device_ids": ("2",)}, ["2", "all"],
+    ),
+    "a channel by its node's name": (
+        inventory("imex", named("0"), named("2")), {"device_ids": ("channel2",)}, ["2", "all"],
+    ),
+    "none": (inventory("gds", named("all")), {"device_ids": ("none",)}, ["none"]),
+}  # fmt: skip
 
-    assert names(generate(discovered, Options(device_ids=(word,), all_device=False))) == ["2"]
+
+@pytest.mark.parametrize(("discovered", "options", "expected"), NAMES.values(), ids=NAMES.keys())
+def test_devices_have_the_names_that_are_asked_for(
+    discovered: Inventory, options: dict[str, Any], expected: list[str]
+) -> None:
+    assert names(generate(discovered, Options(**options))) == expected
 
 
 @pytest.mark.parametrize("word", ["1", "channel", "", "GPU-1"])
@@ -113,38 +142,6 @@ def test_device_that_is_not_there_is_named_with_those_that_are(word: str) -> Non
     with pytest.raises(UnknownDeviceError, match=f"no device '{word}' in mode imex") as caught:
         generate(inventory("imex", named("0"), named("2")), Options(device_ids=(word,)))
     assert caught.value.hint == "there are: 0, 2"
-
-
-def test_none_is_a_device_that_changes_nothing() -> None:
-    spec = generate(inventory("gds", named("all")), Options(device_ids=("none",)))
-
-    assert names(spec) == ["none"]
-
-
-@pytest.mark.parametrize(
-    ("strategies", "expected"),
-    [
-        (("index", "uuid"), ["0", "all", "bare-uuid"]),
-        (("uuid",), ["all", "bare-uuid"]),
-        (("type-index",), ["all", "gpu0"]),
-    ],
-)
-def test_integrated_gpu_has_its_names(strategies: tuple[str, ...], expected: list[str]) -> None:
-    discovered = inventory("csv", named("0", "bare-uuid"))
-
-    assert names(generate(discovered, Options(device_name_strategies=strategies))) == expected
-
-
-def test_device_without_a_uuid_keeps_its_one_name() -> None:
-    spec = generate(inventory("csv", named("0")), Options(device_name_strategies=("uuid",)))
-
-    assert names(spec) == ["0", "all"]
-
-
-def test_type_index_changes_no_name_that_counts_no_gpus() -> None:
-    options = Options(device_name_strategies=("type-index",), all_device=False)
-
-    assert names(generate(inventory("imex", named("0")), options)) == ["0"]
 
 
 def test_the_files_of_one_device_are_in_no_other() -> None:
@@ -192,12 +189,7 @@ def test_tegra_compares_cuda_versions_and_may_look_elsewhere() -> None:
         "--host-cuda-version=12.6",
         "--cuda-compat-container-root=/usr/local/cuda/compat_orin",
     ]
-
-
-def test_tegra_with_unknown_cuda_version_has_nothing_to_compare() -> None:
-    spec = generate(inventory("csv", named("0"), version="540.4.0"))
-
-    assert "hooks" not in spec["containerEdits"]
+    assert "hooks" not in generate(replace(discovered, cuda_version=""))["containerEdits"]
 
 
 CUDA = library("/usr/lib/libcuda.so.580.1")

@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nvct.cdi.read import load
 from nvct.errors import CdiSpecError, line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HEAD = "cdiVersion: 1.1.0\nkind: vendor.com/device\n"
 

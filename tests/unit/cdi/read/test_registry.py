@@ -77,36 +77,27 @@ def test_the_later_folder_wins(low: Path, high: Path) -> None:
 
 def test_two_files_of_one_folder_conflict(low: Path) -> None:
     write(low / "a.json", "one", "two")
+    assert scan(low, low).conflicts == {}  # a folder that is named twice
     write(low / "b.json", "one")
 
     scanned = scan(low)
 
     assert sources(scanned) == {"vendor.com/device=two": "a.json"}
-    assert scanned.conflicts == {
-        "vendor.com/device=one": [str(low / "a.json"), str(low / "b.json")],
-    }
+    files = [str(low / "a.json"), str(low / "b.json")]
+    assert scanned.conflicts == {"vendor.com/device=one": files}
 
 
-def test_a_conflict_below_does_not_hide_a_valid_device_above(low: Path, high: Path) -> None:
+def test_a_conflict_below_hides_no_valid_device_above_and_none_above_is_resolved_from_below(
+    low: Path, high: Path
+) -> None:
     write(low / "a.json", "one")
     write(low / "b.json", "one")
     write(high / "c.json", "one")
 
-    scanned = scan(low, high)
-
-    assert sources(scanned) == {"vendor.com/device=one": "c.json"}
-    assert scanned.conflicts == {}
-
-
-def test_a_conflict_above_is_not_resolved_from_below(low: Path, high: Path) -> None:
-    write(low / "a.json", "one")
-    write(high / "b.json", "one")
-    write(high / "c.json", "one")
-
-    scanned = scan(low, high)
-
-    assert scanned.devices == {}
-    assert list(scanned.conflicts) == ["vendor.com/device=one"]
+    assert sources(scan(low, high)) == {"vendor.com/device=one": "c.json"}
+    assert scan(low, high).conflicts == {}
+    assert scan(high, low).devices == {}
+    assert list(scan(high, low).conflicts) == ["vendor.com/device=one"]
 
 
 def test_one_bad_file_costs_only_itself(low: Path) -> None:
@@ -126,33 +117,21 @@ def test_one_bad_file_costs_only_itself(low: Path) -> None:
     assert all(path in error.message for path, error in scanned.errors.items())
 
 
-def test_an_unreadable_folder_costs_only_itself(low: Path, high: Path) -> None:
+def test_an_unreadable_folder_and_a_loop_of_links_cost_only_themselves(
+    low: Path, high: Path
+) -> None:
+    assert scan(low).errors == {}  # a folder that is not there
+    assert scan(low).inputs == [str(low)]
     low.write_text("a file")
-    write(high / "a.json", "one")
+    good, loop = write(high / "a.json", "one"), high / "loop.yaml"
+    loop.symlink_to("loop.yaml")
 
     scanned = scan(low, high)
 
     assert sources(scanned) == {"vendor.com/device=one": "a.json"}
-    assert list(scanned.errors) == [str(low)]
+    assert scanned.inputs == [str(low), str(high), good, str(loop)]
+    assert list(scanned.errors) == [str(low), str(loop)]
     assert isinstance(scanned.errors[str(low)], HostError)
-
-
-def test_a_loop_of_links_costs_only_itself(low: Path) -> None:
-    good = write(low / "good.json", "one")
-    (low / "loop.yaml").symlink_to("loop.yaml")
-
-    scanned = scan(low)
-
-    assert sources(scanned) == {"vendor.com/device=one": "good.json"}
-    assert scanned.inputs == [str(low), good, str(low / "loop.yaml")]
-    assert list(scanned.errors) == [str(low / "loop.yaml")]
-
-
-def test_a_folder_that_is_not_there_is_no_error(low: Path) -> None:
-    scanned = scan(low)
-
-    assert scanned.errors == {}
-    assert scanned.inputs == [str(low)]
 
 
 def test_only_spec_files_right_in_the_folder_are_read(low: Path) -> None:
@@ -185,15 +164,6 @@ def test_inputs_are_all_that_was_looked_at(low: Path, high: Path) -> None:
         str(low / "bad.yaml"),
         str(high),
     ]
-
-
-def test_a_folder_named_twice_does_not_conflict_with_itself(low: Path) -> None:
-    write(low / "a.json", "one")
-
-    scanned = scan(low, low)
-
-    assert sources(scanned) == {"vendor.com/device=one": "a.json"}
-    assert scanned.conflicts == {}
 
 
 def test_a_device_is_looked_up_by_name(low: Path) -> None:

@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.errors import NvctError
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
-    from pathlib import Path
-
-    from click.testing import Result
 
 
 @pytest.fixture

@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cdi.make import generate as specgen
 from nvct.cdi.read import load
@@ -21,13 +23,6 @@ from nvct.errors import NvctError
 from nvct.host import modes
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from typing import Any
-
-    from click.testing import Result
 
 ENV = "NVIDIA_CTK_CDI_GENERATE_"
 
@@ -74,18 +69,25 @@ def test_a_spec_goes_to_stdout_as_yaml(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "JSON", "yaml", "YAML"])
-def test_the_format_of_stdout_can_be_chosen(form: str, lab: Lab) -> None:
+def test_the_format_of_stdout_can_be_chosen_and_says_the_same(form: str, lab: Lab) -> None:
     result = generate(lab, "--format", form)
 
-    assert result.stdout.startswith(JSON if form.lower() == "json" else YAML)
+    is_json = form.lower() == "json"
+    assert result.stdout.startswith(JSON if is_json else YAML)
+    assert spec_of(generate(lab)) == (json.loads(result.stdout) if is_json else spec_of(result))
 
 
 OPTIONS: list[tuple[list[str], dict[str, str], list[str]]] = [
     (["--device-name-strategy", "index"], {f"{ENV}DEVICE_NAME_STRATEGIES": "index"}, ["0", "1", "all"]),
     (
-        ["--device-name-strategy", "type-index, index"],
+        ["--device-name-strategy=type-index", "--device-name-strategy=index"],
         {f"{ENV}DEVICE_NAME_STRATEGIES": "type-index,index"},
         ["0", "1", "all", "gpu0", "gpu1"],
+    ),
+    (
+        ["--device-name-strategy", "uuid, index", "--no-all-device"],
+        {f"{ENV}NO_ALL_DEVICE": "true"},
+        ["0", "1", *UUIDS],
     ),
     (["--no-all-device"], {f"{ENV}NO_ALL_DEVICE": "true"}, ["0", "1", *UUIDS]),
     (["--device-id", "1"], {f"{ENV}DEVICE_IDS": "1"}, ["1", UUIDS[1], "all"]),
@@ -105,25 +107,20 @@ def test_flags_and_their_variables_say_which_devices_there_are(
     assert names(generate(lab, env=env)) == expected
 
 
-def test_an_option_may_be_given_more_than_once_or_with_commas(lab: Lab) -> None:
-    once = generate(lab, "--device-name-strategy", "index,uuid")
-    twice = generate(lab, "--device-name-strategy=index", "--device-name-strategy=uuid")
+@pytest.mark.parametrize(
+    ("flags", "kind"),
+    [
+        (["--vendor", "a.com", "--class", "chip"], "a.com/chip"),
+        (["--cdi-vendor", "a.com", "--cdi-class", "chip"], "a.com/chip"),
+        (["--vendor", "a.com"], "a.com/c0"),
+    ],
+)
+def test_vendor_and_class_have_two_names_and_win_over_their_variables(
+    flags: list[str], kind: str, lab: Lab
+) -> None:
+    env = {f"{ENV}VENDOR": "b.com", f"{ENV}CLASS": "c0"}
 
-    assert once.stdout == twice.stdout
-
-
-def test_a_flag_wins_over_its_variable(lab: Lab) -> None:
-    result = generate(lab, "--vendor", "a.com", env={f"{ENV}VENDOR": "b.com", f"{ENV}CLASS": "c0"})
-
-    assert spec_of(result)["kind"] == "a.com/c0"
-
-
-@pytest.mark.parametrize(("flags", "kind"), [
-    (["--vendor", "acme.com", "--class", "chip"], "acme.com/chip"),
-    (["--cdi-vendor", "acme.com", "--cdi-class", "chip"], "acme.com/chip"),
-])  # fmt: skip
-def test_vendor_and_class_have_two_names(flags: list[str], kind: str, lab: Lab) -> None:
-    assert spec_of(generate(lab, *flags))["kind"] == kind
+    assert spec_of(generate(lab, *flags, env=env))["kind"] == kind
 
 
 @pytest.mark.parametrize("flag", ["--nvidia-cdi-hook-path", "--nvidia-ctk-path", "env", "config"])
@@ -154,28 +151,21 @@ def test_hooks_can_be_disabled_and_enabled(lab: Lab) -> None:
     assert isinstance(wrong.exception, NvctError)
 
 
-def test_the_driver_root_can_be_named(lab: Lab) -> None:
-    moved = lab.home / "elsewhere"
-    (lab.home / "driver").rename(moved)
+@pytest.mark.parametrize("by", ["flag", "variable"])
+def test_the_roots_of_the_driver_and_of_its_nodes_can_be_named(by: str, lab: Lab) -> None:
+    driver, devices = lab.home / "elsewhere", lab.home / "devroot"
+    (lab.home / "driver").rename(driver)
+    devices.mkdir()
+    (lab.home / "dev").rename(devices / "dev")
+    flags = [f"--driver-root={driver}", f"--dev-root={devices}"] if by == "flag" else []
+    env = {"NVIDIA_CTK_DRIVER_ROOT": str(driver), "NVIDIA_CTK_DEV_ROOT": str(devices)}
 
-    for result in (
-        generate(lab, "--driver-root", moved),
-        generate(lab, env={"NVIDIA_CTK_DRIVER_ROOT": str(moved)}),
-    ):
-        sources = [mount["hostPath"] for mount in spec_of(result)["containerEdits"]["mounts"]]
-        assert [path for path in sources if path.startswith(f"{moved}/")]
-        assert not [path for path in sources if path.startswith(f"{lab.home}/driver/")]
+    result = generate(lab, *flags, env={} if flags else env)
 
-
-def test_the_dev_root_can_be_named(lab: Lab) -> None:
-    (lab.home / "devroot").mkdir()
-    (lab.home / "dev").rename(lab.home / "devroot/dev")
-
-    for result in (
-        generate(lab, "--dev-root", lab.home / "devroot"),
-        generate(lab, env={"NVIDIA_CTK_DEV_ROOT": str(lab.home / "devroot")}),
-    ):
-        assert names(result)[:2] == ["0", "1"]
+    sources = [mount["hostPath"] for mount in spec_of(result)["containerEdits"]["mounts"]]
+    assert [path for path in sources if path.startswith(f"{driver}/")]
+    assert not [path for path in sources if path.startswith(f"{lab.home}/driver/")]
+    assert names(result)[:2] == ["0", "1"]
 
 
 def test_another_config_toml_can_be_named(lab: Lab) -> None:
@@ -200,16 +190,11 @@ def test_modes_that_are_there_are_one(mode: str, lab: Lab) -> None:
     assert generate(lab, "--mode", mode).stdout == generate(lab).stdout
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [["--nosuch"], ["--vendor"]],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("flags", [["--nosuch"], ["--vendor"]], ids=" ".join)
 def test_unknown_names_are_usage_errors(flags: list[str], lab: Lab) -> None:
     result = generate(lab, *flags)
 
-    assert result.exit_code == 2
-    assert result.stdout == ""
+    assert (result.exit_code, result.stdout) == (2, "")
 
 
 @pytest.mark.parametrize(
@@ -291,24 +276,20 @@ def test_the_file_that_is_written_is_the_one_that_is_named(
 
     assert result.exit_code == 0, result.output
     assert os.listdir(out) == [path]
-    assert (out / path).read_text().startswith(start)
+    first = (out / path).read_text()
+    assert first.startswith(start)
     assert (out / path).stat().st_mode & 0o777 == 0o644
     assert result.stdout == ""
-    expected = "Generated CDI spec with version 0.5.0\n"
-    assert expected in result.stderr
+    assert "Generated CDI spec with version 0.5.0\n" in result.stderr
     assert result.stderr.endswith(f"wrote 5 devices to {out / path}\n")
     assert len(load.load_file(str(out / path))["devices"]) == 5
+    variables = {"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": str(out / name), f"{ENV}OUTPUT_FORMAT": form}
+    generate(lab, env={key: value for key, value in variables.items() if value})
+    assert os.listdir(out) == [path]
+    assert (out / path).read_text() == first
 
 
-def test_output_and_format_have_variables(lab: Lab) -> None:
-    env = {"NVIDIA_CTK_CDI_OUTPUT_FILE_PATH": f"{lab.home}/out/x", f"{ENV}OUTPUT_FORMAT": "json"}
-
-    generate(lab, env=env)
-
-    assert os.listdir(lab.home / "out") == ["x.json"]
-
-
-def test_no_link_is_followed_in_a_cdi_folder(lab: Lab) -> None:
+def test_in_a_cdi_folder_no_link_is_followed_and_no_pipe_is_waited_for(lab: Lab) -> None:
     """A device plugin without other rights may write there; elsewhere an admin has named it."""
     (lab.home / "out").mkdir()
     for folder in ("cdi", "out"):
@@ -319,29 +300,9 @@ def test_no_link_is_followed_in_a_cdi_folder(lab: Lab) -> None:
 
     assert (lab.home / "of-cdi.yaml").read_text() == "former"
     assert (lab.home / "of-out.yaml").read_text().startswith("# nvct: ")
-
-
-def test_no_pipe_is_waited_for_in_a_cdi_folder(lab: Lab) -> None:
-    os.mkfifo(lab.home / "cdi/x.yaml")
-
-    result = generate(lab, "--output", lab.home / "cdi/x.yaml")
-
-    assert "is no regular file" in str(result.exception)
-
-
-@pytest.mark.parametrize("name", ["x.json", "x.yaml"])
-def test_generating_again_gives_the_same_bytes(name: str, lab: Lab) -> None:
-    path = lab.home / "out" / name
-    generate(lab, "--output", path)
-    first = path.read_bytes()
-
-    generate(lab, "--output", path)
-
-    assert path.read_bytes() == first
-
-
-def test_json_and_yaml_say_the_same(lab: Lab) -> None:
-    assert json.loads(generate(lab, "--format=json").stdout) == spec_of(generate(lab))
+    os.mkfifo(lab.home / "cdi/pipe.yaml")
+    refused = generate(lab, "--output", lab.home / "cdi/pipe.yaml")
+    assert "is no regular file" in str(refused.exception)
 
 
 def test_a_file_that_cannot_be_written_is_an_error_and_leaves_nothing(lab: Lab) -> None:

@@ -3,21 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cdi.read import load
 from nvct.cli.main import program
 from nvct.errors import UsageError
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
-    from pathlib import Path
-
-    from click.testing import Result
 
 
 @pytest.fixture

@@ -5,21 +5,16 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cdi.read import load
 from nvct.cli.main import program
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 NODE = {"path": "/driver/dev/x"}
 MOUNT = {"hostPath": "/driver/lib/l.so", "containerPath": "/driver/lib/l.so"}

@@ -6,18 +6,13 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
 from nvct.errors import EngineError, NvctError, UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
 
 SHIM = "/usr/bin/nvidia-container-runtime"
 DAEMON = '{\n  "log-level": "warn",\n  "features": {"x": true}\n}\n'
@@ -123,12 +118,7 @@ def test_a_dry_run_prints_the_file_and_changes_nothing(lab: Lab) -> None:
     assert "runtimes" in json.loads(completed.stdout)
     assert path.read_text(encoding="utf-8") == DAEMON
     assert [entry.name for entry in lab.folder.iterdir()] == ["daemon.json"]
-
-
-def test_a_dry_run_of_what_is_configured_prints_the_file_as_it_is(lab: Lab) -> None:
-    path = lab.path("daemon.json", DAEMON)
     lab.ctk()
-
     assert lab.ctk("--dry-run").stdout == path.read_text(encoding="utf-8")
 
 
@@ -194,26 +184,30 @@ def test_an_engine_that_does_not_answer_is_an_error(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "engine", "message"),
+    ("name", "arguments", "engine", "message"),
     [
-        ((), "lxc", "unknown engine 'lxc'"),
-        (("--config-source=net",), "docker", "unrecognized config source: 'net'"),
-        (("--drop-in-config=/x",), "docker", "docker does not support drop-in configs"),
-        (("--drop-in-config=x",), "crio", "the drop-in's path 'x' is not an absolute path"),
-        (("--runtime-path=x",), "containerd", "the runtime's path 'x' is not an absolute path"),
-        (("--nvidia-runtime-name=",), "docker", "the runtime's name is empty"),
-        (("--config-mode=hook", "--nvidia-runtime-hook-path=x"), "docker",
+        ("nvidia-ctk", "", "lxc", "unknown engine 'lxc'"),
+        ("nvidia-ctk", "--config-source=net", "docker", "unrecognized config source: 'net'"),
+        ("nvidia-ctk", "--drop-in-config=/x", "docker", "docker does not support drop-in configs"),
+        ("nvidia-ctk", "--drop-in-config=x", "crio", "the drop-in's path 'x' is not an absolute path"),
+        ("nvidia-ctk", "--runtime-path=x", "containerd", "the runtime's path 'x' is not an absolute path"),
+        ("nvidia-ctk", "--nvidia-runtime-name=", "docker", "the runtime's name is empty"),
+        ("nvidia-ctk", "--config-mode=hook --nvidia-runtime-hook-path=x", "docker",
          "the hook's path 'x' is not an absolute path"),
+        ("nvct", "--hooks-dir=/opt", "docker", "docker reads no hook files"),
+        ("nvct", "--pod-annotation=a", "docker", "docker has no annotations to hand on"),
+        ("nvct", "--cdi-spec-dir=cdi", "docker", "the CDI folder's path 'cdi' is not an absolute path"),
     ],
-    ids=["engine", "source", "docker-drop-in", "drop-in", "path", "name", "hook"],
+    ids=["engine", "source", "docker-drop-in", "drop-in", "path", "name", "hook", "hooks",
+         "annotations", "relative"],
 )  # fmt: skip
-def test_malformed_values_are_refused(
-    lab: Lab, arguments: tuple[str, ...], engine: str, message: str
+def test_malformed_values_and_settings_that_an_engine_lacks_are_refused(
+    lab: Lab, name: str, arguments: str, engine: str, message: str
 ) -> None:
-    error = lab.refused(*arguments, engine=engine)
+    with pytest.raises(UsageError) as caught:
+        lab.run(name, "configure", *arguments.split(), engine=engine)
 
-    assert isinstance(error, UsageError)
-    assert error.message == message
+    assert caught.value.message == message
     assert list(lab.folder.iterdir()) == []
 
 
@@ -317,25 +311,15 @@ def test_another_user_hears_that_roots_record_is_elsewhere(
     assert undone.stderr.endswith("; what root has configured, root can undo: use sudo\n")
 
 
-def test_nvct_registers_one_named_runtime(lab: Lab) -> None:
-    path = lab.path("daemon.json", "{}")
-
-    lab.run("nvct", "configure", "--nvidia-runtime-name=gpu")
-
-    assert list(json.loads(path.read_text(encoding="utf-8"))["runtimes"]) == ["gpu"]
-
-
 def test_plan_prints_a_diff_and_changes_nothing(lab: Lab) -> None:
+    assert lab.run("nvct", "plan").stdout.splitlines()[0] == "--- /dev/null"
     path = lab.path("daemon.json", '{"log-level": "warn"}')
 
     completed = lab.run("nvct", "plan", "--nvidia-runtime-name=gpu", "--runtime-path=/opt/shim")
 
     assert completed.stdout.splitlines()[:4] == [
-        f"--- {path}",
-        f"+++ {path}",
-        "@@ -1 +1 @@",
-        '-{"log-level": "warn"}',
-    ]
+        f"--- {path}", f"+++ {path}", "@@ -1 +1 @@", '-{"log-level": "warn"}',
+    ]  # fmt: skip
     assert "\\ No newline at end of file" in completed.stdout
     assert path.read_text(encoding="utf-8") == '{"log-level": "warn"}'
     assert not lab.path("state").exists()
@@ -350,70 +334,53 @@ def test_plan_as_json_has_the_diff_of_each_file(lab: Lab) -> None:
     assert file["diff"] == lab.run("nvct", "plan").stdout
 
 
-def test_plan_of_a_new_file_says_so(lab: Lab) -> None:
-    completed = lab.run("nvct", "plan")
-
-    assert completed.stdout.splitlines()[0] == "--- /dev/null"
-
-
-def test_undo_without_a_name_undoes_every_engine(lab: Lab) -> None:
+def test_undo_undoes_the_named_engines_or_every_one(lab: Lab) -> None:
     lab.path("daemon.json", DAEMON)
     lab.path("containerd.conf", CONTAINERD)
     lab.ctk()
     lab.ctk(engine="containerd")
     argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
 
-    CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
-
-    assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
-    assert lab.path("containerd.conf").read_text(encoding="utf-8") == CONTAINERD
-    assert [entry.name for entry in lab.path("state").iterdir()] == ["lock"]
-
-
-def test_undo_takes_engine_names_as_arguments(lab: Lab) -> None:
-    lab.path("daemon.json", DAEMON)
-    lab.ctk()
-    argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
-
     other = CliRunner().invoke(program("nvct"), [*argv, "crio"], catch_exceptions=False)
     assert "has no record of crio" in other.stderr
     CliRunner().invoke(program("nvct"), [*argv, "docker"], catch_exceptions=False)
-
     assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
+    assert lab.path("containerd.conf").read_text(encoding="utf-8") != CONTAINERD
+    lab.ctk()
+    CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
+    assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
+    assert lab.path("containerd.conf").read_text(encoding="utf-8") == CONTAINERD
+    assert [entry.name for entry in lab.path("state").iterdir()] == ["lock"]
     with pytest.raises(UsageError, match="unknown engine 'lxc'"):
         CliRunner().invoke(program("nvct"), [*argv, "lxc"], catch_exceptions=False)
 
 
-def test_one_failed_undo_does_not_stop_the_others(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("broken", "before", "after", "message"),
+    [
+        ("containerd.conf", CONTAINERD, "version = [\n", r"containerd\.conf is no TOML"),
+        ("state/containerd-*.json", '"format": 2', '"format": 99', "format 99 is not known here"),
+    ],
+    ids=["file", "journal"],
+)
+def test_one_failed_undo_does_not_stop_the_others(
+    lab: Lab, broken: str, before: str, after: str, message: str
+) -> None:
     lab.path("daemon.json", DAEMON)
-    broken = lab.path("containerd.conf", CONTAINERD)
-    for engine in ("docker", "containerd"):
-        lab.ctk(engine=engine)
-    broken.write_text("version = [\n", encoding="utf-8")
-    argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
-
-    with pytest.raises(NvctError, match=r"containerd\.conf is no TOML"):
-        CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
-
-    assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
-    assert broken.read_text(encoding="utf-8") == "version = [\n"
-
-
-def test_one_damaged_journal_does_not_stop_the_others(lab: Lab) -> None:
-    docker = lab.path("daemon.json", DAEMON)
     lab.path("containerd.conf", CONTAINERD)
     for engine in ("docker", "containerd"):
         lab.ctk(engine=engine)
-    (page,) = (lab.folder / "state").glob("containerd-*.json")
-    page.write_text(page.read_text(encoding="utf-8").replace('"format": 2', '"format": 99'))
-    held = page.read_bytes()
+    (path,) = lab.folder.glob(broken)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(after if before == CONTAINERD else text.replace(before, after))
+    held = path.read_bytes()
     argv = ["runtime", "undo", f"--state-dir={lab.folder}/state"]
 
-    with pytest.raises(NvctError, match="format 99 is not known here"):
+    with pytest.raises(NvctError, match=message):
         CliRunner().invoke(program("nvct"), argv, catch_exceptions=False)
 
-    assert docker.read_text(encoding="utf-8") == DAEMON
-    assert page.read_bytes() == held
+    assert lab.path("daemon.json").read_text(encoding="utf-8") == DAEMON
+    assert path.read_bytes() == held
 
 
 def test_without_a_journal_undo_suggests_remove(lab: Lab) -> None:
@@ -473,22 +440,6 @@ def test_nvct_names_cdi_folders_annotations_and_hook_folders(lab: Lab) -> None:
     assert "/opt/hooks.d" in drop_in.read_text(encoding="utf-8")
     lab.run("nvct", "undo", engine="containerd")
     assert lab.path("containerd.conf").read_text(encoding="utf-8") == CONTAINERD
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--hooks-dir=/opt", "docker reads no hook files"),
-        ("--pod-annotation=a", "docker has no annotations to hand on"),
-        ("--cdi-spec-dir=cdi", "the CDI folder's path 'cdi' is not an absolute path"),
-    ],
-    ids=["hooks", "annotations", "relative"],
-)
-def test_settings_that_an_engine_lacks_are_refused(lab: Lab, arguments: str, message: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        lab.run("nvct", "configure", arguments)
-
-    assert caught.value.message == message
 
 
 def _settings(lab: Lab, monkeypatch: pytest.MonkeyPatch, prefixes: str) -> None:

@@ -7,16 +7,12 @@ import ctypes
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace, run_forked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.containers import Container
 
 LDCONFIG = shutil.which("ldconfig", path="/usr/sbin:/sbin:/usr/bin:/bin")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

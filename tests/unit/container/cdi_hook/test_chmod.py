@@ -5,10 +5,7 @@ import pytest
 
 from nvct.container.cdi_hook.chmod import parse_mode
 from nvct.errors import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
+from tests.support.containers import Container
 
 
 def mode_of(container: Container, path: str) -> int:

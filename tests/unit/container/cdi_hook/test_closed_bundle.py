@@ -6,16 +6,13 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from pathlib import Path
 
 import pytest
 
 from nvct.container.cdi_hook.context import Context
 from nvct.container.plan import hook_command as options
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 MAPPED = "         0     200000      65536\n"
 HOST = "         0          0 4294967295\n"

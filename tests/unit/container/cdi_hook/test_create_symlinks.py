@@ -3,9 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
+from tests.support.containers import Container
 
 
 def test_links_are_made_with_their_folders_and_their_text_unchanged(container: Container) -> None:

@@ -9,11 +9,8 @@ from nvct.container.rootfs.compat import Note, is_wanted, parse_note, parse_vers
 from nvct.errors import DocumentError
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
+from tests.support.containers import Container
 from tests.support.cuda_note import NOTE_SECTION, note, raw_note
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
 
 REAL = "/usr/local/cuda-13.0/compat"
 DROPIN = "/etc/ld.so.conf.d/00-nvct.conf"
@@ -124,7 +121,9 @@ def test_the_folder_without_links_comes_first_in_the_drop_in(cuda: Container) ->
     assert cuda.read("/etc/ld.so.conf") == "include /etc/ld.so.conf.d/*.conf\n"
 
 
-def test_the_next_update_puts_its_libraries_first(cuda: Container) -> None:
+def test_the_next_update_puts_its_libraries_first_until_the_host_is_upgraded(
+    cuda: Container,
+) -> None:
     cuda.library("/drv/libcuda.so.1", "libcuda.so.1")
 
     for _ in range(2):
@@ -134,15 +133,7 @@ def test_the_next_update_puts_its_libraries_first(cuda: Container) -> None:
     cache = ldcache.parse((cuda.root / CACHE[1:]).read_bytes())
     assert cache.find("libcuda.so.1") == [f"{REAL}/libcuda.so.1", "/drv/libcuda.so.1"]
     assert cuda.read(DROPIN) == f"# CUDA forward compatibility\n{REAL}\n# driver\n/drv\n"
-
-
-def test_after_an_upgrade_of_the_host_the_folder_is_forgotten(cuda: Container) -> None:
-    cuda.library("/drv/libcuda.so.1", "libcuda.so.1")
-    cuda.hook("enable-cuda-compat", "--host-driver-version=550.1.1")
-    cuda.hook("update-ldcache", "--folder", "/drv")
-
     assert cuda.hook("enable-cuda-compat", "--host-driver-version=590.1.1") == 0
-
     cache = ldcache.parse((cuda.root / CACHE[1:]).read_bytes())
     assert cache.find("libcuda.so.1") == ["/drv/libcuda.so.1"]
     assert cuda.read(DROPIN) == "# driver\n/drv\n"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,6 @@ from nvct.linux.kernel import Kernel
 from tests.support.containers import Container
 from tests.support.forked import run_forked
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def container_in(folder: Path) -> Container:

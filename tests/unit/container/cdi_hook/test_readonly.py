@@ -15,12 +15,9 @@ from nvct.container.plan.hook_command import Options
 from nvct.errors import HostError
 from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL, Kernel
+from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
 from tests.support.hot import HOT_ENV
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
 
 LINK = "libcuda.so.580::/usr/lib/libcuda.so.1"
 FLAGS = c.MS_REMOUNT | c.MS_BIND | c.MS_NOSUID | c.MS_NODEV

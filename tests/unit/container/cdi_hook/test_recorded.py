@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -13,10 +14,6 @@ from nvct.container.recorder import NAME, folder_of_hook
 from nvct.paths import RUN_DIR
 from tests.support.forked import may_unshare
 from tests.support.shim_lab import REPOSITORY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UID = 5001
 HOOK = "import sys; sys.path.insert(0, {0!r}); from nvct.container.cdi_hook.launch import main; main('')"

@@ -9,12 +9,9 @@ import pytest
 
 from nvct.linux.constants import MS_BIND
 from nvct.linux.kernel import KERNEL
+from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
 from tests.unit.container.cdi_hook.test_apply import loaded_in
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
 
 VIEW = "/.nvct/driver"
 LIBRARIES = "/usr/lib64"

@@ -9,20 +9,16 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from nvct.linux.constants import MS_BIND, MS_PRIVATE, MS_SHARED
 from nvct.linux.kernel import KERNEL
+from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
 from tests.unit.container.cdi_hook.test_show_view import APPLY, VIEW, image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.containers import Container
 
 __all__ = ["image"]
 

@@ -7,10 +7,7 @@ import stat
 import pytest
 
 from nvct.container.rootfs.profile import render
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
+from tests.support.containers import Container
 
 FOLDER = "etc/nvidia/nvidia-application-profiles-rc.d"
 PROFILE = f"{FOLDER}/10-container.conf"

@@ -11,11 +11,8 @@ from nvct.container.rootfs import linker
 from nvct.linux import ldcache
 from nvct.linux.constants import MS_BIND
 from nvct.linux.kernel import KERNEL
+from tests.support.containers import Container
 from tests.support.forked import in_mount_namespace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.support.containers import Container
 
 CACHE = "/etc/ld.so.cache"
 DROPIN = "/etc/ld.so.conf.d/00-nvct.conf"
@@ -165,28 +162,26 @@ def test_an_image_without_a_dynamic_linker_is_unchanged(container: Container, pa
     assert container.tree() == before
 
 
-def test_musl_gets_its_path_file(container: Container) -> None:
+@pytest.mark.parametrize(
+    ("own", "after"),
+    [(None, "/lib\n/usr/local/lib\n/usr/lib\n/drv\n/x\n"),
+     ("/opt/lib:/lib\n/x\n", "/opt/lib\n/lib\n/x\n/drv\n")],
+    ids=["none", "its own is kept"],
+)  # fmt: skip
+def test_musl_gets_its_path_file(container: Container, own: str | None, after: str) -> None:
     machine = posix.uname().machine
+    path = f"/etc/ld-musl-{machine}.path"
     container.file(f"/lib/ld-musl-{machine}.so.1")
-    container.library("/drv/libcuda.so.1", "libcuda.so.1")
+    for folder in ("drv", "x"):
+        container.library(f"/{folder}/lib{folder}.so.1", f"lib{folder}.so.1")
+    if own is not None:
+        container.file(path, own)
 
     for _ in range(2):
-        assert container.hook("update-ldcache", "--folder", "/drv") == 0
+        assert container.hook("update-ldcache", "--folder", "/drv", "--folder", "/x") == 0
 
-    path = f"/etc/ld-musl-{machine}.path"
-    assert container.read(path) == "/lib\n/usr/local/lib\n/usr/lib\n/drv\n"
+    assert container.read(path) == after
     assert not (container.root / CACHE[1:]).exists()
-
-
-def test_musls_own_path_file_is_kept(container: Container) -> None:
-    machine = posix.uname().machine
-    container.file(f"/lib/ld-musl-{machine}.so.1")
-    path = f"/etc/ld-musl-{machine}.path"
-    container.file(path, "/opt/lib:/lib\n/x\n")
-
-    container.hook("update-ldcache", "--folder", "/drv", "--folder", "/x")
-
-    assert container.read(path) == "/opt/lib\n/lib\n/x\n/drv\n"
 
 
 @pytest.mark.parametrize("folder", [CACHE, DROPIN, "/etc"])
@@ -208,23 +203,22 @@ def test_hostile_links_do_not_lead_out(glibc: Container, folder: str) -> None:
     assert (outside / "ld.so.cache").read_text() == "host"
 
 
-def test_a_cache_that_is_a_folder_fails(
-    glibc: Container, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("/drv", "/etc/ld.so.cache in the container is no regular file"),
+     ("/a b", "folder '/a b' is not valid in /etc/ld.so.conf.d")],
+    ids=["the cache is a folder", "a name that a linker would misread"],
+)  # fmt: skip
+def test_what_cannot_be_written_fails(
+    glibc: Container, folder: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (glibc.root / CACHE[1:]).unlink()
-    (glibc.root / CACHE[1:]).mkdir()
+    glibc.library(f"{folder}/libcuda.so.1", "libcuda.so.1")
+    if folder == "/drv":
+        (glibc.root / CACHE[1:]).unlink()
+        (glibc.root / CACHE[1:]).mkdir()
 
-    assert glibc.hook("update-ldcache", "--folder", "/drv") == 1
-    assert "/etc/ld.so.cache in the container is no regular file" in capsys.readouterr().err
-
-
-def test_a_folder_name_that_a_linker_would_misread_fails(
-    glibc: Container, capsys: pytest.CaptureFixture[str]
-) -> None:
-    glibc.library("/a b/libcuda.so.1", "libcuda.so.1")
-
-    assert glibc.hook("update-ldcache", "--folder", "/a b") == 1
-    assert "folder '/a b' is not valid in /etc/ld.so.conf.d" in capsys.readouterr().err
+    assert glibc.hook("update-ldcache", "--folder", folder) == 1
+    assert said in capsys.readouterr().err
 
 
 def viewed(glibc: Container) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,12 +26,6 @@ from tests.unit.container.shim.images import (
     VERSION,
     Image,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 
 pytestmark = pytest.mark.skipif(MACHINE not in ldcache.FLAGS, reason="no ld.so.cache is known")
 

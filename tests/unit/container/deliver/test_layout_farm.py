@@ -217,21 +217,18 @@ def test_the_linker_finds_the_drivers_library_before_the_images_own(image: Image
     assert image.read("/etc/ld.so.conf") == "include /etc/ld.so.conf.d/*.conf\n"
 
 
-def test_the_cache_keeps_its_mode(image: Image) -> None:
+@pytest.mark.parametrize("has_cache", [True, False])
+def test_a_cache_keeps_its_mode_and_is_made_where_there_is_none(
+    image: Image, *, has_cache: bool
+) -> None:
     image.glibc()
-    (image.root / CACHE[1:]).chmod(0o640)
-
-    image.create()
-
-    assert (image.root / CACHE[1:]).stat().st_mode & 0o777 == 0o640
-
-
-def test_an_image_without_a_cache_gets_one(image: Image) -> None:
-    image.library(LOADER, "ld.so", MACHINE)
+    cache = image.root / CACHE[1:]
+    cache.chmod(0o640) if has_cache else cache.unlink()
 
     image.create()
 
     assert image.cached("libcuda.so.1") == [OURS]
+    assert not has_cache or cache.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_static_image_gets_the_mount_alone(image: Image) -> None:
@@ -295,31 +292,24 @@ def compat(image: Image, version: str) -> None:
     image.link("/usr/local/cuda", "cuda-13")
 
 
-def test_newer_cuda_compatibility_libraries_precede_the_drivers(image: Image) -> None:
-    compat(image.glibc(), "590.44.01")
+@pytest.mark.parametrize(
+    ("version", "destination", "before"),
+    [("590.44.01", "/usr/local/nvidia/drv", ["/usr/local/cuda-13/compat"]),
+     ("550.54.15", "/usr/local/nvidia", [])],
+    ids=["newer", "older"],
+)  # fmt: skip
+def test_only_newer_cuda_compatibility_libraries_precede_the_drivers(
+    image: Image, version: str, destination: str, before: list[str]
+) -> None:
+    compat(image.glibc(), version)
 
-    outcome = image.create()
+    view = image.create().view
 
-    link = "/usr/local/nvidia/drv/lib64/libcuda.so.1"
-    assert outcome.view
-    assert outcome.view["destination"] == "/usr/local/nvidia/drv"
-    assert image.cached("libcuda.so.1") == ["/usr/local/cuda-13/compat/libcuda.so.1", link]
-    lines = [ln for ln in image.read(DROP_IN).splitlines() if not ln.startswith("#")]
-    assert lines == ["/usr/local/cuda-13/compat", "/usr/local/nvidia/drv/lib64"]
-
-
-def test_older_cuda_compatibility_libraries_are_left_alone(image: Image) -> None:
-    compat(image.glibc(), "550.54.15")
-
-    outcome = image.create()
-
-    assert outcome.view
-    assert outcome.view["destination"] == "/usr/local/nvidia"
-    assert image.cached("libcuda.so.1") == [OURS]
-
-
-def test_compatibility_libraries_that_may_be_in_a_volume_mean_classic(image: Image) -> None:
-    assert "/usr/local/cuda is a mount" in image.glibc().mount("/usr/local/cuda").create().reason
+    assert view
+    assert view["destination"] == destination
+    folders = [*before, f"{destination}/lib64"]
+    assert image.cached("libcuda.so.1") == [f"{folder}/libcuda.so.1" for folder in folders]
+    assert [ln for ln in image.read(DROP_IN).splitlines() if not ln.startswith("#")] == folders
 
 
 @pytest.mark.parametrize(
@@ -339,19 +329,25 @@ def test_a_mount_at_above_or_below_the_mount_point_means_classic(
     assert image.tree() == before
 
 
-def test_a_mount_that_a_link_leads_to_the_mount_point_means_classic(image: Image) -> None:
-    (image.glibc().root / "usr/local").mkdir()
-    image.link("/opt/gpu", "/usr/local")
+@pytest.mark.parametrize(
+    ("link", "target", "volume", "reason"),
+    [
+        ("", "", "/usr/local/cuda", "/usr/local/cuda is a mount"),
+        ("/opt/gpu", "/usr/local", "/opt/gpu", "is a mount"),
+        ("/usr/local/nvidia", "/data/nvidia", "/data", "/data is a mount"),
+        ("/etc/ld.so.conf.d", "/data/conf", "/data", "/data is a mount"),
+    ],
+    ids=["compatibility libraries", "to the mount point", "from the mount point", "drop-in"],
+)
+def test_links_between_a_volume_and_where_the_driver_goes_mean_classic(
+    image: Image, link: str, target: str, volume: str, reason: str
+) -> None:
+    image.glibc()
+    if link:
+        (image.root / target[1:]).mkdir(parents=True)
+        image.link(link, target)
 
-    assert "is a mount" in image.mount("/opt/gpu").create().reason
-
-
-def test_a_mount_point_that_is_a_link_into_a_volume_means_classic(image: Image) -> None:
-    image.glibc().file("/data/nvidia/.keep")
-    (image.root / "data/nvidia/.keep").unlink()
-    image.link("/usr/local/nvidia", "/data/nvidia")
-
-    assert "/data is a mount" in image.mount("/data").create().reason
+    assert reason in image.mount(volume).create().reason
 
 
 @pytest.mark.parametrize("kind", ["file", "dangling link", "full folder", "file above"])
@@ -530,21 +526,17 @@ def nix(image: Image, *env: str) -> Image:
     return image
 
 
-def test_an_image_with_its_own_linkers_means_classic(image: Image) -> None:
+def test_an_image_with_its_own_linkers_means_classic_unless_it_has_the_usual_one(
+    image: Image,
+) -> None:
     before = nix(image).tree()
 
     assert "a dynamic linker of its own below /nix/store" in image.create().reason
     assert image.tree() == before
-
-
-def test_a_link_to_a_linker_of_a_store_means_classic(image: Image) -> None:
-    nix(image).link(LOADER, "/nix/store/abc-glibc/lib/ld-linux-x86-64.so.2")
-
+    image.link(LOADER, "/nix/store/abc-glibc/lib/ld-linux-x86-64.so.2")
     assert "/nix/store" in image.create().reason
-
-
-def test_a_store_beside_a_usual_linker_gets_the_view(image: Image) -> None:
-    assert nix(image.glibc()).create().view
+    (image.root / LOADER[1:]).unlink()
+    assert image.glibc().create().view
 
 
 @pytest.mark.parametrize(
@@ -574,16 +566,13 @@ def test_a_file_of_the_image_is_never_replaced_by_a_link(image: Image) -> None:
     assert image.linked(f"{LIBDIR}/libcuda.so.1") == OURS
 
 
-def test_an_empty_file_that_a_mount_left_is_replaced(image: Image) -> None:
+def test_an_empty_file_that_a_mount_left_is_replaced_but_not_under_a_volume(image: Image) -> None:
     image.glibc().file("/usr/bin/nvidia-smi")
-
     image.create()
-
     assert image.linked("/usr/bin/nvidia-smi")
 
-
-def test_no_link_is_made_under_a_volume(image: Image) -> None:
-    outcome = image.glibc().mount("/usr/bin").create()
+    (image.root / "usr/bin/nvidia-smi").unlink()
+    outcome = image.mount("/usr/bin").create()
 
     assert not image.linked("/usr/bin/nvidia-smi")
     assert "no link /usr/bin/nvidia-smi" in outcome.notes
@@ -672,15 +661,6 @@ def test_a_mount_over_the_drop_in_means_classic(image: Image, destination: str) 
     assert image.tree() == before
 
 
-def test_a_drop_in_that_a_link_of_the_image_leads_into_a_volume_means_classic(
-    image: Image,
-) -> None:
-    (image.glibc().root / "data/conf").mkdir(parents=True)
-    image.link("/etc/ld.so.conf.d", "/data/conf")
-
-    assert "/data is a mount" in image.mount("/data").create().reason
-
-
 def test_a_mount_beside_the_drop_in_changes_nothing(image: Image) -> None:
     assert image.glibc().mount("/etc/ld.so.conf.d/mine.conf").create().view
 
@@ -697,17 +677,18 @@ def test_a_root_outside_of_the_bundle_is_not_written_to(image: Image, tmp_path: 
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_hosts_root_is_never_touched(image: Image) -> None:
-    image.config["root"]["path"] = "/"
-
-    assert "host's" in image.create().reason
-
-
-@pytest.mark.parametrize("root", [{}, {"path": ""}, {"path": "nowhere"}, {"path": 3}])
-def test_a_missing_root_means_classic(image: Image, root: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("root", "reason"),
+    [({"path": "/"}, "host's"), ({}, ""), ({"path": ""}, ""), ({"path": "nowhere"}, ""),
+     ({"path": 3}, "")],
+    ids=str,
+)  # fmt: skip
+def test_the_hosts_root_and_a_missing_one_mean_classic(
+    image: Image, root: dict[str, Any], reason: str
+) -> None:
     image.config["root"] = root
 
-    assert image.create().reason
+    assert reason in image.create().reason
 
 
 def test_without_a_view_the_reason_is_in_the_log(image: Image) -> None:
@@ -723,20 +704,18 @@ def test_the_params_mask_needs_exactly_one_hook(image: Image) -> None:
     assert hook["args"] == [*HOOK["args"], "--mask-params"]
 
 
-def test_the_application_profile_needs_no_hook(image: Image) -> None:
-    outcome = image.glibc().create(None, ("graphics",), profile=True)
+def test_graphics_gets_an_application_profile_without_a_hook_and_compute_none(
+    image: Image,
+) -> None:
+    image.glibc().create(profile=True)
+    assert profile.PATH[1:] not in image.tree()
+
+    outcome = image.create(None, ("graphics",), profile=True)
 
     assert image.read(profile.PATH) == profile.render(1 << 3).decode()
     assert (image.root / profile.PATH[1:]).stat().st_mode & 0o777 == 0o444
     assert "hooks" not in outcome.document
-    compute = image.create(profile=True)
-    assert compute.view
-
-
-def test_compute_gets_no_application_profile(image: Image) -> None:
-    image.glibc().create(profile=True)
-
-    assert profile.PATH[1:] not in image.tree()
+    assert image.create(profile=True).view
 
 
 HOSTILE = ["cache is a folder", "cache is a FIFO", "/etc leads out", "drop-in is a folder"]
@@ -808,9 +787,7 @@ def test_a_restart_with_another_gpu_changes_the_profile(image: Image) -> None:
 def test_a_user_namespace_without_root_means_variables(image: Image) -> None:
     image.config["linux"] = {"uidMappings": [{"containerID": 1000, "hostID": 1000, "size": 1}]}
 
-    outcome = image.glibc().create()
-
-    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in outcome.env
+    assert "LD_LIBRARY_PATH=/usr/local/nvidia/lib64" in image.glibc().create().env
 
 
 def read_only(image: Image) -> Outcome:
@@ -821,24 +798,21 @@ def read_only(image: Image) -> Outcome:
     return image.create()
 
 
-def test_a_read_only_root_gets_the_view_below_dev(image: Image) -> None:
-    def inside() -> None:
-        outcome = read_only(image.glibc())
-        assert outcome.view
-        assert outcome.view["destination"] == "/dev/.nvct"
-        assert "LD_LIBRARY_PATH=/dev/.nvct/lib64" in outcome.env
-        assert "PATH=/usr/bin:/dev/.nvct/bin" in outcome.env
-
-    in_mount_namespace(inside)
-
-
-def test_a_read_only_root_with_a_mount_point_gets_it_there(image: Image) -> None:
-    (image.glibc().root / "usr/local/nvidia").mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("mount_point", "destination"),
+    [("dev", "/dev/.nvct"), ("usr/local/nvidia", "/usr/local/nvidia")],
+)
+def test_a_read_only_root_gets_the_view_at_its_mount_point_or_below_dev(
+    image: Image, mount_point: str, destination: str
+) -> None:
+    (image.glibc().root / mount_point).mkdir(parents=True)
 
     def inside() -> None:
         outcome = read_only(image)
         assert outcome.view
-        assert outcome.view["destination"] == "/usr/local/nvidia"
+        assert outcome.view["destination"] == destination
+        assert f"LD_LIBRARY_PATH={destination}/lib64" in outcome.env
+        assert f"PATH=/usr/bin:{destination}/bin" in outcome.env
 
     in_mount_namespace(inside)
 

@@ -128,12 +128,9 @@ def test_the_visible_devices_occur_once_with_any_edits() -> None:
     assert env_of(["A=1", "A=2", f"{name}=0"], "B=2") == ["A=1", "A=2", f"{name}=0", "B=2"]
 
 
-def test_a_later_edit_wins_over_an_earlier_one() -> None:
+def test_a_later_edit_wins_over_an_earlier_one_and_other_entries_keep_their_text() -> None:
     after = applied({}, edits(env=["A=1"], rdt='{"a":1}'), edits(env=["A=2"], rdt='{"a":2}'))
     assert after == {"process": {"env": ["A=2"]}, "linux": {"intelRdt": {"a": 2}}}
-
-
-def test_untouched_entries_keep_their_text() -> None:
     text = '{"process":{"env":["\\u0041=1" , "\\ud800","B=2"]}}'
     bundle = Bundle("config.json", text)
     inject.apply(bundle, [edits(env=["B=3"])])
@@ -360,9 +357,6 @@ def test_hooks_can_be_removed_and_added_in_one_edit() -> None:
     assert inject.remove_nvidia_hooks(bundle)
     inject.apply(bundle, [edits(hooks={"prestart": ['{"path":"/ours"}']})])
     assert bundle.document.render() == '{"hooks":{"prestart":[{"path":"/a"},{"path":"/ours"}]}}'
-
-
-def test_hooks_of_another_type_are_refused() -> None:
     with pytest.raises(DocumentError, match=r"hooks.prestart is not an array"):
         inject.remove_nvidia_hooks(Bundle("config.json", '{"hooks":{"prestart":{}}}'))
 
@@ -392,21 +386,24 @@ def test_in_a_user_namespace_a_node_open_to_all_is_a_bind_mount() -> None:
 
 
 @pytest.mark.parametrize(
-    "more", [{"fileMode": 0o660}, {"fileMode": 0o444}, {"fileMode": 0o666, "uid": 5}, {}]
+    ("kind", "more"),
+    [
+        ("user", {"fileMode": 0o660}),
+        ("user", {"fileMode": 0o444}),
+        ("user", {"fileMode": 0o666, "uid": 5}),
+        ("user", {}),
+        ("pid", {"fileMode": 0o666}),
+    ],
 )
-def test_in_a_user_namespace_other_nodes_are_left_to_the_runtime(more: dict[str, int]) -> None:
-    document = in_user_namespace(node("/dev/nvidia0", **more))
+def test_other_nodes_and_those_of_other_namespaces_are_left_to_the_runtime(
+    kind: str, more: dict[str, int]
+) -> None:
+    namespaces = [{"type": "mount"}, {"type": kind}]
+
+    document = in_user_namespace(node("/dev/nvidia0", **more), namespaces=namespaces)
 
     assert [n["path"] for n in document["linux"]["devices"]] == ["/dev/nvidia0"]
     assert document["mounts"] == []
-
-
-def test_without_a_user_namespace_nodes_are_devices() -> None:
-    spaces = {"namespaces": [{"type": "mount"}]}
-    document = applied({"linux": spaces}, edits(nodes=[node("/dev/nvidia0", fileMode=0o666)]))
-
-    assert [n["path"] for n in document["linux"]["devices"]] == ["/dev/nvidia0"]
-    assert "mounts" not in document
 
 
 def test_a_group_that_a_user_namespace_lacks_is_left_out() -> None:

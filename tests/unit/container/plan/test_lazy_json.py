@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,6 @@ from hypothesis import strategies as st
 from nvct.container.plan import lazy_json
 from nvct.errors import DocumentError
 from nvct.oci import jsontext
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MOUNT = ["/usr/lib/liba.so", '{"destination":"/usr/lib/liba.so"}']
 OTHER = ["/x\ny", '{"destination":"/x\\ny"}']

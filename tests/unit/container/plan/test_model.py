@@ -60,31 +60,33 @@ def marks(selected: list[Edits]) -> list[str]:
     return [edit["env"][0] for edit in selected]
 
 
-def test_common_edits_come_first_and_once() -> None:
-    selected = model.collect(plan(), ["x.org/gpu=1", "y.org/nic=0", "x.org/gpu=0"])
-    assert marks(selected) == ["common of /a", "one", "common of /b", "two", "zero"]
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["x.org/gpu=1", "y.org/nic=0", "x.org/gpu=0"],
+         ["common of /a", "one", "common of /b", "two", "zero"]),
+        (["x.org/gpu=0", "x.org/gpu=GPU-aaaaaaaa", "x.org/gpu=0"], ["common of /a", "zero"]),
+        ([], []),
+    ],
+    ids=["three devices", "two names of one device", "no names"],
+)  # fmt: skip
+def test_common_edits_come_first_and_once(names: list[str], expected: list[str]) -> None:
+    assert marks(model.collect(plan(), names)) == expected
 
 
-def test_two_names_of_one_device_count_once() -> None:
-    selected = model.collect(plan(), ["x.org/gpu=0", "x.org/gpu=GPU-aaaaaaaa", "x.org/gpu=0"])
-    assert marks(selected) == ["common of /a", "zero"]
-
-
-def test_no_names_give_no_edits() -> None:
-    assert model.collect(plan(), []) == []
-
-
-def test_an_unknown_device_is_refused_with_a_list_of_devices() -> None:
-    with pytest.raises(UnknownDeviceError) as caught:
-        model.collect(plan(), ["x.org/gpu=0", "x.org/gpu=9"])
-    assert caught.value.message == "x.org/gpu has no device '9'; it has 0, 1"
-
-
-def test_an_unknown_kind_is_refused_with_the_first_problem() -> None:
-    with pytest.raises(UnknownDeviceError, match=r"^no CDI spec defines 'z.org/gpu=0'$"):
-        model.collect(plan(), ["z.org/gpu=0"])
-    with pytest.raises(UnknownDeviceError, match=r"\(/etc/cdi/z.json is broken\)$"):
-        model.collect(plan(problems=["/etc/cdi/z.json is broken"]), ["z.org/gpu=0"])
+@pytest.mark.parametrize(
+    ("name", "problems", "message"),
+    [
+        ("x.org/gpu=9", [], "^x.org/gpu has no device '9'; it has 0, 1$"),
+        ("z.org/gpu=0", [], "^no CDI spec defines 'z.org/gpu=0'$"),
+        ("z.org/gpu=0", ["/etc/cdi/z.json is broken"], r"\(/etc/cdi/z.json is broken\)$"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_devices_or_the_first_problem(
+    name: str, problems: list[str], message: str
+) -> None:
+    with pytest.raises(UnknownDeviceError, match=message):
+        model.collect(plan(problems=problems), ["x.org/gpu=0", name])
 
 
 def test_a_refusal_fits_into_one_line_however_long_the_name() -> None:
@@ -99,12 +101,18 @@ def test_a_refusal_fits_into_one_line_however_long_the_name() -> None:
 
 
 @pytest.mark.parametrize("holder", ["spec", "device"])
-def test_a_broken_fingerprint_requires_a_new_plan_before_any_refusal(holder: str) -> None:
+def test_a_stale_spec_is_refused_with_the_reason_but_a_broken_fingerprint_before_it(
+    holder: str,
+) -> None:
     document = plan()
-    if holder == "spec":
-        document["specs"][0].update({"facts": [BROKEN], "refuse": "it is old"})
-    else:
-        document["devices"]["x.org/gpu=0"].update({"facts": [BROKEN], "refuse": "it is old"})
+    holding: Any = document["specs"][0]
+    if holder == "device":
+        holding = document["devices"]["x.org/gpu=0"]
+    holding["refuse"] = "it is for driver 1, but 2 is loaded"
+    with pytest.raises(StaleSpecError) as caught:
+        model.collect(document, ["x.org/gpu=0"])
+    assert caught.value.message == "x.org/gpu=0 of /a: it is for driver 1, but 2 is loaded"
+    holding["facts"] = [BROKEN]
     with pytest.raises(model.StalePlanError):
         model.collect(document, ["x.org/gpu=0"])
     assert marks(model.collect(document, ["y.org/nic=0"])) == ["common of /b", "two"]
@@ -118,24 +126,16 @@ def test_a_damaged_fingerprint_requires_a_new_plan() -> None:
         model.common(document, "x.org/gpu")
 
 
-@pytest.mark.parametrize("holder", ["spec", "device"])
-def test_a_stale_spec_is_refused_with_the_reason(holder: str) -> None:
-    document = plan()
-    if holder == "spec":
-        document["specs"][0]["refuse"] = "it is for driver 1, but 2 is loaded"
-    else:
-        document["devices"]["x.org/gpu=0"]["refuse"] = "it is for driver 1, but 2 is loaded"
-    with pytest.raises(StaleSpecError) as caught:
-        model.collect(document, ["x.org/gpu=0"])
-    assert caught.value.message == ("x.org/gpu=0 of /a: it is for driver 1, but 2 is loaded")
-
-
-def test_common_edits_are_those_of_the_kinds_first_spec() -> None:
+def test_common_edits_are_those_of_the_kinds_first_spec_and_checked_as_a_devices_are() -> None:
     assert marks(model.common(plan(), "y.org/nic")) == ["common of /b"]
     with pytest.raises(CdiSpecError, match=r"^no CDI spec of kind z.org/gpu$"):
         model.common(plan(), "z.org/gpu")
+    document = plan(specs=[spec("/a", refuse="gone")])
     with pytest.raises(StaleSpecError, match=r"^x.org/gpu of /a: gone$"):
-        model.common(plan(specs=[spec("/a", refuse="gone")]), "x.org/gpu")
+        model.common(document, "x.org/gpu")
+    document["specs"][0]["facts"] = [BROKEN]
+    with pytest.raises(model.StalePlanError):
+        model.common(document, "x.org/gpu")
 
 
 @pytest.mark.parametrize(
@@ -151,19 +151,10 @@ def test_a_damaged_or_stale_plan_is_not_current(document: object) -> None:
     assert model.is_current(document) is False
 
 
-def test_a_plan_with_matching_fingerprints_is_current() -> None:
+def test_a_plan_with_matching_fingerprints_and_view_is_current() -> None:
     assert model.is_current(plan(facts=[["absent", "/no/such/file", None]]))
-
-
-def test_common_edits_are_checked_as_a_devices_are() -> None:
-    document = plan()
-    document["specs"][0]["refuse"] = "it is for driver 1.2"
-
-    with pytest.raises(StaleSpecError, match=r"^x\.org/gpu of /a: it is for driver 1\.2$"):
-        model.common(document, "x.org/gpu")
-    document["specs"][0]["facts"] = [BROKEN]
-    with pytest.raises(model.StalePlanError):
-        model.common(document, "x.org/gpu")
+    assert model.is_current(plan(farm=farm()))
+    assert not model.is_current(plan(farm=farm(facts=[BROKEN])))
 
 
 def farm(**more: Any) -> Any:
@@ -195,11 +186,6 @@ def test_a_view_comes_with_the_driver_files_of_a_request_without_gpus() -> None:
 
 def test_without_a_table_there_is_no_view() -> None:
     assert not [edit for edit in model.collect(plan(), ["x.org/gpu=0"]) if "farm" in edit]
-
-
-def test_a_plan_with_a_stale_view_is_not_current() -> None:
-    assert model.is_current(plan(farm=farm()))
-    assert not model.is_current(plan(farm=farm(facts=[BROKEN])))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,6 @@ from nvct.container.prestart.rules import DEFAULTS
 from nvct.errors import HostError
 from nvct.kernel.calls import query_device_programs
 from tests.support.forked import run_forked
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LOAD_HALF = 0x69
 RUNC_LIKE = b"".join(

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from nvct.launcher.install import PROGRAMS, Built
 from tests.support.launcher import ask, compiled, script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAMES = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 SHOW = """printf '%s\\0' "$@" "$NVIDIA_CTK_CONFIG_FILE_PATH" "$(cat)"\n"""

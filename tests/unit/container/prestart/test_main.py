@@ -26,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+    from typing import Any
 
     from nvct.container.request.model import Request
     from nvct.container.request.origin import Origin
@@ -70,12 +71,16 @@ def test_poststart_and_poststop_do_nothing(command: str, lab: Lab) -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("args", [[], ["createRuntime"], ["--nonsense", "prestart"]])
-def test_any_other_command_is_a_usage_error(args: list[str], lab: Lab) -> None:
-    result = hook(lab, *args)
+@pytest.mark.parametrize("program", [PROGRAM, "nvidia-container-toolkit"])
+@pytest.mark.parametrize("args", [[], ["createRuntime"], ["--nonsense", "prestart"], ["what"]])
+def test_any_other_command_is_a_usage_error_of_the_program_that_was_called(
+    args: list[str], program: str, lab: Lab
+) -> None:
+    result = hook(lab, *args, program=program)
 
     assert result.returncode == 2
-    assert result.stderr.startswith(f"{PROGRAM}: ")
+    assert result.stderr.startswith(f"{program}: ")
+    assert args != ["what"] or result.stderr.startswith(f"{program}: no command 'what'")
     assert result.stderr.count("\n") == 1
 
 
@@ -84,12 +89,6 @@ def test_the_incumbent_s_flags_are_known(lab: Lab) -> None:
     assert hook(lab, "-version").stdout == text
     assert "prestart" in hook(lab, "--help").stdout
     assert hook(lab, "-debug", "poststop").returncode == 0
-
-
-def test_a_message_begins_with_the_name_of_the_program_that_was_called(lab: Lab) -> None:
-    result = hook(lab, "what", program="nvidia-container-toolkit")
-
-    assert result.stderr.startswith("nvidia-container-toolkit: no command 'what'")
 
 
 @pytest.mark.parametrize(
@@ -112,10 +111,19 @@ def test_a_container_without_a_request_never_fails_in_the_hook(env: list[str], l
     assert os.listdir(lab.bundle / "rootfs") == []
 
 
-def test_a_container_that_was_served_by_volume_mounts_is_not_changed(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    "asks",
+    [
+        {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=0"}},
+        {"env": "NVIDIA_VISIBLE_DEVICES=void", "mounts": [
+            {"destination": "/var/run/nvidia-container-devices/0", "source": "/dev/null"}]},
+    ],
+    ids=["annotations", "volume mounts that were served"],
+)  # fmt: skip
+def test_the_hook_ignores_requests_that_are_not_its_own(asks: dict[str, Any], lab: Lab) -> None:
     lab.keys[""] = {"accept-nvidia-visible-devices-as-volume-mounts": True}
-    mounts = [{"destination": "/var/run/nvidia-container-devices/0", "source": "/dev/null"}]
-    lab.asks("NVIDIA_VISIBLE_DEVICES=void", mounts=mounts)
+    more = {key: value for key, value in asks.items() if key != "env"}
+    lab.asks(*([asks["env"]] if "env" in asks else []), **more)
 
     assert hook(lab, "prestart").returncode == 0
 
@@ -145,33 +153,23 @@ def test_the_policy_sees_what_an_engine_gave_by_cdi(
     assert message in result.stderr
 
 
-def test_the_hook_ignores_annotations(lab: Lab) -> None:
-    lab.asks(annotations={"cdi.k8s.io/x": "nvidia.com/gpu=0"})
-
-    assert hook(lab, "prestart").returncode == 0
-
-
-def test_a_container_with_our_own_mounts_is_refused(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("0", "has no mount namespace of its own"),
+     ("7", f"{PROGRAM}: nvidia.com/gpu has no device '7'")],
+    ids=["our own mounts", "unknown device"],
+)  # fmt: skip
+def test_a_request_that_cannot_be_delivered_is_one_line(value: str, said: str, lab: Lab) -> None:
     lab.driver()
-    lab.asks("NVIDIA_VISIBLE_DEVICES=0")
+    lab.asks(f"NVIDIA_VISIBLE_DEVICES={value}")
 
     result = hook(lab, "prestart")
 
     assert result.returncode == 1
-    assert "has no mount namespace of its own" in result.stderr
+    assert result.stderr.startswith(f"{PROGRAM}: ")
+    assert said in result.stderr
     assert result.stderr.count("\n") == 1
     assert os.listdir(lab.bundle / "rootfs") == []
-
-
-def test_a_request_that_cannot_be_delivered_is_one_line(lab: Lab) -> None:
-    lab.driver()
-    lab.asks("NVIDIA_VISIBLE_DEVICES=7")
-
-    result = hook(lab, "prestart")
-
-    assert result.returncode == 1
-    assert result.stderr.startswith(f"{PROGRAM}: nvidia.com/gpu has no device '7'")
-    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("program", ["shim", "hook"])
@@ -401,9 +399,6 @@ def test_hooks_of_nvct_run_in_this_process(before: list[str]) -> None:
 def test_other_hooks_are_refused_and_not_ignored(point: str, args: list[str]) -> None:
     with pytest.raises(RequestError, match=f"a prestart hook cannot run /opt/acme at {point}"):
         _hooks(point, "/opt/acme", *args)
-
-
-def test_a_hook_with_an_unknown_flag_is_an_error() -> None:
     with pytest.raises(HostError, match="a plan's hook apply: unknown flag --nonsense"):
         _hooks("createContainer", "/x", "nvidia-cdi-hook", "apply", "--nonsense")
 

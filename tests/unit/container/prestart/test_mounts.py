@@ -7,6 +7,7 @@ import errno
 import json
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -16,10 +17,6 @@ from nvct.errors import HostError, RequestError, UnsafePathError
 from nvct.linux.kernel import Kernel
 from nvct.linux.root import Root
 from tests.support.forked import in_mount_namespace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from nvct.container.prestart import main
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALL = "0 0 4294967295"
 

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.container.request.model import VISIBLE_DEVICES
 from tests.support.policies import UUID, Container, policy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 EXTRAS = {
     "nvidia.com/imex-channel=3": "NVIDIA_IMEX_CHANNELS=3",

@@ -55,12 +55,19 @@ def test_a_malformed_channel_is_refused(value: str) -> None:
         requested(value)
 
 
-def test_the_variable_may_be_absent() -> None:
+def test_the_variable_may_be_absent_and_requests_can_be_ignored() -> None:
     assert channels({}, [], Config(), [], privileged=True) == []
-
-
-def test_requests_can_be_ignored() -> None:
     assert requested("x", configured(ignore=True)) == []
+
+
+@pytest.mark.parametrize(("accepted", "numbers"), [(True, [3, 4]), (False, [0])])
+def test_mounts_win_over_the_variable_where_they_are_accepted(
+    *, accepted: bool, numbers: list[int]
+) -> None:
+    variables, config = {"NVIDIA_IMEX_CHANNELS": "0"}, configured(mounts=accepted)
+
+    mounts = mount("3", "channel3", "4")
+    assert channels(variables, mounts, config, [], privileged=False) == numbers
 
 
 def test_the_variable_of_an_unprivileged_container_can_be_refused() -> None:
@@ -71,20 +78,6 @@ def test_the_variable_of_an_unprivileged_container_can_be_refused() -> None:
     assert channels(variables, [], config, notes, privileged=False) == []
     assert notes == ["NVIDIA_IMEX_CHANNELS is ignored: the container is unprivileged"]
     assert channels(variables, [], config, [], privileged=True) == [0]
-
-
-def test_mounts_win_over_the_variable() -> None:
-    variables = {"NVIDIA_IMEX_CHANNELS": "0"}
-
-    numbers = channels(variables, mount("3", "channel3", "4"), configured(mounts=True), [], privileged=False)  # fmt: skip
-
-    assert numbers == [3, 4]
-
-
-def test_mounts_count_only_where_accepted() -> None:
-    assert channels({"NVIDIA_IMEX_CHANNELS": "0"}, mount("3"), Config(), [], privileged=False) == [
-        0
-    ]
 
 
 @pytest.mark.parametrize("word", ["all", "none", "x", "3/4"])

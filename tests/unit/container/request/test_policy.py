@@ -146,12 +146,20 @@ def test_a_pod_starts_without_a_gpu_if_the_request_of_its_image_is_denied(
     assert "is ignored and not denied by policy rule 'default'" in notes[-1]
 
 
-def test_a_legacy_image_in_a_pod_starts_without_a_gpu_where_that_is_denied(
-    container: Container,
+@pytest.mark.parametrize(
+    ("annotations", "env", "outcome"),
+    [
+        (CRIO, ["CUDA_VERSION=10.1"], "ignore"),
+        ({**CONTAINERD, "cdi.k8s.io/x": "nvidia.com/gpu=0"}, [], "deny"),
+    ],
+    ids=["legacy image", "annotation"],
+)
+def test_a_pod_is_denied_an_annotation_and_starts_without_what_a_legacy_image_asks_for(
+    annotations: dict[str, str], env: list[str], outcome: str, container: Container
 ) -> None:
-    container.annotations = CRIO
+    container.annotations = annotations
 
-    assert container.outcome(policy("", "deny"), "CUDA_VERSION=10.1") == "ignore"
+    assert container.outcome(policy("", "deny"), *env) == outcome
 
 
 @pytest.mark.parametrize("value", [UUID, MIG, f"nvidia.com/gpu={UUID}", f"{UUID},{MIG}"])
@@ -163,25 +171,16 @@ def test_a_pod_that_names_gpus_of_this_node_is_denied_with_an_error(
     assert container.outcome(policy("", "deny"), f"{VISIBLE_DEVICES}={value}") == "deny"
 
 
-def test_a_pod_is_denied_the_devices_of_an_annotation(container: Container) -> None:
-    container.annotations = {**CONTAINERD, "cdi.k8s.io/x": "nvidia.com/gpu=0"}
-
-    assert container.outcome(policy("", "deny")) == "deny"
-
-
 @pytest.mark.parametrize("value", ["all", "0", UUID])
 def test_outside_of_kubernetes_a_denial_is_an_error(value: str, container: Container) -> None:
     assert container.outcome(policy("", "deny"), f"{VISIBLE_DEVICES}={value}") == "deny"
 
 
-def test_a_typo_in_an_ignored_value_does_not_fail_the_create(container: Container) -> None:
+def test_a_typo_fails_an_allowed_request_and_no_ignored_one(container: Container) -> None:
     config = policy('by = ["env"]\nthen = "ignore"')
 
     assert container.outcome(config, f"{VISIBLE_DEVICES}=fooo") == "ignore"
     assert container.outcome(config, ALL, "NVIDIA_DRIVER_CAPABILITIES=fooo") == "ignore"
-
-
-def test_a_typo_fails_an_allowed_request(container: Container) -> None:
     for text in ('by = ["env"]\nthen = "allow"', 'by = ["mount"]\nthen = "deny"'):
         with pytest.raises(RequestError, match="names no device"):
             container.decide(policy(text), f"{VISIBLE_DEVICES}=fooo")

@@ -179,29 +179,22 @@ def test_a_malformed_version_is_refused(version: str) -> None:
         major_minor(version)
 
 
-def test_requirements_are_gathered_by_name() -> None:
+@pytest.mark.parametrize("legacy_image", [False, True])
+def test_requirements_are_gathered_by_name_and_a_legacy_image_requires_its_cuda_version(
+    *, legacy_image: bool
+) -> None:
     variables = {
         "NVIDIA_REQUIRE_Z": "arch>=7",
         "NVIDIA_REQUIRE_CUDA": "cuda>=12",
         "NVIDIA_REQUIRE_JETPACK": "csv-mounts=all",
         "NVIDIA_REQUIRE_JETPACK_HOST_MOUNTS": "x",
         "NVIDIA_REQUIRED": "cuda>=99",
-        "CUDA_VERSION": "11.4",
+        "CUDA_VERSION": "10.1.243",
     }
+    named = [("NVIDIA_REQUIRE_CUDA", "cuda>=12"), ("NVIDIA_REQUIRE_Z", "arch>=7")]
 
-    assert gather(variables, legacy_image=False) == [
-        ("NVIDIA_REQUIRE_CUDA", "cuda>=12"),
-        ("NVIDIA_REQUIRE_Z", "arch>=7"),
-    ]
-
-
-def test_a_legacy_image_requires_its_cuda_version() -> None:
-    variables = {"CUDA_VERSION": "10.1.243", "NVIDIA_REQUIRE_X": "arch>=7"}
-
-    assert gather(variables, legacy_image=True) == [
-        ("CUDA_VERSION", "cuda>=10.1"),
-        ("NVIDIA_REQUIRE_X", "arch>=7"),
-    ]
+    legacy = [("CUDA_VERSION", "cuda>=10.1")] if legacy_image else []
+    assert gather(variables, legacy_image=legacy_image) == legacy + named
 
 
 @pytest.mark.parametrize("version", ["cu118", "118", "latest", "", "12.x"])
@@ -213,14 +206,14 @@ def test_cuda_version_of_another_vendor_requires_nothing(version: str) -> None:
     ("value", "count"),
     [("1", 0), ("true", 0), ("TRUE", 0), ("yes", 1), ("0", 1), ("", 1), ("tRue", 1)],
 )
-def test_a_container_can_switch_requirements_off(value: str, count: int) -> None:
+def test_a_container_and_the_configuration_can_switch_requirements_off(
+    value: str, count: int
+) -> None:
     variables = {"NVIDIA_REQUIRE_CUDA": "cuda>=99", "NVIDIA_DISABLE_REQUIRE": value}
 
     assert len(gather(variables, legacy_image=False)) == count
-
-
-def test_the_configuration_can_switch_requirements_off() -> None:
-    assert gather({"CUDA_VERSION": "nonsense"}, legacy_image=True, disabled=True) == []
+    variables["CUDA_VERSION"] = "nonsense"
+    assert gather(variables, legacy_image=True, disabled=True) == []
 
 
 def test_all_requirements_must_hold() -> None:

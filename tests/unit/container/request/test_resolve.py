@@ -71,12 +71,10 @@ def test_a_container_without_a_request_is_not_changed(env: list[str]) -> None:
     assert requested(*env) is None
 
 
-def test_entries_that_are_not_variables_are_skipped() -> None:
-    request, _ = resolve_request(
-        ["x", 5, None, "NVIDIA_VISIBLE_DEVICES=0"], [], {}, [None], Config()
-    )
+def test_entries_that_are_not_variables_are_skipped_and_a_later_variable_wins() -> None:
+    env = ["x", "NVIDIA_VISIBLE_DEVICES=all", 5, None, "NVIDIA_VISIBLE_DEVICES=0"]
 
-    assert must(request).ids == ["0"]
+    assert must(resolve_request(env, [], {}, [None], Config())[0]).ids == ["0"]
 
 
 @pytest.mark.parametrize(
@@ -88,35 +86,25 @@ def test_entries_that_are_not_variables_are_skipped() -> None:
         ("0,0", ["0"]),
         ("0,1,0", ["0", "1"]),
         ("0:1", ["0:1"]),
+        ("none", []),  # driver files without a GPU
     ],
 )
 def test_the_environment_names_devices(value: str, ids: list[str]) -> None:
     request = must(requested(f"NVIDIA_VISIBLE_DEVICES={value}"))
 
     assert request.ids == ids
-    assert not request.none
+    assert request.none == (value == "none")
     assert not request.qualified
     assert request.mode == "jit-cdi"
     assert request.source == "NVIDIA_VISIBLE_DEVICES"
     assert request.notes == []
 
 
-def test_none_means_driver_files_without_a_gpu() -> None:
-    request = must(requested("NVIDIA_VISIBLE_DEVICES=none"))
-
-    assert request.none
-    assert request.ids == []
-    assert not request.qualified
-    assert request.mode == "jit-cdi"
-
-
-def test_a_later_variable_wins() -> None:
-    assert must(requested("NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_VISIBLE_DEVICES=1")).ids == ["1"]
-
-
-def test_a_typo_fails() -> None:
+def test_a_typo_fails_and_does_not_fall_through_to_the_next_source() -> None:
     with pytest.raises(RequestError, match=r"^NVIDIA_VISIBLE_DEVICES asks for 'gpu0'"):
         requested("NVIDIA_VISIBLE_DEVICES=0,gpu0")
+    with pytest.raises(RequestError, match=r"^annotation .*'gpu1', which is no CDI name"):
+        requested("NVIDIA_VISIBLE_DEVICES=all", annotations={CDI: "nvidia.com/gpu=0,gpu1"})
 
 
 def test_a_legacy_image_gets_all_devices() -> None:
@@ -137,16 +125,11 @@ def test_swarm_variables_win_over_the_plain_one_in_configured_order() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "void", ","])
-def test_an_empty_swarm_variable_overrides_the_plain_one(value: str) -> None:
+def test_a_swarm_variable_overrides_the_plain_one_if_it_is_set(value: str) -> None:
     config = configured(swarm_resource=["A"])
 
     assert requested("NVIDIA_VISIBLE_DEVICES=all", f"A={value}", config=config) is None
     assert requested("CUDA_VERSION=10.1", f"A={value}", config=config) is None
-
-
-def test_an_unset_swarm_variable_changes_nothing() -> None:
-    config = configured(swarm_resource=["A"])
-
     assert must(requested("NVIDIA_VISIBLE_DEVICES=1", config=config)).ids == ["1"]
 
 
@@ -191,13 +174,27 @@ def test_without_an_ignored_request_there_is_no_note(value: str) -> None:
     assert resolve_request([f"NVIDIA_VISIBLE_DEVICES={value}"], [], {}, [], config) == (None, [])
 
 
-def test_volume_mounts_count_only_where_accepted() -> None:
-    assert requested(mounts=mount("0")) is None
+@pytest.mark.parametrize(
+    ("mounts", "ids", "source"),
+    [
+        (mount("1", "0"), ["1", "0"], "volume mount"),
+        (mount("void"), [], ""),
+        (mount("imex/0"), ["3"], "NVIDIA_VISIBLE_DEVICES"),  # no device
+    ],
+    ids=["devices", "void", "channel"],
+)
+def test_volume_mounts_of_devices_win_over_the_environment_and_need_no_privilege(
+    mounts: list[dict[str, object]], ids: list[str], source: str
+) -> None:
+    config = configured(
+        accept_volume_mounts=True, accept_envvar_when_unprivileged=source.startswith("NVIDIA")
+    )
 
-    request = must(requested(mounts=mount("0"), config=configured(accept_volume_mounts=True)))
+    request = requested("NVIDIA_VISIBLE_DEVICES=3", mounts=mounts, config=config)
 
-    assert request.ids == ["0"]
-    assert request.source == "volume mount"
+    assert (request.ids if request else []) == ids
+    assert (request.source if request else "") == source
+    assert requested(mounts=mounts) is None
 
 
 def test_volume_mounts_that_are_not_accepted_leave_a_note() -> None:
@@ -212,28 +209,6 @@ def test_volume_mounts_that_are_not_accepted_leave_a_note() -> None:
         {"source": 1, "destination": None},
     ]
     assert resolve_request([], malformed, {}, [], Config()) == (None, [])
-
-
-def test_volume_mounts_win_over_the_environment_and_need_no_privilege() -> None:
-    config = configured(accept_volume_mounts=True, accept_envvar_when_unprivileged=False)
-
-    request = must(requested("NVIDIA_VISIBLE_DEVICES=all", mounts=mount("1", "0"), config=config))
-
-    assert request.ids == ["1", "0"]
-
-
-def test_a_void_volume_mount_does_not_fall_through_to_the_environment() -> None:
-    config = configured(accept_volume_mounts=True)
-
-    assert requested("NVIDIA_VISIBLE_DEVICES=all", mounts=mount("void"), config=config) is None
-
-
-def test_without_device_mounts_the_environment_decides() -> None:
-    config = configured(accept_volume_mounts=True)
-
-    assert must(
-        requested("NVIDIA_VISIBLE_DEVICES=3", mounts=mount("imex/0"), config=config)
-    ).ids == ["3"]
 
 
 def test_annotations_win_over_everything() -> None:
@@ -252,11 +227,6 @@ def test_annotations_win_over_everything() -> None:
     assert request.source == f"annotation {CDI}"
     assert request.qualified
     assert request.mode == "cdi"
-
-
-def test_a_misspelt_annotation_does_not_fall_through_to_the_environment() -> None:
-    with pytest.raises(RequestError, match=r"^annotation .*'gpu1', which is no CDI name"):
-        requested("NVIDIA_VISIBLE_DEVICES=all", annotations={CDI: "nvidia.com/gpu=0,gpu1"})
 
 
 @pytest.mark.parametrize(
@@ -300,97 +270,59 @@ def test_pci_bus_ids_are_in_the_form_of_our_plans(mode: str) -> None:
     assert must(requested(value, config=config)).ids == ["0000:af:00.0", "1", "0000:18:00.0"]
     by_mount = must(requested(mounts=mount("00000000:AF:00.0"), config=config))
     assert by_mount.ids == ["0000:af:00.0"]
-    jit = must(
-        requested("NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=0000:AF:00.0", config=config)
-    )
-    assert jit.ids == ["0000:af:00.0"]
+    jit_value = "NVIDIA_VISIBLE_DEVICES=runtime.nvidia.com/gpu=0000:AF:00.0"
+    assert must(requested(jit_value, config=config)).ids == ["0000:af:00.0"]
+    others = requested("NVIDIA_VISIBLE_DEVICES=0000:AF:00.0", config=configured(mode="cdi"))
+    assert must(others).ids == ["0000:AF:00.0"]  # names of other vendors' specs are unchanged
 
 
-def test_names_of_other_vendors_specs_are_unchanged() -> None:
-    config = configured(mode="cdi")
-
-    assert must(requested("NVIDIA_VISIBLE_DEVICES=0000:AF:00.0", config=config)).ids == [
-        "0000:AF:00.0"
-    ]
-
-
-@pytest.mark.parametrize("mode", ["auto", "jit-cdi", "legacy", "csv"])
-@pytest.mark.parametrize("value", ["nvidia.com/gpu=0,1", "1,nvidia.com/gpu=0"])
-def test_cdi_names_do_not_mix_with_others(mode: str, value: str) -> None:
-    with pytest.raises(RequestError, match=r"mixes the CDI name 'nvidia.com/gpu=0'"):
+@pytest.mark.parametrize(
+    ("mode", "value", "name"),
+    [
+        *((mode, value, " 'nvidia.com/gpu=0'") for mode in ("auto", "jit-cdi", "legacy", "csv")
+          for value in ("nvidia.com/gpu=0,1", "1,nvidia.com/gpu=0")),
+        *((mode, f"runtime.nvidia.com/gpu=0,{other}", "") for mode in ("auto", "jit-cdi", "cdi", "legacy")
+          for other in ("nvidia.com/gpu=0", "1")),
+    ],
+)  # fmt: skip
+def test_cdi_names_do_not_mix_with_others(mode: str, value: str, name: str) -> None:
+    with pytest.raises(RequestError, match=f"mixes the CDI name{name}"):
         requested(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode))
 
 
 @pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi"])
-def test_names_of_the_in_memory_kind_are_plain_names(mode: str) -> None:
-    value = "runtime.nvidia.com/gpu=0,runtime.nvidia.com/gpu=1,runtime.nvidia.com/gpu=0"
+@pytest.mark.parametrize(
+    ("names", "ids"),
+    [("0 1 0", ["0", "1"]), ("all", ["all"]), ("0 all", ["all"]), ("none", [])],
+)
+def test_names_of_the_in_memory_kind_are_plain_names(
+    mode: str, names: str, ids: list[str]
+) -> None:
+    value = ",".join(f"runtime.nvidia.com/gpu={name}" for name in names.split())
 
     request = must(requested(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode)))
 
-    assert request.ids == ["0", "1"]
+    assert request.ids == ids
+    assert request.none == (not ids)
     assert not request.qualified
     assert request.mode == "jit-cdi"
 
 
 @pytest.mark.parametrize(
-    ("value", "ids"),
-    [
-        ("runtime.nvidia.com/gpu=all", ["all"]),
-        ("runtime.nvidia.com/gpu=0,runtime.nvidia.com/gpu=all", ["all"]),
-        ("runtime.nvidia.com/gpu=none", []),
-    ],
+    ("value", "enabled", "imex"),
+    [("0", (True, False, False, True), [3]), ("nvidia.com/gpu=0", (False,) * 4, [])],
+    ids=["plain", "cdi"],
 )
-def test_all_and_none_exist_in_the_in_memory_kind(value: str, ids: list[str]) -> None:
-    request = must(requested(f"NVIDIA_VISIBLE_DEVICES={value}"))
+def test_features_are_enabled_by_the_exact_word_and_not_in_mode_cdi(
+    value: str, enabled: tuple[bool, ...], imex: list[int]
+) -> None:
+    features = ["NVIDIA_GDS=enabled", "NVIDIA_MOFED=1", "NVIDIA_GDRCOPY=Enabled",
+                "NVIDIA_NVSWITCH=enabled", "NVIDIA_IMEX_CHANNELS=3"]  # fmt: skip
 
-    assert request.ids == ids
-    assert request.none == (not ids)
+    extras = must(requested(f"NVIDIA_VISIBLE_DEVICES={value}", *features)).extras
 
-
-@pytest.mark.parametrize("mode", ["auto", "jit-cdi", "cdi", "legacy"])
-@pytest.mark.parametrize("other", ["nvidia.com/gpu=0", "1"])
-def test_the_in_memory_kind_does_not_mix_with_others(mode: str, other: str) -> None:
-    value = f"runtime.nvidia.com/gpu=0,{other}"
-
-    with pytest.raises(RequestError, match="mixes the CDI name"):
-        requested(f"NVIDIA_VISIBLE_DEVICES={value}", config=configured(mode=mode))
-
-
-def test_features_are_enabled_by_the_exact_word() -> None:
-    request = must(
-        requested(
-            "NVIDIA_VISIBLE_DEVICES=0",
-            "NVIDIA_GDS=enabled",
-            "NVIDIA_MOFED=1",
-            "NVIDIA_GDRCOPY=Enabled",
-            "NVIDIA_NVSWITCH=enabled",
-        )
-    )
-
-    extras = request.extras
-    assert (extras.gds, extras.mofed, extras.gdrcopy, extras.nvswitch) == (
-        True,
-        False,
-        False,
-        True,
-    )
-
-
-def test_mode_cdi_reads_no_extras() -> None:
-    request = must(
-        requested(
-            "NVIDIA_VISIBLE_DEVICES=nvidia.com/gpu=0",
-            "NVIDIA_GDS=enabled",
-            "NVIDIA_IMEX_CHANNELS=x",
-        )
-    )
-
-    assert not request.extras.gds
-    assert request.extras.imex == []
-
-
-def test_imex_channels_come_with_the_request() -> None:
-    assert must(requested("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_IMEX_CHANNELS=3")).extras.imex == [3]
+    assert (extras.gds, extras.mofed, extras.gdrcopy, extras.nvswitch) == enabled
+    assert extras.imex == imex
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy", "csv", "cdi"])
@@ -400,21 +332,21 @@ def test_driver_capabilities_are_read_in_every_mode(mode: str) -> None:
     assert must(requested(*env, config=configured(mode=mode))).capabilities == ["utility"]
 
 
-def test_without_capabilities_legacy_mode_means_two_and_the_others_everything() -> None:
-    env = "NVIDIA_VISIBLE_DEVICES=0"
-
-    assert must(requested(env)).capabilities is None
-    legacy = must(requested(env, config=configured(mode="legacy")))
-    assert legacy.capabilities == ["compute", "utility"]
-
-
-def test_a_default_capability_that_the_node_does_not_allow_is_left_out() -> None:
-    config = configured(supported_driver_capabilities=["compute", "utility"])
-
-    assert must(requested("NVIDIA_VISIBLE_DEVICES=0", config=config)).capabilities == [
-        "compute",
-        "utility",
-    ]
+@pytest.mark.parametrize(
+    ("settings", "env", "capabilities"),
+    [
+        ({}, ["NVIDIA_VISIBLE_DEVICES=0"], None),
+        ({"mode": "legacy"}, ["NVIDIA_VISIBLE_DEVICES=0"], ["compute", "utility"]),
+        ({"supported_driver_capabilities": ["compute", "utility"]}, ["NVIDIA_VISIBLE_DEVICES=0"],
+         ["compute", "utility"]),
+        ({}, ["NVIDIA_VISIBLE_DEVICES=acme.com/gpu=0", "NVIDIA_DRIVER_CAPABILITIES=foo"], None),
+    ],
+    ids=["everything", "legacy", "not allowed by the node", "of another vendor"],
+)  # fmt: skip
+def test_capabilities_that_are_not_named_are_those_of_mode_node_and_vendor(
+    settings: dict[str, object], env: list[str], capabilities: list[str] | None
+) -> None:
+    assert must(requested(*env, config=configured(**settings))).capabilities == capabilities
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -423,12 +355,6 @@ def test_an_unknown_capability_fails_the_create(mode: str) -> None:
 
     with pytest.raises(RequestError, match="'foo', which is unknown"):
         requested(*env, config=configured(mode=mode))
-
-
-def test_capabilities_of_another_vendors_devices_are_not_read() -> None:
-    env = ["NVIDIA_VISIBLE_DEVICES=acme.com/gpu=0", "NVIDIA_DRIVER_CAPABILITIES=foo"]
-
-    assert must(requested(*env)).capabilities is None
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy", "csv", "cdi"])

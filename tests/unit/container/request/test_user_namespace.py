@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from nvct.container.request.model import Request
 from nvct.errors import NotPermittedError
 from tests.support.policies import ALL, Container, policy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 MAPPING = [{"containerID": 0, "hostID": 100000, "size": 65536}]
 USER: dict[str, dict[str, Any]] = {

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from nvct.container.rootfs.changes import Changes
 from nvct.container.rootfs.libraries import MountTargets
 from nvct.errors import HostError
 from nvct.linux.root import Root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def left(image: Path, mounts: list[str], paths: list[str]) -> tuple[list[str], list[str]]:

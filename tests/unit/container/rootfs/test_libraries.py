@@ -44,16 +44,24 @@ def test_a_library_is_found_by_its_soname_and_its_development_link(container: Co
     }
 
 
-def test_without_the_soname_link_the_file_itself_is_named(container: Container) -> None:
-    container.library("/drv/libcuda.so.580.1", "libcuda.so.1")
+@pytest.mark.parametrize(
+    ("files", "entry"),
+    [
+        ({"libcuda.so.580.1": "libcuda.so.1"}, ("libcuda.so.1", "/drv/libcuda.so.580.1")),
+        ({"libx.so": None}, ("libx.so", "/drv/libx.so")),
+        ({"libcuda.so.580.9": "libcuda.so.1", "libcuda.so.580.10": "libcuda.so.1"},
+         ("libcuda.so.1", "/drv/libcuda.so.580.10")),
+        ({"libx.so": "../../etc/libx.so.1"}, ("libx.so.1", "/drv/libx.so")),
+    ],
+    ids=["no link of the soname", "no soname", "the later version", "a soname that is a path"],
+)  # fmt: skip
+def test_without_a_link_the_file_itself_is_named_by_its_soname(
+    container: Container, files: dict[str, str | None], entry: tuple[str, str]
+) -> None:
+    for name, soname in files.items():
+        container.library(f"/drv/{name}", soname)
 
-    assert found_in(container, "/drv") == {"x86_64": [("libcuda.so.1", "/drv/libcuda.so.580.1")]}
-
-
-def test_a_library_without_soname_is_found_by_its_file_name(container: Container) -> None:
-    container.library("/drv/libx.so", None)
-
-    assert names_in(container, "/drv") == ["libx.so"]
+    assert found_in(container, "/drv") == {"x86_64": [entry]}
 
 
 def test_other_links_get_no_entry(container: Container) -> None:
@@ -61,13 +69,6 @@ def test_other_links_get_no_entry(container: Container) -> None:
     container.link("/drv/libGLX_indirect.so.0", "libGLX_nvidia.so.580.1")
 
     assert names_in(container, "/drv") == ["libGLX_nvidia.so.0"]
-
-
-def test_of_two_files_with_one_soname_the_later_version_wins(container: Container) -> None:
-    container.library("/drv/libcuda.so.580.9", "libcuda.so.1")
-    container.library("/drv/libcuda.so.580.10", "libcuda.so.1")
-
-    assert found_in(container, "/drv")["x86_64"] == [("libcuda.so.1", "/drv/libcuda.so.580.10")]
 
 
 def test_libraries_are_grouped_by_machine(container: Container) -> None:
@@ -103,12 +104,6 @@ def test_hostile_files_are_skipped(container: Container) -> None:
     container.link("/drv/libfifolink.so", "libfifo.so")
 
     assert names_in(container, "/drv") == ["libgood.so"]
-
-
-def test_a_soname_that_is_a_path_loses_it(container: Container) -> None:
-    container.library("/drv/libx.so", "../../etc/libx.so.1")
-
-    assert found_in(container, "/drv")["x86_64"] == [("libx.so.1", "/drv/libx.so")]
 
 
 def test_only_mounted_files_and_files_of_their_names_are_read(container: Container) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,6 @@ from nvct.linux import constants as c
 from nvct.linux.kernel import KERNEL
 from nvct.linux.root import Root
 from tests.support.forked import in_mount_namespace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ID, LAYER, OTHER = "1a" * 32, "2b" * 32, "3c" * 32
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support.explained import explained
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 DEVICES = {"gpu0": {"env": ["GPU=0"]}, "gpu1": {"env": ["GPU=1"]}, "0": {"env": ["GPU=index"]},
            "mig0:0": {"env": ["MIG=1"]}, "my.gpu_x-1": {"env": ["X=1"]}}  # fmt: skip

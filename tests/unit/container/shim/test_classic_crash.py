@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,6 @@ from tests.support.forked import run_forked
 from tests.support.recording_kernel import RecordingKernel
 from tests.unit.container.deliver.test_layout_classic import modes
 from tests.unit.container.shim.images import IMAGES, Image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a root that may write to a sealed folder")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,12 +14,7 @@ from nvct.compile import plans as compiler
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 GPU = "NVIDIA_VISIBLE_DEVICES=0"
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
@@ -188,9 +184,7 @@ def test_config_toml_can_require_a_node_for_each_channel(
     lab.configure()
     lab.asks(GPU, "NVIDIA_IMEX_CHANNELS=9")
 
-    result = lab.create(program=LEGACY)
-
-    assert "asks for channel 9, this host has 0" in result.stderr
+    assert "asks for channel 9, this host has 0" in lab.create(program=LEGACY).stderr
 
 
 def test_without_channels_in_the_driver_the_request_is_refused(lab: Lab) -> None:

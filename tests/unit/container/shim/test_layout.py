@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Generator
 
 import pytest
 
@@ -14,10 +15,6 @@ from nvct.doctor import parts
 from nvct.linux import ldcache
 from tests.support.shim_lab import REPOSITORY, Lab
 from tests.unit.container.shim.images import CACHE, DEBIAN, LOADER, MACHINE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Generator
 
 ALL = "NVIDIA_VISIBLE_DEVICES=all"
 ASKS_FOR = "NVIDIA_DRIVER_LAYOUT="

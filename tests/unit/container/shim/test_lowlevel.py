@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from nvct.container.shim import main as shim
 from nvct.errors import RuntimeNotFoundError
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 
 @pytest.fixture

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from tests.support.host_tree import BUSES, HostTree
 from tests.support.policy_lab import HOSTS, cap, nodes, outcome, part
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 UUID = HostTree.uuid(0)
 BUS_ID = f"0000:{BUSES[0]}:00.0"

@@ -187,9 +187,9 @@ def test_a_missing_parameter_has_its_default(text: str, expected: Permissions) -
     assert parse_permissions(text) == expected
 
 
-def test_a_file_in_place_of_a_node_is_replaced(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_node_is_replaced_and_a_directory_an_error(tmp_path: Path) -> None:
     tree = host(tmp_path)
-    tree.write("dev/nvidia0")
+    file = tree.write("dev/nvidia0")
     tree.link("dev/nvidia3", "nvidia0")
 
     plan = planned(tree, "gpu")
@@ -197,12 +197,8 @@ def test_a_file_in_place_of_a_node_is_replaced(tmp_path: Path) -> None:
     assert [(step.action, step.was) for step in plan.steps] == [
         ("replace", "no device node"), ("replace", "a link"),
     ]  # fmt: skip
-
-
-def test_a_directory_in_place_of_a_node_is_an_error(tmp_path: Path) -> None:
-    tree = host(tmp_path)
-    (tmp_path / "dev/nvidia0").mkdir(parents=True)
-
+    file.unlink()
+    file.mkdir()
     with pytest.raises(HostError, match="dev/nvidia0 is a directory, no device node"):
         planned(tree, "gpu")
 
@@ -223,29 +219,27 @@ def test_a_node_gets_owner_and_mode_before_its_name(tmp_path: Path) -> None:
     ]
 
 
-def test_a_node_that_cannot_be_given_away_leaves_nothing(tmp_path: Path) -> None:
-    class Refusing(FakeKernel):
+def test_a_node_that_cannot_be_made_or_given_away_is_named_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    class NoOwner(FakeKernel):
         def lchown(self, path: str, uid: int, gid: int, **_: object) -> None:
             raise OSError(22, f"Invalid argument {uid}:{gid}", path)
 
-    kernel = Refusing()
-
-    with pytest.raises(HostError, match=r"cannot make .*/dev/nvidia0: Invalid argument 0:0"):
-        device_nodes.make_nodes(planned(host(tmp_path), "gpu"), kernel)
-
-    assert [call[0] for call in kernel.calls] == ["mknod", "unlink"]
-
-
-def test_a_refusal_names_the_node(tmp_path: Path) -> None:
-    class Refusing(FakeKernel):
+    class NoNode(FakeKernel):
         def mknod(self, path: str, mode: int, device: int = 0, **_: object) -> None:
             assert (mode, device) == (stat.S_IFCHR, os.makedev(195, 0))
             raise PermissionError(1, "Operation not permitted", path)
 
-    with pytest.raises(HostError) as raised:
-        device_nodes.make_nodes(planned(host(tmp_path), "gpu"), Refusing())
+    kernel, plan = NoOwner(), planned(host(tmp_path), "gpu")
 
-    assert raised.value.message == (f"cannot make {tmp_path}/dev/nvidia0: Operation not permitted")
+    with pytest.raises(HostError, match=r"cannot make .*/dev/nvidia0: Invalid argument 0:0"):
+        device_nodes.make_nodes(plan, kernel)
+    with pytest.raises(HostError) as raised:
+        device_nodes.make_nodes(plan, NoNode())
+
+    assert [call[0] for call in kernel.calls] == ["mknod", "unlink"]
+    assert raised.value.message == f"cannot make {tmp_path}/dev/nvidia0: Operation not permitted"
     assert raised.value.hint == "run as root"
 
 

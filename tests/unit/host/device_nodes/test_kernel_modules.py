@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import pytest
 
 from nvct.errors import HostError
 from nvct.host import device_nodes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
 
 NOTHING_LOADED = "/nonexistent"
 

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from nvct.host.discover import find_files
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.driver import graphics, libraries
 from nvct.host.driver.tree import Tree
 from nvct.host.model import DriverFile, Findings, Link
 from tests.support.host_tree import LIB, VERSION, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PLATFORMS = {
     "libnvidia-egl-gbm": "1.1.2",
@@ -129,23 +129,22 @@ def test_modules_of_xorg_keep_the_hosts_path(tmp_path: Path) -> None:
     )
 
 
-def test_module_beside_the_libraries_wins_over_that_of_the_usual_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("machine", "folder", "reasons"),
+    [("x86_64", f"{LIB}/nvidia/xorg", []),
+     ("aarch64", "usr/lib/xorg/modules/drivers", ["for aarch64"])],
+)  # fmt: skip
+def test_module_beside_the_libraries_wins_if_it_is_of_this_machine(
+    tmp_path: Path, machine: str, folder: str, reasons: list[str]
+) -> None:
     host = HostTree(tmp_path)
-    add_module(host, f"{LIB}/nvidia/xorg", "nvidia_drv.so")
-    add_module(host, "usr/lib/xorg/modules/drivers", "nvidia_drv.so")
-
-    assert set(find(host)[0]) == {f"/{LIB}/nvidia/xorg/nvidia_drv.so"}
-
-
-def test_module_of_another_machine_does_not_hide_the_right_one(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    add_module(host, f"{LIB}/nvidia/xorg", "nvidia_drv.so", "aarch64")
+    add_module(host, f"{LIB}/nvidia/xorg", "nvidia_drv.so", machine)
     add_module(host, "usr/lib/xorg/modules/drivers", "nvidia_drv.so")
 
     files, findings = find(host)
 
-    assert set(files) == {"/usr/lib/xorg/modules/drivers/nvidia_drv.so"}
-    assert list(left_out(findings).values()) == ["for aarch64"]
+    assert set(files) == {f"/{folder}/nvidia_drv.so"}
+    assert [reason for reason in left_out(findings).values() if "for" in reason] == reasons
 
 
 def test_module_behind_alternatives_is_mounted_under_its_own_name(tmp_path: Path) -> None:

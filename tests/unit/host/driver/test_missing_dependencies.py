@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +16,6 @@ from nvct.host.model import Findings
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import LIB, VERSION, HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NAME = f"libnvidia-eglcore.so.{VERSION}"
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.host.gpu import nodes
@@ -10,10 +12,6 @@ from nvct.host.model import Findings, Link
 from nvct.host.roots import Roots
 from nvct.linux import device_nodes
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.mark.parametrize(

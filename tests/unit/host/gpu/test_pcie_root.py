@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.host.gpu import pci
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 BUS_ID = "0000:18:00.0"
 

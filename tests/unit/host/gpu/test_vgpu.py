@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.errors import HostError
 from nvct.host.gpu import pci
 from nvct.host.gpu.pci import HostDriver
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 RECORD = b"\0\x16" + b"550.90.05\0" + b"r550_00\0\0\0"
 

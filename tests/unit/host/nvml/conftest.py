@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from nvct.host.nvml.session import NvmlSession
 from tests.unit.host.nvml.sessions import LIBRARY, TIMEOUT_S, serve_library
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture

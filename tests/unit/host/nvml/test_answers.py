@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 
@@ -17,11 +19,6 @@ from nvct.host.nvml.model import (
     NvmlReport,
 )
 from nvct.typed import MalformedError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
 
 MIG = NvmlMig(index=3, uuid="MIG-1", gi=7, ci=0, profile="1g.10gb")
 GPU = NvmlGpu(

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
 from nvct.host.nvml import each_gpu
 from nvct.host.nvml.calls import Calls
 from tests.unit.host.nvml.library import PythonNvml
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TIMEOUT_S = 20.0
 

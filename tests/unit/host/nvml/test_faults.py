@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,6 @@ from nvct.host.nvml.process import KILL_S, NAME
 from nvct.host.nvml.session import NvmlSession, shared_session
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TIMEOUT_S = 30.0
 

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.host.nvml.kernel_xids import SAME_S, WAIT_S, KernelXids, bus_of, parse
 from nvct.host.nvml.model import XidEvent
 from nvct.kernel.kmsg import RECORD_LIMIT, Kmsg
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 UUIDS = {(0, 0x18, 0): "GPU-0", (0x10000, 0x19, 0): "GPU-1"}
 LOST = "NVRM: Xid (PCI:0000:18:00): 79, pid=1234, GPU has fallen off the bus."

@@ -9,6 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from _socket import socket
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -24,12 +27,6 @@ from tests.unit.host.nvml.sessions import (
     pid_of,
     wait_until_gone,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _socket import socket
-    from collections.abc import Callable
-    from pathlib import Path
 
 
 def test_two_calls_are_one_process_and_one_initialization(session: NvmlSession, log: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -24,10 +25,6 @@ from nvct_sim import node_changes, tree
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.host.nvml.library import PythonNvml
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 TIMEOUT_S = 10.0
 

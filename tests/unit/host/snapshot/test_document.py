@@ -9,6 +9,8 @@ import os
 import re
 import tarfile
 import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,11 +19,6 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.snapshot import document, record, redaction
 from nvct.host.snapshot.document import Snapshot
 from tests.support.host_tree import LIB, VERSION, FakeNvml, HostTree, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
 
 ICD = '{"ICD": {"library_path": "libGLX_nvidia.so.0"}}'
 
@@ -90,11 +87,16 @@ def test_a_saved_snapshot_is_loaded_unchanged(tmp_path: Path, name: str) -> None
     assert document.load(str(tmp_path / name)) == redacted_snapshot
 
 
-def test_an_archive_is_written_through_a_link(tmp_path: Path) -> None:
+def test_an_archive_is_written_through_a_link_and_an_existing_folder_not_changed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "link.tgz").symlink_to("real.tgz")
+    (tmp_path / "snap").mkdir()
     document.save(Snapshot(), str(tmp_path / "link.tgz"))
     assert (tmp_path / "real.tgz").read_bytes() == document.packed(Snapshot())
     assert (tmp_path / "link.tgz").is_symlink()
+    with pytest.raises(HostError, match=r"cannot write a snapshot to .*/snap: File exists"):
+        document.save(Snapshot(), str(tmp_path / "snap"))
 
 
 def test_a_folder_packed_by_tar_is_loaded(tmp_path: Path) -> None:
@@ -104,13 +106,6 @@ def test_a_folder_packed_by_tar_is_loaded(tmp_path: Path) -> None:
         archive.add(tmp_path / "snap", arcname="./some/snap")
 
     assert document.load(str(tmp_path / "by-hand.tar")) == redacted_snapshot
-
-
-def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
-    (tmp_path / "snap").mkdir()
-
-    with pytest.raises(HostError, match=r"cannot write a snapshot to .*/snap: File exists"):
-        document.save(Snapshot(), str(tmp_path / "snap"))
 
 
 def saved(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> str:
@@ -205,13 +200,17 @@ def test_another_file_is_refused(tmp_path: Path, data: bytes, message: str) -> N
         document.load(str(path))
 
 
-def test_another_folder_is_refused_without_reading_it(tmp_path: Path) -> None:
+def test_another_folder_is_refused_without_reading_it_and_a_missing_file_named(
+    tmp_path: Path,
+) -> None:
     os.mkfifo(tmp_path / "pipe")
 
     with pytest.raises(DocumentError, match=r"is no snapshot: it has no snapshot\.json") as caught:
         document.load(str(tmp_path))
 
     assert caught.value.hint == "nvct snapshot makes one"
+    with pytest.raises(HostError, match=r"cannot read snapshot .*/x: No such file"):
+        document.load(str(tmp_path / "x"))
 
 
 def test_an_archive_that_is_too_large_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
@@ -283,8 +282,3 @@ def test_other_compressions_are_read(ending: str, tmp_path: Path) -> None:
         archive.add(folder, "host")
 
     assert document.load(str(path)) == document.load(str(folder))
-
-
-def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(HostError, match=r"cannot read snapshot .*/x: No such file"):
-        document.load(str(tmp_path / "x"))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.errors import HostError, NvmlError
@@ -11,10 +13,6 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.tegra import board as tegra
 from tests.support.host_tree import FakeNvml, HostTree
 from tests.support.jetson import FOLDER, ORIN, RTX, THOR, Board, node_paths
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +14,6 @@ from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings
 from nvct.host.tegra import csv
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 FOLDER = f"etc/{csv.FOLDER}"
 
@@ -50,37 +49,30 @@ def test_a_malformed_line_is_skipped_and_noted_with_its_number() -> None:
     ]
 
 
-def test_only_the_base_files_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("folder", "options", "read"),
+    [
+        (FOLDER, {}, ["/devices.csv", "/l4t.csv"]),
+        (FOLDER, {"csv_all": True}, ["/cuda.CSV", "/devices.csv", "/l4t.csv"]),
+        ("l4t", {"csv_folder": "{}/l4t"}, ["/devices.csv", "/l4t.csv"]),
+    ],
+    ids=["the base files", "all files", "another folder"],
+)
+def test_lists_of_the_folder_are_read(
+    tmp_path: Path, folder: str, options: dict[str, Any], read: list[str]
+) -> None:
     host = HostTree(tmp_path)
-    host.write(f"{FOLDER}/devices.csv", "dev, /dev/nvmap\n")
-    host.write(f"{FOLDER}/l4t.csv", "lib, /a.so\n")
-    host.write(f"{FOLDER}/cuda.csv", "dir, /usr/local/cuda\n")
+    for name in ("devices.csv", "l4t.csv", "cuda.CSV", ".csv", "devices.csv.bak"):
+        host.write(f"{folder}/{name}", f"lib, /{name}\n")
+    (tmp_path / folder / "folder.csv").mkdir()
     findings = Findings()
+    if "csv_folder" in options:
+        options = {"csv_folder": options["csv_folder"].format(tmp_path)}
 
-    entries = csv.read(host.roots, DiscoveryOptions(), findings)
+    entries = csv.read(host.roots, DiscoveryOptions(**options), findings)
 
-    assert [entry.path for entry in entries] == ["/dev/nvmap", "/a.so"]
+    assert [entry.path for entry in entries] == read
     assert findings.warnings == []
-
-
-def test_all_files_of_the_folder_are_read_on_request(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    for name in ("devices.csv", "cuda.CSV", ".csv", "devices.csv.bak"):
-        host.write(f"{FOLDER}/{name}", f"lib, /{name}\n")
-    (tmp_path / FOLDER / "folder.csv").mkdir()
-
-    entries = csv.read(host.roots, DiscoveryOptions(csv_all=True), Findings())
-
-    assert [entry.path for entry in entries] == ["/cuda.CSV", "/devices.csv"]
-
-
-def test_the_folder_of_lists_can_be_configured(tmp_path: Path) -> None:
-    host = HostTree(tmp_path)
-    host.write("l4t/devices.csv", "dev, /dev/nvmap\n")
-
-    entries = csv.read(host.roots, DiscoveryOptions(csv_folder=str(tmp_path / "l4t")), Findings())
-
-    assert [entry.path for entry in entries] == ["/dev/nvmap"]
 
 
 def test_a_named_file_that_is_missing_or_empty_is_warned_about(tmp_path: Path) -> None:

@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.errors import UsageError
 from nvct.host.model import Link
 from tests.support.host_tree import HostTree, elf_bytes
 from tests.support.jetson import LIB, Board, file_paths, links, node_paths
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture

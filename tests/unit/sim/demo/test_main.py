@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,10 +15,6 @@ from nvct import paths
 from nvct.config import load
 from nvct.errors import HostError
 from nvct_sim.demo import main, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_configuration_is_read_back_as_it_was_meant() -> None:

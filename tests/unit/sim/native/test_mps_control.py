@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nvct_sim.native import build
 from tests.support.nvml_node import CACHE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 PERCENTAGE = "get_default_active_thread_percentage"
 

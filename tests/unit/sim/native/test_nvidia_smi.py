@@ -2,15 +2,12 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 
 import pytest
 
 from nvct_sim import gpu_fields
 from tests.support.nvml_node import NvmlNode, gpu_record, gpu_uuid
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_the_list_is_in_the_real_format(node: NvmlNode) -> None:
@@ -36,19 +33,55 @@ def test_a_gpu_is_selected_by_index_uuid_or_bus_id(node: NvmlNode, name: str) ->
     )
 
 
-def test_an_absent_gpu_is_not_found(node: NvmlNode) -> None:
-    done = node.smi("-L", "--id=9")
-
-    assert (done.returncode, done.stdout) == (6, "No devices were found\n")
-
-
-def test_a_container_without_gpus_has_no_devices(node: NvmlNode) -> None:
+def test_no_devices_are_found(node: NvmlNode) -> None:
+    absent = node.smi("-L", "--id=9")
+    assert (absent.returncode, absent.stdout) == (6, "No devices were found\n")
+    no_mig = node.smi("mig", "-lgi")
+    assert no_mig.returncode == 6
+    assert no_mig.stdout.endswith("No MIG-enabled devices found.\n")
     for n in range(4):
         (node.dev / f"nvidia{n}").unlink()
+    none = node.smi("-L")
+    assert (none.returncode, none.stdout) == (0, "No devices found.\n")
+
+
+def lose_one(node: NvmlNode) -> None:
+    node.change_gpu(1, "lost", 1)
+
+
+def lose_the_library(node: NvmlNode) -> None:
+    (node.tree / "lib/libnvidia-ml.so.1").unlink()
+
+
+def lose_the_driver(node: NvmlNode) -> None:
+    (node.dev / "nvidiactl").unlink()
+
+
+def load_another_driver(node: NvmlNode) -> None:
+    node.write([line.replace("580.159.04", "575.1") for line in node.lines()])
+
+
+@pytest.mark.parametrize(
+    ("trouble", "status", "text", "shown"),
+    [
+        (lose_one, 15, "Unable to determine the device handle for gpu 1: GPU is lost", 3),
+        (lose_the_library, 12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.", 0),
+        (lose_the_driver, 9, "couldn't communicate with the NVIDIA driver", 0),
+        (load_another_driver, 18, "Failed to initialize NVML: Driver/library version mismatch\n", 0),
+    ],
+)  # fmt: skip
+def test_trouble_is_named_as_by_the_real_program(
+    node: NvmlNode, trouble: Callable[[NvmlNode], None], status: int, text: str, shown: int
+) -> None:
+    trouble(node)
 
     done = node.smi("-L")
 
-    assert (done.returncode, done.stdout) == (0, "No devices found.\n")
+    assert done.returncode == status
+    assert text in done.stdout
+    assert done.stdout.count("(UUID: ") == shown
+    assert node.smi("-h").returncode == 0
+    assert "simulated by nvct" in node.smi("-h").stdout
 
 
 def test_versions_in_the_real_format(node: NvmlNode) -> None:
@@ -181,17 +214,12 @@ def test_queries_of_other_programs(node: NvmlNode, fields: str) -> None:
     assert done.stdout == f"{QUERIES[fields]}\n"
 
 
-def test_an_alias_is_headed_by_the_fields_name(node: NvmlNode) -> None:
-    done = node.smi("--query-gpu=gpu_name, clocks.gr", "--format=csv", "-i", "0")
-
-    assert done.stdout.splitlines()[0] == "name, clocks.current.graphics [MHz]"
-
-
 def test_a_query_as_scripts_write_it(node: NvmlNode) -> None:
     fields = "index,name,uuid,memory.total,mig.mode.current,power.limit"
 
     done = node.smi(f"--query-gpu={fields}", "--format=csv", "-i", "1")
     bare = node.smi(f"--query-gpu={fields}", "--format=csv,noheader,nounits", "-i", "1")
+    aliases = node.smi("--query-gpu=gpu_name, clocks.gr", "--format=csv", "-i", "0")
 
     row = f"1, NVIDIA H100 80GB HBM3, {gpu_uuid(1)}"
     assert done.stdout == (
@@ -199,6 +227,7 @@ def test_a_query_as_scripts_write_it(node: NvmlNode) -> None:
         f"{row}, 81559 MiB, Disabled, 700.00 W\n"
     )
     assert bare.stdout == f"{row}, 81559, Disabled, 700.00\n"
+    assert aliases.stdout.splitlines()[0] == "name, clocks.current.graphics [MHz]"
 
 
 @pytest.mark.parametrize(
@@ -226,45 +255,6 @@ def test_unknown_options_and_fields_are_invalid_arguments(
 
     assert done.returncode == 2
     assert text in done.stdout
-
-
-def test_without_the_library_the_message_is_the_real_programs(node: NvmlNode) -> None:
-    (node.tree / "lib/libnvidia-ml.so.1").unlink()
-
-    done = node.smi("-L")
-
-    assert done.returncode == 12
-    assert done.stdout.startswith(
-        "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system."
-    )
-
-
-def test_a_version_mismatch_is_named(node: NvmlNode) -> None:
-    node.write([line.replace("580.159.04", "575.1") for line in node.lines()])
-
-    done = node.smi()
-
-    assert done.returncode == 18
-    assert done.stdout == "Failed to initialize NVML: Driver/library version mismatch\n"
-
-
-def test_without_a_driver_it_cannot_communicate(node: NvmlNode) -> None:
-    (node.dev / "nvidiactl").unlink()
-
-    done = node.smi("-L")
-
-    assert done.returncode == 9
-    assert "couldn't communicate with the NVIDIA driver" in done.stdout
-
-
-def test_a_lost_gpu_does_not_hide_the_others(node: NvmlNode) -> None:
-    node.change_gpu(1, "lost", 1)
-
-    done = node.smi("-L")
-
-    assert done.returncode == 15
-    assert "Unable to determine the device handle for gpu 1: GPU is lost" in done.stdout
-    assert done.stdout.count("(UUID: ") == 3
 
 
 def test_mig_commands_partition_a_gpu_and_undo_it(node: NvmlNode) -> None:
@@ -295,21 +285,7 @@ def test_mig_commands_partition_a_gpu_and_undo_it(node: NvmlNode) -> None:
     assert node.lines() == before
 
 
-def test_mig_commands_need_a_gpu_in_mig_mode(node: NvmlNode) -> None:
-    done = node.smi("mig", "-lgi")
-
-    assert done.returncode == 6
-    assert done.stdout.endswith("No MIG-enabled devices found.\n")
-
-
-def test_the_help_says_that_it_is_simulated(node: NvmlNode, tmp_path: Path) -> None:
-    done = node.smi("-h", cwd=tmp_path)
-
-    assert done.returncode == 0
-    assert "simulated by nvct" in done.stdout
-
-
-def test_the_compute_mode_of_one_gpu_is_set_and_shown(node: NvmlNode) -> None:
+def test_the_compute_mode_of_one_gpu_is_set_and_shown_and_no_other_one(node: NvmlNode) -> None:
     done = node.smi("-i", gpu_uuid(1), "-c", "EXCLUSIVE_PROCESS")
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -318,15 +294,12 @@ def test_the_compute_mode_of_one_gpu_is_set_and_shown(node: NvmlNode) -> None:
     )
     modes = node.smi("--query-gpu=compute_mode", "--format=csv,noheader").stdout.splitlines()
     assert modes == ["Default", "Exclusive_Process", "Default", "Default"]
+    for wrong in ("EXCLUSIVE", "4", "EXCLUSIVE_THREAD", ""):
+        assert node.smi("-c", wrong).returncode == 2, wrong
     node.smi("-c", "DEFAULT")
     assert node.smi("--query-gpu=compute_mode", "--format=csv,noheader", "-i", "1").stdout == (
         "Default\n"
     )
-
-
-@pytest.mark.parametrize("mode", ["EXCLUSIVE", "4", "EXCLUSIVE_THREAD", ""])
-def test_another_compute_mode_is_refused(node: NvmlNode, mode: str) -> None:
-    assert node.smi("-c", mode).returncode == 2
 
 
 def fields_of(node: NvmlNode, index: int) -> dict[str, str]:

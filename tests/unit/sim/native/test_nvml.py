@@ -42,19 +42,18 @@ def test_every_function_of_nvidia_ml_py_exists_and_needs_initialisation(nvml: An
     assert {name: code for name, code in codes.items() if code not in expected} == {}
 
 
-def test_functions_that_are_not_simulated_return_not_supported(nvml: Any) -> None:
+def test_versions_and_error_strings_are_those_of_the_real_library(nvml: Any) -> None:
+    assert nvml.nvmlErrorString(nvml.NVML_SUCCESS) == "Success"
+    assert nvml.nvmlErrorString(nvml.NVML_ERROR_GPU_IS_LOST) == "GPU is lost"
+    assert nvml.nvmlErrorString(18) == "Driver/library version mismatch"
+    assert nvml.nvmlErrorString(4711) == "Unknown Error"
     nvml.nvmlInit()
-
-    assert nvml.nvmlLib.nvmlDeviceGetGridLicensableFeatures_v4(None, None) == 3
-    assert code_of(nvml.nvmlDeviceGetNvLinkState, handles(nvml)[0], 0) == 3
-
-
-def test_versions_come_from_the_state_and_the_file_name(nvml: Any) -> None:
-    nvml.nvmlInit()
-
     assert nvml.nvmlSystemGetDriverVersion() == "580.159.04"
     assert nvml.nvmlSystemGetNVMLVersion() == "13.580.159.04"
     assert nvml.nvmlSystemGetCudaDriverVersion() == 13000
+    # functions that are not simulated
+    assert nvml.nvmlLib.nvmlDeviceGetGridLicensableFeatures_v4(None, None) == 3
+    assert code_of(nvml.nvmlDeviceGetNvLinkState, handles(nvml)[0], 0) == 3
 
 
 def test_each_initialisation_needs_a_shutdown(nvml: Any) -> None:
@@ -68,22 +67,24 @@ def test_each_initialisation_needs_a_shutdown(nvml: Any) -> None:
     assert nvml.nvmlLib.nvmlShutdown() == nvml.NVML_ERROR_UNINITIALIZED
 
 
-def test_without_the_control_node_no_driver_is_loaded(node: NvmlNode, nvml: Any) -> None:
-    (node.dev / "nvidiactl").unlink()
+@pytest.mark.parametrize("missing", ["dev/nvidiactl", "state"])
+def test_without_the_control_node_or_a_state_no_driver_is_loaded(
+    node: NvmlNode, nvml: Any, missing: str
+) -> None:
+    (node.state_file if missing == "state" else node.dev / "nvidiactl").unlink()
 
     assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_DRIVER_NOT_LOADED
 
 
-def test_without_a_state_no_driver_is_loaded(node: NvmlNode, nvml: Any) -> None:
-    node.state_file.unlink()
-
-    assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_DRIVER_NOT_LOADED
-
-
-def test_a_module_of_another_version_is_a_mismatch(node: NvmlNode, nvml: Any) -> None:
-    node.write([line.replace("580.159.04", "575.1") for line in node.lines()])
-
+def test_a_module_of_another_version_is_a_mismatch_and_too_many_gpus_an_error(
+    node: NvmlNode, nvml: Any
+) -> None:
+    before = node.lines()
+    node.write([line.replace("580.159.04", "575.1") for line in before])
     assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    node.write(before)
+    node.add(*(gpu_record(n) for n in range(4, 80)))
+    assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -104,13 +105,6 @@ def test_a_damaged_state_is_an_error_and_no_crash(node: NvmlNode, nvml: Any, tex
     node.write_text(text)
 
     assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_UNKNOWN
-
-
-def test_error_strings_are_those_of_the_real_library(nvml: Any) -> None:
-    assert nvml.nvmlErrorString(nvml.NVML_SUCCESS) == "Success"
-    assert nvml.nvmlErrorString(nvml.NVML_ERROR_GPU_IS_LOST) == "GPU is lost"
-    assert nvml.nvmlErrorString(18) == "Driver/library version mismatch"
-    assert nvml.nvmlErrorString(4711) == "Unknown Error"
 
 
 # --- visibility -----------------------------------------------------------------------------
@@ -260,7 +254,7 @@ def test_old_and_extended_pci_information_agree_with_the_new(nvml: Any) -> None:
     assert guard.raw[ctypes.sizeof(old) : -1] == b"\xee" * 16
 
 
-def test_memory_in_both_versions(nvml: Any) -> None:
+def test_memory_in_both_versions_and_no_other(nvml: Any) -> None:
     nvml.nvmlInit()
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)
 
@@ -271,14 +265,7 @@ def test_memory_in_both_versions(nvml: Any) -> None:
     assert first.used + first.free == first.total
     assert second.used + second.free + second.reserved == second.total
     assert nvml.nvmlDeviceGetBAR1MemoryInfo(gpu).bar1Total == 1 << 37
-
-
-def test_an_unknown_struct_version_is_refused(nvml: Any) -> None:
-    nvml.nvmlInit()
-    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
-
     code = code_of(lambda: nvml.nvmlDeviceGetMemoryInfo(gpu, version=0x03000028))
-
     assert code == nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
 
 
@@ -314,29 +301,24 @@ def test_fabric_and_addressing_mode_answer_as_on_a_node_without_a_fabric(nvml: A
     assert nvml.nvmlDeviceGetAddressingMode(gpu) == nvml.NVML_DEVICE_ADDRESSING_MODE_NONE
 
 
-def test_values_change_while_the_library_is_in_use(node: NvmlNode, nvml: Any) -> None:
+def test_values_change_and_gpus_get_lost_while_the_library_is_in_use(
+    node: NvmlNode, nvml: Any
+) -> None:
     nvml.nvmlInit()
-    gpu = nvml.nvmlDeviceGetHandleByIndex(3)
-    assert nvml.nvmlDeviceGetTemperature(gpu, 0) == 34
+    before, last = nvml.nvmlDeviceGetHandleByIndex(1), nvml.nvmlDeviceGetHandleByIndex(3)
+    assert nvml.nvmlDeviceGetTemperature(last, 0) == 34
 
     node.change_gpu(3, "temp", 91)
-
-    assert nvml.nvmlDeviceGetTemperature(gpu, 0) == 91
-
-
-def test_a_lost_gpu_is_counted_and_every_call_on_it_fails(node: NvmlNode, nvml: Any) -> None:
-    nvml.nvmlInit()
-    before = nvml.nvmlDeviceGetHandleByIndex(1)
-
     node.change_gpu(1, "lost", 1)
 
+    assert nvml.nvmlDeviceGetTemperature(last, 0) == 91
     assert nvml.nvmlDeviceGetCount() == 4
     assert code_of(nvml.nvmlDeviceGetUUID, before) == nvml.NVML_ERROR_GPU_IS_LOST
     assert code_of(nvml.nvmlDeviceGetHandleByIndex, 1) == nvml.NVML_ERROR_GPU_IS_LOST
     assert nvml.nvmlDeviceGetUUID(nvml.nvmlDeviceGetHandleByIndex(2)) == gpu_uuid(2)
 
 
-def test_pointers_that_are_not_handles_are_refused(nvml: Any) -> None:
+def test_wrong_pointers_and_too_small_buffers_are_refused(nvml: Any) -> None:
     nvml.nvmlInit()
     gpu = nvml.nvmlDeviceGetHandleByIndex(0)
     address = ctypes.cast(gpu, ctypes.c_void_p).value
@@ -346,15 +328,8 @@ def test_pointers_that_are_not_handles_are_refused(nvml: Any) -> None:
         out = ctypes.c_uint()
         code = nvml.nvmlLib.nvmlDeviceGetMinorNumber(ctypes.c_void_p(value), ctypes.byref(out))
         assert code == nvml.NVML_ERROR_INVALID_ARGUMENT, hex(value)
-
-
-def test_a_buffer_that_is_too_small_is_refused_and_not_written(nvml: Any) -> None:
-    nvml.nvmlInit()
-    gpu = nvml.nvmlDeviceGetHandleByIndex(0)
     buffer = ctypes.create_string_buffer(b"untouched", 64)
-
     code = nvml.nvmlLib.nvmlDeviceGetUUID(gpu, buffer, ctypes.c_uint(40))
-
     assert (code, buffer.value) == (nvml.NVML_ERROR_INSUFFICIENT_SIZE, b"untouched")
 
 
@@ -365,9 +340,3 @@ def test_the_name_of_a_process_is_its_first_word(nvml: Any) -> None:
 
     assert name == Path("/proc/self/cmdline").read_bytes().split(b"\0")[0].decode()
     assert code_of(nvml.nvmlSystemGetProcessName, 2**22 + 1) == nvml.NVML_ERROR_NOT_FOUND
-
-
-def test_a_state_with_more_gpus_than_fit_is_an_error(node: NvmlNode, nvml: Any) -> None:
-    node.add(*(gpu_record(n) for n in range(4, 80)))
-
-    assert code_of(nvml.nvmlInit) == nvml.NVML_ERROR_UNKNOWN

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.support.nvml_node import NvmlNode
+from tests.support.nvml_node import NvmlNode
 
 
 def test_readers_see_whole_states_while_a_writer_is_at_work(node: NvmlNode, nvml: Any) -> None:

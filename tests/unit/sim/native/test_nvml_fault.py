@@ -10,16 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TIMEOUT_S = 30.0
 PROGRAM = """

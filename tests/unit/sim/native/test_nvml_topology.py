@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,10 +15,6 @@ import pytest
 
 from nvct_sim import node_changes, profile, tree
 from tests.support.nvml_node import CACHE, code_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 INTERNAL, SINGLE, MULTIPLE, HOST_BRIDGE, NODE, SYSTEM = 0, 10, 20, 30, 40, 50
 NOT_SUPPORTED, INVALID_ARGUMENT = 3, 2

@@ -4,14 +4,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from nvct_sim.native import build as native
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 EXPORTED = re.compile(r"^(?!static\b)[a-z_][\w *]*?\b(\w+)\([^;]*?\)\n\{", re.MULTILINE)
