@@ -38,9 +38,10 @@ class Decision:
         edits: the changes of config.json, or of the live container.
         layout: the changes of the root before the container starts; None if there are none.
         removal: of devices that the engine gave and the policy ignores; None if there are none.
+        engine: the devices that the engine gave, by name, where the policy is asked about them.
     """
 
-    __slots__ = ("edits", "error", "layout", "notes", "origin", "removal", "request")
+    __slots__ = ("edits", "engine", "error", "layout", "notes", "origin", "removal", "request")
 
     def __init__(self, request: Request | None) -> None:
         self.request = request
@@ -49,6 +50,7 @@ class Decision:
         self.edits: list[Edits] = []
         self.layout: Layout | None = None
         self.removal: Removal | None = None
+        self.engine: list[str] = []
         self.error: NvctError | None = None
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
@@ -125,10 +127,7 @@ def _ask(
     if config.engine_devices == CHECKED and (config.policy or trouble is not None):
         from nvct.container import engine_devices  # only where config.toml says so
 
-        decision.removal = engine_devices.check(
-            bundle, config, host, decision.origin, decision.request,
-            notes=decision.notes, trouble=trouble,
-        )  # fmt: skip
+        engine_devices.check(decision, bundle, config, host, trouble)
 
 
 def _answer(

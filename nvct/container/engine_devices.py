@@ -13,7 +13,7 @@ import posix
 
 from nvct.container.plan_devices import PlanDevices, origin_of
 from nvct.container.request import device_numbers
-from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case
+from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case, extras_of
 from nvct.container.request.device_numbers import NVIDIA_MAJOR, is_gpu
 from nvct.container.request.model import BY_ANNOTATION, BY_ENGINE, Request
 from nvct.container.request.origin import RuleResult
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nvct.config.model import Config
+    from nvct.container.decide import Decision
     from nvct.container.host import Host
     from nvct.container.request.device_numbers import Nodes, Number
     from nvct.container.request.kubelet_record import Answer
@@ -38,6 +39,9 @@ EVERYTHING = "management.nvidia.com/gpu=all"
 """What a rule for every device of the host gives."""
 RULES = ("linux", "resources", "devices")
 GPU_MINORS = range(device_numbers.FIRST_CONTROL_MINOR)
+CGROUPS = "/sys/fs/cgroup"
+UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram")
+"""Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
 FILE_NODE = {"c": "c", "u": "c"}
 """Types of character devices: runtime-spec, config-linux.md."""
 
@@ -47,9 +51,10 @@ class Access:
 
     Attributes:
         nodes: GPUs and extras, with a path for messages; control nodes are left out.
-        is_wide: a rule for every device of the host gives a GPU.
+        is_wide: a rule for every device of the host, or of a driver, gives more than GPUs.
         majors: of NVIDIA's drivers.
-        shared: mounted folders with such nodes, where no control group refuses them.
+        shared: what gives such devices, and others that cannot be told from them: mounted folders
+            where no control group refuses their nodes, and properties of the container's unit.
     """
 
     __slots__ = ("_exact", "_rules", "is_wide", "majors", "nodes", "shared")
@@ -65,21 +70,30 @@ class Access:
         ours = {name: m for name, m in drivers.items() if name.startswith(("nvidia", "gdrdrv"))}
         self.majors = {NVIDIA_MAJOR, *ours.values()}
         self.nodes: Nodes = {}
-        self.is_wide = False
-        self.shared: list[str] = []
+        self.shared = [
+            f"the annotation {key}" for key in bundle.annotations if key.startswith(UNIT_DEVICES)
+        ]
+        self.is_wide = bool(self.shared)
+        is_rootless = origin.is_rootless()
         for node in bundle.objects(("linux", "devices")):
             self._add(number_of(node), str(node.get("path")))
-        if not origin.cgroup or origin.is_rootless():
+        if not origin.cgroup or is_rootless:
             self._add_mounts(bundle)
         self._exact = set(self.nodes)
         self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
+        self.is_wide |= has_driver and not is_rootless and _leaves_cgroup(bundle)
+        self._add_rules(ours, has_driver=has_driver)
+
+    def _add_rules(self, drivers: dict[str, int], *, has_driver: bool) -> None:
+        majors = self.majors - {drivers.get("nvidia-uvm", NVIDIA_MAJOR)} | {NVIDIA_MAJOR}
         candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS]
-        candidates += [(a, b) for _, a, b, _ in self._rules if a != NVIDIA_MAJOR]
+        for _, major, minor, _ in self._rules:
+            candidates += [(m, minor) for m in (majors if major == ANY else {major})]
         for major, minor in candidates:
             rule_major, rule_minor = self._granted(major, minor)
-            if rule_major == ANY and has_driver and major == NVIDIA_MAJOR:
-                self.is_wide = True
+            is_whole = rule_minor == ANY and rule_major in majors - {NVIDIA_MAJOR}
+            self.is_wide |= is_whole or (rule_major == ANY and has_driver)
             if rule_major in self.majors:
                 number = ("c", major, max(minor, 0))
                 self._add(number, f"/dev/nvidia{minor}" if is_gpu(number) else f"{major}:{minor}")
@@ -101,7 +115,7 @@ class Access:
             for number, path in nodes.items():
                 self._add(number, path)
             if set(self.nodes) - known and source not in nodes.values():
-                self.shared.append(source)
+                self.shared.append(f"the mount of {source}")
 
     def _granted(self, major: int, minor: int) -> tuple[int, int]:
         """Return the numbers of the rule that grants a device; (0, 0) if none does."""
@@ -123,6 +137,21 @@ class Access:
         self.nodes = kept or self.nodes
 
 
+def _leaves_cgroup(bundle: Bundle) -> bool:
+    """Report whether root in a container can leave the control group that refuses devices.
+
+    That takes CAP_SYS_ADMIN on the host, or a mount of the host's control groups. A mount that is
+    read-only, but not recursively, has writable ones below it.
+    """
+    for mount in bundle.mounts:
+        source, options = mount.get("source"), mount.get("options")
+        if isinstance(source, str) and not (isinstance(options, list) and "rro" in options):
+            path = source.rstrip("/")
+            if path == CGROUPS or CGROUPS.startswith(f"{path}/") or path.startswith(f"{CGROUPS}/"):
+                return True
+    return CAP_SYS_ADMIN in bundle.bounding
+
+
 class EngineCase(Case):
     """A request of origin `engine`.
 
@@ -142,46 +171,37 @@ class EngineCase(Case):
     @property
     def is_given(self) -> bool:
         """Whether the kubelet has given every device."""
-        return bool(self.given_nodes) and set(self.injected) <= self.given_nodes
+        is_wide = self.request is not None and EVERYTHING in self.request.ids
+        return bool(self.given_nodes) and not is_wide and set(self.injected) <= self.given_nodes
 
 
 def check(
-    bundle: Bundle,
-    config: Config,
-    host: Host,
-    origin: Origin | None,
-    request: Request | None,
-    *,
-    notes: list[str],
-    trouble: NvctError | None,
-) -> Removal | None:
+    decision: Decision, bundle: Bundle, config: Config, host: Host, trouble: NvctError | None
+) -> None:
     """Apply the policy to the devices that an engine put into config.json.
 
     Args:
+        decision: has the container's other request, which the policy allows; gets the devices,
+            their removal and notes.
         bundle: of the container.
         config: the configuration.
         host: the machine.
-        origin: of the container, None if nothing was asked of it yet.
-        request: the container's other request, which the policy allows.
-        notes: get the decision.
         trouble: why config.toml cannot be read.
-
-    Returns:
-        What the container must lose, None if it keeps all.
 
     Raises:
         NotPermittedError: the policy denies the devices.
         NvctError: `trouble`, if there are any.
     """
     plans = PlanDevices(config, host)
-    origin = origin or origin_of(bundle, config, host)
+    origin = decision.origin or origin_of(bundle, config, host)
     access = Access(bundle, origin, plans.drivers())
     if not access.nodes and not access.is_wide:
-        return None
-    nodes = _remaining(access, plans, request)
+        return
+    nodes = _remaining(access, plans, decision.request)
     asked = _request(access, nodes, plans)
     if not (asked.extras or any(map(is_gpu, nodes))):
-        return None
+        return
+    decision.engine = [*asked.ids, *extras_of(asked)]
     if trouble is not None:
         raise trouble
     case = EngineCase(asked, nodes, config, origin, privileged=CAP_SYS_ADMIN in bundle.bounding)
@@ -189,13 +209,13 @@ def check(
     case.parse = lambda answer: _given(case, answer, plans, variables)
     before, origin.results = origin.results, []
     try:
-        is_allowed = admits(case, notes)
+        is_allowed = admits(case, decision.notes)
     finally:
         origin.results = before + [
             RuleResult(f"{r.rule} ({BY_ENGINE})", r.then, r.why, holds=r.holds)
             for r in origin.results
         ]
-    return None if is_allowed else Removal(access, case.given_nodes)
+    decision.removal = None if is_allowed else Removal(access, case.given_nodes)
 
 
 def _remaining(access: Access, plans: PlanDevices, request: Request | None) -> Nodes:
@@ -274,7 +294,7 @@ class Removal:
             NotPermittedError: the devices cannot be told from others that the container gets.
         """
         if self._access.shared:
-            raise _inseparable(f"the mount of {self._access.shared[0]}")
+            raise _inseparable(self._access.shared[0])
         for path, goes in (
             (("linux", "devices"), self._goes),
             (("mounts",), self._is_node),

@@ -36,11 +36,15 @@ CHARACTERS = '"type":"c","access":"'
 ENGINE_DEVICES = (
     ":195", ": 195", '"major":-1', '"major": -1', '"type":"a"', '"allow": true',
     '"allow":true,"access"', *[CHARACTERS + access for access in ("r", "w", "mr", "mw")],
-    "nvidia-caps", "nvswitch", '"source":"/"', '"source":"/dev', '"source": "/',
+    '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/"', '"source":"/dev',
+    '"source":"/sys', '"source": "/', "CAP_SYS_ADMIN",
+    "org.systemd.property.Device", "org.systemd.property.BPFProgram",
+    *[f'"major":{tens}' for tens in (23, 24, 25, *range(38, 52))],
 )  # fmt: skip
 """One of these is in a config.json that gives a device of NVIDIA: its major, a rule for every
-device, or a mount, where no control group refuses it. Engines write no spaces; a rule with spaces
-counts in any case."""
+device, a property of the container's unit, a way out of its control group, or a mount, where no
+control group refuses it. Majors of NVIDIA's other drivers are among 234-254 and 384-511, which
+Linux gives out (fs/char_dev.c). Engines write no spaces; a rule with spaces counts in any case."""
 
 
 def load_or_default(
