@@ -52,12 +52,14 @@ class Access:
     Attributes:
         nodes: GPUs and extras, with a path for messages; control nodes are left out.
         is_wide: a rule for every device of the host, or of a driver, gives more than GPUs.
+        control: the major of nvidia-uvm, whose nodes all are control nodes.
+        known: `nodes`, and the numbers that distinguish this host's MIG devices.
         majors: of NVIDIA's drivers.
         shared: what gives such devices, and others that cannot be told from them: mounted folders
             where no control group refuses their nodes, and properties of the container's unit.
     """
 
-    __slots__ = ("_exact", "_rules", "is_wide", "majors", "nodes", "shared")
+    __slots__ = ("_exact", "_rules", "control", "is_wide", "known", "majors", "nodes", "shared")
 
     def __init__(self, bundle: Bundle, origin: Origin, drivers: dict[str, int]) -> None:
         """Read config.json.
@@ -69,7 +71,9 @@ class Access:
         """
         ours = {name: m for name, m in drivers.items() if name.startswith(("nvidia", "gdrdrv"))}
         self.majors = {NVIDIA_MAJOR, *ours.values()}
+        self.control = {ours["nvidia-uvm"]} if "nvidia-uvm" in ours else set()
         self.nodes: Nodes = {}
+        self.known: set[Number] = set()
         self.shared = [
             f"the annotation {key}" for key in bundle.annotations if key.startswith(UNIT_DEVICES)
         ]
@@ -83,10 +87,10 @@ class Access:
         self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
         self.is_wide |= has_driver and not is_rootless and _leaves_cgroup(bundle)
-        self._add_rules(ours, has_driver=has_driver)
+        self._add_rules(has_driver=has_driver)
 
-    def _add_rules(self, drivers: dict[str, int], *, has_driver: bool) -> None:
-        majors = self.majors - {drivers.get("nvidia-uvm", NVIDIA_MAJOR)} | {NVIDIA_MAJOR}
+    def _add_rules(self, *, has_driver: bool) -> None:
+        majors = self.majors - self.control
         candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS]
         for _, major, minor, _ in self._rules:
             candidates += [(m, minor) for m in (majors if major == ANY else {major})]
@@ -111,6 +115,8 @@ class Access:
                 continue
             nodes: Nodes = {}
             device_numbers.add_mounted(nodes, source, device_numbers.DEV_DEPTH)
+            for path in _special_files(source):  # /dev under another name
+                device_numbers.add_mounted(nodes, path, 0)
             known = set(self.nodes)
             for number, path in nodes.items():
                 self._add(number, path)
@@ -135,6 +141,16 @@ class Access:
             if not is_gpu(number) or number in known or number in self._exact
         }
         self.nodes = kept or self.nodes
+
+
+def _special_files(folder: str) -> list[str]:
+    """Return the paths in a folder that are neither files nor folders."""
+    try:
+        with posix.scandir(folder) as entries:
+            special = [e for e in entries if not e.is_file(follow_symlinks=False)]
+    except (OSError, ValueError):
+        return []
+    return [entry.path for entry in special if not entry.is_dir(follow_symlinks=False)]
 
 
 def _leaves_cgroup(bundle: Bundle) -> bool:
@@ -197,7 +213,7 @@ def check(
     access = Access(bundle, origin, plans.drivers())
     if not access.nodes and not access.is_wide:
         return
-    nodes = _remaining(access, plans, decision.request)
+    nodes, requested = _remaining(access, plans, decision.request)
     asked = _request(access, nodes, plans)
     if not (asked.extras or any(map(is_gpu, nodes))):
         return
@@ -215,20 +231,25 @@ def check(
             RuleResult(f"{r.rule} ({BY_ENGINE})", r.then, r.why, holds=r.holds)
             for r in origin.results
         ]
-    decision.removal = None if is_allowed else Removal(access, case.given_nodes)
+    decision.removal = None if is_allowed else Removal(access, case.given_nodes | requested)
 
 
-def _remaining(access: Access, plans: PlanDevices, request: Request | None) -> Nodes:
-    """Return the nodes that an allowed request does not give anyway."""
+def _remaining(
+    access: Access, plans: PlanDevices, request: Request | None
+) -> tuple[Nodes, set[Number]]:
+    """Return the nodes that an allowed request does not give anyway, and those that it gives."""
     if access.is_wide:
         for minor in GPU_MINORS:
             access.nodes.setdefault(("c", NVIDIA_MAJOR, minor), f"/dev/nvidia{minor}")
     try:
         access.keep_known(plans.gpus())
+        access.known.update(*(device.capabilities for device in plans.devices()))
         same = plans.injected(request) if request is not None else {}
     except NvctError:
         same = {}
-    return {number: path for number, path in access.nodes.items() if number not in same}
+    access.known |= set(access.nodes)
+    left = {number: path for number, path in access.nodes.items() if number not in same}
+    return left, set(same)
 
 
 def _request(access: Access, nodes: Nodes, plans: PlanDevices) -> Request:
@@ -305,8 +326,14 @@ class Removal:
             if len(left) < len(elements):
                 bundle.document.rewrite(path, [bundle.document.fragment(e) for e in left])
         template = '{"allow":%s,"type":"c","major":%d%s,"access":"rwm"}'
-        majors = sorted(self._access.majors) if self._access.is_wide else ()
-        refused = [template % ("false", major, "") for major in majors]
+        held = {number[1] for number in self._kept} | (
+            self._access.control if self._kept else set()
+        )
+        refused = []
+        if self._access.is_wide:  # runc makes no hole in a rule that refuses a whole major
+            refused = [template % ("false", n, "") for n in sorted(self._access.majors - held)]
+            others = [n for n in self._access.known - self._kept if n[1] in held]
+            refused += [template % ("false", n[1], f',"minor":{n[2]}') for n in sorted(others)]
         kept = [template % ("true", n[1], f',"minor":{n[2]}') for n in sorted(self._kept)]
         bundle.document.append(RULES, refused + kept)
 

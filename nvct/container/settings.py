@@ -124,22 +124,31 @@ def _store(store: Store, path: str, config: Config, fact: fingerprints.Fingerpri
     document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
     store.write_json(paths.CONFIG_CACHE, document)
     if fact[0] in ("stat", "absent"):
-        store.write(paths.LAUNCHER_CONF, launcher_conf(config, path, fact).encode(*AS_BYTES))
+        is_rootless = posix.stat("/").st_uid != posix.geteuid()
+        conf = launcher_conf(config, path, fact, is_rootless=is_rootless)
+        store.write(paths.LAUNCHER_CONF, conf.encode(*AS_BYTES))
 
 
-def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> str:
+def launcher_conf(
+    config: Config, path: str, fact: fingerprints.Fingerprint, *, is_rootless: bool = False
+) -> str:
     """Return the content of launcher.conf; no entries if a debug log is configured.
+
+    There are none for a rootless engine whose devices are checked: no control group refuses a
+    node, and a mount of one can have any name.
 
     Words are cut at characters that JSON may escape, so that an escape cannot hide them. There
     are no entries either if nothing is left of a word, or if a name does not fit in a line.
     Without entries Python decides about every container.
     """
+    is_checked = bool(config.policy) and config.engine_devices == CHECKED
     words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]
     words_to_search = [max(_split_at_escapes(word), key=len) for word in words]
     names = "".join([path, *config.runtimes])
     if (
         config.debug not in ("", "/dev/null")
         or "" in words_to_search
+        or (is_checked and is_rootless)
         or "\n" in names
         or "\t" in names
     ):
@@ -149,7 +158,7 @@ def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> 
     lines = ["nvct-launcher 1", f"config\t{path}\t{stamp}"]
     lines += [f"runtime\t{name}" for name in config.runtimes]
     lines += [f"word\t{word}" for word in words_to_search]
-    if config.policy and config.engine_devices == CHECKED:
+    if is_checked:
         lines += [f"word\t{word}" for word in ENGINE_DEVICES]
     return "\n".join([*lines, "end", ""])
 

@@ -39,6 +39,7 @@ NEW_S = 2.1
 """After it, a file's times tell whether it has changed."""
 DENY = '\n[nvct.policy]\ndefault = "deny"\n'
 CHECKED = 'engine-devices = "checked"\n'
+DEBIANS_COMPOSE = "/usr/bin/docker-compose"
 SWARM = 'swarm-resource = "DOCKER_RESOURCE_GPU"\n'
 NAME = "DOCKER_RESOURCE_GPU"
 
@@ -90,7 +91,8 @@ class DockerToday(Docker):
             self.box.write("/run/script", USABLE)
             self.box.write("/run/compose.yaml", COMPOSE + way.compose)
             words = ("up", "--no-color", "--no-log-prefix", "--force-recreate", "asks")
-            return self.box.call(self.compose, "--file=/run/compose.yaml", *words)
+            compose = DEBIANS_COMPOSE if way.is_debians else self.compose
+            return self.box.call(compose, "--file=/run/compose.yaml", *words)
         if way.is_service:
             return self._service()
         return self.run(USABLE, Want(env=(), flags=(f"--runtime={way.runtime}", *way.flags)))
@@ -188,7 +190,9 @@ def test_every_form_of_gpus(docker: DockerToday) -> None:
         assert usable(done) == gpus, (asks, done)
 
 
-OF_DEV = ",".join(f"volume-opt={word}" for word in ("type=none", "o=bind", "device=/dev"))
+OF_DEV = "--mount=type=volume,dst=/x,volume-driver=local," + ",".join(
+    f"volume-opt={word}" for word in ("type=none", "o=bind", "device=/dev")
+)
 ATTACKS = {
     "a node under another name": ("--device=/run/other:/dev/null2",),
     "a GPU's node under a GPU's name": ("--device=/dev/nvidia1:/dev/nvidia7:r",),
@@ -213,7 +217,7 @@ ATTACKS = {
     "CAP_SYS_ADMIN": ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined"),
     "/dev": ("--volume=/dev:/x", "--cap-add=MKNOD"),
     "the host's root, read-only": ("--volume=/:/x:ro", "--pid=host"),
-    "a volume": (f"--mount=type=volume,dst=/x,{OF_DEV}",),
+    "a volume": (OF_DEV,),
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
 HARMLESS = ("/dev", "the host's root, read-only", "a volume")

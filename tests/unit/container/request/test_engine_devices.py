@@ -326,6 +326,24 @@ def test_a_pods_own_devices_are_given_by_the_kubelet(lab: Lab, tmp_path: Path) -
     assert checked(lab, rules, default="deny").error is not None
 
 
+@pytest.mark.parametrize("env", [(), ("NVIDIA_VISIBLE_DEVICES=1",)])
+def test_what_the_kubelet_gave_stays_in_a_privileged_pod(
+    env: tuple[str, ...], lab: Lab, tmp_path: Path
+) -> None:
+    """Runc makes no hole in a rule for a whole major: each other GPU is refused alone."""
+    write(tmp_path, Given(env={"NVIDIA_VISIBLE_DEVICES": "1"}))
+    names = {"io.kubernetes.cri.container-name": "main"}
+    everything = [{"allow": True, "access": "rwm"}]
+    engine(lab, rules=everything, cgroup=f"/kubepods/pod{UID}/1", annotations=names)
+    made = checked(lab, {"given-by-kubelet": str(tmp_path), "then": "allow"}, {"then": "ignore"})
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    made.into(bundle, HOST_CONFIG, None)
+    rules = json.loads(bundle.document.render())["linux"]["resources"]["devices"]
+    refused = [(r["major"], r.get("minor")) for r in rules if not r["allow"] and "major" in r]
+    assert sorted(n for n in refused if n[0] == 195) == [(195, 0), (195, 2)]
+    assert {n[0] for n in refused if n[1] is None} == {236}
+
+
 def test_the_example_of_the_documents(lab: Lab, tmp_path: Path) -> None:
     text = (Path(__file__).parents[4] / "docs/policy.md").read_text(encoding="utf-8")
     example = text.partition("## What the engine gives")[2].partition("```toml\n")[2]
@@ -377,7 +395,11 @@ def bind(path: Path) -> list[dict[str, Any]]:
 def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
     rootless: Path, lab: Lab
 ) -> None:
-    for path in (rootless / "gpu", rootless, rootless.parent):
+    link, other = rootless.parent / "link", rootless.parent / "other"
+    link.symlink_to(rootless)
+    other.mkdir()
+    os.mknod(other / "x", stat.S_IFCHR | 0o666, os.makedev(195, 1))
+    for path in (rootless / "gpu", rootless, rootless.parent, link, other):
         engine(lab, mounts=bind(path))
         assert asked(lab) == "1", path
     engine(lab, mounts=bind(rootless / "gpu"))
@@ -409,6 +431,12 @@ def test_only_checked_rules_cost_the_launcher_words() -> None:
     assert words('[nvct.policy]\ndefault = "deny"\n') == []
     assert words('[nvct.policy]\nengine-devices = "checked"\n') == []
     assert words('[nvct.policy]\ndefault = "deny"\nengine-devices = "checked"\n')
+
+
+def test_for_a_checked_rootless_engine_the_launcher_decides_nothing() -> None:
+    """A mount of any name may lead to a node, and no control group refuses it."""
+    assert launcher_conf(DENYING, "/c", ABSENT, is_rootless=True) == "nvct-launcher 1\nend\n"
+    assert "word" in launcher_conf(HOST_CONFIG, "/c", ABSENT, is_rootless=True)
 
 
 def test_while_config_toml_is_invalid_engine_devices_are_refused(lab: Lab) -> None:
