@@ -20,6 +20,8 @@ from tests.kubernetes.test_pods import configured
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tests.kubernetes.cluster import Cluster
 
 __all__ = ["configured"]
@@ -34,17 +36,17 @@ done
 true
 """
 """Without a driver, an allowed open finds no device."""
-DEVICES = {
+DEVICES: dict[str, Any] = {
     "container": {"volumeMounts": [{"name": "dev", "mountPath": "/x"}]},
     "spec": {"volumes": [{"name": "dev", "hostPath": {"path": "/dev"}}]},
 }
 
 
-def privileged(**security: object) -> dict[str, object]:
+def privileged(**security: object) -> dict[str, Any]:
     return {"container": {"securityContext": security}}
 
 
-IGNORED = {
+IGNORED: dict[str, dict[str, Any]] = {
     "privileged": privileged(privileged=True),
     "sys-admin": privileged(capabilities={"add": ["SYS_ADMIN"]}),
     "dev": DEVICES,
@@ -62,7 +64,7 @@ def test_only_what_kubernetes_gives_is_a_gpu(strategy: str, configured: Cluster)
         with plugin_on_host(configured, f"--device-list-strategy={strategy}", HOOK):
             assert wait(lambda: allocatable(configured) == GPUS, TIMEOUT_S)
             pods = {name: Pod(script=USABLE, runtime_class="nvidia", **more)
-                    for name, more in IGNORED.items()}  # type: ignore[arg-type]  # fields of a Pod  # fmt: skip
+                    for name, more in IGNORED.items()}  # fmt: skip
             script = f"{LIST}; {USABLE}"
             given = {"one": asks(1, script), "two": asks(2, script)}
             one = given["one"]
