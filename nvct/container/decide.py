@@ -127,7 +127,10 @@ def _ask(
     if config.engine_devices == CHECKED and (config.policy or trouble is not None):
         from nvct.container import engine_devices  # only where config.toml says so
 
-        engine_devices.check(decision, bundle, config, host, trouble)
+        decision.removal = engine_devices.check(
+            bundle, config, host, decision.origin, decision.request,
+            devices=decision.engine, notes=decision.notes, trouble=trouble,
+        )  # fmt: skip
 
 
 def _answer(

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nvct.config.model import Config
-    from nvct.container.decide import Decision
     from nvct.container.host import Host
     from nvct.container.request.device_numbers import Nodes, Number
     from nvct.container.request.kubelet_record import Answer
@@ -156,8 +155,7 @@ def _special_files(folder: str) -> list[str]:
 def _leaves_cgroup(bundle: Bundle) -> bool:
     """Report whether root in a container can leave the control group that refuses devices.
 
-    That takes CAP_SYS_ADMIN on the host, or a mount of the host's control groups. A mount that is
-    read-only, but not recursively, has writable ones below it.
+    A mount that is read-only, but not recursively, has writable ones below it.
     """
     for mount in bundle.mounts:
         source, options = mount.get("source"), mount.get("options")
@@ -187,21 +185,28 @@ class EngineCase(Case):
     @property
     def is_given(self) -> bool:
         """Whether the kubelet has given every device."""
-        is_wide = self.request is not None and EVERYTHING in self.request.ids
-        return bool(self.given_nodes) and not is_wide and set(self.injected) <= self.given_nodes
+        is_narrow = bool(self.given_nodes) and EVERYTHING not in self.names
+        return is_narrow and set(self.injected) <= self.given_nodes
 
 
 def check(
-    decision: Decision, bundle: Bundle, config: Config, host: Host, trouble: NvctError | None
-) -> None:
-    """Apply the policy to the devices that an engine put into config.json.
+    bundle: Bundle,
+    config: Config,
+    host: Host,
+    origin: Origin | None,
+    request: Request | None,
+    *,
+    devices: list[str],
+    notes: list[str],
+    trouble: NvctError | None,
+) -> Removal | None:
+    """Apply the policy to the devices that an engine gave; return what goes, None if all stay.
 
     Args:
-        decision: has the container's other request, which the policy allows; gets the devices,
-            their removal and notes.
-        bundle: of the container.
-        config: the configuration.
-        host: the machine.
+        origin: of the container, None if nothing was asked of it yet.
+        request: the container's other request, which the policy allows.
+        devices: gets the names of the devices.
+        notes: get the decision.
         trouble: why config.toml cannot be read.
 
     Raises:
@@ -209,15 +214,15 @@ def check(
         NvctError: `trouble`, if there are any.
     """
     plans = PlanDevices(config, host)
-    origin = decision.origin or origin_of(bundle, config, host)
+    origin = origin or origin_of(bundle, config, host)
     access = Access(bundle, origin, plans.drivers())
     if not access.nodes and not access.is_wide:
-        return
-    nodes, requested = _remaining(access, plans, decision.request)
+        return None
+    nodes, requested = _remaining(access, plans, request)
     asked = _request(access, nodes, plans)
     if not (asked.extras or any(map(is_gpu, nodes))):
-        return
-    decision.engine = [*asked.ids, *extras_of(asked)]
+        return None
+    devices += [*asked.ids, *extras_of(asked)]
     if trouble is not None:
         raise trouble
     case = EngineCase(asked, nodes, config, origin, privileged=CAP_SYS_ADMIN in bundle.bounding)
@@ -225,13 +230,13 @@ def check(
     case.parse = lambda answer: _given(case, answer, plans, variables)
     before, origin.results = origin.results, []
     try:
-        is_allowed = admits(case, decision.notes)
+        is_allowed = admits(case, notes)
     finally:
         origin.results = before + [
             RuleResult(f"{r.rule} ({BY_ENGINE})", r.then, r.why, holds=r.holds)
             for r in origin.results
         ]
-    decision.removal = None if is_allowed else Removal(access, case.given_nodes | requested)
+    return None if is_allowed else Removal(access, case.given_nodes | requested)
 
 
 def _remaining(
@@ -248,8 +253,7 @@ def _remaining(
     except NvctError:
         same = {}
     access.known |= set(access.nodes)
-    left = {number: path for number, path in access.nodes.items() if number not in same}
-    return left, set(same)
+    return {n: path for n, path in access.nodes.items() if n not in same}, set(same)
 
 
 def _request(access: Access, nodes: Nodes, plans: PlanDevices) -> Request:
@@ -326,9 +330,7 @@ class Removal:
             if len(left) < len(elements):
                 bundle.document.rewrite(path, [bundle.document.fragment(e) for e in left])
         template = '{"allow":%s,"type":"c","major":%d%s,"access":"rwm"}'
-        held = {number[1] for number in self._kept} | (
-            self._access.control if self._kept else set()
-        )
+        held = {number[1] for number in self._kept} | self._access.control
         refused = []
         if self._access.is_wide:  # runc makes no hole in a rule that refuses a whole major
             refused = [template % ("false", n, "") for n in sorted(self._access.majors - held)]
