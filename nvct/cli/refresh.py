@@ -9,7 +9,7 @@ from collections.abc import Sized
 
 import click
 
-from nvct.cli.options import GoStyle, say, settings_in_force, tell
+from nvct.cli.options import GoStyle, flat, say, settings_in_force, tell, words
 from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
 from nvct.container.plan.store import run_dir
@@ -89,10 +89,20 @@ def _maintain_farm(config: str, folder: str) -> None:
 @click.command(cls=GoStyle)
 @click.option("--output", envvar=OUTPUT_ENV, default=OUTPUT,
               show_default=True, help="The specification.")  # fmt: skip
+@words("--devices", "--device-id", env="NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS",
+       text="Only these: indices, UUIDs, all, none.  [default: the service's, else all]",
+       )  # fmt: skip
 @click.option("--withdraw", is_flag=True, help="Remove it, as when nvct is uninstalled.")
 @click.option("--staged", hidden=True, help="Folder to write to; all else is as for --output.")
 @click.pass_context
-def publish(ctx: click.Context, *, output: str, withdraw: bool, staged: str | None) -> None:
+def publish(
+    ctx: click.Context,
+    *,
+    output: str,
+    devices: tuple[tuple[str, ...], ...],
+    withdraw: bool,
+    staged: str | None,
+) -> None:
     """Write the CDI specification of this host where engines read it, or remove it.
 
     nvidia-cdi-refresh.service runs this command after an installation and when the driver or a
@@ -100,7 +110,7 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool, staged: str | No
     of nvidia-ctk cdi generate apply. A file with the same content is not written again; a file
     that describes no NVIDIA devices of this host is never changed.
 
-    Example: nvct publish --output /etc/cdi/nvidia.yaml
+    Example: nvct publish --devices 1,2 --output /etc/cdi/nvidia.yaml
     """
     from nvct.compile import published_spec
     from nvct.container.plan import fingerprints
@@ -111,11 +121,14 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool, staged: str | No
         removed = published_spec.withdraw(output)
         say(f"removed {output}" if removed else f"{output} does not exist")
         return
+    chosen = flat(devices) or published_spec.devices_of_service(published_spec.REFRESH_ENV)
     settings = settings_in_force()
+    argv = ["--output", output, *(["--staged", staged] if staged else [])]
+    argv += [f"--device-id={word}" for word in chosen]
     for _ in range(TRIES):
         watched = published_spec.watched_fingerprints(settings)
         try:
-            _publish(ctx, output, staged)
+            _publish(ctx, output, argv, is_staged=bool(staged))
         except HostError:  # an installation in progress may still add the file
             if fingerprints.broken(watched) is None:
                 raise
@@ -124,17 +137,16 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool, staged: str | No
         time.sleep(PAUSE_S)
 
 
-def _publish(ctx: click.Context, output: str, staged: str | None) -> None:
+def _publish(ctx: click.Context, output: str, argv: list[str], *, is_staged: bool) -> None:
     from nvct.cli.cdi.generate_command import generate
     from nvct.compile import published_spec
     from nvct.errors import DriverNotFoundError
 
     published_spec.check_replaceable(output)
-    argv = ["--output", output, *(["--staged", staged] if staged else [])]
     try:
         generate.invoke(generate.make_context("generate", argv, parent=ctx))
     except DriverNotFoundError as error:
-        if staged:
+        if is_staged:
             say(f"{error}: no specification")
             return
         removed = published_spec.withdraw(output)

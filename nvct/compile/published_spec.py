@@ -20,13 +20,36 @@ from nvct.container.plan import fingerprints
 from nvct.errors import DocumentError, HostError, UsageError
 from nvct.host.driver.libraries import machine_directories
 from nvct.host.roots import join
+from nvct.linux.files import read_bytes
 from nvct.paths import GPU_KIND
 
 # The rest of a spec whose generator was killed, or found the disk full, during a write in place.
 BEGINS = re.compile(
     rb'\s*\Z|.*?^[\s{]*["\']?kind["\']?:\s*["\']?nvidia\.com/gpu\b', re.MULTILINE | re.DOTALL
 )
+DEVICES_ENV = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
 HEAD = 1 << 16  # bytes
+REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+"""What nvidia-cdi-refresh.service sets for `nvct publish`."""
+
+
+def devices_of_service(path: str) -> list[str]:
+    """Return the devices to which the service's variables limit it; empty if they do not.
+
+    A call by hand, or by doctor --fix, publishes no more than these.
+
+    Raises:
+        HostError: the file is there and cannot be read.
+    """
+    try:
+        lines = read_bytes(path, HEAD).decode("utf-8", "surrogateescape").splitlines()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise HostError(f"cannot read {path}: {error.strerror}") from error
+    pairs = (line.strip().partition("=") for line in lines)
+    values = [value.strip("\"' ") for name, _, value in pairs if name == DEVICES_ENV]
+    return values[-1].split(",") if values and values[-1] else []
 
 
 def watched_fingerprints(settings: Config) -> list[fingerprints.Fingerprint]:

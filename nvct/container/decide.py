@@ -37,9 +37,10 @@ class Decision:
         origin: of the container, with the results of the policy's rules; None without rules.
         layout: the changes of the root before the container starts; None if there are none.
         removal: of devices that the engine gave and the policy ignores; None if there are none.
+        engine: the devices that the engine gave, by name, where the policy is asked about them.
     """
 
-    __slots__ = ("edits", "error", "layout", "notes", "origin", "removal", "request")
+    __slots__ = ("edits", "engine", "error", "layout", "notes", "origin", "removal", "request")
 
     def __init__(self, request: Request | None) -> None:
         self.request = request
@@ -48,6 +49,7 @@ class Decision:
         self.edits: list[Edits] = []
         self.layout: Layout | None = None
         self.removal: Removal | None = None
+        self.engine: list[str] = []
         self.error: NvctError | None = None
 
     def into(self, bundle: Bundle, config: Config, kernel: Kernel | None) -> None:
@@ -126,7 +128,7 @@ def _ask(
 
         decision.removal = engine_devices.check(
             bundle, config, host, decision.origin, decision.request,
-            notes=decision.notes, trouble=trouble,
+            devices=decision.engine, notes=decision.notes, trouble=trouble,
         )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import posix
 
 from nvct.container.plan_devices import PlanDevices, origin_of
 from nvct.container.request import device_numbers
-from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case
+from nvct.container.request.case import EXTRA_NAMES, IMEX_KIND, Case, extras_of
 from nvct.container.request.device_numbers import NVIDIA_MAJOR, is_gpu
 from nvct.container.request.model import BY_ANNOTATION, BY_ENGINE, Request
 from nvct.container.request.origin import RuleResult
@@ -38,6 +38,9 @@ EVERYTHING = "management.nvidia.com/gpu=all"
 """What a rule for every device of the host gives."""
 RULES = ("linux", "resources", "devices")
 GPU_MINORS = range(device_numbers.FIRST_CONTROL_MINOR)
+CGROUPS = "/sys/fs/cgroup"
+UNIT_DEVICES = ("org.systemd.property.Device", "org.systemd.property.BPFProgram")
+"""Annotations by which systemd lets a container use a device: docs/systemd.md of runc 1.3."""
 FILE_NODE = {"c": "c", "u": "c"}
 """Types of character devices: runtime-spec, config-linux.md."""
 
@@ -47,35 +50,49 @@ class Access:
 
     Attributes:
         nodes: GPUs and extras, with a path for messages; control nodes are left out.
-        is_wide: a rule for every device of the host gives a GPU.
+        is_wide: a rule for every device of the host, or of a driver, gives more than GPUs.
+        control: the major of nvidia-uvm, whose nodes all are control nodes.
+        known: `nodes`, and the numbers that distinguish this host's MIG devices.
         majors: of NVIDIA's drivers.
-        shared: mounted folders with such nodes, where no control group refuses them.
+        shared: what gives such devices, and others that cannot be told from them: mounted folders
+            where no control group refuses their nodes, and properties of the container's unit.
 
     Args:
         drivers: majors of character devices, by the names of their drivers.
     """
 
-    __slots__ = ("_exact", "_rules", "is_wide", "majors", "nodes", "shared")
+    __slots__ = ("_exact", "_rules", "control", "is_wide", "known", "majors", "nodes", "shared")
 
     def __init__(self, bundle: Bundle, origin: Origin, drivers: dict[str, int]) -> None:
         ours = {name: m for name, m in drivers.items() if name.startswith(("nvidia", "gdrdrv"))}
         self.majors = {NVIDIA_MAJOR, *ours.values()}
+        self.control = {ours["nvidia-uvm"]} if "nvidia-uvm" in ours else set()
         self.nodes: Nodes = {}
-        self.is_wide = False
-        self.shared: list[str] = []
+        self.known: set[Number] = set()
+        self.shared = [
+            f"the annotation {key}" for key in bundle.annotations if key.startswith(UNIT_DEVICES)
+        ]
+        self.is_wide = bool(self.shared)
+        is_rootless = origin.is_rootless()
         for node in bundle.objects(("linux", "devices")):
             self._add(number_of(node), str(node.get("path")))
-        if not origin.cgroup or origin.is_rootless():
+        if not origin.cgroup or is_rootless:
             self._add_mounts(bundle)
         self._exact = set(self.nodes)
         self._rules = [_rule(rule) for rule in bundle.objects(RULES)]
         has_driver = NVIDIA_MAJOR in ours.values()
+        self.is_wide |= has_driver and not is_rootless and _leaves_cgroup(bundle)
+        self._add_rules(has_driver=has_driver)
+
+    def _add_rules(self, *, has_driver: bool) -> None:
+        majors = self.majors - self.control
         candidates = [(NVIDIA_MAJOR, minor) for minor in GPU_MINORS]
-        candidates += [(a, b) for _, a, b, _ in self._rules if a != NVIDIA_MAJOR]
+        for _, major, minor, _ in self._rules:
+            candidates += [(m, minor) for m in (majors if major == ANY else {major})]
         for major, minor in candidates:
             rule_major, rule_minor = self._granted(major, minor)
-            if rule_major == ANY and has_driver and major == NVIDIA_MAJOR:
-                self.is_wide = True
+            is_whole = rule_minor == ANY and rule_major in majors - {NVIDIA_MAJOR}
+            self.is_wide |= is_whole or (rule_major == ANY and has_driver)
             if rule_major in self.majors:
                 number = ("c", major, max(minor, 0))
                 self._add(number, f"/dev/nvidia{minor}" if is_gpu(number) else f"{major}:{minor}")
@@ -93,11 +110,13 @@ class Access:
                 continue
             nodes: Nodes = {}
             device_numbers.add_mounted(nodes, source, device_numbers.DEV_DEPTH)
+            for path in _special_files(source):  # /dev under another name
+                device_numbers.add_mounted(nodes, path, 0)
             known = set(self.nodes)
             for number, path in nodes.items():
                 self._add(number, path)
             if set(self.nodes) - known and source not in nodes.values():
-                self.shared.append(source)
+                self.shared.append(f"the mount of {source}")
 
     def _granted(self, major: int, minor: int) -> tuple[int, int]:
         """Return the numbers of the rule that grants a device; (0, 0) if none does."""
@@ -119,6 +138,30 @@ class Access:
         self.nodes = kept or self.nodes
 
 
+def _special_files(folder: str) -> list[str]:
+    """Return the paths in a folder that are neither files nor folders."""
+    try:
+        with posix.scandir(folder) as entries:
+            special = [e for e in entries if not e.is_file(follow_symlinks=False)]
+    except (OSError, ValueError):
+        return []
+    return [entry.path for entry in special if not entry.is_dir(follow_symlinks=False)]
+
+
+def _leaves_cgroup(bundle: Bundle) -> bool:
+    """Report whether root in a container can leave the control group that refuses devices.
+
+    A mount that is read-only, but not recursively, has writable ones below it.
+    """
+    for mount in bundle.mounts:
+        source, options = mount.get("source"), mount.get("options")
+        if isinstance(source, str) and not (isinstance(options, list) and "rro" in options):
+            path = source.rstrip("/")
+            if path == CGROUPS or CGROUPS.startswith(f"{path}/") or path.startswith(f"{CGROUPS}/"):
+                return True
+    return CAP_SYS_ADMIN in bundle.bounding
+
+
 class EngineCase(Case):
     """A request of origin `engine`.
 
@@ -138,7 +181,8 @@ class EngineCase(Case):
     @property
     def is_given(self) -> bool:
         """Whether the kubelet has given every device."""
-        return bool(self.given_nodes) and set(self.injected) <= self.given_nodes
+        is_narrow = bool(self.given_nodes) and EVERYTHING not in self.names
+        return is_narrow and set(self.injected) <= self.given_nodes
 
 
 def check(
@@ -148,18 +192,18 @@ def check(
     origin: Origin | None,
     request: Request | None,
     *,
+    devices: list[str],
     notes: list[str],
     trouble: NvctError | None,
 ) -> Removal | None:
-    """Apply the policy to the devices that an engine put into config.json.
+    """Apply the policy to the devices that an engine gave; return what goes, None if all stay.
 
     Args:
         origin: of the container, None if nothing was asked of it yet.
         request: the container's other request, which the policy allows.
+        devices: gets the names of the devices.
+        notes: get the decision.
         trouble: why config.toml cannot be read.
-
-    Returns:
-        What the container must lose, None if it keeps all.
 
     Raises:
         NotPermittedError: the policy denies the devices.
@@ -170,10 +214,11 @@ def check(
     access = Access(bundle, origin, plans.drivers())
     if not access.nodes and not access.is_wide:
         return None
-    nodes = _remaining(access, plans, request)
+    nodes, requested = _remaining(access, plans, request)
     asked = _request(access, nodes, plans)
     if not (asked.extras or any(map(is_gpu, nodes))):
         return None
+    devices += [*asked.ids, *extras_of(asked)]
     if trouble is not None:
         raise trouble
     case = EngineCase(asked, nodes, config, origin, privileged=CAP_SYS_ADMIN in bundle.bounding)
@@ -187,20 +232,24 @@ def check(
             RuleResult(f"{r.rule} ({BY_ENGINE})", r.then, r.why, holds=r.holds)
             for r in origin.results
         ]
-    return None if is_allowed else Removal(access, case.given_nodes)
+    return None if is_allowed else Removal(access, case.given_nodes | requested)
 
 
-def _remaining(access: Access, plans: PlanDevices, request: Request | None) -> Nodes:
-    """Return the nodes that an allowed request does not give anyway."""
+def _remaining(
+    access: Access, plans: PlanDevices, request: Request | None
+) -> tuple[Nodes, set[Number]]:
+    """Return the nodes that an allowed request does not give anyway, and those that it gives."""
     if access.is_wide:
         for minor in GPU_MINORS:
             access.nodes.setdefault(("c", NVIDIA_MAJOR, minor), f"/dev/nvidia{minor}")
     try:
         access.keep_known(plans.gpus())
+        access.known.update(*(device.capabilities for device in plans.devices()))
         same = plans.injected(request) if request is not None else {}
     except NvctError:
         same = {}
-    return {number: path for number, path in access.nodes.items() if number not in same}
+    access.known |= set(access.nodes)
+    return {n: path for n, path in access.nodes.items() if n not in same}, set(same)
 
 
 def _request(access: Access, nodes: Nodes, plans: PlanDevices) -> Request:
@@ -265,7 +314,7 @@ class Removal:
             NotPermittedError: the devices cannot be told from others that the container gets.
         """
         if self._access.shared:
-            raise _inseparable(f"the mount of {self._access.shared[0]}")
+            raise _inseparable(self._access.shared[0])
         for path, goes in (
             (("linux", "devices"), self._goes),
             (("mounts",), self._is_node),
@@ -276,8 +325,12 @@ class Removal:
             if len(left) < len(elements):
                 bundle.document.rewrite(path, [bundle.document.fragment(e) for e in left])
         template = '{"allow":%s,"type":"c","major":%d%s,"access":"rwm"}'
-        majors = sorted(self._access.majors) if self._access.is_wide else ()
-        refused = [template % ("false", major, "") for major in majors]
+        held = {number[1] for number in self._kept} | self._access.control
+        refused = []
+        if self._access.is_wide:  # runc makes no hole in a rule that refuses a whole major
+            refused = [template % ("false", n, "") for n in sorted(self._access.majors - held)]
+            others = [n for n in self._access.known - self._kept if n[1] in held]
+            refused += [template % ("false", n[1], f',"minor":{n[2]}') for n in sorted(others)]
         kept = [template % ("true", n[1], f',"minor":{n[2]}') for n in sorted(self._kept)]
         bundle.document.append(RULES, refused + kept)
 

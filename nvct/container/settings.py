@@ -36,11 +36,15 @@ CHARACTERS = '"type":"c","access":"'
 ENGINE_DEVICES = (
     ":195", ": 195", '"major":-1', '"major": -1', '"type":"a"', '"allow": true',
     '"allow":true,"access"', *[CHARACTERS + access for access in ("r", "w", "mr", "mw")],
-    "nvidia-caps", "nvswitch", '"source":"/"', '"source":"/dev', '"source": "/',
+    '"type":"c","minor"', "nvidia-caps", "nvswitch", '"source":"/"', '"source":"/dev',
+    '"source":"/sys', '"source": "/', "CAP_SYS_ADMIN",
+    "org.systemd.property.Device", "org.systemd.property.BPFProgram",
+    *[f'"major":{tens}' for tens in (23, 24, 25, *range(38, 52))],
 )  # fmt: skip
 """One of these is in a config.json that gives a device of NVIDIA: its major, a rule for every
-device, or a mount, where no control group refuses it. Engines write no spaces; a rule with spaces
-counts in any case."""
+device, a property of the container's unit, a way out of its control group, or a mount, where no
+control group refuses it. Majors of NVIDIA's other drivers are among 234-254 and 384-511, which
+Linux gives out (fs/char_dev.c). Engines write no spaces; a rule with spaces counts in any case."""
 
 
 def load_or_default(
@@ -120,22 +124,31 @@ def _store(store: Store, path: str, config: Config, fact: fingerprints.Fingerpri
     document = {"nvct-config": FORMAT, "path": path, "facts": [fact], "config": config.to_dict()}
     store.write_json(paths.CONFIG_CACHE, document)
     if fact[0] in ("stat", "absent"):
-        store.write(paths.LAUNCHER_CONF, launcher_conf(config, path, fact).encode(*AS_BYTES))
+        is_rootless = posix.stat("/").st_uid != posix.geteuid()
+        conf = launcher_conf(config, path, fact, is_rootless=is_rootless)
+        store.write(paths.LAUNCHER_CONF, conf.encode(*AS_BYTES))
 
 
-def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> str:
+def launcher_conf(
+    config: Config, path: str, fact: fingerprints.Fingerprint, *, is_rootless: bool = False
+) -> str:
     """Return the content of launcher.conf; no entries if a debug log is configured.
+
+    There are none for a rootless engine whose devices are checked: no control group refuses a
+    node, and a mount of one can have any name.
 
     Words are cut at characters that JSON may escape, so that an escape cannot hide them. There
     are no entries either if nothing is left of a word, or if a name does not fit in a line.
     Without entries Python decides about every container.
     """
+    is_checked = bool(config.policy) and config.engine_devices == CHECKED
     words = [*LAUNCHER_WORDS, *config.swarm_resource, *config.annotation_prefixes]
     words_to_search = [max(_split_at_escapes(word), key=len) for word in words]
     names = "".join([path, *config.runtimes])
     if (
         config.debug not in ("", "/dev/null")
         or "" in words_to_search
+        or (is_checked and is_rootless)
         or "\n" in names
         or "\t" in names
     ):
@@ -145,7 +158,7 @@ def launcher_conf(config: Config, path: str, fact: fingerprints.Fingerprint) -> 
     lines = ["nvct-launcher 1", f"config\t{path}\t{stamp}"]
     lines += [f"runtime\t{name}" for name in config.runtimes]
     lines += [f"word\t{word}" for word in words_to_search]
-    if config.policy and config.engine_devices == CHECKED:
+    if is_checked:
         lines += [f"word\t{word}" for word in ENGINE_DEVICES]
     return "\n".join([*lines, "end", ""])
 

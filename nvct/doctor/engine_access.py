@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from nvct.cdi.check import engines
 from nvct.cdi.read.registry import Registry, SpecFile
+from nvct.compile.published_spec import REFRESH_ENV
 from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
 from nvct.engine import docker
@@ -29,8 +30,6 @@ CDI_NAMES = {"crio": "cri-o"}
 """Names of `nvct.engine` that `nvct.cdi` spells otherwise."""
 VENDOR = ".nvidia.com"
 VERSION_ENV = "NVIDIA_CTK_CDI_GENERATE_CDI_VERSION_MAX"
-REFRESH_ENV = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
-"""What nvidia-cdi-refresh.service sets for `nvct publish`."""
 PODS = ("containerd", "crio")
 """Engines of pods, which name a handler by a RuntimeClass."""
 

@@ -19,7 +19,7 @@ from nvct.config.model import Config
 from nvct.container.decide import decide, wants_view
 from nvct.container.host import Host
 from nvct.container.plan.store import Store, run_dir
-from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES
+from nvct.container.request.model import BY_ENGINE, OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES
 from nvct.container.request.requirements import holds
 from nvct.container.request.resolve import parse_env
 from nvct.doctor import decisions, left_out
@@ -205,6 +205,7 @@ def _decide(
     decision = decide(bundle, config, reader, folder=folder, trouble=trouble, accept=accept)
     clock.end(then="edits")
     request, error = decision.request, None
+    told["asked"] += [f"{BY_ENGINE} {name}" for name in decision.engine]
     try:
         decision.into(bundle, config, None)
         clock.end()
@@ -215,7 +216,8 @@ def _decide(
         told["inject"] = _injected(bundle)
     except NvctError as caught:
         error = caught
-    told["outcome"] = "refused" if error else "GPU" if request else "untouched"
+    has_gpu = request is not None or (decision.engine and decision.removal is None)
+    told["outcome"] = "refused" if error else "GPU" if has_gpu else "untouched"
     told["findings"] = [] if told["outcome"] == "GPU" else _findings(decision.notes, error, config)
     told["policy"] = _steps(decision.origin)
     told["request"] = None if request is None else _request(request)

@@ -136,12 +136,13 @@ struct invocation {
 static const char GLOBAL_VALUE[] = "log\0log-format\0root\0criu\0rootless\0cgroup-manager\0log-level\0";
 static const char GLOBAL_SWITCH[] = "debug\0systemd-cgroup\0help\0h\0version\0v\0";
 static const char CREATE_VALUE[] =
-	"bundle\0b\0config\0f\0console-socket\0pidfd-socket\0pid-file\0preserve-fds\0";
+	"bundle\0b\0config\0f\0console-socket\0pidfd-socket\0pid-file\0preserve-fds\0"
+	"image-path\0work-path\0manage-cgroups-mode\0empty-ns\0lsm-profile\0lsm-mount-context\0";
 static const char OFF[] = "0\0f\0F\0false\0False\0FALSE\0";
 
 static int is_create(const char *command)
 {
-	return command && (!strcmp(command, "create") || !strcmp(command, "run"));
+	return command && listed("create\0run\0restore\0", command, strlen(command));
 }
 
 /* Whether a switch is on: there, and not =false. */

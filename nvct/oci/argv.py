@@ -2,7 +2,7 @@
 """Parses command lines of runc and crun: command, bundle and log.
 
 Hot. `nvct/launcher/launcher.c` has the same parser, and both are tested with the same table of
-cases (tests/unit/oci/argv_cases.py). Sources: `runc --help` and `runc create --help` of 1.1 to
+cases (tests/unit/oci/argv_cases.py). Sources: the help of runc, its create and its restore, 1.1 to
 1.4, `crun --help` of 1.8 to 1.28. A container id may be "create".
 """
 
@@ -12,8 +12,12 @@ from nvct.paths import FALSE
 
 GLOBAL_VALUE = ("log", "log-format", "root", "criu", "rootless", "cgroup-manager", "log-level")
 GLOBAL_SWITCH = ("debug", "systemd-cgroup", "help", "h", "version", "v")
+CREATES = ("create", "run", "restore")
+"""Commands that make a container of a bundle."""
 CREATE_VALUE = (
     "bundle", "b", "config", "f", "console-socket", "pidfd-socket", "pid-file", "preserve-fds",
+    "image-path", "work-path", "manage-cgroups-mode", "empty-ns", "lsm-profile",
+    "lsm-mount-context",
 )  # fmt: skip
 COMMANDS = (
     "create", "run", "start", "kill", "delete", "exec", "state", "list", "events", "spec", "ps",
@@ -49,7 +53,7 @@ class Invocation:
     @property
     def creates(self) -> bool:
         """Whether a container is created; with --help or --version it is not."""
-        return self.command in ("create", "run") and not (self.help or self.version)
+        return self.command in CREATES and not (self.help or self.version)
 
 
 def parse(args: list[str]) -> Invocation:
@@ -58,7 +62,7 @@ def parse(args: list[str]) -> Invocation:
     i = _parse_global(args, invocation)
     if i < len(args):
         invocation.command = args[i]
-        if invocation.command in ("create", "run"):
+        if invocation.command in CREATES:
             _parse_create(args, i + 1, invocation)
     return invocation
 
@@ -99,7 +103,7 @@ def _parse_global(args: list[str], invocation: Invocation) -> int:
 
 
 def _parse_create(args: list[str], i: int, invocation: Invocation) -> None:
-    """Parse the flags of create and run, which may stand before and after the id."""
+    """Parse the flags of a command that creates, which may stand before and after the id."""
     while i < len(args):
         arg = args[i]
         i += 1

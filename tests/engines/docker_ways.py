@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways in which Docker's containers ask for a GPU, and what each gives: the table in docs.
 
-Every cell is tested with a real dockerd, by tests.engines.test_docker_today.
+Every cell is tested with a real dockerd, by tests.engines.test_docker_today and
+test_docker_rootless.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Way:
         asks: what is written in a command line, a file of Compose or a service.
         flags: of `docker run`.
         compose: the end of a file of Compose, "" if there is none.
+        is_debians: whether it is Debian's Compose, of version 2.
         is_service: whether Swarm starts it.
         by_hook: whether dockerd finds no nvidia-cdi-hook.
         runtime: that starts it.
@@ -51,6 +53,7 @@ class Way:
     asks: str
     flags: tuple[str, ...] = ()
     compose: str = ""
+    is_debians: bool = False
     is_service: bool = False
     by_hook: bool = False
     runtime: str = "nvidia"
@@ -84,11 +87,25 @@ WAYS = (
     Way(asks="`--privileged`", flags=("--privileged",), gpus=EVERY, capabilities=""),
     Way(asks="Compose, `gpus`", compose=GPUS),
     Way(asks="Compose, `reservations`", compose=RESERVED),
+    Way(asks="Compose 2, `gpus`", compose=GPUS, is_debians=True),
+    Way(asks="Compose 2, `reservations`", compose=RESERVED, is_debians=True),
     Way(asks="Swarm, `--generic-resource`", is_service=True, capabilities="obeyed",
         unchecked="refused"),
+)  # fmt: skip
+ROOTLESS_WAYS = (
+    Way(asks=f"rootless, `{ENV}`", flags=WAYS[0].flags, capabilities="obeyed",
+        unchecked="refused"),
+    Way(asks="rootless, `--gpus`, by CDI", flags=(UTILITY,)),
+    Way(asks="rootless, `--gpus`, by CDI", flags=(UTILITY,), runtime="runc", checked="given"),
+    Way(asks="rootless, `--device nvidia.com/gpu=1`", flags=(CDI_DEVICE,)),
+    Way(asks="rootless, `--device /dev/nvidia1`", flags=("--device=/dev/nvidia1",),
+        capabilities=""),
+    Way(asks="rootless, `--volume /dev:/x`", flags=("--volume=/dev:/x",), gpus=EVERY,
+        capabilities=""),
+    Way(asks="rootless, `--privileged`", flags=("--privileged",), gpus=EVERY, capabilities=""),
 )  # fmt: skip
 HEAD = (
     "| asks by | runtime | devices | capabilities | `unchecked` | `checked` |\n"
     "|---|---|---|---|---|---|\n"
 )
-TABLE = HEAD + "\n".join(dict.fromkeys(way.row() for way in WAYS))
+TABLE = HEAD + "\n".join(dict.fromkeys(way.row() for way in (*WAYS, *ROOTLESS_WAYS)))

@@ -34,11 +34,13 @@ COMPONENTS = {"debian": "main", "ubuntu": "main universe"}
 ENGINES = "containerd,runc,crun,docker.io,iptables,podman,conmon"
 KUBERNETES = "etcd-server,containernetworking-plugins"
 """Packages that a kubelet and an API server need besides an engine."""
+ROOTLESS = "rootlesskit,uidmap"
+"""What a rootless dockerd needs besides."""
 KEYRING = "/usr/share/keyrings/ubuntu-archive-keyring.gpg"
 SUITES = {
     "bookworm": f"{ENGINES},tini",
     "trixie": f"{ENGINES},{KUBERNETES},docker-cli,ubuntu-keyring",
-    "forky": f"{ENGINES},{KUBERNETES},docker-cli",
+    "forky": f"{ENGINES},{KUBERNETES},docker-cli,{ROOTLESS},docker-compose",
     "resolute": ENGINES,
 }
 """Packages of each release: Docker 20.10, 26.1, 28 and 29; containerd 1.6, 1.7, 2.1 and 2.2;

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nvct.container.settings import ENGINE_DEVICES
 from nvct.errors import ContainerNotPossibleError
 from nvct_sim import tree
 from tests.engines import checks, docker_program
@@ -38,6 +39,7 @@ NEW_S = 2.1
 """After it, a file's times tell whether it has changed."""
 DENY = '\n[nvct.policy]\ndefault = "deny"\n'
 CHECKED = 'engine-devices = "checked"\n'
+DEBIANS_COMPOSE = "/usr/bin/docker-compose"
 SWARM = 'swarm-resource = "DOCKER_RESOURCE_GPU"\n'
 NAME = "DOCKER_RESOURCE_GPU"
 
@@ -49,6 +51,7 @@ class DockerToday(Docker):
         dockerd, client, compose = map(str, docker_program.built())
         self.dockerd, self.client, self.compose = (dockerd,), client, compose
         self.by_hook = False
+        self.policy = ""
         super().__init__(box, node)
         hooks = box.work / "hooks"
         hooks.mkdir()
@@ -65,10 +68,22 @@ class DockerToday(Docker):
             self.again()
 
     def rules(self, policy: str) -> None:
-        """Write config.toml with a policy."""
+        """Write config.toml with a policy; without a debug log, the launcher decides as well."""
         self.configure("classic")
-        text = self.box.read(CONFIG)
+        lines = self.box.read(CONFIG).splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("debug"))
         self.box.write(CONFIG, f"{SWARM}{text}{policy}")
+        self.policy = policy
+
+    def settle(self, default: str = "deny") -> None:
+        """Let a policy without rules decide, and have the launcher's words written."""
+        policy = DENY.replace("deny", default) + CHECKED
+        if self.policy == policy:
+            return
+        self.rules(policy)
+        time.sleep(NEW_S)
+        self.run("true", Want(env=(), flags=("--gpus=all",)))
+        assert "word" in self.box.read("/run/nvct/launcher.conf")
 
     def ask(self, way: Way) -> Done:
         """Start a container in some way; it prints the GPUs that it can use."""
@@ -76,7 +91,8 @@ class DockerToday(Docker):
             self.box.write("/run/script", USABLE)
             self.box.write("/run/compose.yaml", COMPOSE + way.compose)
             words = ("up", "--no-color", "--no-log-prefix", "--force-recreate", "asks")
-            return self.box.call(self.compose, "--file=/run/compose.yaml", *words)
+            compose = DEBIANS_COMPOSE if way.is_debians else self.compose
+            return self.box.call(compose, "--file=/run/compose.yaml", *words)
         if way.is_service:
             return self._service()
         return self.run(USABLE, Want(env=(), flags=(f"--runtime={way.runtime}", *way.flags)))
@@ -174,6 +190,9 @@ def test_every_form_of_gpus(docker: DockerToday) -> None:
         assert usable(done) == gpus, (asks, done)
 
 
+OF_DEV = "--mount=type=volume,dst=/x,volume-driver=local," + ",".join(
+    f"volume-opt={word}" for word in ("type=none", "o=bind", "device=/dev")
+)
 ATTACKS = {
     "a node under another name": ("--device=/run/other:/dev/null2",),
     "a GPU's node under a GPU's name": ("--device=/dev/nvidia1:/dev/nvidia7:r",),
@@ -181,17 +200,34 @@ ATTACKS = {
     "a rule for every major": ("--device-cgroup-rule=c *:* rw",),
     "a rule for every major, mknod first": ("--device-cgroup-rule=c *:* mrw",),
     "a rule for one minor of every major": ("--device-cgroup-rule=c *:1 rwm",),
+    "a rule for another driver of NVIDIA": ("--device-cgroup-rule=c 234:0 rw",),
+    "a rule for every device of a driver": ("--device-cgroup-rule=c 236:* rw",),
+    "a rule for a high minor of every major": ("--device-cgroup-rule=c *:2000 rwm",),
     "a rule for all types": ("--device-cgroup-rule=a *:* rwm",),
     "a rule for all types, with numbers": ("--device-cgroup-rule=a 1:1 m",),
     "--privileged": ("--privileged",),
     "--privileged, served already": ("--privileged", "-eNVIDIA_VISIBLE_DEVICES=void"),
     "another vendor's kind": ("--device=example.com/x=y",),
-    "/dev": ("--volume=/dev:/x", "--cap-add=ALL", "--security-opt=seccomp=unconfined"),
-    "the host's root": ("--volume=/:/x", "--pid=host", "--cap-add=ALL"),
+    "a property of the unit": (
+        "--annotation=org.systemd.property.DeviceAllow=[('/dev/nvidia1','rw')]",
+    ),
+    "the host's control groups": ("--volume=/sys/fs/cgroup:/x/sys/fs/cgroup",),
+    "the host's /sys": ("--volume=/sys:/x/sys",),
+    "the host's root": ("--volume=/:/x", "--pid=host"),
+    "CAP_SYS_ADMIN": ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined"),
+    "/dev": ("--volume=/dev:/x", "--cap-add=MKNOD"),
+    "the host's root, read-only": ("--volume=/:/x:ro", "--pid=host"),
+    "a volume": (OF_DEV,),
     "--gpus and a request": ("--gpus=device=1", "-eNVIDIA_VISIBLE_DEVICES=0"),
 }
-HARMLESS = ("/dev", "the host's root")
+HARMLESS = ("/dev", "the host's root, read-only", "a volume")
 """The control group refuses the nodes."""
+LEAVES = """\
+mkdir -p /x/sys/fs/cgroup/devices; mount -t cgroup -o devices c /x/sys/fs/cgroup/devices
+echo $$ > /x/sys/fs/cgroup/devices/cgroup.procs
+"""
+WAYS_OUT = ("the host's control groups", "the host's /sys", "the host's root", "CAP_SYS_ADMIN")
+"""Here root can leave the control group. `ignore` does not hold it; see docs/policy.md."""
 OTHER_KIND = """\
 cdiVersion: 0.5.0
 kind: example.com/x
@@ -206,11 +242,13 @@ devices:
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_attack_reaches_a_gpu(attack: str, default: str, docker: DockerToday) -> None:
     docker.serve(by_hook=False)
-    docker.rules(DENY.replace("deny", default) + CHECKED)
+    docker.settle(default)
     docker.box.call("mknod", "/run/other", "c", "195", "1")
     docker.box.write("/etc/cdi/other.yaml", OTHER_KIND)
-    script = f"{USABLE}(: < /x/nvidia1) 2>&1; (: < /x/dev/nvidia1) 2>&1; ls /dev; true"
-    done = docker.run(script, Want(env=(), flags=("--runtime=nvidia", *ATTACKS[attack])))
+    nodes = "(: < /x/nvidia1) 2>&1; (: < /x/dev/nvidia1) 2>&1; ls /dev; true"
+    leaves = LEAVES if default == "deny" else ""
+    flags = ("--runtime=nvidia", *ATTACKS[attack])
+    done = docker.run(f"{leaves}{USABLE}{nodes}", Want(env=(), flags=flags))
     assert usable(done) == "", done
     assert "No such device" not in done.stdout, done
     assert "nvidia1" not in done.stdout.splitlines(), done
@@ -220,10 +258,21 @@ def test_no_attack_reaches_a_gpu(attack: str, default: str, docker: DockerToday)
         assert "policy rule 'default' denies engine devices" in done.stderr or (
             "denies NVIDIA_VISIBLE_DEVICES" in done.stderr
         ), done
-    elif "every major" in attack:
+    elif "every major" in attack or "unit" in attack:
         assert "cannot be ignored alone" in done.stderr, done
     else:
         assert done.returncode == 0, done
+
+
+@pytest.mark.parametrize("attack", WAYS_OUT)
+def test_without_a_policy_a_way_out_of_the_control_group_is_one(
+    attack: str, docker: DockerToday
+) -> None:
+    """Else the test above would pass for want of an attack."""
+    docker.rules("")
+    flags = ("--runtime=nvidia", "--security-opt=apparmor=unconfined", *ATTACKS[attack])
+    done = docker.run(LEAVES + USABLE, Want(env=(), flags=flags))
+    assert usable(done) == EVERY, done
 
 
 def test_exec_and_update_give_no_gpu(docker: DockerToday) -> None:
@@ -239,9 +288,8 @@ def test_exec_and_update_give_no_gpu(docker: DockerToday) -> None:
 
 def test_a_container_without_a_gpu_is_handed_over(docker: DockerToday) -> None:
     """The launcher finds none of its words in Docker's own config.json."""
-    docker.rules(DENY + CHECKED)
-    time.sleep(NEW_S)
-    docker.run("true")  # is denied, and has the launcher's words written
+    docker.serve(by_hook=False)
+    docker.settle()
     done = docker.run("true; echo started", Want(env=()))
     assert done.stdout == "started\n", done
     conf = docker.box.read("/run/nvct/launcher.conf")
@@ -251,6 +299,7 @@ def test_a_container_without_a_gpu_is_handed_over(docker: DockerToday) -> None:
     folders = "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby"
     text = docker.box.read(f"{folders}/{found}/config.json")
     docker.remove(name)
+    assert len(words) > len(ENGINE_DEVICES)
     assert '"devices":[{"allow":false,"access":"rwm"}' in text, text
     assert [word for word in words if word in text.replace(found, "")] == []
 

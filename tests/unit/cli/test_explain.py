@@ -217,3 +217,23 @@ def test_a_reason_is_explained(lab: Lab) -> None:
     assert "do: Install the driver and load it with `modprobe nvidia`." in said
     told = json.loads(run(lab, "DriverNotLoaded", "--json").output)
     assert told["reason"] == "DriverNotLoaded"
+
+
+@pytest.mark.parametrize("outcome", ["deny", "ignore", "allow"])
+def test_the_devices_that_an_engine_gave_are_listed(outcome: str, lab: Lab) -> None:
+    rule = {"type": "c", "major": 195, "minor": 0}
+    node = {**rule, "path": "/dev/nvidia0"}
+    resources = {"devices": [{"allow": False}, {**rule, "allow": True, "access": "rwm"}]}
+    lab.asks(linux={"cgroupsPath": "/docker/1", "devices": [node], "resources": resources})
+    lab.driver(gpus=2)
+    lab.configure()
+    text = lab.config_toml.read_text(encoding="utf-8")
+    rules = f'[nvct.policy]\n[[nvct.policy.rules]]\nby = ["engine"]\nthen = "{outcome}"\n'
+    lab.configure(text + rules)
+    assert explained(lab)["asked"] == []
+    lab.configure(text + rules.replace("]\n", ']\nengine-devices = "checked"\n', 1))
+    told = explained(lab)
+    assert told["asked"] == ["engine devices 0"]
+    assert told["outcome"] == {"deny": "refused", "ignore": "untouched", "allow": "GPU"}[outcome]
+    assert bool(told["findings"]) == (outcome != "allow")
+    assert "asked        engine devices 0" in run(lab, lab.config_json).output

@@ -10,7 +10,8 @@ import yaml
 from click.testing import CliRunner
 
 from nvct.cli.main import program
-from nvct.errors import HostError, UsageError
+from nvct.compile import published_spec
+from nvct.errors import DocumentError, HostError, UsageError
 from nvct.paths import CONFIG_ENV
 from tests.support.shim_lab import Lab
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from click.testing import Result
 
+DEVICES = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
 FOREIGN = """\
 cdiVersion: 0.5.0
 kind: acme.com/card
@@ -49,6 +51,64 @@ def test_a_spec_is_written_where_the_variable_says(lab: Lab, tmp_path: Path) -> 
     output = tmp_path / "cdi/nvidia.yaml"
     assert publish(lab, output).exit_code == 0
     assert yaml.safe_load(output.read_text(encoding="utf-8"))["kind"] == "nvidia.com/gpu"
+
+
+def names(output: Path) -> list[str]:
+    spec = yaml.safe_load(output.read_text(encoding="utf-8"))
+    return [device["name"] for device in spec["devices"] if not device["name"].startswith("GPU-")]
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "listed"),
+    [
+        ((), {}, ["0", "1", "all"]),
+        (("--devices", "1"), {}, ["1", "all"]),
+        (("--device-id=1",), {DEVICES: "0"}, ["1", "all"]),
+        ((), {DEVICES: "0"}, ["0", "all"]),
+        (("--devices=0,1",), {}, ["0", "1", "all"]),
+        (("--devices=none",), {}, ["none"]),
+    ],
+)
+def test_only_chosen_devices_are_published(
+    args: tuple[str, ...], env: dict[str, str], listed: list[str], lab: Lab, tmp_path: Path
+) -> None:
+    output = tmp_path / "nvidia.yaml"
+    done = publish(lab, output, *args, **env)
+    assert done.exit_code == 0, done.output
+    assert names(output) == listed
+    spec = yaml.safe_load(output.read_text(encoding="utf-8"))
+    nodes = [
+        e["path"] for d in spec["devices"] for e in d["containerEdits"].get("deviceNodes", ())
+    ]
+    gpus = {path[11:] for path in nodes if path[11:].isdigit()}
+    assert gpus == {name for name in listed if name.isdigit()}
+
+
+def test_an_unknown_device_changes_nothing(lab: Lab, tmp_path: Path) -> None:
+    output = tmp_path / "nvidia.yaml"
+    publish(lab, output, "--devices=1")
+    before = output.read_bytes()
+    assert publish(lab, output, "--devices=7").exit_code != 0
+    assert output.read_bytes() == before
+
+
+def test_a_call_by_hand_publishes_no_more_than_the_service(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service reads a file of variables; doctor --fix and people call the program alone."""
+    file, output = tmp_path / "refresh.env", tmp_path / "nvidia.yaml"
+    file.write_text(f'# a comment\n#{DEVICES}=0\n {DEVICES}="1"\nPATH=/x\n', encoding="utf-8")
+    monkeypatch.setattr(published_spec, "REFRESH_ENV", str(file))
+    assert publish(lab, output).exit_code == 0
+    assert names(output) == ["1", "all"]
+    publish(lab, output, "--devices=0")
+    assert names(output) == ["0", "all"]
+    publish(lab, output, **{DEVICES: "all"})
+    assert names(output) == ["0", "1", "all"]
+    file.write_text(f"{DEVICES}=0,1\n{DEVICES}=\n", encoding="utf-8")
+    assert published_spec.devices_of_service(str(file)) == []
+    with pytest.raises(DocumentError, match="is no regular file"):
+        published_spec.devices_of_service(str(tmp_path))
 
 
 def test_the_variables_of_generate_hold(lab: Lab, tmp_path: Path) -> None:

@@ -48,6 +48,11 @@ def _create(line: str, bundle: str = "", **more: object) -> Case:
     return Case(args=tuple(line.split()), bundle=bundle, **(values | more))  # type: ignore[arg-type]  # named fields
 
 
+def _restore(line: str, bundle: str = "") -> Case:
+    """Return a case of restore."""
+    return _create(line, bundle, command="restore", crun=None)
+
+
 def _other(line: str, command: str, **more: object) -> Case:
     """Return a case that makes no container."""
     return Case(args=tuple(line.split()), command=command, **more)  # type: ignore[arg-type]  # named fields
@@ -114,6 +119,14 @@ CASES: tuple[Case, ...] = (
     _create("run -d --bundle=B id", "B", command="run"),
     _create("run -b B create", "B", command="run"),
     _create("run create", command="run"),
+    # restore makes a container, too; crun of the table cannot
+    _restore("restore id"),
+    _restore("restore --bundle B id", "B"),
+    _restore("restore -d -b B --image-path run --work-path w id", "B"),
+    _restore("restore --image-path --bundle -b B id", "B"),
+    _restore("restore --manage-cgroups-mode soft --empty-ns network -b B id", "B"),
+    _restore("restore --lsm-profile -b --lsm-mount-context -b --bundle=B id", "B"),
+    _restore("--root r restore id --detach --bundle B", "B"),
     # global flags
     _create("--root r create -b B id", "B"),
     _create("--root=r create -b B id", "B"),
@@ -174,7 +187,8 @@ CASES: tuple[Case, ...] = (
     _other("delete --force create", "delete"),
     _other("start id", "start"),
     _other("kill id KILL", "kill"),
-    _other("restore --bundle B id", "restore"),
+    _other("restore --bundle B --help", "restore", bundle="B", help=True),
+    _other("checkpoint --image-path restore id", "checkpoint"),
     _other("update --resources r.json id", "update"),
     _other("features", "features"),
     _other("--root create state id", "state"),

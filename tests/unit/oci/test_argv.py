@@ -16,7 +16,9 @@ from tests.unit.oci.argv_cases import CASES, Case
 READ = ("command", "bundle", "config", "log", "log_format", "debug", "version", "help", "sure")
 TRIED = {"runc": "1.1.5", "crun": "1.8.1"}
 NO_BUNDLE = {
-    "runc": re.compile(r"failed: (?:chdir (.*?): no such file|JSON specification file config)"),
+    "runc": re.compile(
+        r'(?:failed: |msg=")(?:chdir (.*?): no such file|JSON specification file config)'
+    ),
     "crun": re.compile(
         r"(?:realpath|chdir) `(.*?)` failed: No such|error loading|cannot read the"
     ),

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 EVERYTHING = "management.nvidia.com/gpu=all"
 DENIED = {"allow": False, "access": "rwm"}
 CONTROL = (195, 255)
+HOST_CONFIG = from_toml(b"", "/c")
+DENYING = from_toml(b'[nvct.policy]\ndefault = "deny"\nengine-devices = "checked"\n', "/c")
+ABSENT: Any = ["absent", "/c", []]
 ROOTLESS = "0 1000 1\n1 100000 65536\n"
 
 
@@ -60,6 +63,7 @@ def engine(
     annotations: dict[str, str] | None = None,
     mounts: list[dict[str, Any]] | None = None,
     cgroup: str = "/docker/1",
+    bounding: tuple[str, ...] = (),
 ) -> None:
     """Write the config.json of an engine that gives devices by nodes, or only by rules."""
     devices = [node(*pair) for pair in numbers]
@@ -74,6 +78,9 @@ def engine(
             "resources": {"devices": [DENIED, *granted]},
         },
     )
+    document = json.loads(lab.config_json.read_text(encoding="utf-8"))
+    document["process"]["capabilities"] = {"bounding": list(bounding)}
+    lab.config_json.write_text(json.dumps(document), encoding="utf-8")
 
 
 def checked(lab: Lab, *rules: dict[str, object], default: str = "allow") -> Decision:
@@ -127,13 +134,46 @@ def test_nodes_are_named_by_their_numbers(
         ([rule(195, 0, type="u")], "0"),
         ([rule(195, 0), rule(195, 0, allow=False)], ""),
         ([rule(195, 0), rule(195, 0, allow=False, access="w")], "0"),
-        ([{"allow": True, "access": "rwm"}, rule(195, allow=False)], ""),
+        ([{"allow": True, "access": "rwm"}, rule(195, allow=False)], EVERYTHING),
+        ([{"allow": True, "access": "rwm"}, rule(195, allow=False), rule(236, allow=False)], ""),
+        ([rule(-1, 2000)], EVERYTHING),
+        ([rule(236)], EVERYTHING),
+        ([rule(236, -1)], EVERYTHING),
+        ([rule(508)], ""),
         ([rule(1, 3), rule(10, 229)], ""),
     ],
 )  # fmt: skip
 def test_a_rule_without_a_node_is_enough(given: list[dict[str, Any]], ids: str, lab: Lab) -> None:
     engine(lab, rules=given)
     assert asked(lab) == ids
+
+
+SYSTEMD = "org.systemd.property.DeviceAllow"
+WAYS_OUT: dict[str, dict[str, Any]] = {
+    "systemd": {"annotations": {SYSTEMD: "[('/dev/nvidia1', 'rw')]"}},
+    "the root": {"mounts": [{"destination": "/x", "source": "/", "options": ["rbind", "rw"]}]},
+    "read-only": {"mounts": [{"destination": "/x", "source": "/sys/", "options": ["ro"]}]},
+    "one group": {"mounts": [{"destination": "/x", "source": "/sys/fs/cgroup/devices/x"}]},
+    "CAP_SYS_ADMIN": {"bounding": ("CAP_SYS_ADMIN",)},
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_who_can_leave_the_control_group_asks_for_every_device(way: str, lab: Lab) -> None:
+    engine(lab, **WAYS_OUT[way])
+    assert asked(lab) == EVERYTHING
+    words = [w.partition("\t")[2] for w in launcher_conf(DENYING, "/c", ABSENT).splitlines()]
+    assert any(word and word in lab.config_json.read_text() for word in words)
+    lab.host.write("proc/devices", "Character devices:\n  1 mem\n")
+    assert bool(asked(lab)) == (way == "systemd")
+
+
+@pytest.mark.parametrize("source", ["sysfs", "/sys/fs/bpf", "/system", "/sys/fs/cgroup2"])
+def test_other_mounts_are_no_way_out(source: str, lab: Lab) -> None:
+    engine(lab, mounts=[{"destination": "/x", "source": source, "options": ["rw"]}])
+    assert asked(lab) == ""
+    engine(lab, mounts=[{"destination": "/x", "source": "/", "options": ["rbind", "rro"]}])
+    assert asked(lab) == ""
 
 
 def test_without_a_driver_a_rule_for_every_device_gives_no_gpu(lab: Lab) -> None:
@@ -276,9 +316,32 @@ def test_a_pods_own_devices_are_given_by_the_kubelet(lab: Lab, tmp_path: Path) -
         assert checked(lab, rules, default="deny").error is None, given
         engine(lab, (195, 1), (195, 2), CONTROL, **pod)
         assert checked(lab, rules, default="deny").error is not None, given
+    write(tmp_path, Given(env={"NVIDIA_VISIBLE_DEVICES": "0,1,2"}))
+    engine(lab, rules=[rule(195)], **pod)
+    assert checked(lab, rules, default="deny").error is None
+    engine(lab, rules=[{"allow": True, "access": "rwm"}], **pod)  # the MIG devices of others, too
+    assert checked(lab, rules, default="deny").error is not None
     write(tmp_path)
     engine(lab, (195, 1), **pod)
     assert checked(lab, rules, default="deny").error is not None
+
+
+@pytest.mark.parametrize("env", [(), ("NVIDIA_VISIBLE_DEVICES=1",)])
+def test_what_the_kubelet_gave_stays_in_a_privileged_pod(
+    env: tuple[str, ...], lab: Lab, tmp_path: Path
+) -> None:
+    """Runc makes no hole in a rule for a whole major: each other GPU is refused alone."""
+    write(tmp_path, Given(env={"NVIDIA_VISIBLE_DEVICES": "1"}))
+    names = {"io.kubernetes.cri.container-name": "main"}
+    everything = [{"allow": True, "access": "rwm"}]
+    engine(lab, rules=everything, cgroup=f"/kubepods/pod{UID}/1", annotations=names)
+    made = checked(lab, {"given-by-kubelet": str(tmp_path), "then": "allow"}, {"then": "ignore"})
+    bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
+    made.into(bundle, HOST_CONFIG, None)
+    rules = json.loads(bundle.document.render())["linux"]["resources"]["devices"]
+    refused = [(r["major"], r.get("minor")) for r in rules if not r["allow"] and "major" in r]
+    assert sorted(n for n in refused if n[0] == 195) == [(195, 0), (195, 2)]
+    assert {n[0] for n in refused if n[1] is None} == {236}
 
 
 def test_the_example_of_the_documents(lab: Lab, tmp_path: Path) -> None:
@@ -332,7 +395,11 @@ def bind(path: Path) -> list[dict[str, Any]]:
 def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
     rootless: Path, lab: Lab
 ) -> None:
-    for path in (rootless / "gpu", rootless, rootless.parent):
+    link, other = rootless.parent / "link", rootless.parent / "other"
+    link.symlink_to(rootless)
+    other.mkdir()
+    os.mknod(other / "x", stat.S_IFCHR | 0o666, os.makedev(195, 1))
+    for path in (rootless / "gpu", rootless, rootless.parent, link, other):
         engine(lab, mounts=bind(path))
         assert asked(lab) == "1", path
     engine(lab, mounts=bind(rootless / "gpu"))
@@ -344,9 +411,6 @@ def test_a_mount_gives_a_device_where_no_control_group_refuses_it(
     bundle = Bundle("config.json", lab.config_json.read_text(encoding="utf-8"))
     with pytest.raises(NotPermittedError, match="cannot be ignored alone"):
         checked(lab, default="ignore").into(bundle, HOST_CONFIG, None)
-
-
-HOST_CONFIG = from_toml(b"", "/c")
 
 
 @pytest.mark.parametrize(("value", "is_valid"), [("checked", 1), ("unchecked", 1), ("yes", 0)])
@@ -361,12 +425,18 @@ def test_the_key_has_two_values(value: str, is_valid: int) -> None:
 
 def test_only_checked_rules_cost_the_launcher_words() -> None:
     def words(text: str) -> list[str]:
-        lines = launcher_conf(from_toml(text.encode(), "/c"), "/c", ["absent", "/c", []])
+        lines = launcher_conf(from_toml(text.encode(), "/c"), "/c", ABSENT)
         return [line for line in lines.splitlines() if ":195" in line]
 
     assert words('[nvct.policy]\ndefault = "deny"\n') == []
     assert words('[nvct.policy]\nengine-devices = "checked"\n') == []
     assert words('[nvct.policy]\ndefault = "deny"\nengine-devices = "checked"\n')
+
+
+def test_for_a_checked_rootless_engine_the_launcher_decides_nothing() -> None:
+    """A mount of any name may lead to a node, and no control group refuses it."""
+    assert launcher_conf(DENYING, "/c", ABSENT, is_rootless=True) == "nvct-launcher 1\nend\n"
+    assert "word" in launcher_conf(HOST_CONFIG, "/c", ABSENT, is_rootless=True)
 
 
 def test_while_config_toml_is_invalid_engine_devices_are_refused(lab: Lab) -> None:
@@ -386,5 +456,8 @@ def test_a_create_is_denied(lab: Lab) -> None:
     result = lab.create()
     assert result.status == 1
     assert "policy rule 'default' denies engine devices='1'" in result.stderr
+    restored = lab.shim(["restore", "--detach", "--bundle", str(lab.bundle), "x"])
+    assert restored.status == 1
+    assert restored.stderr == result.stderr
     engine(lab, (10, 229))
     assert lab.create().status == 0
