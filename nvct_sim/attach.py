@@ -26,7 +26,7 @@ from pathlib import Path
 
 from nvct import paths
 from nvct.errors import HostError, UsageError
-from nvct.kernel.calls import KERNEL
+from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import ldcache, mountinfo
 from nvct.linux.constants import (
     CLONE_NEWNS,
@@ -41,10 +41,6 @@ from nvct.linux.constants import (
 from nvct_sim import copies, kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
 from nvct_sim.tree import Node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 DRIVER_ROOT = "/run/nvidia/driver"
 DEV_ENTRIES = (

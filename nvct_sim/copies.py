@@ -8,9 +8,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
+from nvct.kernel.calls import Kernel
 
 
 def mirror(entry: Path, target: Path, bind: Callable[[Path, Path], None]) -> None:

@@ -19,13 +19,10 @@ import os
 import shlex
 from pathlib import Path
 
+from nvct.kernel.calls import Kernel
 from nvct.linux.constants import MS_NODEV, MS_NOEXEC, MS_NOSUID
 from nvct_sim import oci_runtime
 from nvct_sim.oci_runtime import python_command
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 NAME = "nvct-sim"
 PROGRAMS = oci_runtime.PROGRAMS

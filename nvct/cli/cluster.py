@@ -7,18 +7,14 @@ import asyncio
 import contextlib
 import json
 import os
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import click
 
+from nvct.agent.kubernetes import fleet
+from nvct.agent.kubernetes.cluster import Cluster
 from nvct.cli import screen
 from nvct.cli.options import format_option, say, tell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-
-    from nvct.agent.kubernetes import fleet
-    from nvct.agent.kubernetes.cluster import Cluster
 
 HEADER = ("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "READY", "REASON")
 DOMAIN, VENDOR = "nvidia.com/", "NVIDIA-"

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Timer
+from typing import Any
 
 import click
 
@@ -20,15 +22,9 @@ from nvct.cli.options import (
     words,
 )
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
+from nvct.doctor.checks import Check, Node
+from nvct.doctor.model import Part
 from nvct.errors import HostError, NvctError, UsageError, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
-    from nvct.doctor.checks import Check, Node
-    from nvct.doctor.model import Part
 
 PAGE = "docs/doctor.md"
 PATIENCE_S = 4.0

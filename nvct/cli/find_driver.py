@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 
 from nvct.cli.options import say
+from nvct.doctor import driver
 from nvct.doctor import driver as drivers
 from nvct.errors import HostError
-from nvct.installer import device_links
 from nvct.installer.host import HostPrograms
 
 
@@ -46,6 +46,6 @@ def _make_links(found: drivers.Driver, places: drivers.Places) -> None:
     if found.wsl:
         return
     try:
-        device_links.make(found, places, say)
+        driver.make_links(found, places, say)
     except HostError as error:
         say(f"warning: {error.message}")

@@ -12,11 +12,8 @@ import click
 from nvct.cli.options import GoStyle, say, settings_in_force, tell
 from nvct.compile import refresh as compiled
 from nvct.config.load import load, path_from
+from nvct.container.plan.model import Plan
 from nvct.container.plan.store import run_dir
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Plan
 
 OUTPUT = "/var/run/cdi/nvidia.yaml"
 OUTPUT_ENV = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"

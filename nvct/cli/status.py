@@ -5,18 +5,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 
 import click
 
 from nvct.cli.options import GoStyle, format_option, need_host
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
+from nvct.doctor.model import Part
 from nvct.errors import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.doctor.model import Part
 
 
 @click.command(cls=GoStyle)

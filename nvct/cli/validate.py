@@ -98,9 +98,9 @@ def driver(
 
     found = _until(try_once, pause_s if with_wait else None)
     if not no_links and not found.wsl:
-        from nvct.installer import device_links
+        from nvct.doctor import driver
 
-        device_links.make(found, places, say)
+        driver.make_links(found, places, say)
     say(f"wrote {ready.write(output_dir, ready.DRIVER, found.values())}")
 
 

@@ -18,8 +18,10 @@ from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.decide import decide, wants_view
 from nvct.container.host import Host
+from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
-from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES
+from nvct.container.request.model import OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES, Request
+from nvct.container.request.origin import Origin
 from nvct.container.request.requirements import holds
 from nvct.container.request.resolve import parse_env
 from nvct.doctor import decisions, left_out
@@ -28,12 +30,6 @@ from nvct.doctor.step_clock import Clock
 from nvct.errors import HostError, NvctError, line
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan import model
-    from nvct.container.request.model import Request
-    from nvct.container.request.origin import Origin
 
 SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
 WORDS_ONLY = "the command line"

@@ -201,10 +201,6 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
                     )
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.root import Root
-
 CONFIG = "/etc/ld.so.conf"
 CONFIG_LIMIT = 1 << 20
 CONFIGS = 64

@@ -6,12 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from nvct.config.model import Config
-from nvct.container.plan.model import is_wanted
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Edits, Plan
-    from nvct.container.request.model import Request
+from nvct.container.plan.model import Edits, Plan, is_wanted
+from nvct.container.request.model import Request
 
 
 def by_capability(

@@ -17,6 +17,7 @@ from nvct.compile import live_host
 from nvct.config import load, unread
 from nvct.config.model import UNCHECKED, Config, check
 from nvct.container.plan import fingerprints, model
+from nvct.container.plan.model import Farm
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
 from nvct.container.shim import lowlevel
@@ -31,10 +32,6 @@ from nvct.errors import (
 )
 from nvct.host import procfs
 from nvct.host.model import Inventory, warning_kind
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Farm
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")

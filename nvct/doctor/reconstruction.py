@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nvct.config.model import Config
+from nvct.container.plan.model import Plan
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.recorder import CUT
 from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
@@ -22,11 +23,7 @@ from nvct.doctor.decisions import Log
 from nvct.doctor.model import count
 from nvct.engine.engine_files import Creation
 from nvct.errors import NvctError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Plan
-    from nvct.oci.bundle import Bundle
+from nvct.oci.bundle import Bundle
 
 PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")
 INJECTED = f"{VISIBLE_DEVICES}=void"

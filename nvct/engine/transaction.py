@@ -38,11 +38,6 @@ class Control(Protocol):
         """
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The result of a transaction.

@@ -18,12 +18,8 @@ from nvct.engine import command, containerd_dump, crio, reload, writing
 from nvct.engine.command import Completed, Run
 from nvct.engine.model import EngineOptions, FileEdit
 from nvct.errors import EngineError
-from nvct.kernel.calls import KERNEL
+from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import constants
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 TIMEOUT_S = 20.0
 

@@ -6,13 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from nvct.engine import reload
+from nvct.engine.command import Run
 from nvct.engine.reload import Reload, Reloader
 from nvct.errors import EngineError
 from nvct.installer.signals import Patience, hang_up
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.engine.command import Run
 
 OPT_OUT = "--restart-mode=none"
 TIMEOUT_S = 60.0  # for an engine to be well again

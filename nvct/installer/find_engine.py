@@ -10,19 +10,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from nvct.engine import command, detect
-from nvct.engine.model import Files
+from nvct.engine.detect import Ask
+from nvct.engine.model import Engine, Files
 from nvct.engine.processes import option
 from nvct.errors import EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from nvct.engine.detect import Ask
-    from nvct.engine.model import Engine
 
 SHIM, MONITOR = "containerd-shim", "conmon"
 DOCKERS_NAMESPACE = "moby"

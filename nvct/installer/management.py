@@ -10,18 +10,14 @@ import os
 
 from nvct import paths
 from nvct.cdi.make import generate, provenance, store
+from nvct.cdi.types import Spec
 from nvct.host import feature_modes
 from nvct.host.device_nodes import create as device_nodes
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.model import Findings
+from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.types import Spec
-    from nvct.host.model import Inventory
-    from nvct.installer.request import Request
-    from nvct.linux.kernel import Kernel
+from nvct.installer.request import Request
+from nvct.kernel.calls import Kernel
 
 
 def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:

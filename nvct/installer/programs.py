@@ -18,19 +18,15 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvct import paths
 from nvct.errors import HostError, UsageError
 from nvct.installer import tree
+from nvct.installer.request import Request
 from nvct.launcher.install import fill, is_static
 from nvct.linux.files import temporary_name, write_atomic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.installer.request import Request
 
 TREES = ".nvct"
 RUNTIMES = paths.SHIM_PROGRAMS

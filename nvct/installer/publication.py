@@ -10,20 +10,16 @@ a device that two files describe.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 
 from nvct.cdi.check import mounted
 from nvct.cdi.read import registry
+from nvct.cdi.types import Hook, Spec
+from nvct.engine.command import Run
 from nvct.errors import HostError
 from nvct.installer import host
+from nvct.installer.request import Request
 from nvct.paths import GPU_KIND
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from nvct.cdi.types import Hook, Spec
-    from nvct.engine.command import Run
-    from nvct.installer.request import Request
 
 PATH = "/run/cdi/nvidia.yaml"
 """Below /var/run/cdi by a name without a link, because a link would lead into this container."""

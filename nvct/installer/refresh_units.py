@@ -10,17 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 
+from nvct.engine.command import Completed, Run
 from nvct.errors import HostError
 from nvct.installer import host, publication
+from nvct.installer.request import Request
 from nvct.linux.files import read_bytes, write_atomic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.engine.command import Completed, Run
-    from nvct.installer.request import Request
 
 FOLDER = "/run/systemd/system"
 NAME = "nvct-publish"

@@ -14,14 +14,11 @@ import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nvct.engine import modules
 from nvct.errors import EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 ATTEMPTS = 6
 PAUSE_S = 5.0

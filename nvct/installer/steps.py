@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from nvct.errors import NvctError
 from nvct.installer import (
     engine,
@@ -13,19 +16,12 @@ from nvct.installer import (
     refresh_units,
     settings,
 )
-from nvct.installer.request import LOW_LEVEL
+from nvct.installer.engine import Setup
+from nvct.installer.request import LOW_LEVEL, Request
 from nvct.kernel.calls import KERNEL
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
-
-    from nvct.installer.engine import Setup
-    from nvct.installer.request import Request
-
-    Say: TypeAlias = Callable[[str], None]
-    Show: TypeAlias = Callable[[str], None]
+Say: TypeAlias = Callable[[str], None]
+Show: TypeAlias = Callable[[str], None]
 
 
 def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:

@@ -7,18 +7,14 @@ import contextlib
 import glob
 import os
 import shutil
+from collections.abc import Callable
 
 from nvct.errors import HostError
 from nvct.installer import engine, instance, publication, ready, refresh_units
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
+from nvct.installer.request import Request
 from nvct.paths import AGENT_DIR
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.installer.request import Request
 
 BUNDLES = "io.containerd.runtime.v2.task/*/*"
 """Of containerd's containers, beside its socket; one's file `runtime` names its runtime."""

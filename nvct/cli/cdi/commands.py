@@ -11,6 +11,7 @@ from typing import cast
 import click
 
 from nvct import paths
+from nvct.cdi.check.drift import Report
 from nvct.cdi.types import Spec
 from nvct.cli.gostyle import LazyGroup
 from nvct.cli.options import (
@@ -24,10 +25,6 @@ from nvct.cli.options import (
     words,
 )
 from nvct.errors import NvctError, UsageError, line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.cdi.check.drift import Report
 
 LIVE = "live"
 STDIN = "-"

@@ -22,6 +22,7 @@ from nvct.cli.container.select import bus_id
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.decide import decide
 from nvct.container.host import Host
+from nvct.container.plan.model import Edits
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.prestart import rules
 from nvct.container.prestart.container import Container, is_rootless
@@ -32,15 +33,11 @@ from nvct.container.request.model import Request
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import procfs
 from nvct.host.roots import Roots
+from nvct.kernel.calls import Kernel
 from nvct.launcher import cold
 from nvct.linux import mountinfo
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan.model import Edits
-    from nvct.linux.kernel import Kernel
 
 Warn = Callable[[str], None]
 

@@ -16,12 +16,9 @@ from nvct.cli.container.select import Selected, select, select_mig_capable
 from nvct.errors import HostError, RequestError
 from nvct.host.driver import names as driver_names
 from nvct.host.gpu import mig
+from nvct.host.gpu.nodes import StatNode
 from nvct.host.model import DriverFile, FileKind, Gpu, Inventory
 from nvct.host.roots import Roots, below, join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.gpu.nodes import StatNode
 
 TEXT = "List what a container needs for GPU support. Without options: all of it."
 OPTIONS = (

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import click
+from rich.text import Text
 
 from nvct.cli import screen
 from nvct.cli.gostyle import LazyGroup
@@ -18,16 +20,9 @@ from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import layers, tables
 from nvct.mig import plan as plans
+from nvct.mig.config import Spec
 from nvct.mig.holders import holders as find_holders
 from nvct.mig.layout import devices, layout_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from rich.text import Text
-
-    from nvct.mig.config import Spec
 
 TEXT = """Divide GPUs into MIG devices.
 
