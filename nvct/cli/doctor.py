@@ -70,7 +70,7 @@ def doctor(
 
     Example: sudo nvct doctor
     """
-    from nvct.cli import doctor_fix
+    from nvct.cli import refresh
     from nvct.doctor import checks
 
     need_host("doctor")
@@ -81,19 +81,19 @@ def doctor(
     node = node_of_host()
     node.image = _unpacked(image)
     if undo:
-        sys.exit(0 if doctor_fix.undo(node, state_dir, dry_run=dry_run) else 1)
+        sys.exit(0 if refresh.undo(node, state_dir, dry_run=dry_run) else 1)
     chosen = _chosen(flat(only), security=security)
     if image is not None and all(check.name != "image" for check in chosen):
         raise UsageError(
             "--image needs the check image", hint="nvct doctor --only image --image X"
         )
     if fix and not dry_run:
-        doctor_fix.settle(node, state_dir)
+        refresh.settle(node, state_dir)
     done = _look(chosen, node)
     failed = False
     if fix:
         parts = [part for _, part in done]
-        changed, failed = doctor_fix.fix(node, parts, state_dir, dry_run=dry_run)
+        changed, failed = refresh.fix(node, parts, state_dir, dry_run=dry_run)
         if changed:
             node = node_of_host()
             node.image = image or ""

@@ -41,7 +41,11 @@ NVCT_COMMANDS = {
     "log": ("nvct.cli.log", "log", "Show what was decided about containers."),
     "ps": ("nvct.cli.ps", "ps", "Show who uses which GPU."),
     "publish": ("nvct.cli.refresh", "publish", "Keep the specification that engines read."),
-    "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
+    "refresh": (
+        "nvct.cli.refresh",
+        "refresh",
+        "Compile configuration and plans ahead of time.",
+    ),
     "reset": ("nvct.cli.mig.commands", "reset", "Reset GPUs that have failed, beside the agent."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
     "status": ("nvct.cli.status", "status", "Show the health of this node."),

@@ -26,12 +26,10 @@ from nvct.doctor import (
     fabric,
     gpu_health,
     hardware,
-    hook_programs,
     image_needs,
     incumbent,
     inotify,
     inside,
-    kernel_module,
     kubelet,
     parts,
     registered,
@@ -198,7 +196,7 @@ def _specs(node: Node) -> Part:
 
 
 def _hooks(node: Node) -> Part:
-    programs = hook_programs.findings(conflicts.in_force(node.registry))
+    programs = incumbent.hook_programs(conflicts.in_force(node.registry))
     return parts.hooks(node.report, list(programs))
 
 
@@ -274,7 +272,7 @@ CHECKS = (
     Check(
         "module",
         "Is the driver's kernel module loaded?",
-        lambda node: kernel_module.check(node.roots, node.log),
+        lambda node: hardware.check_kernel_module(node.roots, node.log),
     ),
     Check("driver", "Is the driver complete?", lambda node: node.driver[0]),
     Check("nvml", "Does NVML answer?", lambda node: node.nvml[0]),

@@ -14,10 +14,9 @@ from typing import Any
 from nvct import paths
 from nvct.cdi.check.drift import Report
 from nvct.compile import live_host
-from nvct.config import load, unread
+from nvct.config import editing, load
 from nvct.config.model import UNCHECKED, Config, check
 from nvct.container.plan import fingerprints, model
-from nvct.container.plan.model import Farm
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
 from nvct.container.shim import lowlevel
@@ -32,6 +31,11 @@ from nvct.errors import (
 )
 from nvct.host import procfs
 from nvct.host.model import Inventory, warning_kind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.plan.model import Farm
+
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
@@ -51,7 +55,7 @@ def configuration(settings: Config, others: Sequence[str] = ()) -> Part:
         others: engines that start containers by another runtime than NVIDIA's.
     """
     data = (load.read(settings.path) or b"") if settings.path else b""
-    ignored = [*unread.warnings(settings), *unread.unknown_keys(load.text(data))]
+    ignored = [*editing.unread_warnings(settings), *editing.unknown_keys(load.text(data))]
     findings = [
         *_refused_values(settings),
         *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nvct.engine import command, modules, oci_hook, writing
+from nvct.engine import command, modules, writing
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.journal import Journal
 from nvct.engine.model import EngineOptions, Files, Handler, State
@@ -217,7 +217,7 @@ def write_hook(request: Request) -> None:
     path = request.hook_file
     try:
         writing.make_folders(writing.missing_folders(path), KERNEL)
-        write_atomic(path, oci_hook.document(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644)
+        write_atomic(path, modules.hook_file(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644)
     except OSError as error:
         raise writing.refused(error, path) from error
 

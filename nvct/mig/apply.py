@@ -26,7 +26,11 @@ from nvct.mig.journal import Journal
 from nvct.mig.layout import COMPUTE_SLICES, ComputePart, Layout, layout_of, part_of
 from nvct.mig.pause import Paused
 from nvct.mig.plan import Plan
-from nvct.oci.jsontext import Json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.oci.jsontext import Json
+
 
 T = TypeVar("T")
 Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"

@@ -15,14 +15,12 @@ import posix
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
-from nvct.cli.container.arguments import Option, Parsed
+from nvct.cli.container.arguments import Option, Parsed, bus_id
 from nvct.cli.container.list_files import FABRICMANAGER, PERSISTENCED
 from nvct.cli.container.process import Process
-from nvct.cli.container.select import bus_id
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.decide import decide
 from nvct.container.host import Host
-from nvct.container.plan.model import Edits
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.prestart import rules
 from nvct.container.prestart.container import Container, is_rootless
@@ -38,6 +36,11 @@ from nvct.launcher import cold
 from nvct.linux import mountinfo
 from nvct.linux.root import Root
 from nvct.oci.bundle import Bundle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.container.plan.model import Edits
+
 
 Warn = Callable[[str], None]
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nvct.cli.container.arguments import Option
-from nvct.cli.container.select import bus_id
+from nvct.cli.container.arguments import Option, bus_id
 from nvct.errors import HostError, NvmlError
 from nvct.host.driver import libraries, names
 from nvct.host.model import Inventory

@@ -11,8 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from nvct.cli.container.arguments import Option, Parsed
-from nvct.cli.container.select import Selected, select, select_mig_capable
+from nvct.cli.container.arguments import Option, Parsed, Selected, select, select_mig_capable
 from nvct.errors import HostError, RequestError
 from nvct.host.driver import names as driver_names
 from nvct.host.gpu import mig

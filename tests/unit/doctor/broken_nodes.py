@@ -21,7 +21,6 @@ from nvct.doctor import (
     incumbent,
     inotify,
     inside,
-    kernel_module,
     kubelet,
     reload,
     security,
@@ -158,7 +157,7 @@ def a_module_of_another_kernel(home: Path, broken: bool) -> Part:  # noqa: FBT00
         write(home, f"lib/modules/{RELEASE}/modules.dep", "kernel/x/nvidiafb.ko:\n")
     else:
         write(home, "sys/module/nvidia/version", "580.159.04\n")
-    return kernel_module.check(roots, Log(), str(home), RELEASE)
+    return hardware.check_kernel_module(roots, Log(), str(home), RELEASE)
 
 
 def a_module_that_is_not_signed(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -166,7 +165,7 @@ def a_module_that_is_not_signed(home: Path, broken: bool) -> Part:  # noqa: FBT0
     if not broken:
         write(home, "sys/module/nvidia/version", "580.159.04\n")
     log = said("Loading of module with unavailable key is rejected")
-    return kernel_module.check(roots, log, str(home), RELEASE)
+    return hardware.check_kernel_module(roots, log, str(home), RELEASE)
 
 
 def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from nvct.cli.main import program
 from nvct.container import recorder
 from nvct.container.plan.store import Store
-from nvct.doctor import decisions, ring
+from nvct.doctor import decisions
 from nvct.errors import RequestError
 from nvct.linux import files
 from nvct_sim import container_support
@@ -223,7 +223,7 @@ def test_a_file_that_shrinks_while_it_is_read(lab: Lab, monkeypatch: pytest.Monk
         os.truncate(path, 1000)
         return read_all(fd, size, limit)
 
-    monkeypatch.setattr(ring, "read_all", shrunk)
+    monkeypatch.setattr(decisions, "read_all", shrunk)
 
     assert 0 < records(lab) < 100
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from nvct.errors import EngineError
-from nvct.installer.signals import Patience, hang_up, peer
+from nvct.installer.engine_reload import Patience, hang_up, peer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

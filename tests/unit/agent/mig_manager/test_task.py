@@ -22,7 +22,7 @@ from nvct.agent.mig_manager.settings import Settings
 from nvct.agent.mig_manager.work import Work
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError
-from nvct.mig import checkpoint, pause, plan, smi
+from nvct.mig import journal, pause, plan, smi
 from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
@@ -521,7 +521,7 @@ def test_what_a_killed_manager_left_is_put_right(lab: Lab) -> None:
         state = await lab.state()
         specs = [Spec(devices=None, enabled=True, wish={"7g.80gb": 1})]
         after = plan.make(state, specs)
-        before = checkpoint.plan_of(checkpoint.of_state(state)["MigState"])
+        before = journal.plan_of(journal.of_state(state)["MigState"])
         node_changes.set_mig_mode(lab.tree, 0, on=True)  # half of the change
         lab.machine.journal.open(before, after)
         lab.cluster.label(config="all-disabled", plugin=PAUSED, state="pending")
