@@ -38,7 +38,7 @@ from nvct.linux.constants import (
     MS_REC,
     MS_REMOUNT,
 )
-from nvct_sim import copies, kernelfs, package, run_folder, sysfs, tree
+from nvct_sim import kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
 from nvct_sim.tree import Node
 
@@ -190,7 +190,7 @@ class _Attachment:
         self._tmpfs(private)
         for entry in sorted(Path("/run").iterdir()) if host_run else []:
             if entry.name not in (*OWN_RUN, *ENGINES_RUN):
-                copies.mirror(entry, private / entry.name, self._bind)
+                run_folder.mirror(entry, private / entry.name, self._bind)
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
         run_folder.fill(private / run_folder.NAME, self._kernel)
@@ -205,7 +205,7 @@ class _Attachment:
         private = self._stage / "dev"
         self._tmpfs(private)
         for name in DEV_ENTRIES:
-            copies.copy_node(Path("/dev") / name, private / name, self._kernel)
+            run_folder.copy_node(Path("/dev") / name, private / name, self._kernel)
         for name in DEV_MOUNTS:
             if Path("/dev", name).is_dir():
                 (private / name).mkdir()

@@ -8,7 +8,7 @@
     <tree>/proc, sys, dev    files of the kernel (nvct_sim.kernelfs, nvct_sim.sysfs)
     <tree>/etc        files that this node adds to the host's /etc
     <tree>/mnt        empty; mount point of the private file systems of nvct_sim.attach
-    <tree>/kmsg       messages of the kernel about XIDs (nvct_sim.rehearsal)
+    <tree>/kmsg       messages of the kernel about XIDs (nvct_sim.node_changes)
     <tree>/state      the state (nvct_sim.state), hard link of a file in the driver root
     <tree>/node.json  description of the node; a folder with this file is a node
 

@@ -137,10 +137,10 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
 
 def _found_engine(values: OptionValues, *, cdi: bool) -> dict[str, Any]:
     """Return the fields of the engine that runs this container."""
-    from nvct.installer import find_engine
+    from nvct.installer import request
     from nvct.installer.request import RESTART
 
-    detected = find_engine.find(values["host_root"] or "/")
+    detected = request.find(values["host_root"] or "/")
     name, config = detected.engine, detected.edit or detected.config
     on = f" on {detected.platform}" if detected.platform else ""
     say(f"the engine is {name} {detected.version}{on}, with {config}")

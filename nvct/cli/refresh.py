@@ -199,7 +199,7 @@ def publish(ctx: click.Context, *, output: str, withdraw: bool, staged: str | No
 
 
 def _publish(ctx: click.Context, output: str, staged: str | None) -> None:
-    from nvct.cli.cdi.generate_command import generate
+    from nvct.cli.cdi.commands import generate
     from nvct.compile import published_spec
     from nvct.errors import DriverNotFoundError
 

@@ -37,7 +37,6 @@ from nvct.doctor import (
     security,
     specifications,
     user_namespaces,
-    versions,
 )
 from nvct.doctor.containers import Containers
 from nvct.doctor.gpu_health import Log
@@ -155,7 +154,6 @@ class Check:
     Attributes:
         name: one word, for `--only`; it never changes.
         question: a sentence; "no" means that something is wrong.
-        is_security: whether it is about what protects the host.
     """
 
     name: str
@@ -304,7 +302,7 @@ CHECKS = (
     Check(
         "versions",
         "Can the engines read the CDI specifications?",
-        lambda node: versions.check(node.statuses, node.registry, node.settings.spec_dirs),
+        lambda node: parts.versions_of(node.statuses, node.registry, node.settings.spec_dirs),
     ),
     Check("plans", "Are the plans fresh?", lambda node: parts.plans(run_dir(node.env))),
     Check(

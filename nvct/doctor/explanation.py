@@ -68,8 +68,6 @@ class Reader(Host):
     """The host as the create lane sees it, without writes.
 
     Attributes:
-        clock: measures how long plans take.
-        notes: differences from a create.
         used: the plans that were requested, in order.
         scratch: the store of newly compiled plans.
     """
@@ -132,7 +130,6 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
     """Return what the shim would do with a container, as plain data.
 
     Args:
-        bundle: the container's config.json.
         program: the shim's name, which may set the mode.
         env: the environment, which names config.toml and the run directory.
     """

@@ -90,9 +90,6 @@ class Transaction:
     def undo(self, *, dry_run: bool = False) -> bool:
         """Take back the last --fix; return whether all of it is taken back.
 
-        Args:
-            dry_run: only print what would be done.
-
         Raises:
             NvctError: the journal cannot be used.
         """

@@ -63,7 +63,6 @@ def reconstructed(
     """Return how a container was created, as JSON data.
 
     Args:
-        settings: of config.toml, as it is now.
         env: that names the run directory.
     """
     record = _record(evidence.records)

@@ -33,11 +33,7 @@ NODE = re.compile(r"nvidia\d+")
 
 
 def check(roots: Roots, containers: Containers) -> Part:
-    """Check that systemd knows the GPUs of each running container.
-
-    Args:
-        containers: of this host, for their names.
-    """
+    """Check that systemd knows the GPUs of each running container."""
     scopes = _scopes(roots)
     if not scopes:
         text = "no container's cgroup is a unit of systemd"

@@ -40,12 +40,6 @@ class Patience:
 def hang_up(engine: str, path: str, patience: Patience, proc: str = "/proc") -> None:
     """Send SIGHUP to an engine; if that ends it, wait for its end.
 
-    Args:
-        engine: containerd or docker.
-        path: its socket.
-        patience: the engine may be starting.
-        proc: where procfs is.
-
     Raises:
         EngineError: nothing or another program answers there.
     """

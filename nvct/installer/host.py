@@ -96,11 +96,7 @@ def _root(request: Request) -> str:
 
 
 class HostPrograms:
-    """Runs the host's programs in the host's root.
-
-    Args:
-        root: where the host's root is mounted; "/" if this is no container.
-    """
+    """Runs the host's programs in the host's root."""
 
     def __init__(self, root: str) -> None:
         self.root = root

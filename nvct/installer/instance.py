@@ -30,9 +30,6 @@ class Stopped(BaseException):
 class Instance:
     """The lock that an installer holds.
 
-    Args:
-        path: the file with the process number.
-
     Raises (on entering):
         HostError: another installer runs, or the file cannot be created, as where a link is.
         UnsafePathError: the folder is a link or a file.

@@ -91,7 +91,6 @@ def install(
     """Copy the tree, and write or replace the wrappers.
 
     Args:
-        request: has the source and the target.
         runtimes: low-level runtimes to use while no driver is loaded.
         modules: paths of which one exists if a driver is loaded.
 
@@ -165,9 +164,6 @@ def wrapper(
     """Return the wrapper of a program.
 
     Args:
-        template: the tree's.
-        request: has the paths.
-        program: to start.
         runtimes: low-level ones to call instead if no driver is loaded; () always starts it.
         modules: paths of which one exists if a driver is loaded.
 

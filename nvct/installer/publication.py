@@ -30,13 +30,7 @@ and a new driver's view some seconds."""
 
 
 def publish(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
-    """Write the host's specification if it has a driver; a failure is a warning.
-
-    Args:
-        request: has the programs, which are installed.
-        say: prints a sentence.
-        run: runs a program of the host.
-    """
+    """Write the host's specification if it has a driver; a failure is a warning."""
     others = [path for path, spec in _specs(request) if not _is_ours(request, spec)]
     if others:
         say(f"{others[0]} describes {GPU_KIND} already: nothing is published beside it")

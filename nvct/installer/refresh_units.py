@@ -51,13 +51,7 @@ TriggerLimitIntervalSec=0
 
 
 def start(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
-    """Write the units and start the watch, where systemd runs; a failure is a warning.
-
-    Args:
-        request: has the programs, which are installed.
-        say: prints a sentence.
-        run: runs a program of the host.
-    """
+    """Write the units and start the watch, where systemd runs; a failure is a warning."""
     folder = publication.here(request, FOLDER)
     if not os.path.isdir(folder):
         return

@@ -36,9 +36,6 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     An earlier signal ends the installation and restores the engine, too.
 
     Args:
-        request: a checked one.
-        say: prints a sentence about a step.
-        show: prints the installed configuration.
         daemon: wait for a signal; else exit, and leave the engine configured.
 
     Raises:
@@ -213,12 +210,7 @@ def uninstall(request: Request, say: Say) -> None:
 
 
 def users_of(request: Request, socket: str) -> list[str]:
-    """Return why the programs are in use: a sentence for each container that they started.
-
-    Args:
-        request: has the engine and the programs' folder.
-        socket: of the engine, as a path of this process.
-    """
+    """Return why the programs are in use: a sentence for each container that they started."""
     if request.engine != "containerd":
         return [f"{request.engine} may need its programs to end containers"]
     users = []

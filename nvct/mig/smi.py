@@ -88,7 +88,6 @@ def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S)
     """Reset GPUs, and return them.
 
     Args:
-        names: indices or UUIDs.
         wait_s: for the agent's handles to be closed.
 
     Raises:

@@ -22,10 +22,10 @@ from nvct.doctor import (
     inotify,
     inside,
     kubelet,
+    parts,
     reload,
     security,
     user_namespaces,
-    versions,
 )
 from nvct.doctor.containers import Containers
 from nvct.doctor.gpu_health import Log
@@ -177,7 +177,7 @@ def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
     engine = Engine(engine="docker", version="25.0.3" if broken else "28.5.2")
     state = State(handlers={}, spec_dirs=(str(folder),))
     found = registry.scan([str(folder)])
-    return versions.check([Status(engine=engine, state=state)], found, [str(folder)])
+    return parts.versions_of([Status(engine=engine, state=state)], found, [str(folder)])
 
 
 def an_old_toolkit(home: Path, broken: bool) -> Part:  # noqa: FBT001

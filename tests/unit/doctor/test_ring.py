@@ -16,7 +16,7 @@ from nvct.container.plan.store import Store
 from nvct.doctor import decisions
 from nvct.errors import RequestError
 from nvct.linux import files
-from nvct_sim import container_support
+from nvct_sim import rootfs
 from tests.support.shim_lab import BOOT, PROGRAM, REPOSITORY, Lab, started
 
 TYPE_CHECKING = False
@@ -68,7 +68,7 @@ def in_namespace(lab: Lab, options: str, before: str = ":") -> tuple[str, str]:
     Returns:
         What the create and then `nvct log` printed.
     """
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(f"no mount namespaces here: {reason}")
     python = f"{REPOSITORY}/.venv/bin/python"

@@ -18,7 +18,7 @@ from nvct.mig import config, export, journal, plan
 from nvct.mig.apply import AGENT, Machine, apply, recover
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
-from nvct_sim import node_changes, rehearsal
+from nvct_sim import node_changes
 from tests.unit.mig.conftest import library_of
 
 TYPE_CHECKING = False
@@ -384,10 +384,10 @@ def test_a_device_that_the_driver_says_is_in_use_is_not_lost(
     apply(machine, resolve(spec(SMALL, 0)))
     gi = machine.session.mig().gpus[0].instances[-1].id
     before = layouts(machine)
-    rehearsal.set_process(node, 0, 4242, {"gi": str(gi), "ci": "0"})
+    node_changes.set_process(node, 0, 4242, {"gi": str(gi), "ci": "0"})
     with pytest.raises(HostError, match=r"GPU 0: DestroyCompute: .* failed: in use"):
         apply(machine, resolve(spec({"7g.80gb": 1}, 0)))
 
     assert layouts(machine) == before
-    rehearsal.end_process(node, 0, 4242)
+    node_changes.end_process(node, 0, 4242)
     apply(machine, resolve(spec({"7g.80gb": 1}, 0)))

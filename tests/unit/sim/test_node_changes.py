@@ -9,7 +9,7 @@ import pytest
 
 from nvct.errors import DocumentError, UsageError
 from nvct.kernel.kmsg import Kmsg
-from nvct_sim import gpu_fields, node_changes, package, tree
+from nvct_sim import node_changes, package, state, tree
 from tests.support.nvml_node import CACHE
 
 TYPE_CHECKING = False
@@ -293,7 +293,7 @@ def test_a_reset_sets_back_what_it_does_on_a_real_gpu(plain_node: tree.Node) -> 
     node_changes.apply(plain_node, "reset", ["0"])
 
     fields = plain_node.state().gpu(0).fields
-    assert not fields.keys() & set(gpu_fields.ENDED_BY_RESET)
+    assert not fields.keys() & set(state.ENDED_BY_RESET)
     assert (fields["ecc_uncorrected_total"], fields["energy"]) == ("3", "0")
 
 

@@ -27,7 +27,7 @@ from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
-from nvct_sim import node_changes, rehearsal
+from nvct_sim import node_changes
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import Supervisor, roots_of
 from tests.unit.mig.conftest import node  # noqa: F401 - a fixture
@@ -376,7 +376,7 @@ def test_daemonsets_of_the_operator_go_and_come_back(lab: Lab) -> None:
 
 
 def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(lab: Lab) -> None:
-    rehearsal.set_process(lab.tree, 3, 4242, {})
+    node_changes.set_process(lab.tree, 3, 4242, {})
     node_changes.set_gpu(lab.tree, 3, migreset="1")
 
     async def body() -> None:
@@ -384,7 +384,7 @@ def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(la
         await lab.shows("failed", "the former layout is restored")
         assert lab.cluster.labels[PLUGIN] == "true"
         assert not any(gpu.enabled or gpu.pending for gpu in (await lab.state()).gpus)
-        rehearsal.end_process(lab.tree, 3, 4242)
+        node_changes.end_process(lab.tree, 3, 4242)
         node_changes.set_gpu(lab.tree, 3, migreset="0")
         await lab.shows("success")
 

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from nvct_sim import gpu_fields
+from nvct_sim import state
 from tests.support.nvml_node import NvmlNode, gpu_record, gpu_uuid
 
 TYPE_CHECKING = False
@@ -342,7 +342,7 @@ def spoil(node: NvmlNode, index: int, **fields: object) -> None:
 
 
 def test_a_reset_ends_what_the_command_of_the_simulation_ends(node: NvmlNode) -> None:
-    ended = dict.fromkeys((*gpu_fields.ENDED_BY_RESET, "energy"), 1)
+    ended = dict.fromkeys((*state.ENDED_BY_RESET, "energy"), 1)
     spoil(node, 1, **ended, ecc_uncorrected_total=3, migflip=1)
 
     done = node.smi("--gpu-reset", "-i", "1")
