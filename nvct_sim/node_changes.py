@@ -238,7 +238,6 @@ def set_fault(node: Node, kind: str, seconds: int) -> None:
 
     Args:
         kind: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
-        seconds: duration; 0 ends a fault at once.
     """
     with state.change(node.state_file) as now:
         now.remove("fault")

@@ -45,7 +45,6 @@ class Step:
 
     Attributes:
         at_s: seconds since the start.
-        over_s: seconds that a line to the values takes, 0 sets them at once.
         change: a name of node_changes.CHANGES and its arguments.
     """
 
@@ -111,7 +110,6 @@ def play(
     """Carry out all steps at their times; return after the last one.
 
     Args:
-        steps: in the order of their times.
         tell: called with a line about each step.
         speed: how much faster than written.
         clock: seconds that do not go back.

@@ -57,7 +57,6 @@ class State:
 
     Attributes:
         generation: increases with every change.
-        driver: version of the loaded module.
         cuda: CUDA version in NVML's form, 13000 for 13.0.
         tree: absolute path of the node's tree.
     """

@@ -137,10 +137,8 @@ def create(
     """Create a node below base.
 
     Args:
-        driver_version: driver version, the profile's by default.
         nodes: "device" makes device nodes, "plain" files, "auto" what this user can make.
         native: build NVML and nvidia-smi; without them the node is files only.
-        machine: architecture of the libraries, this machine's by default.
 
     Raises:
         UsageError: name, profile or version is invalid, or the node exists.

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 import click
 
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import GoStyle, flat, format_option, say, settings_in_force, words
+from nvct.cli.options import (
+    GoStyle,
+    driver_roots,
+    flat,
+    format_option,
+    say,
+    settings_in_force,
+    words,
+)
 from nvct.host.device_nodes.create import Kind
 from nvct.host.model import Inventory
 from nvct.host.roots import Roots
@@ -195,10 +203,7 @@ def _kinds() -> tuple[Kind, ...]:
 @click.command()
 @click.option("--output", "-o", default="nvct-snapshot.tar.gz", show_default=True,
               help="A new FILE.tar.gz or folder; - is stdout.")  # fmt: skip
-@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
-              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
-@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
-              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@driver_roots
 @words("--library-search-path", env="NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS",
        text="Search libraries only here.")  # fmt: skip
 @words("--config-search-path", env="NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS",
@@ -253,10 +258,7 @@ def snapshot(
        "all.  [default: all but compat32]")  # fmt: skip
 @click.option("--mode", default="auto", show_default=True,
               help="How to look, as for nvidia-ctk cdi generate.")  # fmt: skip
-@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
-              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
-@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
-              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@driver_roots
 @click.option("--config", help="config.toml to take the roots from.")
 def inventory(
     *,

@@ -177,10 +177,6 @@ def find_driver(host_here: str, driver_root: str) -> dict[str, str]:
     """Return the roots of the driver and its nodes, by the keys of driver-ready.
 
     If no driver works yet, the host's root is taken, where one may come; the reason is printed.
-
-    Args:
-        host_here: the host's root, as a path of this process.
-        driver_root: the root of a driver container, as a path of the host.
     """
     host_here = host_here if os.path.isdir(host_here) else "/"
     driver_here = f"{host_here.rstrip('/')}{driver_root}"

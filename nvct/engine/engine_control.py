@@ -29,10 +29,8 @@ class EngineControl:
     """The control of one engine.
 
     Attributes:
-        options: what the engine's files are to say.
         program: the engine's, which checks its files; "" skips that.
         socket: the engine's API as a path of this process; "" if it cannot be probed.
-        run: runs a program where the engine runs.
         root: the engine's root directory as a path of this process.
         removing: the runtimes are removed, not registered.
         must_be_healthy: an engine that was not well before the reload has to be well after it.
@@ -214,7 +212,6 @@ def check_files(
         root: the engine's root directory as a path of this process.
         opt_out: the option that prevents a reload of the engine; "" if there will be none. An
             engine that refuses its files must not be restarted, whoever wrote them.
-        removing: the runtimes are removed, not registered.
 
     Raises:
         EngineError: it refuses them, although it accepts the present files or is to be reloaded;

@@ -69,9 +69,6 @@ def of(engine: Engine, files: Files, ask: Ask = probe.ask) -> Status:
 
     Of an engine of another user or file system only the process is reported: its files cannot be
     trusted.
-
-    Args:
-        ask: does an HTTP GET on a socket.
     """
     if not engine.config or engine.root != files.root or _is_other_users(engine):
         return Status(engine=engine)

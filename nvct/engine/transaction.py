@@ -94,7 +94,6 @@ class Transaction:
         """Restore the former bytes of the files; of a file that others changed, only our keys.
 
         Args:
-            options: the engine and its main file.
             aside: set a damaged journal aside instead of raising.
 
         Raises:

@@ -18,6 +18,7 @@ from nvct.cli.gostyle import LazyGroup
 from nvct.cli.options import (
     GoStyle,
     Words,
+    driver_roots,
     flat,
     format_option,
     say,
@@ -35,10 +36,7 @@ STDIN = "-"
 @words("--spec-dir", env="NVIDIA_CTK_CDI_SPEC_DIRS",
        text="Folders to look in.  [default: config.toml's]")  # fmt: skip
 @format_option("text")
-@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
-              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
-@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
-              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@driver_roots
 @click.option("--config", help="config.toml to take folders and roots from.")
 def check(
     *,
@@ -271,10 +269,7 @@ MODES = "auto, nvml, csv, wsl, management, gdrcopy, gds, imex, mofed or nvswitch
 @click.option("--layout", envvar=f"{ENV}LAYOUT", metavar="[auto|farm|classic]",
               help="One mount of a view of the driver, or one per file.  [default: config.toml's]",
               )  # fmt: skip
-@click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
-              help="Where the driver's files are.  [default: config.toml's, else /]")  # fmt: skip
-@click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
-              help="Where dev/ is.  [default: in the driver root, else in /]")  # fmt: skip
+@driver_roots
 @words("--library-search-path", env=f"{ENV}LIBRARY_SEARCH_PATHS",
        text="Search libraries only here.")  # fmt: skip
 @words("--config-search-path", env=f"{ENV}CONFIG_SEARCH_PATHS",

@@ -70,7 +70,6 @@ def parse(args: Sequence[str], options: Iterable[Option], *, in_order: bool = Fa
     """Parse a command line.
 
     Args:
-        options: the valid options, besides USUAL.
         in_order: stop at the first word that is not an option.
 
     Raises:
