@@ -22,6 +22,7 @@ from nvct.config.model import Config
 from nvct.container.plan.store import run_dir
 from nvct.doctor import (
     agent_status,
+    containers,
     docker,
     fabric,
     gpu_health,
@@ -33,7 +34,6 @@ from nvct.doctor import (
     kubelet,
     parts,
     registered,
-    reload,
     security,
     specifications,
     user_namespaces,
@@ -199,7 +199,7 @@ def _hooks(node: Node) -> Part:
 
 
 def _reload(node: Node) -> Part:
-    return reload.check(node.roots, node.containers)
+    return containers.systemd_reload(node.roots, node.containers)
 
 
 def _userns(node: Node) -> Part:

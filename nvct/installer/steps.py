@@ -19,7 +19,7 @@ from nvct.host.device_nodes import create as device_nodes
 from nvct.host.discovery_options import DiscoveryOptions
 from nvct.host.model import Findings, Inventory
 from nvct.host.roots import Roots
-from nvct.installer import engine, instance, programs, publication, ready, refresh_units, settings
+from nvct.installer import engine, instance, programs, publication, ready, settings
 from nvct.installer.engine import Setup
 from nvct.installer.host import HostFiles, socket_of
 from nvct.installer.programs import TREES
@@ -51,7 +51,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
                 engine.configure(request, engine_setup, say)
             if request.publish:
                 publication.publish(request, say)
-                refresh_units.start(request, say)
+                publication.start_watch(request, say)
             if not daemon:
                 return
             say("waiting for a signal")
@@ -59,7 +59,7 @@ def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
         except instance.Stopped:
             say("told to end")
         if request.publish and daemon:
-            refresh_units.stop(request, say)
+            publication.stop_watch(request, say)
             publication.withdraw(request, say)
         if engine_setup and daemon:
             engine.undo(request, engine_setup, say)
@@ -185,7 +185,7 @@ def uninstall(request: Request, say: Say) -> None:
         _remove_empty(folder)
         return
     with instance.Instance(request.pid_file):
-        refresh_units.stop(request, say)
+        publication.stop_watch(request, say)
         publication.withdraw(request, say)
         users = []
         if request.engine:

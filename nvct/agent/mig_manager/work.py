@@ -17,7 +17,7 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, UsageError
 from nvct.host.nvml.mig_model import MigState
 from nvct.linux import files
-from nvct.mig import apply, layers, pause, plan
+from nvct.mig import apply, export, pause, plan
 from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
@@ -155,7 +155,7 @@ class Work:
                 text = files.read_bytes(self.config_file).decode()
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(f"{self.config_file} cannot be read: {error}") from error
-        return layers.find(state, text, name)
+        return export.find(state, text, name)
 
 
 def of_agent(

@@ -21,7 +21,7 @@ from nvct.cli.mig.machine import machine_of, read
 from nvct.cli.options import GoStyle, format_option, tell
 from nvct.errors import UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigState
-from nvct.mig import layers, tables
+from nvct.mig import export, tables
 from nvct.mig import plan as changes
 from nvct.mig import plan as plans
 from nvct.mig.config import Spec
@@ -113,7 +113,7 @@ def configs(given: object, *, config_file: str, form: str) -> None:
     tables. `fits`: whether this machine's GPUs can have it.
     """
     state = machine_of(given).session.mig()
-    found = layers.configs(state, read(config_file) if config_file else "")
+    found = export.configs(state, read(config_file) if config_file else "")
     rows = [
         {"name": name, "layer": named.layer, "fits": _fits(state, named.specs)}
         for name, named in found.items()

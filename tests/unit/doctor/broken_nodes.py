@@ -15,6 +15,7 @@ import time
 from nvct.cdi.read import registry
 from nvct.config.model import Config
 from nvct.doctor import (
+    containers,
     fabric,
     gpu_health,
     hardware,
@@ -23,7 +24,6 @@ from nvct.doctor import (
     inside,
     kubelet,
     parts,
-    reload,
     security,
     user_namespaces,
 )
@@ -230,7 +230,7 @@ def a_scope_without_the_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, f"run/systemd/transient/{scope}", unit)
     write(home, "proc/4117/cgroup", f"0::/system.slice/{scope}\n")
     write(home, "proc/4117/root/dev/nvidia0")
-    return reload.check(roots_of(home), Containers(str(home)))
+    return containers.systemd_reload(roots_of(home), Containers(str(home)))
 
 
 def node_of_kubernetes(home: Path, registered: list[str]) -> list[Status]:
