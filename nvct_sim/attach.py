@@ -26,7 +26,7 @@ from pathlib import Path
 
 from nvct import paths
 from nvct.errors import HostError, UsageError
-from nvct.kernel.calls import KERNEL
+from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import ldcache, mountinfo
 from nvct.linux.constants import (
     CLONE_NEWNS,
@@ -38,13 +38,9 @@ from nvct.linux.constants import (
     MS_REC,
     MS_REMOUNT,
 )
-from nvct_sim import copies, kernelfs, package, run_folder, sysfs, tree
+from nvct_sim import kernelfs, package, run_folder, sysfs, tree
 from nvct_sim.process import spawn
 from nvct_sim.tree import Node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 DRIVER_ROOT = "/run/nvidia/driver"
 DEV_ENTRIES = (
@@ -194,7 +190,7 @@ class _Attachment:
         self._tmpfs(private)
         for entry in sorted(Path("/run").iterdir()) if host_run else []:
             if entry.name not in (*OWN_RUN, *ENGINES_RUN):
-                copies.mirror(entry, private / entry.name, self._bind)
+                run_folder.mirror(entry, private / entry.name, self._bind)
         for name in (*OWN_RUN, "lock"):
             (private / name).mkdir(exist_ok=True)
         run_folder.fill(private / run_folder.NAME, self._kernel)
@@ -209,7 +205,7 @@ class _Attachment:
         private = self._stage / "dev"
         self._tmpfs(private)
         for name in DEV_ENTRIES:
-            copies.copy_node(Path("/dev") / name, private / name, self._kernel)
+            run_folder.copy_node(Path("/dev") / name, private / name, self._kernel)
         for name in DEV_MOUNTS:
             if Path("/dev", name).is_dir():
                 (private / name).mkdir()

@@ -25,7 +25,6 @@ class Machine:
 
     Attributes:
         number: e_machine.
-        bits: 64 or 32.
         page: alignment of segments; 64 KiB on aarch64, whose kernels may use such pages.
         triplet: name of Debian's library folder.
         lib64: name of the library folder in other distributions.

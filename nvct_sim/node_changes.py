@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Change a simulated node: MIG, health, faults, driver upgrades.
+"""Change a simulated node: MIG, health, faults, XIDs, processes, driver upgrades.
 
 NVML calls can create and destroy MIG instances as well. Both ways keep state, capability files and
 device nodes consistent.
@@ -8,13 +8,106 @@ device nodes consistent.
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from nvct.errors import UsageError
-from nvct_sim import gpu_fields, kernelfs, mig, package, rehearsal, state, tree
-from nvct_sim.rehearsal import XID_EVENT
-from nvct_sim.tree import Node
+from nvct.kernel.kmsg import RECORD_LIMIT
+from nvct_sim import kernelfs, mig, package, state, tree
+from nvct_sim.tree import KMSG, Node
+
+Fields: TypeAlias = "dict[str, str]"
+
+XID_EVENT = 8
+"""nvml.h: nvmlEventTypeXidCriticalError."""
+EVENT_FIELDS = ("gi", "ci")
+PROCESS_FIELDS = ("memory", "sm", "mem", "gi", "ci", "graphics")
+PERCENTS = ("sm", "mem")
+
+
+def add_xid(node: Node, index: int, xid: int, fields: Fields) -> None:
+    """Report an XID error by NVML, and in the kernel's messages.
+
+    Args:
+        fields: gi and ci, the ids of the instances concerned, by default the whole GPU.
+
+    Raises:
+        DocumentError: there is no such GPU.
+        UsageError: a field is unknown or no number.
+    """
+    _check(fields, EVENT_FIELDS)
+    with state.change(node.state_file) as now:
+        append_event(now, index, XID_EVENT, xid, fields)
+        bus = now.gpu(index).fields["bus"]
+    write_message(node, bus, xid, fields)
+
+
+def append_event(now: state.State, index: int, kind: int, data: int, fields: Fields) -> None:
+    """Add an event to a state that is being changed.
+
+    Raises:
+        DocumentError: there is no such GPU.
+    """
+    now.gpu(index)
+    seq = max((int(e.fields["seq"]) for e in now.find("event")), default=0) + 1
+    now.add("event", seq=seq, gpu=index, type=kind, data=data, **fields)
+
+
+def write_message(node: Node, bus: str, xid: int, instance: Fields) -> None:
+    """Append a message of the driver, as `NVRM: Xid (PCI:0000:18:00): 79`, to the node's kmsg.
+
+    Args:
+        bus: the GPU's PCI address as NVML writes it, 00000000:18:00.0.
+        instance: gi and ci, of the instances concerned; {} for the whole GPU.
+    """
+    address = bus.lower()[4:].partition(".")[0]
+    for name, label in (("gi", "GPU-I"), ("ci", "GPU-CI")):
+        if name in instance:
+            address += f" {label}:{int(instance[name]):02}"
+    with (node.tree / KMSG).open("ab") as file:
+        sequence = os.fstat(file.fileno()).st_size // RECORD_LIMIT
+        time_us = time.monotonic_ns() // 1000
+        text = f"4,{sequence},{time_us},-;NVRM: Xid (PCI:{address}): {xid}, simulated\n"
+        file.write(text.encode().ljust(RECORD_LIMIT, b"\n"))
+
+
+def set_process(node: Node, index: int, pid: int, fields: Fields) -> None:
+    """Let a process use a GPU, with `memory` in bytes, and per cent of its time in `sm`, `mem`.
+
+    Raises:
+        DocumentError: there is no such GPU.
+        UsageError: a field is unknown or no number.
+    """
+    _check(fields, PROCESS_FIELDS)
+    with state.change(node.state_file) as now:
+        now.gpu(index)
+        before = now.find("process", gpu=index, pid=pid)
+        record = before[0] if before else now.add("process", gpu=index, pid=pid)
+        record.fields.update(fields)
+
+
+def end_process(node: Node, index: int, pid: int) -> None:
+    """Let a process use a GPU no more.
+
+    Raises:
+        UsageError: it does not use this GPU.
+    """
+    with state.change(node.state_file) as now:
+        if not now.remove("process", gpu=index, pid=pid):
+            raise UsageError(f"GPU {index} has no process {pid}")
+
+
+def _check(fields: Fields, names: tuple[str, ...]) -> None:
+    for name, text in fields.items():
+        if name not in names:
+            raise UsageError(f"unknown field {name!r}", hint=f"one of {', '.join(names)}")
+        if not (text.isascii() and text.isdecimal()):
+            raise UsageError(f"{text!r} is no number for {name}")
+        if name in PERCENTS and int(text) > 100:
+            raise UsageError(f"{name}={text} is too much", hint="100 at most")
+
 
 SANDBOX_UTILS = "libnvidia-sandboxutils.so"
 XID_FALLEN_OFF_BUS = 79  # NVIDIA, "XID errors": GPU has fallen off the bus
@@ -52,9 +145,9 @@ def reset_gpu(node: Node, index: int) -> None:
             raise UsageError(f"GPU {index} cannot be reset: a process uses it")
         if fields.get("lost") == "1":
             raise UsageError(f"GPU {index} cannot be reset: it has fallen off the bus")
-        for name in gpu_fields.ENDED_BY_RESET:
+        for name in state.ENDED_BY_RESET:
             fields.pop(name, None)
-        fields.update(energy="0", energy_at=str(int(time.time() * gpu_fields.US)))
+        fields.update(energy="0", energy_at=str(int(time.time() * state.US)))
         if fields.pop("migflip", "0") == "1":
             fields["mig"] = str(1 - int(fields["mig"]))
             mig.remove_all_instances(now, index)
@@ -99,13 +192,13 @@ def set_gpu(node: Node, index: int, /, **fields: str | int) -> None:
     with state.change(node.state_file) as now:
         present = now.gpu(index).fields
         for key in fields:
-            if key not in {*present, *gpu_fields.NAMES}:
+            if key not in {*present, *state.NAMES}:
                 raise UsageError(
-                    f"a GPU has no field {key!r}", hint=f"one of {', '.join(gpu_fields.NAMES)}"
+                    f"a GPU has no field {key!r}", hint=f"one of {', '.join(state.NAMES)}"
                 )
-        changed = {key: gpu_fields.value(key, str(value)) for key, value in fields.items()}
+        changed = {key: state.value(key, str(value)) for key, value in fields.items()}
         # The energy until now is that of the power until now.
-        present.update({**gpu_fields.energy(present, time.time()), **changed})
+        present.update({**state.energy(present, time.time()), **changed})
 
 
 def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -> None:
@@ -115,7 +208,7 @@ def add_event(node: Node, index: int, *, kind: int = XID_EVENT, data: int = 0) -
         DocumentError: there is no such GPU.
     """
     with state.change(node.state_file) as now:
-        rehearsal.append_event(now, index, kind, data, {})
+        append_event(now, index, kind, data, {})
 
 
 def lose_gpu(node: Node, index: int) -> None:
@@ -127,8 +220,8 @@ def lose_gpu(node: Node, index: int) -> None:
     with state.change(node.state_file) as now:
         fields = now.gpu(index).fields
         fields["lost"] = "1"
-        rehearsal.append_event(now, index, XID_EVENT, XID_FALLEN_OFF_BUS, {})
-    rehearsal.write_message(node, fields["bus"], XID_FALLEN_OFF_BUS, {})
+        append_event(now, index, XID_EVENT, XID_FALLEN_OFF_BUS, {})
+    write_message(node, fields["bus"], XID_FALLEN_OFF_BUS, {})
 
 
 def restore_gpu(node: Node, index: int) -> None:
@@ -145,7 +238,6 @@ def set_fault(node: Node, kind: str, seconds: int) -> None:
 
     Args:
         kind: "hang", "crash", or "hang-hard", which SIGKILL does not end (fault.c).
-        seconds: duration; 0 ends a fault at once.
     """
     with state.change(node.state_file) as now:
         now.remove("fault")
@@ -242,15 +334,15 @@ CHANGES: dict[str, tuple[str, Callable[..., object]]] = {
     "find": ("GPU", lambda n, gpu: restore_gpu(n, _index(gpu))),
     "xid": (
         "GPU NUMBER [gi=ID] [ci=ID]",
-        lambda n, gpu, xid, *w: rehearsal.add_xid(n, _index(gpu), _index(xid), _optional(w)),
+        lambda n, gpu, xid, *w: add_xid(n, _index(gpu), _index(xid), _optional(w)),
     ),
     "process": (
         "GPU PID [FIELD=VALUE]...",
-        lambda n, gpu, pid, *w: rehearsal.set_process(n, _index(gpu), _index(pid), _optional(w)),
+        lambda n, gpu, pid, *w: set_process(n, _index(gpu), _index(pid), _optional(w)),
     ),
     "process-end": (
         "GPU PID",
-        lambda n, gpu, pid: rehearsal.end_process(n, _index(gpu), _index(pid)),
+        lambda n, gpu, pid: end_process(n, _index(gpu), _index(pid)),
     ),
     "gpu": ("GPU FIELD=VALUE...", lambda n, gpu, *w: set_gpu(n, _index(gpu), **_fields(w))),
     "nvml-hang": ("SECONDS", lambda n, for_: set_fault(n, "hang", _seconds(for_))),

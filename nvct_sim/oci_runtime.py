@@ -14,18 +14,13 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import nvct
 from nvct.errors import HostError, NvctError, line
 from nvct.linux import constants as c
-from nvct.linux.kernel import KERNEL
+from nvct.linux.kernel import KERNEL, Kernel
 from nvct.oci import argv, bundle, jsontext
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from nvct.linux.kernel import Kernel
 
 NODE_PATHS = (
     "/proc/driver", "/proc/devices", "/proc/modules", "/sys/bus/pci/devices",

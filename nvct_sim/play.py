@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from nvct.errors import DocumentError, NvctError, UsageError
-from nvct_sim import gpu_fields, node_changes
+from nvct_sim import node_changes, state
 from nvct_sim.tree import Node
 
 KEYS = ("at", "over", "gpu", "set", "do")
@@ -45,7 +45,6 @@ class Step:
 
     Attributes:
         at_s: seconds since the start.
-        over_s: seconds that a line to the values takes, 0 sets them at once.
         change: a name of node_changes.CHANGES and its arguments.
     """
 
@@ -111,7 +110,6 @@ def play(
     """Carry out all steps at their times; return after the last one.
 
     Args:
-        steps: in the order of their times.
         tell: called with a line about each step.
         speed: how much faster than written.
         clock: seconds that do not go back.
@@ -181,14 +179,12 @@ def _step(step: Mapping[str, Any]) -> Step:
 
 
 def _check_field(name: str, value: object, *, is_line: bool) -> None:
-    if name not in gpu_fields.NAMES:
-        raise UsageError(
-            f"a GPU has no field {name!r}", hint=f"one of {', '.join(gpu_fields.NAMES)}"
-        )
+    if name not in state.NAMES:
+        raise UsageError(f"a GPU has no field {name!r}", hint=f"one of {', '.join(state.NAMES)}")
     if type(value) not in (int, str):
         raise UsageError(f"{name} must be a number or a word, not {value!r}")
-    gpu_fields.value(name, str(value))
-    if is_line and name not in gpu_fields.NUMBERS:
+    state.value(name, str(value))
+    if is_line and name not in state.NUMBERS:
         raise UsageError(f"{name} has no line of values", hint="leave over out")
 
 

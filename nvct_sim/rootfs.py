@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small root file system for containers, made of files of this host.
+"""A small root file system of this host's files, and whether containers can run here.
 
 It holds the usual parts of a GPU image: glibc with its loader and ldconfig, a shell (busybox,
 statically linked), /etc with users and an ld.so.cache, and empty mount points. Files are copied,
@@ -8,15 +8,20 @@ never linked: programs in a container may write to them.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from nvct.errors import ContainerNotPossibleError, ElfError, LdCacheError
+from nvct.errors import ContainerNotPossibleError, ElfError, HostError, LdCacheError, NvctError
+from nvct.kernel.calls import KERNEL
 from nvct.linux import elf, ldcache
+from nvct.linux.constants import MS_BIND
+from nvct_sim import attach, kernelfs, process
 from nvct_sim.elf_writer import MACHINES
 
 PROGRAM_DIRS = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -154,3 +159,104 @@ def _write_cache(folder: Path, libraries: Sequence[Path]) -> None:
         cache.write_bytes(ldcache.merge(None, entries, machine=platform.machine()))
     except LdCacheError as error:
         raise ContainerNotPossibleError(error.message) from error
+
+
+CAP_SYS_ADMIN, CAP_MKNOD = 21, 27  # capabilities(7)
+PROBE_TIMEOUT_S = 20.0
+NAMESPACES = ("pid", "ipc", "uts", "mount")
+
+
+def can_run_containers(
+    *, runtime: str = "runc", programs: Sequence[str] = PROGRAM_DIRS
+) -> str | None:
+    """Return the reason why containers on a simulated node cannot run here, None if they can."""
+    try:
+        check(runtime=runtime, programs=programs)
+    except ContainerNotPossibleError as error:
+        return error.message
+    return None
+
+
+def check(*, runtime: str = "runc", programs: Sequence[str] = PROGRAM_DIRS) -> None:
+    """Check that this machine has what a simulated node and its containers need.
+
+    Raises:
+        ContainerNotPossibleError: a requirement is missing.
+    """
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("CapEff:"))
+    held = int(line.split()[1], 16)
+    for name, bit in (("CAP_SYS_ADMIN", CAP_SYS_ADMIN), ("CAP_MKNOD", CAP_MKNOD)):
+        if not held >> bit & 1:
+            raise ContainerNotPossibleError(f"this process lacks {name}", hint="run as root")
+    path = find_program(runtime, programs)
+    if path is None:
+        raise ContainerNotPossibleError(f"no {runtime} on this host", hint=f"install {runtime}")
+    static_busybox(programs)
+    _try_mounts()
+    _try_container(path, programs)
+
+
+def _try_mounts() -> None:
+    """Make what attach() makes, in a namespace that ends at once."""
+    with tempfile.TemporaryDirectory(prefix="nvct-sim-") as folder:
+
+        def prepare() -> None:
+            attach.make_private()
+            KERNEL.mount("nvct-sim", folder, "tmpfs")
+            for name in ("upper", "work"):
+                Path(folder, name).mkdir()
+            options = f"lowerdir=/etc,upperdir={folder}/upper,workdir={folder}/work"
+            KERNEL.mount("nvct-sim", "/etc", "overlay", 0, options)
+            KERNEL.mount("/etc", "/proc/driver", None, MS_BIND)
+            refusal = kernelfs.node_refusal(Path(folder))
+            if refusal is not None:
+                raise HostError(
+                    f"device nodes of the driver cannot be made: {refusal.strerror}",
+                    hint="the container or unit around this has to allow them (DeviceAllow=)",
+                )
+
+        try:
+            process.spawn(["/bin/true"], prepare).wait()
+        except NvctError as error:
+            raise ContainerNotPossibleError(
+                f"no simulated node is possible here: {error.message}", hint=error.hint
+            ) from error
+
+
+def _try_container(runtime: Path, programs: Sequence[str]) -> None:
+    with tempfile.TemporaryDirectory(prefix="nvct-sim-") as folder:
+        root = Path(folder, "rootfs")
+        for name in ("bin", "proc", "dev"):
+            (root / name).mkdir(parents=True)
+        busybox = static_busybox(programs)
+        (root / "bin/busybox").write_bytes(busybox.read_bytes())
+        (root / "bin/busybox").chmod(0o755)
+        Path(folder, "config.json").write_text(json.dumps(probe_config()))
+        name = f"nvct-sim-probe-{os.getpid()}"
+        argv = [str(runtime), "--root", f"{folder}/state", "run", "--bundle", folder, name]
+        try:
+            done = subprocess.run(
+                argv, check=False, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C must not leave half a container
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise ContainerNotPossibleError(f"{runtime} does not end") from error
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
+            raise ContainerNotPossibleError(f"{runtime} cannot run a container: {lines[-1]}")
+
+
+def probe_config() -> dict[str, object]:
+    """Return the config.json of a container that does nothing."""
+    return {
+        "ociVersion": "1.0.2",
+        "process": {"user": {"uid": 0, "gid": 0}, "args": ["/bin/busybox", "true"], "cwd": "/"},
+        "root": {"path": "rootfs"},
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
+        ],
+        "linux": {"namespaces": [{"type": name} for name in NAMESPACES]},
+    }

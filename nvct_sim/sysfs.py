@@ -43,7 +43,6 @@ class Device:
 
     Attributes:
         vendor, device, subsystem_vendor, subsystem_device, kind: PCI ids; kind is the class.
-        number: index among the node's devices; addresses are computed from it.
         irq: interrupt, also shown in /proc/driver/nvidia.
         bar1: size of the second base address in MiB, 0 for none.
         vgpu: for a vGPU, version and branch of the driver on its host.

@@ -8,7 +8,7 @@
     <tree>/proc, sys, dev    files of the kernel (nvct_sim.kernelfs, nvct_sim.sysfs)
     <tree>/etc        files that this node adds to the host's /etc
     <tree>/mnt        empty; mount point of the private file systems of nvct_sim.attach
-    <tree>/kmsg       messages of the kernel about XIDs (nvct_sim.rehearsal)
+    <tree>/kmsg       messages of the kernel about XIDs (nvct_sim.node_changes)
     <tree>/state      the state (nvct_sim.state), hard link of a file in the driver root
     <tree>/node.json  description of the node; a folder with this file is a node
 
@@ -137,10 +137,8 @@ def create(
     """Create a node below base.
 
     Args:
-        driver_version: driver version, the profile's by default.
         nodes: "device" makes device nodes, "plain" files, "auto" what this user can make.
         native: build NVML and nvidia-smi; without them the node is files only.
-        machine: architecture of the libraries, this machine's by default.
 
     Raises:
         UsageError: name, profile or version is invalid, or the node exists.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvct cluster. They ask the API server only."""
+"""Command: nvct cluster; and the GPUs that a pod has or waits for. Asks the API server only."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import asyncio
 import contextlib
 import json
 import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import click
 
+from nvct.agent.kubernetes import fleet
+from nvct.agent.kubernetes.cluster import Cluster
 from nvct.cli import screen
-from nvct.cli.options import format_option, say, tell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-
-    from nvct.agent.kubernetes import fleet
-    from nvct.agent.kubernetes.cluster import Cluster
+from nvct.cli.context import tell
+from nvct.cli.options import format_option, say
+from nvct.errors import printable
 
 HEADER = ("NODE", "GPUS", "DRIVER", "PRODUCT", "AGENT", "READY", "REASON")
 DOMAIN, VENDOR = "nvidia.com/", "NVIDIA-"
@@ -131,3 +130,156 @@ def connect(kubeconfig: str) -> Cluster:
     if not kubeconfig and "KUBERNETES_SERVICE_HOST" not in os.environ and os.path.exists(usual):
         kubeconfig = usual
     return clusters.connect(kubeconfig, os.environ)
+
+
+SHOWN = 8
+"""Devices and nodes of a list; --json has all."""
+OWN_COMMAND = "`nvct explain NAMESPACE/POD`"
+"""A remedy with it sends the reader to what is printed already."""
+ENDED = ("Succeeded", "Failed")
+RULED_OUT = "its node, its GPU's other MIG devices or another request may rule a free one out"
+
+
+def explain_pod(namespace: str, name: str, kubeconfig: str, form: str) -> None:
+    """Print what is known about a pod.
+
+    Raises:
+        UsageError: there is no such pod.
+        NvctError: the API server refuses or does not answer, or the extra `agent` is missing.
+    """
+    report = asyncio.run(_ask(namespace, name, kubeconfig))
+    if form == "json":
+        click.echo(json.dumps(report, indent=2))
+        return
+    for line in text(report):
+        words = line.lstrip()
+        margin = line[: len(line) - len(words)]
+        for part in screen.wrapped(margin, words, screen.columns(), len(margin) + 4):
+            tell(part)
+
+
+async def _ask(namespace: str, name: str, kubeconfig: str) -> dict[str, Any]:
+    from nvct.agent.kubernetes import pod_devices
+    from nvct.cli.cluster import as_admin
+
+    async with as_admin(kubeconfig) as cluster:
+        return pod_devices.explanation(await pod_devices.read(cluster, namespace, name))
+
+
+def text(report: dict[str, Any]) -> list[str]:
+    """Return the lines about a pod."""
+    from nvct.doctor import messages
+
+    where = f" on node {report['node']}" if report["node"] else ", on no node yet"
+    lines = [f"{report['pod']}: {report['phase']}{where}"]
+    lines += [f"  Kubernetes says: {why}" for why in report["why"]]
+    for found in messages.explained("\n".join(report["why"])):
+        lines.append(f"  cause: {found.message.cause}")
+        if OWN_COMMAND not in found.message.remedy:
+            lines.append(f"  do: {found.message.remedy}")
+    for resource in report["resources"]:
+        lines += _resource(resource, is_placed=bool(report["node"]))
+    for claim in report["claims"]:
+        lines += _claim(claim, report["phase"])
+    if not report["resources"] and not report["claims"]:
+        lines.append("  it asks for no GPU: neither a resource of nvidia.com nor a claim")
+    lines += [f"  note: {note}" for note in report["notes"]]
+    return [printable(line) for line in lines]
+
+
+def _resource(report: dict[str, Any], *, is_placed: bool) -> Iterator[str]:
+    yield f"  asks for {report['count']} of {report['resource']}"
+    if is_placed:
+        return
+    for request in report["requests"]:
+        of_class = f"devices of class {request['class']} are given for it, too (DRA)"
+        yield f"    {of_class}: {_counts(request)}"
+    if not report["nodes"] and not report["classes"]:
+        yield f"    no node offers {report['resource']}: its device plugin does not run"
+    for node in report["nodes"][:SHOWN]:
+        takers = ", ".join(f"{pod} ({count})" for pod, count in node["taken"].items())
+        taken = sum(node["taken"].values())
+        by = f" by {takers}" if takers else ""
+        lost = node["capacity"] - node["offered"]
+        unhealthy = f"; {lost} more are unhealthy" if lost > 0 else ""
+        few = (
+            "" if node["free"] < report["count"] else "; enough are free: other rules keep it away"
+        )
+        yield f"    node {node['node']} has {node['offered']}, {taken} taken{by}{unhealthy}{few}"
+    yield from _more(report["nodes"], "nodes")
+
+
+def _claim(report: dict[str, Any], phase: str) -> Iterator[str]:
+    if report["state"] == "missing":
+        if not report["claim"]:
+            why = "Kubernetes has not made it; does the template exist?"
+        elif phase in ENDED:
+            why = "it is gone, as claims of a template are when the pod has ended"
+        else:
+            why = "it does not exist, or may not be read"
+        yield f"  claim {report['missing']}: {why}"
+        return
+    yield f"  claim {report['claim']}: {report['state']}"
+    for device in report["devices"]:
+        about = f" ({device['about']})" if device["about"] else ""
+        yield f"    has {device['device']} of {device['node']}{about} for {device['request']}"
+        for expression in device["because"]:
+            yield f"      because {' '.join(expression.split())}"
+    if report["state"] != "pending":
+        return
+    for request in report["requests"]:
+        if "fitting" in request:
+            yield from _request(request)
+    for attribute in report["constraints"]:
+        yield f"    constraint {attribute}: no device has this attribute, so none can be allocated"
+
+
+def _request(report: dict[str, Any]) -> Iterator[str]:
+    if not report["class exists"]:
+        yield f"    request {report['name']}: there is no DeviceClass {report['class']}"
+        return
+    yield (
+        f"    request {report['name']} ({report['count']} of class {report['class']}): "
+        f"{_counts(report)}"
+    )
+    for term in report["terms"] if report["devices"] else ():
+        if term.get("lacking"):
+            lack = f"no device has the attribute {term['lacking']}: {term['advice']}"
+            yield f"      ?     {term['term']}  ({lack})"
+        elif term["unknown"]:
+            yield f"      ?     {term['term']}  (nvct cannot evaluate it on each device)"
+        else:
+            yield f"      {term['fits']:<5} {term['term']}"
+    fitting = report["fitting"]
+    for one in fitting[:SHOWN]:
+        about = f" ({one['about']})" if one["about"] else ""
+        state = f"taken by {one['taken']}" if one["taken"] else (
+            "tainted: unhealthy or withheld" if one["tainted"] else "free"
+        )  # fmt: skip
+        yield f"      {one['device']} of {one['node']}{about}: {state}"
+    yield from _more(fitting, "devices")
+    if _free(report):
+        yield f"      {RULED_OUT}"
+
+
+def _counts(report: dict[str, Any]) -> str:
+    """Return how many devices satisfy a request, and how many of these are free."""
+    if not report["devices"]:
+        return "no node offers one"
+    fitting, free = report["fitting"], _free(report)
+    unknown = "" if all(one["certain"] for one in fitting) else " or may fit"
+    count, most = report["count"], report["most free on a node"]
+    are_scattered = isinstance(count, int) and most < count <= len(free)
+    return (
+        f"{len(fitting)} of {report['devices']} devices fit{unknown}, {len(free)} of them free"
+        f"{f', at most {most} on one node' if are_scattered else ''}"
+    )
+
+
+def _free(report: dict[str, Any]) -> list[dict[str, Any]]:
+    return [one for one in report["fitting"] if not one["taken"] and not one["tainted"]]
+
+
+def _more(found: list[Any], what: str) -> Iterator[str]:
+    if len(found) > SHOWN:
+        yield f"      and {len(found) - SHOWN} more {what}; --json has all"

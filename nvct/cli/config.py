@@ -84,7 +84,7 @@ config.aliases = {"create-default": "default", "generate-default": "default"}
 @click.pass_context
 def show(ctx: click.Context, *, origin: bool) -> None:
     """Print every key with the value in force, and warnings about values without effect."""
-    from nvct.config import load, unread
+    from nvct.config import editing, load
 
     path = ctx.meta.get("nvct.config-file") or _config_path()
     settings = load.load(path)
@@ -98,17 +98,21 @@ def show(ctx: click.Context, *, origin: bool) -> None:
         click.echo(f"# nvct.policy.engine-devices: {settings.engine_devices}")
     for number, rule in enumerate(settings.policy, 1):
         click.echo(f"# nvct.policy, rule {number}: {rule}")
-    warnings = [*settings.warnings, *unread.warnings(settings), *unread.unknown_keys(text)]
+    warnings = [
+        *settings.warnings,
+        *editing.unread_warnings(settings),
+        *editing.unknown_keys(text),
+    ]
     for warning in warnings:
         say(f"warning: {warning}")
 
 
 def _warn(keys: list[str], text: str, path: str) -> None:
-    from nvct.config import load, unread
+    from nvct.config import editing, load
 
-    if not set(keys) & set(unread.UNREAD):
+    if not set(keys) & set(editing.UNREAD):
         return
-    for warning in unread.warnings(load.from_toml(text.encode(), path)):
+    for warning in editing.unread_warnings(load.from_toml(text.encode(), path)):
         if warning.partition(" ")[0] in keys:
             say(f"warning: {warning}")
 
@@ -162,9 +166,9 @@ def _text(path: str) -> str | None:
 
 
 def _default() -> str:
-    from nvct.config.default import TEXT
+    from nvct.config.editing import DEFAULT_TEXT
 
-    return TEXT
+    return DEFAULT_TEXT
 
 
 def _write(path: str, text: str) -> None:

@@ -37,11 +37,6 @@ def settings_in_force(
 ) -> Config:
     """Return the settings of config.toml, with the roots that the command line names.
 
-    Args:
-        config: path of config.toml; None for the program's global --config, or the default path.
-        driver_root: the root of the driver's files; None for the value in config.toml.
-        dev_root: the folder that has dev/; None for the value in config.toml.
-
     Raises:
         ConfigError: config.toml is not valid, or the named file does not exist.
     """

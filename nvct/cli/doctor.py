@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command: nvct doctor. Options, call and print, no logic."""
+"""Commands: nvct doctor, nvct status. Options, call and print, no logic."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from threading import Timer
+from typing import Any
 
 import click
 
@@ -20,15 +22,9 @@ from nvct.cli.options import (
     words,
 )
 from nvct.cli.screen import COLORS, MARKS, colored, columns, wrapped
+from nvct.doctor.checks import Check, Node
+from nvct.doctor.model import Part
 from nvct.errors import HostError, NvctError, UsageError, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
-
-    from nvct.doctor.checks import Check, Node
-    from nvct.doctor.model import Part
 
 PAGE = "docs/doctor.md"
 PATIENCE_S = 4.0
@@ -74,7 +70,7 @@ def doctor(
 
     Example: sudo nvct doctor
     """
-    from nvct.cli import doctor_fix
+    from nvct.cli import refresh
     from nvct.doctor import checks
 
     need_host("doctor")
@@ -85,19 +81,19 @@ def doctor(
     node = node_of_host()
     node.image = _unpacked(image)
     if undo:
-        sys.exit(0 if doctor_fix.undo(node, state_dir, dry_run=dry_run) else 1)
+        sys.exit(0 if refresh.undo(node, state_dir, dry_run=dry_run) else 1)
     chosen = _chosen(flat(only), security=security)
     if image is not None and all(check.name != "image" for check in chosen):
         raise UsageError(
             "--image needs the check image", hint="nvct doctor --only image --image X"
         )
     if fix and not dry_run:
-        doctor_fix.settle(node, state_dir)
+        refresh.settle(node, state_dir)
     done = _look(chosen, node)
     failed = False
     if fix:
         parts = [part for _, part in done]
-        changed, failed = doctor_fix.fix(node, parts, state_dir, dry_run=dry_run)
+        changed, failed = refresh.fix(node, parts, state_dir, dry_run=dry_run)
         if changed:
             node = node_of_host()
             node.image = image or ""
@@ -267,3 +263,47 @@ def _to_dict(check: Check, part: Part) -> dict[str, object]:
         "question": check.question,
         "page": f"{PAGE}#{check.name}",
     }
+
+
+@click.command(cls=GoStyle)
+@format_option("text")
+def status(*, form: str) -> None:
+    """Show the health of this node; exit with 1 if something is wrong.
+
+    Checks the configuration, the driver, the CDI specifications in force, the plans and views that
+    containers use, the configuration of the engines, and the systemd units that keep the
+    specification up to date.
+
+    Example: sudo nvct status
+    """
+    need_host("status")
+    parts = _status_parts()
+    if form == "json":
+        click.echo(json.dumps([part.to_dict() for part in parts], indent=2))
+    else:
+        click.echo("\n".join(status_text(parts, columns())))
+    sys.exit(1 if any(part.health == "attention" for part in parts) else 0)
+
+
+def status_text(parts: Sequence[Part], width: int = 0) -> Iterator[str]:
+    """Yield the lines of a table; `width` is that of a terminal, 0 for no limit."""
+    for part in parts:
+        mark = MARKS[part.health]
+        name = f"{part.name:<8} "
+        for number, line in enumerate(part.lines):
+            head = f"{name}{mark:<5} " if number == 0 else " " * 15
+            first, *more = wrapped(head, printable(line), width)
+            if number == 0:
+                bold = mark == MARKS["attention"]
+                shown = colored(mark, COLORS.get(mark), bold=bold)
+                first = name + shown + first[len(name) + len(mark) :]
+            yield first
+            yield from more
+
+
+def _status_parts() -> list[Part]:
+    from nvct.cli.doctor import node_of_host
+    from nvct.doctor import checks
+
+    node = node_of_host(with_agent=False)
+    return [check.look(node) for check in checks.named(checks.STATUS)]

@@ -98,7 +98,7 @@ def explain(
         _explain_reason(config_json, form)
         return
     if config_json and kind == "pod":
-        from nvct.cli.explain_pod import explain_pod
+        from nvct.cli.cluster import explain_pod
 
         owner, _, name = config_json.rpartition("/")
         explain_pod(namespace or owner, name, kubeconfig, form)

@@ -46,14 +46,14 @@ def install(**values: Any) -> None:  # noqa: ANN401  options, each with its own 
     Example: nvct install --runtime=containerd --restart-mode=systemd
     """
     from nvct.host import modes
-    from nvct.installer import steps, uninstall
+    from nvct.installer import steps
 
     if values["debug"]:
         os.environ["NVCT_DEBUG"] = "1"
     if values["uninstall"]:
         request = requested({**values, "find_driver": False, "driver_ready": None})
         request.check()
-        uninstall.run(request, say)
+        steps.uninstall(request, say)
         return
     if values["gpu_nodes_only"] and not modes.has_gpu():
         say("this machine has no NVIDIA GPU: nothing is installed")
@@ -137,10 +137,10 @@ def _engine(engine: str, values: OptionValues, *, cdi: bool) -> dict[str, Any]:
 
 def _found_engine(values: OptionValues, *, cdi: bool) -> dict[str, Any]:
     """Return the fields of the engine that runs this container."""
-    from nvct.installer import find_engine
+    from nvct.installer import request
     from nvct.installer.request import RESTART
 
-    detected = find_engine.find(values["host_root"] or "/")
+    detected = request.find(values["host_root"] or "/")
     name, config = detected.engine, detected.edit or detected.config
     on = f" on {detected.platform}" if detected.platform else ""
     say(f"the engine is {name} {detected.version}{on}, with {config}")
@@ -275,9 +275,9 @@ def _with_driver(values: OptionValues) -> dict[str, Any]:
     from nvct.installer import ready
 
     if values["find_driver"]:
-        from nvct.cli import find_driver
+        from nvct.cli import validate
 
-        ready_values = find_driver.find(values["host_root"] or "/", values["driver_root"])
+        ready_values = validate.find_driver(values["host_root"] or "/", values["driver_root"])
         if values["driver_ready"]:
             ready.write(*os.path.split(values["driver_ready"]), ready_values)
         roots = {name: ready_values[key] for name, key in DRIVER_READY.items()}

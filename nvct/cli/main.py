@@ -32,7 +32,7 @@ NVCT_COMMANDS = {
     "demo": ("nvct.cli.sim", "demo", "Run the main job on a simulated node."),
     "doctor": ("nvct.cli.doctor", "doctor", "Find out why containers get no GPU."),
     "explain": ("nvct.cli.explain", "explain", "Print what a create would come to, and why."),
-    "list": ("nvct.cli.list_devices", "inventory", "Print what containers get from this host."),
+    "list": ("nvct.cli.system", "inventory", "Print what containers get from this host."),
     "farm": ("nvct.cli.farm", "farm", "Keep the driver's files as views for containers."),
     "install": ("nvct.cli.install", "install", "Install nvct on this container's host."),
     "launchers": ("nvct.cli.launchers", "launchers", "Install the runtime shim's launchers."),
@@ -41,11 +41,15 @@ NVCT_COMMANDS = {
     "log": ("nvct.cli.log", "log", "Show what was decided about containers."),
     "ps": ("nvct.cli.ps", "ps", "Show who uses which GPU."),
     "publish": ("nvct.cli.refresh", "publish", "Keep the specification that engines read."),
-    "refresh": ("nvct.cli.refresh", "refresh", "Compile configuration and plans ahead of time."),
+    "refresh": (
+        "nvct.cli.refresh",
+        "refresh",
+        "Compile configuration and plans ahead of time.",
+    ),
     "reset": ("nvct.cli.mig.commands", "reset", "Reset GPUs that have failed, beside the agent."),
     "sim": ("nvct.cli.sim", "sim", "Build and use simulated GPU nodes."),
-    "status": ("nvct.cli.status", "status", "Show the health of this node."),
-    "snapshot": ("nvct.cli.snapshot", "snapshot", "Record this host, for a bug report or a test."),
+    "status": ("nvct.cli.doctor", "status", "Show the health of this node."),
+    "snapshot": ("nvct.cli.system", "snapshot", "Record this host, for a bug report or a test."),
     "validate": ("nvct.cli.validate", "validate", "Write the status files of operators."),
 }
 

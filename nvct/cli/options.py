@@ -24,6 +24,7 @@ __all__ = [
     "Words",
     "all_of",
     "container_names",
+    "driver_roots",
     "drop_in_option",
     "flat",
     "format_option",
@@ -93,6 +94,14 @@ def all_of(*options: Adds) -> Adds:
         return function
 
     return add_all
+
+
+driver_roots = all_of(
+    click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
+                 help="Where the driver's files are.  [default: config.toml's, else /]"),
+    click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT",
+                 help="Where dev/ is.  [default: in the driver root, else in /]"),
+)  # fmt: skip
 
 
 def words(*names: str, env: str | list[str] | None = None, text: str) -> Adds:

@@ -6,19 +6,15 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 
 import click
 
 from nvct.cli import screen
 from nvct.cli.options import GoStyle, format_option, need_host, say_if_inside
+from nvct.doctor.gpu_users import Use
 from nvct.errors import NvmlError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.doctor.gpu_users import Use
-    from nvct.host.roots import Roots
+from nvct.host.roots import Roots
 
 HEADER = ("GPU", "MIG", "PID", "MEMORY", "COMMAND", "CONTAINER")
 PAUSE_S = 2.0

@@ -66,7 +66,6 @@ def table(rows: Sequence[Sequence[str]], width: int) -> Iterator[str]:
     together, each row is a paragraph that names its columns.
 
     Args:
-        rows: of equal length.
         width: of a line; 0 for no limit.
     """
     cells = [[printable(cell) for cell in row] for row in rows]

@@ -15,7 +15,7 @@ from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import format_option, say
 from nvct.errors import NvctError
 from nvct.host.nvml.kernel_xids import KMSG_ENV
-from nvct_sim import attach, container_support, node_changes, process, profile, run_folder, tree
+from nvct_sim import attach, node_changes, process, profile, rootfs, run_folder, tree
 
 EXAMPLE = """Simulated GPU nodes: real driver files, device nodes and NVML, no GPU.
 
@@ -215,7 +215,7 @@ def replay_snapshot(snapshot: str, argv: tuple[str, ...], mode: str) -> None:
 @sim.command()
 def check() -> None:
     """Tell whether containers can run on a node here."""
-    container_support.check()
+    rootfs.check()
     click.echo("containers can run on a simulated node here")
 
 

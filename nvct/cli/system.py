@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands: nvidia-ctk system create-device-nodes, create-dev-char-symlinks."""
+"""Commands: nvidia-ctk system …, nvct list, nvct snapshot. Options, call and print, no logic."""
 
 from __future__ import annotations
 
 import os
+import platform
+import shutil
+import sys
 from collections.abc import Sequence
 
 import click
 
 from nvct.cli.gostyle import GoGroup
-from nvct.cli.options import GoStyle, say, settings_in_force
+from nvct.cli.options import (
+    GoStyle,
+    driver_roots,
+    flat,
+    format_option,
+    say,
+    settings_in_force,
+    words,
+)
 from nvct.host.device_nodes import Kind
+from nvct.host.model import Inventory
 from nvct.host.roots import Roots
 
 DRY_RUN = click.option(
@@ -185,3 +197,113 @@ def _kinds() -> tuple[Kind, ...]:
     from nvct.host.device_nodes import KINDS
 
     return KINDS
+
+
+@click.command()
+@click.option("--output", "-o", default="nvct-snapshot.tar.gz", show_default=True,
+              help="A new FILE.tar.gz or folder; - is stdout.")  # fmt: skip
+@driver_roots
+@words("--library-search-path", env="NVIDIA_CTK_CDI_GENERATE_LIBRARY_SEARCH_PATHS",
+       text="Search libraries only here.")  # fmt: skip
+@words("--config-search-path", env="NVIDIA_CTK_CDI_GENERATE_CONFIG_SEARCH_PATHS",
+       text="Search configuration files only here.")  # fmt: skip
+@click.option("--no-nvml", is_flag=True, help="Do not ask NVML: it may hang on a broken host.")
+@click.option("--keep-uuids", is_flag=True, help="Leave the UUIDs of GPUs as they are.")
+def snapshot(
+    *,
+    output: str,
+    driver_root: str | None,
+    dev_root: str | None,
+    library_search_path: tuple[tuple[str, ...], ...],
+    config_search_path: tuple[tuple[str, ...], ...],
+    no_nvml: bool,
+    keep_uuids: bool,
+) -> None:
+    """Record what nvct can see of this host, for a bug report or a test.
+
+    The record has names, sizes and links of the driver's files, headers of its libraries, numbers
+    of its device nodes, what the kernel and NVML report about the GPUs, and small configuration
+    files of the driver. Invented UUIDs replace the real ones; serial numbers and the host's name
+    are left out. The record is text: read it before you send it. `nvct sim replay` works on it.
+
+    Example: nvct snapshot -o bug.tar.gz
+    """
+    from nvct.compile import live_host
+    from nvct.host.discovery_options import DiscoveryOptions
+    from nvct.host.snapshot import document, record
+
+    settings = settings_in_force(None, driver_root, dev_root)
+    options = DiscoveryOptions(
+        stat_node=live_host.stat_node(settings),
+        search_paths=flat(library_search_path),
+        config_search_paths=flat(config_search_path),
+    )
+    recorded = record.record(live_host.roots_of(settings), options, ask_nvml=not no_nvml)
+    recorded = document.redacted(recorded, hostname=platform.node(), keep_uuids=keep_uuids)
+    if output == "-":
+        sys.stdout.buffer.write(document.packed(recorded))
+        return
+    document.save(recorded, output)
+    say(f"wrote {output}: {len(recorded.elf)} libraries, {len(recorded.nodes)} nodes, "
+        f"discovery: {recorded.about['discovery']}")  # fmt: skip
+
+
+@click.command("list", cls=GoStyle)
+@format_option("table", "bind")
+@click.option("--all", "everything", is_flag=True,
+              help="Also what containers do not get, and why.")  # fmt: skip
+@words("--capabilities", env="NVCT_LIST_CAPABILITIES",
+       text="Only what these need: compute, utility, graphics, video, display, ngx, compat32, "
+       "all.  [default: all but compat32]")  # fmt: skip
+@click.option("--mode", default="auto", show_default=True,
+              help="How to look, as for nvidia-ctk cdi generate.")  # fmt: skip
+@driver_roots
+@click.option("--config", help="config.toml to take the roots from.")
+def inventory(
+    *,
+    form: str,
+    everything: bool,
+    capabilities: tuple[tuple[str, ...], ...],
+    mode: str,
+    driver_root: str | None,
+    dev_root: str | None,
+    config: str | None,
+) -> None:
+    """Print what containers get from this host, each entry with its reason.
+
+    Format bind is one SRC:DST:OPTIONS a line: ro for a file, rw for a socket, rwm for a device
+    node. docker --volume, podman --volume and apptainer --bind take the lines of files and
+    sockets, docker --device and podman --device those of nodes. A link becomes its file.
+
+    Format json is described by inventory.schema.json beside nvct/host/listing.py.
+
+    Example: nvct list --capabilities compute,utility --format bind
+    """
+    from nvct.cdi.make import capabilities as capability_sets
+    from nvct.compile import live_host
+    from nvct.host.discovery_options import DiscoveryOptions
+
+    settings = settings_in_force(config, driver_root, dev_root)
+    needs = capability_sets.parse(flat(capabilities))
+    options = DiscoveryOptions(compat32="compat32" in needs)
+    discovered = live_host.discover_or_view(
+        settings, options, mode.lower(), elsewhere=bool(driver_root or dev_root)
+    )
+    _print_inventory(capability_sets.restrict(discovered, needs), form, everything=everything)
+
+
+def _print_inventory(discovered: Inventory, form: str, *, everything: bool) -> None:
+    from nvct.host import listing
+
+    if form == "bind":
+        lines, impossible = listing.as_binds(discovered)
+        click.echo("".join(f"{line}\n" for line in lines), nl=False)
+        for path in impossible:
+            say(f"warning: {path!r} cannot be written as SRC:DST:OPTIONS")
+    elif form == "json":
+        click.echo(listing.as_json(discovered, left_out=everything), nl=False)
+    else:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+        click.echo(listing.as_table(discovered, left_out=everything, width=width), nl=False)
+    for warning in discovered.warnings:
+        say(f"warning: {warning}")

@@ -12,8 +12,11 @@ import click
 
 from nvct.cli.gostyle import GoGroup
 from nvct.cli.options import GoStyle, all_of, say
+from nvct.doctor import driver as drivers
 from nvct.doctor.driver import Driver
 from nvct.doctor.model import Finding
+from nvct.errors import HostError
+from nvct.installer.host import HostPrograms
 
 Found = TypeVar("Found")
 
@@ -98,9 +101,7 @@ def driver(
 
     found = _until(try_once, pause_s if with_wait else None)
     if not no_links and not found.wsl:
-        from nvct.installer import device_links
-
-        device_links.make(found, places, say)
+        drivers.make_links(found, places, say)
     say(f"wrote {ready.write(output_dir, ready.DRIVER, found.values())}")
 
 
@@ -170,3 +171,38 @@ def _write_components(output_dir: str, found: dict[str, Finding]) -> None:
         if finding.is_fault:
             raise refusals.to_error(finding)
         ready.write(output_dir, name)
+
+
+def find_driver(host_here: str, driver_root: str) -> dict[str, str]:
+    """Return the roots of the driver and its nodes, by the keys of driver-ready.
+
+    If no driver works yet, the host's root is taken, where one may come; the reason is printed.
+    """
+    host_here = host_here if os.path.isdir(host_here) else "/"
+    driver_here = f"{host_here.rstrip('/')}{driver_root}"
+    places = drivers.Places(host_here=host_here, driver=driver_root, driver_here=driver_here)
+    found = drivers.find(places, "", HostPrograms)
+    if isinstance(found, drivers.Driver):
+        _make_links(found, places)
+    else:
+        context = f" ({found.context})" if found.context else ""
+        say(f"no driver yet: {found.evidence}{context}; the driver is expected in /")
+        found = drivers.Driver(
+            is_host=True, root="/", root_here=host_here, dev_root="/", dev_root_here=host_here
+        )
+    here = {places.host: host_here, driver_root: driver_here}
+    return {
+        **found.values(),
+        "DRIVER_ROOT_CTR_PATH": here[found.root],
+        "DEV_ROOT_CTR_PATH": here[found.dev_root],
+    }
+
+
+def _make_links(found: drivers.Driver, places: drivers.Places) -> None:
+    """Make the links in /dev/char without which systemd takes GPUs from running containers."""
+    if found.wsl:
+        return
+    try:
+        drivers.make_links(found, places, say)
+    except HostError as error:
+        say(f"warning: {error.message}")

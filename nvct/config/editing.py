@@ -8,6 +8,8 @@ nvidia-container-toolkit v1.20, without its bug in lists with commas. A key that
 
 from __future__ import annotations
 
+import difflib
+import posixpath
 import re
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
@@ -15,11 +17,62 @@ from typing import Any, TypeAlias
 
 from tomlkit import TOMLDocument
 
-from nvct.config import default
-from nvct.config.load import COMMA_LISTS, KEYS, from_toml, leaves
+from nvct import paths
+from nvct.config.load import COMMA_LISTS, KEYS, POLICY, from_toml, leaves
 from nvct.config.model import Config, check
 from nvct.errors import ConfigError, UsageError
 from nvct.paths import FALSE, TRUE
+
+DEFAULT_TEXT = """\
+#accept-nvidia-visible-devices-as-volume-mounts = false
+#accept-nvidia-visible-devices-envvar-when-unprivileged = true
+disable-require = false
+supported-driver-capabilities = "compat32,compute,display,graphics,ngx,utility,video"
+#swarm-resource = "DOCKER_RESOURCE_GPU"
+
+[nvidia-container-cli]
+#debug = "/var/log/nvidia-container-toolkit.log"
+environment = []
+#ldcache = "/etc/ld.so.cache"
+ldconfig = "@/sbin/ldconfig"
+load-kmods = true
+#no-cgroups = false
+#path = "/usr/bin/nvidia-container-cli"
+#root = "/run/nvidia/driver"
+#user = "root:video"
+
+[nvidia-container-runtime]
+#debug = "/var/log/nvidia-container-runtime.log"
+log-level = "info"
+mode = "auto"
+runtimes = ["runc", "crun"]
+
+[nvidia-container-runtime.modes]
+
+[nvidia-container-runtime.modes.cdi]
+annotation-prefixes = ["cdi.k8s.io/"]
+default-kind = "nvidia.com/gpu"
+spec-dirs = ["/etc/cdi", "/var/run/cdi"]
+
+[nvidia-container-runtime.modes.csv]
+mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
+
+[nvidia-container-runtime.modes.legacy]
+cuda-compat-mode = "ldconfig"
+
+[nvidia-container-runtime-hook]
+path = "nvidia-container-runtime-hook"
+skip-mode-detection = false
+
+[nvidia-ctk]
+path = "nvidia-ctk"
+
+[nvct]
+#layout = "auto"
+#farm-dir = "/var/lib/nvct/farm"
+#params-mask = "auto"
+"""
+
 
 Table: TypeAlias = MutableMapping[str, Any]
 
@@ -126,9 +179,9 @@ def complete(text: str, path: str) -> str:
 
     _read(text, path)
     current = leaves(text)
-    if leaves(default.TEXT).keys() <= current.keys():
+    if leaves(DEFAULT_TEXT).keys() <= current.keys():
         return text
-    completed = default.TEXT
+    completed = DEFAULT_TEXT
     for key, value in current.items():
         index = _commented(completed, key)
         if index is not None and isinstance(value, bool | str | list):
@@ -228,3 +281,68 @@ def _uncomment(text: str, index: int, setting: Setting) -> str:
     value = tomlkit.item(setting.value).as_string()
     rows[index] = f"{setting.key.rpartition('.')[2]} = {value}{end}"
     return "".join(rows)
+
+
+_NO_PROGRAM = "nvct runs no nvidia-container-cli; its prestart hook does that work itself"
+_NO_LDCONFIG = "nvct runs no ldconfig; it writes ld.so.cache of a container itself"
+_OWN_CACHE = "nvct reads ld.so.cache of the driver root"
+
+UNREAD = {
+    "nvidia-container-cli.path": _NO_PROGRAM,
+    "nvidia-container-cli.environment": _NO_PROGRAM,
+    "nvidia-container-cli.debug": f"{_NO_PROGRAM}; see nvidia-container-runtime.debug",
+    "nvidia-container-cli.user": _NO_PROGRAM,
+    "nvidia-container-cli.no-pivot": f"{_NO_PROGRAM}, and never changes its own root",
+    "nvidia-container-cli.ldcache": _OWN_CACHE,
+    "nvidia-container-cli.ldconfig": f"{_NO_LDCONFIG}; a path without @ is refused",
+    "nvidia-ctk.path": "the hook of containers is nvct.hook-path",
+    "nvidia-container-runtime-hook.path": "the runtime adds no prestart hook in any mode",
+    "features.allow-ldconfig-from-container": f"{_NO_LDCONFIG}, so the container's never runs",
+    "features.allow-unknown-oci-spec-fields": "unknown fields of config.json always stay",
+}
+"""Key -> reason."""
+
+_PROGRAMS = {
+    "nvidia-container-cli.path": paths.CONTAINER_CLI_PROGRAM,
+    "nvidia-ctk.path": paths.CTK_PROGRAM,
+    "nvidia-container-runtime-hook.path": paths.RUNTIME_HOOK_PROGRAM,
+}
+_DEFAULTS: dict[str, object] = {
+    "nvidia-container-cli.user": "root:video",
+    "nvidia-container-cli.ldcache": "/etc/ld.so.cache",
+}
+
+
+def unread_warnings(settings: Config) -> list[str]:
+    """Return a message for each key with a value that has no effect."""
+    default = Config()
+    return [
+        f"{key} has no effect: {why}"
+        for key, why in UNREAD.items()
+        if getattr(settings, KEYS[key]) != getattr(default, KEYS[key])
+        and not _is_redundant(key, getattr(settings, KEYS[key]), settings)
+    ]
+
+
+def unknown_keys(text: str) -> list[str]:
+    """Return a message for each unknown key in the text of a config.toml."""
+    messages = []
+    for key in leaves(text):
+        if key in KEYS or key == POLICY:
+            continue
+        similar = difflib.get_close_matches(key, KEYS, 1)
+        suggestion = f"; did you mean {similar[0]}?" if similar else ""
+        messages.append(f"{key} has no effect: there is no such key{suggestion}")
+    return messages
+
+
+def _is_redundant(key: str, value: object, settings: Config) -> bool:
+    """Report whether a value describes what nvct does anyway."""
+    if key == "nvidia-container-cli.ldconfig":
+        root = settings.driver_root.rstrip("/")
+        programs = ("/sbin/ldconfig", f"{root}/sbin/ldconfig")
+        return value in ("", *(f"@{path}{end}" for path in programs for end in ("", ".real")))
+    if key in _PROGRAMS:
+        folders = {posixpath.dirname(path) for path in (settings.hook_path, paths.HOOK_PATH)}
+        return value in ("", *(f"{folder}/{_PROGRAMS[key]}" for folder in folders))
+    return value in ("", _DEFAULTS.get(key))

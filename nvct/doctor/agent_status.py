@@ -35,7 +35,6 @@ def findings(document: Json, tasks: Sequence[str]) -> Iterator[Finding]:
 
     Args:
         document: /status of the agent that serves the node.
-        tasks: names of the tasks that pods need to get GPUs.
 
     Raises:
         LookupError, TypeError, AttributeError, ValueError: the document has another form.

@@ -22,24 +22,21 @@ from nvct.config.model import Config
 from nvct.container.plan.store import run_dir
 from nvct.doctor import (
     agent_status,
+    containers,
     docker,
     fabric,
     gpu_health,
     hardware,
-    hook_programs,
     image_needs,
     incumbent,
     inotify,
     inside,
-    kernel_module,
     kubelet,
     parts,
     registered,
-    reload,
     security,
     specifications,
     user_namespaces,
-    versions,
 )
 from nvct.doctor.containers import Containers
 from nvct.doctor.gpu_health import Log
@@ -156,7 +153,6 @@ class Check:
     Attributes:
         name: one word, for `--only`; it never changes.
         question: a sentence; "no" means that something is wrong.
-        is_security: whether it is about what protects the host.
     """
 
     name: str
@@ -197,12 +193,12 @@ def _specs(node: Node) -> Part:
 
 
 def _hooks(node: Node) -> Part:
-    programs = hook_programs.findings(conflicts.in_force(node.registry))
+    programs = incumbent.hook_programs(conflicts.in_force(node.registry))
     return parts.hooks(node.report, list(programs))
 
 
 def _reload(node: Node) -> Part:
-    return reload.check(node.roots, node.containers)
+    return containers.systemd_reload(node.roots, node.containers)
 
 
 def _userns(node: Node) -> Part:
@@ -273,7 +269,7 @@ CHECKS = (
     Check(
         "module",
         "Is the driver's kernel module loaded?",
-        lambda node: kernel_module.check(node.roots, node.log),
+        lambda node: hardware.check_kernel_module(node.roots, node.log),
     ),
     Check("driver", "Is the driver complete?", lambda node: node.driver[0]),
     Check("nvml", "Does NVML answer?", lambda node: node.nvml[0]),
@@ -305,7 +301,7 @@ CHECKS = (
     Check(
         "versions",
         "Can the engines read the CDI specifications?",
-        lambda node: versions.check(node.statuses, node.registry, node.settings.spec_dirs),
+        lambda node: parts.versions_of(node.statuses, node.registry, node.settings.spec_dirs),
     ),
     Check("plans", "Are the plans fresh?", lambda node: parts.plans(run_dir(node.env))),
     Check(

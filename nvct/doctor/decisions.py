@@ -1,18 +1,182 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the flight recorder wrote: the decisions of runtime, hooks and agent. Cold."""
+"""Reads the rings of the flight recorder: the decisions of runtime, hooks and agent. Cold."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from nvct.container.plan.store import run_dir
-from nvct.doctor import ring
-from nvct.doctor.ring import Ring
+from nvct.container.recorder import ASKED, NAME, OLD, RECORD
+from nvct.doctor.model import count
+from nvct.linux.files import read_all
 from nvct.paths import AGENT_DIR, RUN_DIR, RUN_DIR_ENV
+
+Record: TypeAlias = dict[str, str]
+Signature: TypeAlias = tuple[tuple[int, ...], ...]
+
+READ_LIMIT = 4 << 20
+LAST_S = 1e11
+"""A time after it has no date that time.localtime knows everywhere."""
+START = b'{"time":"'
+"""Of each record. After one that was cut off, by a full disk, the next is in the same line."""
+FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+OTHERS_MAY_READ = 0o022
+"""Permissions that others must not have in the agent's folder, which the kubelet makes."""
+NO_OTHERS = 0o077
+
+
+@dataclass(kw_only=True)
+class Ring:
+    """The records of one folder.
+
+    Attributes:
+        problems: sentences about what cannot be read or written.
+        is_whole: whether no record has been overwritten since the folder was made.
+    """
+
+    folder: str
+    records: list[Record] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    is_readable: bool = True
+    is_whole: bool = True
+
+
+def read_ring(folder: str) -> Ring:
+    """Return what a folder has; one that is missing has no records."""
+    ring = Ring(folder=folder)
+    try:
+        status = os.stat(folder, follow_symlinks=False)
+    except (FileNotFoundError, NotADirectoryError):
+        return ring
+    except OSError as error:
+        return _unreadable(ring, _why(error))
+    if stat.S_ISLNK(status.st_mode) or not stat.S_ISDIR(status.st_mode):
+        return _unreadable(ring, "it is no folder: nothing is recorded")
+    if not os.access(folder, os.R_OK | os.X_OK):
+        return _unreadable(ring, "only root can read it: run it with sudo")
+    forbidden = OTHERS_MAY_READ if folder == AGENT_DIR else NO_OTHERS
+    if status.st_uid == os.geteuid() and status.st_mode & forbidden:
+        mode = f"{status.st_mode & 0o7777:o}"
+        ring.problems.append(
+            f"{folder}: others have permissions, its mode is {mode}: nothing is recorded"
+        )
+    elif status.st_uid != os.geteuid() == 0:
+        return _unreadable(ring, f"it belongs to uid {status.st_uid}: nothing is recorded")
+    for name in (OLD, NAME):
+        _read_file(ring, name)
+    ring.problems += _writing(folder)
+    return ring
+
+
+def signature(folders: Sequence[str]) -> Signature:
+    """Return what changes whenever a file of the folders does."""
+    found: list[tuple[int, ...]] = []
+    for folder in folders:
+        for name in (OLD, NAME):
+            try:
+                status = os.stat(f"{folder}/{name}", follow_symlinks=False)
+            except OSError as error:
+                found.append((error.errno or 0,))
+            else:
+                found.append((status.st_ino, status.st_size, status.st_mtime_ns, status.st_uid))
+    return tuple(found)
+
+
+def _unreadable(ring: Ring, why: str) -> Ring:
+    ring.problems.append(f"{ring.folder}: {why}")
+    ring.is_readable = False
+    return ring
+
+
+def _why(error: OSError) -> str:
+    if error.errno in (errno.EACCES, errno.EPERM) and os.geteuid():
+        return "only root can read it: run it with sudo"
+    return error.strerror or str(error)
+
+
+def _read_file(ring: Ring, name: str) -> None:
+    """Add the records of a file, and what is wrong with it."""
+    path = f"{ring.folder}/{name}"
+    try:
+        fd = os.open(path, FLAGS)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        why = "it is a link: nothing is recorded" if error.errno == errno.ELOOP else _why(error)
+        ring.problems.append(f"{path}: {why}")
+        ring.is_readable = error.errno == errno.ELOOP
+        return
+    ring.is_whole = ring.is_whole and name != OLD
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            ring.problems.append(f"{path}: it is no regular file: nothing is recorded")
+            return
+        if status.st_uid != os.stat(ring.folder).st_uid:
+            ring.problems.append(
+                f"{path}: it belongs to uid {status.st_uid}, who can change what is in it"
+            )
+        data = read_all(fd, status.st_size, READ_LIMIT)
+    except OSError as error:
+        ring.problems.append(f"{path}: {_why(error)}")
+        return
+    finally:
+        os.close(fd)
+    if data is None:
+        ring.problems.append(f"{path}: it is larger than {READ_LIMIT >> 20} MiB, and not read")
+        return
+    _parse_lines(ring, path, data)
+
+
+def _parse_lines(ring: Ring, path: str, data: bytes) -> None:
+    damaged = []
+    for number, line in enumerate(data.split(b"\n"), 1):
+        record = _parse(line)
+        if record is not None:
+            ring.records.append(record)
+        elif line:
+            damaged.append(number)
+            record = _parse(line[max(line.rfind(START), 0) :])
+            if record is not None:
+                ring.records.append(record)
+    if damaged:
+        where = f"line {damaged[0]}" if len(damaged) == 1 else f"the first is line {damaged[0]}"
+        ring.problems.append(f"{path}: {count(len(damaged), 'damaged record')}, {where}")
+
+
+def _parse(line: bytes) -> Record | None:
+    """Return the record of a line; None if it is damaged."""
+    if len(line) > RECORD:
+        return None
+    try:
+        record = json.loads(line)
+        is_date = 0 <= float(record["time"]) < LAST_S
+        texts = all(isinstance(v, str) and len(v) <= ASKED + 3 for v in record.values())
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    is_whole = is_date and texts and {"outcome", "program"} <= record.keys()
+    return record if is_whole and (record.get("bundle") or record.get("about")) else None
+
+
+def _writing(folder: str) -> list[str]:
+    """Return why nothing can be written to a folder."""
+    try:
+        status = os.statvfs(folder)
+    except OSError:
+        return []
+    if status.f_flag & os.ST_RDONLY:
+        return [f"{folder}: its file system is read-only: nothing is recorded"]
+    if status.f_blocks and status.f_bavail * status.f_frsize < RECORD:
+        return [f"{folder}: its file system is full: nothing is recorded"]
+    return []
+
 
 PAUSE_S = 0.5
 ID = re.compile(r"[0-9a-f]{64}")
@@ -66,7 +230,7 @@ class Log:
 
 def look(places: Sequence[str], wanted: Filter) -> Log:
     """Return the records in some folders, and what is wrong with the folders."""
-    rings = [ring.read(place) for place in places]
+    rings = [read_ring(place) for place in places]
     records = [record for one in rings for record in one.records if wanted.takes(record)]
     return Log(records=sorted(records, key=lambda record: float(record["time"])), rings=rings)
 
@@ -93,10 +257,10 @@ def follow(
     """
     shown: set[str] = set()
     before: set[str] = set()
-    signature: object = None
+    state: object = None
     while True:
-        since, signature = signature, ring.signature(places)
-        if since != signature or shown != before:
+        since, state = state, signature(places)
+        if since != state or shown != before:
             now: set[str] = set()
             for record in read(places, wanted):
                 key = json.dumps(record)

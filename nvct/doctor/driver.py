@@ -19,7 +19,11 @@ from nvct.doctor.reasons import Reason
 from nvct.engine import command
 from nvct.engine.command import Completed, Run
 from nvct.errors import HostError
+from nvct.host import dev_char, device_nodes
 from nvct.host.driver.libraries import machine_directories
+from nvct.host.model import Findings
+from nvct.host.roots import Roots
+from nvct.kernel.calls import KERNEL
 from nvct.linux.files import read_bytes
 
 Programs: TypeAlias = Callable[[str], Run]
@@ -207,3 +211,36 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except OSError:
         return 0
+
+
+DEV_CHAR = "/host-dev-char"
+
+
+def make_links(found: Driver, places: Places, say: Callable[[str], None]) -> None:
+    """Make the links; load modules and make nodes if needed.
+
+    Raises:
+        HostError: the kernel has no major for a node.
+    """
+    folder = DEV_CHAR if os.path.isdir(DEV_CHAR) else f"{places.host_here.rstrip('/')}/dev/char"
+    here = places.host_here if found.is_host else places.driver_here
+    if found.is_host or found.dev_root == found.root:
+        _load(here, places, say)
+    roots = Roots(driver_root=here, dev_root=found.dev_root, sys=places.sys)
+    findings = Findings()
+    nodes = device_nodes.plan_nodes(roots, ["control"], findings)
+    device_nodes.make_nodes(nodes, KERNEL)
+    planned = dev_char.plan_links(roots, folder, findings, create_all=True)
+    dev_char.update_links(planned, folder, KERNEL)
+    for sentence in (*findings.warnings, *(dev_char.describe(step) for step in planned.steps)):
+        if sentence:
+            say(sentence)
+    if planned.missing:
+        raise device_nodes.missing_majors_error(planned.missing, roots)
+
+
+def _load(root: str, places: Places, say: Callable[[str], None]) -> None:
+    """Load the driver's modules, unless loaded: nvidia-smi may have skipped GPU init."""
+    if not os.path.exists(f"{places.sys}/module/nvidia"):
+        for warning in device_nodes.load(root, device_nodes.run):
+            say(f"warning: {warning}")

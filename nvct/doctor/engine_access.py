@@ -88,7 +88,6 @@ def finding(engine: Engine, access: Access, *, is_needed: bool) -> Finding | Non
     """Return what is to be said of an engine without a runtime of NVIDIA's; None of another.
 
     Args:
-        access: how its containers can get GPUs.
         is_needed: whether it is a fault if they cannot.
     """
     if access.runtimes:

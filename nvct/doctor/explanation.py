@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,34 +19,59 @@ from nvct.config import load
 from nvct.config.model import Config
 from nvct.container.decide import decide, wants_view
 from nvct.container.host import Host
+from nvct.container.plan import model
 from nvct.container.plan.store import Store, run_dir
-from nvct.container.request.model import BY_ENGINE, OWN_KIND, RUNTIME_KIND, VISIBLE_DEVICES
-from nvct.container.request.requirements import holds
+from nvct.container.request.model import (
+    BY_ENGINE,
+    VISIBLE_DEVICES,
+    Request,
+)
 from nvct.container.request.resolve import parse_env
-from nvct.doctor import decisions, left_out
+from nvct.doctor import decisions, outcome
 from nvct.doctor.reasons import Reason
-from nvct.doctor.step_clock import Clock
 from nvct.errors import HostError, NvctError, line
 from nvct.launcher import cold
 from nvct.oci.bundle import Bundle
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.container.plan import model
-    from nvct.container.request.model import Request
-    from nvct.container.request.origin import Origin
-
 SHOWN_VARIABLES = ("CUDA_VERSION", "NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_DISABLE_REQUIRE")
 WORDS_ONLY = "the command line"
-FEATURE_WORDS = ("gds", "mofed", "gdrcopy", "nvswitch", "imex", "mig_config", "mig_monitor")
+
+
+class Clock:
+    """Measures steps that follow or interrupt each other.
+
+    Attributes:
+        steps: milliseconds by step, and how a plan was had; in the order of their ends.
+    """
+
+    def __init__(self, step: str) -> None:
+        self.steps: dict[tuple[str, str], float] = {}
+        self.begin(step)
+
+    def begin(self, step: str) -> None:
+        """Begin a step; what was before it does not count."""
+        self._step, self._since = step, time.monotonic()
+
+    def end(self, how: str = "", *, then: str = "") -> str:
+        """End the step that runs, begin another one, and return the name of the ended one."""
+        key = self._step, how
+        ms = (time.monotonic() - self._since) * 1000
+        self.steps[key] = self.steps.pop(key, 0.0) + ms
+        self.begin(then)
+        return key[0]
+
+    def to_dicts(self) -> list[dict[str, object]]:
+        """Return the steps as JSON has them."""
+        return [
+            {"step": step, "how": how, "ms": round(ms, 3)}
+            for (step, how), ms in self.steps.items()
+        ]
 
 
 class Reader(Host):
     """The host as the create lane sees it, without writes.
 
     Attributes:
-        clock: measures how long plans take.
-        notes: differences from a create.
         used: the plans that were requested, in order.
         scratch: the store of newly compiled plans.
     """
@@ -108,7 +134,6 @@ def explain(bundle: Bundle, program: str, env: Mapping[str, str]) -> dict[str, A
     """Return what the shim would do with a container, as plain data.
 
     Args:
-        bundle: the container's config.json.
         program: the shim's name, which may set the mode.
         env: the environment, which names config.toml and the run directory.
     """
@@ -213,19 +238,19 @@ def _decide(
             decision.notes.append(
                 "layout farm is chosen by the container's root; shown is classic"
             )
-        told["inject"] = _injected(bundle)
+        told["inject"] = outcome.injected(bundle)
     except NvctError as caught:
         error = caught
     has_gpu = request is not None or (decision.engine and decision.removal is None)
     told["outcome"] = "refused" if error else "GPU" if has_gpu else "untouched"
     told["findings"] = [] if told["outcome"] == "GPU" else _findings(decision.notes, error, config)
-    told["policy"] = _steps(decision.origin)
-    told["request"] = None if request is None else _request(request)
+    told["policy"] = outcome.policy_steps(decision.origin)
+    told["request"] = None if request is None else outcome.request_of(request)
     if request is not None:
-        told["requirements"] = _requirements(request, reader.used)
-        told["devices"] = _devices(request, reader.used)
+        told["requirements"] = outcome.requirements(request, reader.used)
+        told["devices"] = outcome.devices(request, reader.used)
         names = [str(one["name"]) for one in told["devices"]]
-        told["left out"] = left_out.by_capability(request, names, reader.used, config)
+        told["left out"] = outcome.left_out(request, names, reader.used, config)
     warning = [] if trouble is None or error else [f"warning: {trouble}"]
     lacking = _lacking(config) if told["outcome"] == "GPU" else []
     told["notes"] = [*decision.notes, *warning, *lacking]
@@ -277,107 +302,6 @@ def _error(error: NvctError, program: str) -> dict[str, str]:
         "hint": error.hint,
         "code": error.code,
     }
-
-
-def _steps(origin: Origin | None) -> list[dict[str, object]]:
-    steps = [] if origin is None else origin.results
-    return [
-        {"rule": one.rule, "then": one.then, "holds": one.holds, "why": one.why} for one in steps
-    ]
-
-
-def _request(request: Request) -> dict[str, object]:
-    extras = request.extras
-    return {
-        "source": request.source,
-        "ids": request.ids,
-        "mode": request.mode,
-        "capabilities": request.capabilities,
-        "besides": [word for word in FEATURE_WORDS if getattr(extras, word)],
-    }
-
-
-def _requirements(request: Request, plans: list[model.Plan]) -> list[dict[str, object]]:
-    """Return each requirement, the values that it is compared with, and whether it holds.
-
-    Brand and architecture are compared for each requested GPU.
-    """
-    host = plans[0]["host"] if plans else {}
-    facts = [{**host, **gpu} for gpu in _gpus(request, plans)] or [dict(host)]
-    told: list[dict[str, object]] = []
-    for name, expression in request.requirements:
-        try:
-            met: bool | None = all(holds(expression, one, name) for one in facts)
-        except NvctError:
-            met = None
-        told.append({"variable": name, "expression": expression, "host": facts, "holds": met})
-    return told
-
-
-def _gpus(request: Request, plans: list[model.Plan]) -> list[dict[str, str]]:
-    """Return the known properties of the requested GPUs, without duplicates."""
-    found: list[dict[str, str]] = []
-    for plan in plans:
-        known: dict[str, dict[str, str]] = plan.get("gpus", {})  # type: ignore[assignment]  # one plan alone has them
-        for word in request.ids:
-            device = word.rpartition("=")[2]
-            for gpu in known.values() if device == "all" else [known.get(device, {})]:
-                if gpu and gpu not in found:
-                    found.append(gpu)
-    return found
-
-
-def _devices(request: Request, plans: list[model.Plan]) -> list[dict[str, str | None]]:
-    """Return the requested devices, and the CDI spec that defines each."""
-    kind = OWN_KIND if request.kind == RUNTIME_KIND else request.kind
-    found: list[dict[str, str | None]] = []
-    for word in request.ids:
-        name = word if "=" in word else f"{kind}={word}"
-        spec = None
-        for plan in plans:
-            device = plan["devices"].get(name)
-            if device is not None:
-                spec = plan["specs"][device["spec"]]["path"]
-        found.append({"name": name, "spec": spec})
-    return found
-
-
-def _injected(bundle: Bundle) -> dict[str, list[Any]]:
-    """Return what the edits add to config.json, and the prestart hooks that they remove."""
-    before = json.loads(bundle.document.text)
-    after = json.loads(bundle.document.render())
-    points = after.get("hooks")
-    hooks = {
-        point: _new(before, after, "hooks", point)
-        for point in (points if isinstance(points, dict) else ())
-    }
-    return {
-        "env": _new(before, after, "process", "env"),
-        "nodes": _new(before, after, "linux", "devices"),
-        "rules": _new(before, after, "linux", "resources", "devices"),
-        "mounts": _new(before, after, "mounts"),
-        "hooks": [
-            {"point": point, **hook}
-            for point, new in hooks.items()
-            for hook in new
-            if isinstance(hook, dict)
-        ],
-        "gids": _new(before, after, "process", "user", "additionalGids"),
-        "removed hooks": _new(after, before, "hooks", "prestart"),
-    }
-
-
-def _new(before: Any, after: Any, *path: str) -> list[Any]:  # noqa: ANN401  a config.json
-    had, has = before, after
-    for key in path:
-        had = had.get(key) if isinstance(had, dict) else None
-        has = has.get(key) if isinstance(has, dict) else None
-    old = {json.dumps(item, sort_keys=True) for item in _listed(had)}
-    return [item for item in _listed(has) if json.dumps(item, sort_keys=True) not in old]
-
-
-def _listed(value: Any) -> list[Any]:  # noqa: ANN401  a config.json
-    return value if isinstance(value, list) else []
 
 
 def of_words(

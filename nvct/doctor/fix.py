@@ -20,12 +20,8 @@ from nvct.engine.writing import ABSENT, PathState, identity, state_of
 from nvct.errors import HostError, NvctError
 from nvct.host import procfs
 from nvct.host.roots import Roots
-from nvct.kernel.calls import KERNEL
+from nvct.kernel.calls import KERNEL, Kernel
 from nvct.mig import holders
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 Say = Callable[[str], None]
 NAME = "doctor.journal"
@@ -93,9 +89,6 @@ class Transaction:
 
     def undo(self, *, dry_run: bool = False) -> bool:
         """Take back the last --fix; return whether all of it is taken back.
-
-        Args:
-            dry_run: only print what would be done.
 
         Raises:
             NvctError: the journal cannot be used.

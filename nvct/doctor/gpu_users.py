@@ -70,12 +70,7 @@ class Use:
 def users(
     roots: Roots, state: MigState, samples: NvmlSamples | None = None, host: str = "/"
 ) -> list[Use]:
-    """Return who uses the GPUs, by device and process.
-
-    Args:
-        samples: what NVML reports of the processes' memory, if it does.
-        host: the folder that has the engines' state and /proc.
-    """
+    """Return who uses the GPUs, by device and process."""
     containers = Containers(host)
     containers.refresh()
     memory = _memory(samples)

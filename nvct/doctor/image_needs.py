@@ -201,10 +201,6 @@ def _drivers(tree: ImageTree, libraries: Sequence[DriverFile]) -> Iterator[Findi
                     )
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.root import Root
-
 CONFIG = "/etc/ld.so.conf"
 CONFIG_LIMIT = 1 << 20
 CONFIGS = 64
@@ -216,11 +212,7 @@ MUSL = "ld-musl-"
 
 
 class ImageTree:
-    """The libraries of an image.
-
-    Args:
-        machine: of this host, as uname names it.
-    """
+    """The libraries of an image."""
 
     def __init__(self, root: Root, machine: str) -> None:
         self._root = root
@@ -241,7 +233,6 @@ class ImageTree:
         """Return the library that the linker takes for a name, None if there is none.
 
         Args:
-            name: as in DT_NEEDED.
             bits: 32 or 64.
         """
         key = (name, bits)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds NVIDIA Container Toolkit on this host, and the vulnerabilities of its release. Cold.
+"""Finds NVIDIA Container Toolkit on this host, its open vulnerabilities and hook programs. Cold.
 
-No program is run: the version is in the name of its library, and in dpkg's list of packages. The
-table is that of NVIDIA's security bulletins (www.nvidia.com/en-us/security): what a release fixes
-is open in those before it.
+Only hook programs are run: by `--version`, as root only if nobody else could have written one;
+nvct's prints the toolkit's release that it stands in for, and then its own. The toolkit's version
+is in the name of its library, and in dpkg's list of packages. The table is that of NVIDIA's
+security bulletins (www.nvidia.com/en-us/security): what a release fixes is open before it.
 """
 
 from __future__ import annotations
@@ -12,13 +13,18 @@ import glob
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from nvct.cdi.check.conflicts import EffectiveSpec
 from nvct.doctor.model import Finding, Part
 from nvct.doctor.parts import part_of
 from nvct.doctor.reasons import Reason
+from nvct.engine import command
+from nvct.engine.command import Run
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
+from nvct.paths import CTK_PROGRAM, HOOK_PROGRAM
+from nvct.version import __version__
 
 FIXED = (
     ("1.16.2", ("CVE-2024-0132", "CVE-2024-0133")),
@@ -116,3 +122,79 @@ def _program(path: str) -> str:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
+
+
+PROGRAMS = (HOOK_PROGRAM, CTK_PROGRAM)
+"""Names of programs that print a release; others are of other vendors."""
+TIMEOUT_S = 1.0
+LIMIT = 4
+"""Programs that are asked: a host has one or two."""
+OURS = re.compile(r"^nvct: (\d[\w.+~-]{0,40})$", re.MULTILINE)
+TOOLKIT = re.compile(r"\bversion (1\.\d{1,4}\.\d{1,4})\b")
+OTHERS_WRITE = 0o002
+STICKY = 0o1000
+
+
+def hook_programs(specs: Sequence[EffectiveSpec], run: Run = command.run) -> Iterator[Finding]:
+    """Yield a finding for each hook program that is not of the installed release."""
+    for program, path in list(_programs(specs).items())[:LIMIT]:
+        if not os.access(program, os.X_OK) or not os.path.isfile(program):
+            continue  # as another finding says
+        if why := _distrust(program):
+            text = f"{path}: the release of its hook {program} cannot be told: {why}"
+            yield Finding(reason=Reason.HookOtherRelease, severity="unknown", evidence=text)
+            continue
+        printed = run([program, "--version"], TIMEOUT_S)
+        if printed.status:
+            text = f"{path}: its hook {program} does not tell its release: {printed.reason}"
+            yield Finding(reason=Reason.HookOtherRelease, severity="unknown", evidence=text)
+        elif finding := _judged(path, program, printed.out):
+            yield finding
+
+
+def _programs(specs: Sequence[EffectiveSpec]) -> dict[str, str]:
+    """Return the hook programs that print a release, with the first specification of each."""
+    found: dict[str, str] = {}
+    for spec in specs:
+        for edits, _ in spec.edits():
+            for hook in edits.get("hooks", ()):
+                if os.path.basename(hook["path"]) in PROGRAMS:
+                    found.setdefault(hook["path"], spec.file.path)
+    return found
+
+
+def _distrust(program: str) -> str:
+    """Return why a program must not be run by root, "" if it may be."""
+    path = os.path.realpath(program)
+    for each in (path, os.path.dirname(path)):
+        try:
+            status = os.stat(each)
+        except OSError as error:
+            return f"{each}: {error.strerror}"
+        if status.st_uid not in (0, os.geteuid()):
+            return f"{each} belongs to the user {status.st_uid}"
+        if status.st_mode & OTHERS_WRITE and not status.st_mode & STICKY:
+            return f"everybody can write {each}"
+    return ""
+
+
+def _judged(path: str, program: str, printed: str) -> Finding | None:
+    ours, toolkit = OURS.search(printed), TOOLKIT.search(printed)
+    if ours:
+        if ours[1] == __version__:
+            return None
+        text = f"{path}: its hook {program} is of nvct {ours[1]}; nvct {__version__} is installed"
+        return Finding(reason=Reason.HookOtherRelease, severity="warning", evidence=text)
+    if not toolkit:
+        text = f"{path}: its hook {program} does not tell its release"
+        return Finding(reason=Reason.HookOtherRelease, severity="unknown", evidence=text)
+    holes = open_holes(toolkit[1])
+    if not holes:
+        return None
+    text = f"{path}: its hook {program} is of NVIDIA Container Toolkit {toolkit[1]}, which is open"
+    return Finding(
+        reason=Reason.ToolkitVulnerable,
+        severity="error",
+        evidence=f"{text} to {', '.join(holes)}",
+        remedy="Update nvidia-container-toolkit, or run `nvct publish`.",
+    )

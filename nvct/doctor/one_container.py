@@ -57,7 +57,6 @@ class Surroundings:
 
     Attributes:
         env: of this process, which names the run directory and the user's own engines.
-        log: all records of the flight recorder.
         host: the folder that has the engines' state and /proc.
     """
 
@@ -105,10 +104,6 @@ def ended(word: str, around: Surroundings) -> list[Found]:
     """Return the containers that do not run, and about which something was decided.
 
     A container that was refused never runs, and may have a name nevertheless.
-
-    Args:
-        word: the container's name, or at least the first SHORT digits of its id.
-        around: the host, with the records.
     """
     every = names(around.env, around.host)
     wanted = {id_ for id_, name in every.items() if name == word}
@@ -147,12 +142,7 @@ def names(env: Mapping[str, str], host: str = "/") -> dict[str, str]:
 
 
 def told(found: Found, uses: Sequence[Use], around: Surroundings) -> dict[str, Any]:
-    """Return what is known about a container, as JSON data.
-
-    Args:
-        uses: who uses the GPUs of this host.
-        around: the host, with the records.
-    """
+    """Return what is known about a container, as JSON data."""
     records = [record for record in around.log.records if found.id and found.id in subject(record)]
     own = [
         use.to_dict()

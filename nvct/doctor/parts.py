@@ -12,17 +12,21 @@ from dataclasses import replace
 from typing import Any
 
 from nvct import paths
+from nvct.cdi.check import engines
 from nvct.cdi.check.drift import Report
+from nvct.cdi.read.registry import Registry
 from nvct.compile import live_host
-from nvct.config import load, unread
+from nvct.config import editing, load
 from nvct.config.model import UNCHECKED, Config, check
 from nvct.container.plan import fingerprints, model
 from nvct.container.plan.store import Store
 from nvct.container.request import capabilities
 from nvct.container.shim import main as shim
 from nvct.doctor import causes, refusals, specifications
+from nvct.doctor.engine_access import CDI_NAMES, older_remedy, spec_folders
 from nvct.doctor.model import Finding, Health, Part, Severity, count
 from nvct.doctor.reasons import Reason
+from nvct.engine.status import Status
 from nvct.errors import (
     ConfigError,
     DriverNotFoundError,
@@ -35,6 +39,7 @@ from nvct.host.model import Inventory, warning_kind
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import Farm
+
 
 UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
 PROPERTIES = ("LoadState", "ActiveState", "UnitFileState", "Result", "FragmentPath", "ExecStart")
@@ -50,11 +55,10 @@ def configuration(settings: Config, others: Sequence[str] = ()) -> Part:
     """Check config.toml as a create does; a key without effect is reported, but is no fault.
 
     Args:
-        settings: of config.toml.
         others: engines that start containers by another runtime than NVIDIA's.
     """
     data = (load.read(settings.path) or b"") if settings.path else b""
-    ignored = [*unread.warnings(settings), *unread.unknown_keys(load.text(data))]
+    ignored = [*editing.unread_warnings(settings), *editing.unknown_keys(load.text(data))]
     findings = [
         *_refused_values(settings),
         *findings_of(Reason.ConfigurationInvalid, "warning", settings.warnings),
@@ -154,11 +158,7 @@ def specs(settings: Config, report: Report) -> Part:
 
 
 def hooks(report: Report, programs: Sequence[Finding] = ()) -> Part:
-    """Check the hooks of the CDI specs in force: their programs and their environment.
-
-    Args:
-        programs: what was found out about the releases of the programs.
-    """
+    """Check the hooks of the CDI specs in force: their programs and their environment."""
     if not report.specs:
         return part_of("hooks", ["no specification"], health="absent")
     differences = _only(report, hooks=True)
@@ -308,3 +308,48 @@ def part_of(
     if len(lines) > LINES:
         lines = [*lines[: LINES - 1], f"and {len(lines) - LINES + 1} more"]
     return Part(name=name, health=health, lines=tuple(lines), findings=tuple(findings))
+
+
+def versions_of(statuses: Sequence[Status], registry: Registry, folders: Sequence[str]) -> Part:
+    """Check each local engine's release against each specification that it reads."""
+    local = [status for status in statuses if not status.engine.foreign and status.engine.version]
+    found = [*_refused(local, registry), *_ignored(folders)]
+    if not found and not (local and registry.specs):
+        text = "no engine whose release is known" if registry.specs else "no specification"
+        return part_of("versions", [text], health="absent")
+    names = ", ".join(f"{one.engine.engine} {one.engine.version}" for one in local)
+    lines = [finding.evidence for finding in found]
+    return part_of(
+        "versions", lines or [f"{names}: {count(len(registry.specs), 'spec')} can be read"], found
+    )
+
+
+def _refused(statuses: Sequence[Status], registry: Registry) -> Iterator[Finding]:
+    for status in statuses:
+        engine = CDI_NAMES.get(status.engine.engine, status.engine.engine)
+        folders = spec_folders(status)
+        for file in registry.specs:
+            if os.path.dirname(file.path) not in folders:
+                continue
+            if text := engines.refusal(file.spec, engine, status.engine.version):
+                yield Finding(
+                    reason=Reason.SpecificationTooNew,
+                    # An engine that gives GPUs by a runtime of NVIDIA's does not need it.
+                    severity="note" if status.registered else "warning",
+                    evidence=f"{file.path}: {text}",
+                    remedy=older_remedy(file, engine, status.engine.version),
+                )
+
+
+def _ignored(folders: Sequence[str]) -> Iterator[Finding]:
+    """Yield a finding for each file that engines ignore because of its name."""
+    for folder in folders:
+        for name in procfs.list_directory(folder):
+            if engines.is_ignored(name):
+                path = f"{folder}/{name}"
+                yield Finding(
+                    reason=Reason.SpecificationTooNew,
+                    severity="error",
+                    evidence=f"{path}: engines do not read .yml",
+                    remedy=f"Rename it to {os.path.splitext(path)[0]}.yaml.",
+                )

@@ -17,16 +17,17 @@ from nvct.config.model import Config
 from nvct.container.plan.store import Store, run_dir
 from nvct.container.recorder import CUT
 from nvct.container.request.model import OWN_KIND, VISIBLE_DEVICES, Request
-from nvct.doctor import explanation, left_out
+from nvct.doctor import explanation, outcome
 from nvct.doctor.decisions import Log
 from nvct.doctor.model import count
 from nvct.engine.engine_files import Creation
 from nvct.errors import NvctError
+from nvct.oci.bundle import Bundle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import Plan
-    from nvct.oci.bundle import Bundle
+
 
 PLANS = ("own.plan", "own-none.plan", "own-csv-all.plan", "registry.plan")
 INJECTED = f"{VISIBLE_DEVICES}=void"
@@ -62,7 +63,6 @@ def reconstructed(
     """Return how a container was created, as JSON data.
 
     Args:
-        settings: of config.toml, as it is now.
         env: that names the run directory.
     """
     record = _record(evidence.records)
@@ -208,7 +208,7 @@ def _left_out(
     if not used:
         return [], ["what was left out: the plan that served it is gone, and no other fits"]
     try:
-        found = left_out.by_capability(request, names, used, settings)
+        found = outcome.left_out(request, names, used, settings)
     except (NvctError, LookupError):
         return [], ["what was left out: the plans cannot be read"]
     if same:

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from nvct.engine import containerd_drop_in as dropin
-from nvct.engine import containerd_dump, syntax, toml_file
 from nvct.engine import containerd_load as loading
+from nvct.engine import containerd_switches, syntax, toml_file
 from nvct.engine import containerd_switches as switches
 from nvct.engine.containerd_drop_in import Target
 from nvct.engine.containerd_load import RUNC_TYPE, RUNTIMES, Config, Path, Setting, Table
@@ -31,7 +31,7 @@ from nvct.engine.model import (
     data_of,
     text_of,
 )
-from nvct.engine.toml_value import Noted
+from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 from nvct.paths import SHIM_PROGRAM
 
@@ -164,7 +164,7 @@ def _template(options: EngineOptions, config: Config, cri: Table) -> Table:
     It may be one of NVIDIA's already. The settings of other programs (kata, gVisor) do not suit a
     runtime that calls runc.
     """
-    source = containerd_dump.cri(options.dump) if options.dump else cri
+    source = containerd_switches.cri_of_dump(options.dump) if options.dump else cri
     registered = loading.runtimes(source)
     legacy = {} if config.modern else loading.legacy_default(source)
     handler_names = [handler.name for handler in options.handlers]

@@ -12,8 +12,8 @@ import posixpath
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nvct.engine import containerd_dump, toml_file
 from nvct.engine import containerd_load as loading
+from nvct.engine import containerd_switches, toml_file
 from nvct.engine.containerd_load import Config, Path, Table
 from nvct.engine.model import ABSENT, EngineOptions, FileEdit, Files, data_of, text_of
 from nvct.errors import EngineConfigError
@@ -185,7 +185,11 @@ def _full_drop_in(options: EngineOptions, config: Config, path: str, files: File
                 f"{path} is there, is not imported, and holds more than CRI settings",
                 hint="remove it, or name another with --drop-in-config",
             )
-    table = containerd_dump.cri(options.dump) if options.dump else config.effective(without=path)
+    table = (
+        containerd_switches.cri_of_dump(options.dump)
+        if options.dump
+        else config.effective(without=path)
+    )
     registered = loading.runtimes(config.effective()) if config.winner().path == path else {}
     names = {handler.name for handler in options.handlers}
     names |= registered.keys() - loading.runtimes(table)

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.engine import advice, command, crio, modules, platforms, processes, syntax, units
-from nvct.engine.advice import sentences
+from nvct.engine import command, crio, modules, platforms, processes, syntax, units
 from nvct.engine.model import Engine, Files
+from nvct.engine.platforms import sentences
 from nvct.engine.processes import ROOTLESS, Process, option, options
 from nvct.errors import DocumentError
 
@@ -112,8 +112,8 @@ def _binary(process: Process, files: Files) -> str:
 
 def _advice(process: Process, *, other_file_system: bool, other_user: bool) -> tuple[str, ...]:
     if other_user:
-        return sentences(advice.OTHER_USER, uid=str(process.uid))
-    return sentences(advice.OTHER_FILE_SYSTEM) if other_file_system else ()
+        return sentences(platforms.OTHER_USER, uid=str(process.uid))
+    return sentences(platforms.OTHER_FILE_SYSTEM) if other_file_system else ()
 
 
 def _notes(process: Process) -> tuple[str, ...]:

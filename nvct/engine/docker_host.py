@@ -116,13 +116,7 @@ def look(
     *,
     get: Get = probe.ask,
 ) -> DockerHost:
-    """Look at a host.
-
-    Args:
-        roots: the folders in which the host's GPUs are found.
-        ask: runs a program and returns what it prints; `detect.run` if it is None.
-        get: does an HTTP GET on a daemon's socket.
-    """
+    """Look at a host."""
     dockerds = [p for p in processes.running(proc, files.root) if p.engine == "docker"]
     bound = pci.bound_elsewhere(roots)
     return DockerHost(

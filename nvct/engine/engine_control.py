@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks, reloads and probes one container engine; `nvct.engine.change` writes its files.
+"""Checks, reloads and probes one container engine. `transaction` writes its files.
 
 The engine is one of this host, or of the host on which this process's container runs. Programs,
 paths and the way to reload differ, and are injected; the steps are the same.
@@ -7,16 +7,21 @@ paths and the way to reload differ, and are injected; the steps are the same.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nvct.engine import command, modules, probe, validate
+from nvct.engine import command, containerd_switches, crio, modules, probe, reload, writing
 from nvct.engine.command import Completed, Run
 from nvct.engine.model import EngineOptions, FileEdit, Files
 from nvct.engine.reload import Reloader
 from nvct.errors import EngineError
+from nvct.kernel.calls import KERNEL, Kernel
+from nvct.linux import constants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +29,8 @@ class EngineControl:
     """The control of one engine.
 
     Attributes:
-        options: what the engine's files are to say.
         program: the engine's, which checks its files; "" skips that.
         socket: the engine's API as a path of this process; "" if it cannot be probed.
-        run: runs a program where the engine runs.
         root: the engine's root directory as a path of this process.
         removing: the runtimes are removed, not registered.
         must_be_healthy: an engine that was not well before the reload has to be well after it.
@@ -58,7 +61,7 @@ class EngineControl:
         if options is None:
             return [f"not checked by {engine} itself: where it has {config} is unknown"]
         engine_edits = [replace(e, path=options.config) if e.path == config else e for e in edits]
-        return validate.check(
+        return check_files(
             options, self.program, engine_edits, self.run, root=self.root,
             opt_out=self.reloader.opt_out(), removing=self.removing,
         )  # fmt: skip
@@ -76,7 +79,7 @@ class EngineControl:
         removing = restored or self.removing
         options = self._engine_options()
         if self.program and options and not removing:
-            validate.check_in_force(options, self.program, self.run, root=self.root)
+            check_in_force(options, self.program, self.run, root=self.root)
         decision = self.reloader.choose(restart=restart, removing=removing and restart)
         notes = [decision.note] if decision.note else []
         if not decision.action:
@@ -168,3 +171,184 @@ class EngineControl:
         except OSError:
             return []
         return [f"dockerd keeps {', '.join(remaining)} until it is restarted"] if remaining else []
+
+
+TIMEOUT_S = 20.0
+
+
+def check_argv(options: EngineOptions, program: str, *, has_file: bool) -> list[str]:
+    """Return the command with which an engine reads its files and exits; [] if it has none.
+
+    dockerd has --validate since 23.0. CRI-O's `config` reads its drop-ins as a start does. Every
+    command of Podman reads its files first. A main file that is named must exist.
+    """
+    config = options.config
+    if options.engine == "crio":
+        folder = os.path.dirname(options.drop_in) if options.drop_in else crio.CONFIG_DIR
+        main = [f"--config={config}"] if has_file else []
+        return [program, *main, f"--config-dir={folder}", "config"]
+    if options.engine == "podman":
+        return [program, "version"]
+    commands = {
+        "docker": [program, "--validate", f"--config-file={config}"],
+        "containerd": [program, f"--config={config}", "config", "dump"],
+    }
+    return commands.get(options.engine, []) if has_file else []
+
+
+def check_files(
+    options: EngineOptions,
+    program: str,
+    edits: Sequence[FileEdit],
+    run: Run,
+    *,
+    root: str = "/",
+    opt_out: str = "",
+    removing: bool = False,
+) -> list[str]:
+    """Let the engine read the files as they will be; return notes.
+
+    Args:
+        root: the engine's root directory as a path of this process.
+        opt_out: the option that prevents a reload of the engine; "" if there will be none. An
+            engine that refuses its files must not be restarted, whoever wrote them.
+
+    Raises:
+        EngineError: it refuses them, although it accepts the present files or is to be reloaded;
+            or it accepts them, but the options do not take effect.
+    """
+    engine = options.engine
+    after = {edit.path: edit.after for edit in edits}
+    has_file_now = os.path.exists(root.rstrip("/") + options.config)
+    has_file_after = after[options.config] is not None if options.config in after else has_file_now
+    args = check_argv(options, program, has_file=has_file_after)
+    if not args:
+        return []
+    if not _is_runnable(program, root):
+        return [f"not checked by {engine} itself: {os.path.basename(program)} is not here"]
+    try:
+        content = {root.rstrip("/") + path: data for path, data in after.items()}
+        completed = _try(args, content, run)
+    except OSError as error:
+        return [f"not checked by {engine} itself: no private mounts here ({error.strerror})"]
+    if completed.status == 0 and not removing:
+        _refuse_without_effect(options, completed.out, "nothing was changed")
+    if completed.status == command.NOT_FOUND:
+        return [f"not checked by {engine} itself: {completed.reason}"]
+    if completed.status == 0 or _has_no_such_command(completed):
+        return []
+    args = check_argv(options, program, has_file=has_file_now)
+    present = run(args, TIMEOUT_S) if args else None
+    if present and present.status != 0:
+        already = f"{engine} refuses its files already as they are: {_reason(present)}"
+        if not opt_out:
+            return [already]
+        raise EngineError(
+            already, hint=f"correct them, or do not reload it ({opt_out}); nothing was changed"
+        )
+    raise EngineError(
+        f"{engine} refuses the new configuration: {_reason(completed)}",
+        hint="nothing was changed",
+    )
+
+
+def check_in_force(options: EngineOptions, program: str, run: Run, *, root: str = "/") -> None:
+    """Let an engine that can do so print its present configuration, and compare it.
+
+    Raises:
+        EngineError: the options are not in it.
+    """
+    args = check_argv(options, program, has_file=True) if options.engine == "containerd" else []
+    if args and _is_runnable(program, root):
+        completed = run(args, TIMEOUT_S)
+        if completed.status == 0:
+            _refuse_without_effect(options, completed.out)
+
+
+def _is_runnable(program: str, root: str) -> bool:
+    """Report whether a program is there, as far as that is known before it is run."""
+    return root != "/" or shutil.which(program) is not None
+
+
+def _refuse_without_effect(options: EngineOptions, dump: str, hint: str = "") -> None:
+    missing = (
+        containerd_switches.missing_in_dump(options, dump)
+        if options.engine == "containerd"
+        else ""
+    )
+    if missing:
+        raise EngineError(
+            f"containerd reads {options.config} without {missing}: see its version and imports,"
+            " and `containerd config dump`",
+            hint=hint,
+        )
+
+
+def _try(args: list[str], files: Mapping[str, bytes | None], run: Run) -> Completed:
+    """Run a program; it alone sees files with other content."""
+    with tempfile.TemporaryDirectory(prefix="nvct-") as stage:
+        return run(args, TIMEOUT_S, enter=lambda: enter_preview(files, stage, KERNEL))
+
+
+def enter_preview(files: Mapping[str, bytes | None], stage: str, kernel: Kernel) -> None:
+    """Enter a mount namespace in which these paths have this content.
+
+    Raises:
+        OSError: this process may not create such a namespace or such mounts.
+    """
+    kernel.unshare(constants.CLONE_NEWNS)
+    kernel.mount(None, "/", None, constants.MS_REC | constants.MS_PRIVATE)
+    kernel.mount("nvct", stage, "tmpfs", 0, "mode=0700")
+    changed = {os.path.realpath(path): data for path, data in files.items()}
+    folders = sorted({_nearest_folder(path) for path in changed})
+    for number, folder in enumerate(folders):
+        # An overlay over a part of an overlay adds a layer, and the kernel has only two.
+        if not any(_is_below(folder, parent) for parent in folders):
+            _overlay(folder, f"{stage}/{number}", kernel)
+    for path, data in changed.items():
+        _write_content(path, data)
+
+
+def _nearest_folder(path: str) -> str:
+    """Return the innermost folder of a path that exists."""
+    missing = writing.missing_folders(path)
+    return os.path.dirname(missing[0] if missing else path)
+
+
+def _is_below(folder: str, parent: str) -> bool:
+    return folder != parent and folder.startswith(parent.rstrip("/") + "/")
+
+
+def _overlay(folder: str, stage: str, kernel: Kernel) -> None:
+    upper, work = f"{stage}/upper", f"{stage}/work"
+    os.makedirs(upper)
+    os.makedirs(work)
+    lower = kernel.open(folder, os.O_PATH | os.O_DIRECTORY)  # a name may hold "," and ":"
+    try:
+        data = f"lowerdir=/proc/self/fd/{lower},upperdir={upper},workdir={work}"
+        kernel.mount("overlay", folder, "overlay", 0, data)
+    finally:
+        kernel.close(lower)
+
+
+def _write_content(path: str, content: bytes | None) -> None:
+    if content is None:
+        if os.path.lexists(path):
+            os.unlink(path)
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as file:
+        file.write(content)
+
+
+def _reason(completed: Completed) -> str:
+    """Return the error in an engine's output."""
+    return reload.pick(completed.err.splitlines()) or completed.reason
+
+
+def _has_no_such_command(completed: Completed) -> bool:
+    """Report whether the engine is older than the command, or could not be run at all."""
+    old = ("unknown flag", "flag provided but not defined", "unknown command", "No help topic")
+    if completed.status in (command.TIMED_OUT, errno.ENOEXEC, command.NOT_FOUND):
+        return True
+    return any(text in completed.err for text in old)

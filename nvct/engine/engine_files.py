@@ -13,15 +13,12 @@ import base64
 import glob
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from nvct.errors import DocumentError
 from nvct.linux.files import read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from typing import Any
 
 LIMIT = 16 << 20
 BUNDLES = (
@@ -46,7 +43,6 @@ class Creation:
 
     Attributes:
         engine: its name, "" if no file tells.
-        image: its name.
         env: variables of image and user; None if no file has them as they were asked.
         image_env: those of the image; None if they are not known.
         words: what else asked for a GPU, such as `--gpus device=2`.

@@ -26,12 +26,8 @@ from nvct import typed
 from nvct.engine.model import EngineOptions, text_of
 from nvct.engine.writing import ABSENT, PathState, remove
 from nvct.errors import DocumentError, UnsafePathError
-from nvct.kernel.calls import KERNEL
+from nvct.kernel.calls import KERNEL, Kernel
 from nvct.linux import files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 FORMAT = 2
 LIMIT = 64 * files.MIB

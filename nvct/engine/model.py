@@ -116,7 +116,6 @@ class Change:
     """Edits that belong together.
 
     Attributes:
-        engine: whose files they change.
         edits: in the order of writing; only files that differ.
         restart: a reload without a restart is not enough.
         notes: sentences for the user, such as what else to do.

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engines by name: their modules, usual files, sockets and programs; our runtimes in them."""
+"""The engines by name: modules, usual files, sockets, programs; our runtimes and hook file."""
 
 from __future__ import annotations
 
 import importlib
+import json
 import posixpath
 from typing import Protocol, cast
 
 from nvct.engine.model import Change, EngineOptions, Files, Handler, State
 from nvct.engine.syntax import Syntax
 from nvct.errors import UsageError
-from nvct.paths import SHIM_PROGRAM
+from nvct.paths import DEFAULT_PATH_DIRS, SHIM_PROGRAM
 
 
 class Module(Protocol):
@@ -108,3 +109,20 @@ def check_name(name: str | None, option: str) -> None:
     """
     if name == "":
         raise UsageError("the runtime's name is empty", hint=f"{option}={NAME}")
+
+
+def hook_file(program: str) -> bytes:
+    """Return a hook file that runs a program before every container's start."""
+    folder = posixpath.dirname(program)
+    dirs = DEFAULT_PATH_DIRS if folder in DEFAULT_PATH_DIRS else (*DEFAULT_PATH_DIRS, folder)
+    content = {
+        "version": "1.0.0",
+        "hook": {
+            "path": program,
+            "args": [posixpath.basename(program), "prestart"],
+            "env": ["PATH=" + ":".join(dirs)],
+        },
+        "when": {"always": True, "commands": [".*"]},
+        "stages": ["prestart"],
+    }
+    return (json.dumps(content, indent=2) + "\n").encode()

@@ -17,11 +17,115 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from nvct.engine import advice, toml_file
-from nvct.engine.advice import sentences
+from nvct.engine import toml_file
 from nvct.engine.model import Engine, Files
 from nvct.engine.processes import ROOTLESS
 from nvct.errors import DocumentError
+
+OTHER_FILE_SYSTEM = """
+it runs in another file system, a container's or a snap's: run the command there
+"""
+
+OTHER_USER = """
+it is user {uid}'s: run the command as that user
+"""
+
+DOCKER_CONTAINERD = """
+dockerd starts this containerd and writes its file: configure Docker
+"""
+
+DOCKER_DESKTOP = """
+Docker Desktop's engine runs in a virtual machine of its own: it reads what Settings > Docker
+Engine says, and no file of this host
+
+it has GPUs only with its WSL 2 backend on Windows, which passes them on by itself; on Linux
+install Docker Engine (docker-ce or docker.io) beside it
+"""
+
+SNAP_DOCKER = """
+Docker from snap cannot run programs of the host and brings its own NVIDIA toolkit, set up when a
+driver is there as it starts: snap restart docker
+
+docker run --runtime=nvidia then works, --gpus does not; for that and for nvct: snap remove docker,
+and install docker.io or docker-ce
+"""
+
+RANCHER = """
+{name} registers the handler nvidia by itself when it starts and finds nvidia-container-runtime in
+/usr/bin: systemctl restart {unit}
+
+for it as the default: {program} server|agent --default-runtime=nvidia
+
+{config} is rewritten at each start; handlers of other names go into {template} after a first line
+{{{{ template "base" . }}}}
+"""
+
+RANCHER_DROP_IN = """
+{config} is rewritten when {name} starts: only {drop_in} is written
+"""
+
+K0S = """
+k0s writes {config} itself and merges into it what {drop_in} holds: put the handlers' tables there,
+with version = 2; k0s then restarts containerd
+"""
+
+K0S_DROP_IN = """
+k0s imports {folder} and restarts containerd when a file there changes
+"""
+
+MICROK8S = """
+{config} is made from {template} at each start: that one is edited
+"""
+
+NIXOS = """
+NixOS makes this file from its configuration: set hardware.nvidia-container-toolkit.enable = true,
+which gives engines CDI
+
+a runtime goes into virtualisation.docker.daemon.settings.runtimes or
+virtualisation.containerd.settings
+"""
+
+TALOS = """
+put the handler into machine.files of Talos' machine configuration, path
+/etc/cri/conf.d/20-customization.part
+"""
+
+BOTTLEROCKET = """
+Bottlerocket makes this file from its settings: its *-nvidia variants have the runtime built in
+"""
+
+KIND = """
+this node of kind keeps the change as long as it lives; for new clusters put it into
+containerdConfigPatches of kind's configuration
+"""
+
+EKS_BOOTSTRAP = """
+EKS' bootstrap.sh writes {config} when the node joins: run the command after it
+"""
+
+EKS_NODEADM = """
+nodeadm writes {config} at each boot: put the same TOML into spec.containerd.config of the node's
+NodeConfig, or the change ends with the boot
+"""
+
+AKS = """
+AKS writes {config} when it makes the node, and a new node image takes the change away: run the
+command from a DaemonSet; pools with GPUs have NVIDIA's runtime already
+"""
+
+GKE = """
+GKE writes {config} at each boot: run the command from a DaemonSet
+
+programs start only from /home/kubernetes/bin there: install nvct's into it and name them with
+--nvidia-runtime-path
+"""
+
+
+def sentences(text: str, **values: str) -> tuple[str, ...]:
+    """Return the sentences of a text, with the names in braces replaced by values."""
+    paragraphs = text.strip().split("\n\n")
+    return tuple(" ".join(paragraph.split()).format(**values) for paragraph in paragraphs)
+
 
 Rule: TypeAlias = Callable[[Engine, Files, "Mapping[str, str]"], "Engine | None"]
 
@@ -56,14 +160,14 @@ def without_process(files: Files) -> list[Engine]:
     if not any(os.path.isdir(files.at(folder)) for folder in DESKTOPS):
         return []
     desktop = Engine(engine="docker", platform="Docker Desktop", leave=True)
-    return [replace(desktop, advice=sentences(advice.DOCKER_DESKTOP))]
+    return [replace(desktop, advice=sentences(DOCKER_DESKTOP))]
 
 
 def _of_docker(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
     """A containerd that dockerd starts: dockerd writes its file at each start, without CRI."""
     if engine.engine != "containerd" or not engine.config.endswith(DOCKER_CONTAINERD_CONFIG):
         return None
-    return _with_advice_only(engine, "Docker", sentences(advice.DOCKER_CONTAINERD))
+    return _with_advice_only(engine, "Docker", sentences(DOCKER_CONTAINERD))
 
 
 def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
@@ -80,10 +184,10 @@ def _rancher(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | 
     unit = engine.unit or f"{program}.service"
     engine = replace(engine, platform=name, restart=("systemctl", "restart", unit))
     if _imports(document, drop_in, folder) and engine.numbers >= MERGES_DEEPLY:
-        text = sentences(advice.RANCHER_DROP_IN, config=config, name=name, drop_in=drop_in)
+        text = sentences(RANCHER_DROP_IN, config=config, name=name, drop_in=drop_in)
         return replace(engine, drop_in=drop_in, advice=(*engine.advice, *text))
     text = sentences(
-        advice.RANCHER,
+        RANCHER,
         name=name, program=program, unit=unit, config=config, template=f"{folder}/{base}.tmpl",
     )  # fmt: skip
     return _with_advice_only(engine, name, text)
@@ -101,20 +205,18 @@ def _k0s(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None
     drop_in = f"{K0S_DROP_INS}/nvidia.toml"
     document = _document(files, engine.config)
     if _imports(document, drop_in, "/etc/k0s") and engine.numbers >= MERGES_DEEPLY:
-        text = sentences(advice.K0S_DROP_IN, folder=K0S_DROP_INS)
+        text = sentences(K0S_DROP_IN, folder=K0S_DROP_INS)
         return replace(
             engine, drop_in=drop_in, restart=DOES_ITSELF, advice=(*engine.advice, *text)
         )
-    return _with_advice_only(
-        engine, "k0s", sentences(advice.K0S, config=engine.config, drop_in=drop_in)
-    )
+    return _with_advice_only(engine, "k0s", sentences(K0S, config=engine.config, drop_in=drop_in))
 
 
 def _microk8s(engine: Engine, _files: Files, _env: Mapping[str, str]) -> Engine | None:
     """MicroK8s: the file is generated at each start from a template, which is TOML, too."""
     if engine.engine != "containerd" or "/snap/microk8s/" not in engine.config + engine.binary:
         return None
-    text = sentences(advice.MICROK8S, config=engine.config, template=MICROK8S_TEMPLATE)
+    text = sentences(MICROK8S, config=engine.config, template=MICROK8S_TEMPLATE)
     return replace(
         engine,
         platform="MicroK8s",
@@ -130,7 +232,7 @@ def _snap_docker(engine: Engine, _files: Files, env: Mapping[str, str]) -> Engin
         engine.binary.startswith("/snap/docker/") or env.get("SNAP_NAME") == "docker"
     ):
         return None
-    return _with_advice_only(engine, "snap", sentences(advice.SNAP_DOCKER))
+    return _with_advice_only(engine, "snap", sentences(SNAP_DOCKER))
 
 
 def _rootless(engine: Engine, _files: Files, env: Mapping[str, str]) -> Engine | None:
@@ -145,33 +247,33 @@ def _nixos(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | No
     store = engine.config.startswith("/nix/store/")
     if not store and not os.path.exists(files.at("/etc/NIXOS")):
         return None
-    return _with_advice_only(engine, "NixOS", sentences(advice.NIXOS))
+    return _with_advice_only(engine, "NixOS", sentences(NIXOS))
 
 
 def _appliance(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
     """Systems that generate the files from the settings of an API."""
     system = _system(files)
-    text = {"talos": advice.TALOS, "bottlerocket": advice.BOTTLEROCKET}.get(system)
+    text = {"talos": TALOS, "bottlerocket": BOTTLEROCKET}.get(system)
     return _with_advice_only(engine, system.title(), sentences(text)) if text else None
 
 
 def _kind(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
     if engine.engine != "containerd" or not os.path.isdir(files.at("/kind")):
         return None
-    return _with_advice(engine, "kind", advice.KIND)
+    return _with_advice(engine, "kind", KIND)
 
 
 def _eks(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
     if engine.engine != "containerd" or not os.path.isdir(files.at("/etc/eks")):
         return None
     once = os.path.exists(files.at("/etc/eks/bootstrap.sh"))
-    return _with_advice(engine, "EKS", advice.EKS_BOOTSTRAP if once else advice.EKS_NODEADM)
+    return _with_advice(engine, "EKS", EKS_BOOTSTRAP if once else EKS_NODEADM)
 
 
 def _aks(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
     if engine.engine != "containerd" or not os.path.exists(files.at("/etc/kubernetes/azure.json")):
         return None
-    return _with_advice(engine, "AKS", advice.AKS)
+    return _with_advice(engine, "AKS", AKS)
 
 
 def _gke(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None:
@@ -179,7 +281,7 @@ def _gke(engine: Engine, files: Files, _env: Mapping[str, str]) -> Engine | None
         _system(files) == "cos" or os.path.isdir(files.at("/home/kubernetes/bin"))
     ):
         return None
-    return _with_advice(engine, "GKE", advice.GKE)
+    return _with_advice(engine, "GKE", GKE)
 
 
 def _with_advice_only(engine: Engine, platform: str, text: tuple[str, ...]) -> Engine:

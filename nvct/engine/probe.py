@@ -61,7 +61,6 @@ def wait(
     """Wait until an engine answers and has these runtimes.
 
     Args:
-        engine: docker, containerd or crio.
         names: of the runtimes that it has to list, if it lists runtimes at all.
 
     Raises:

@@ -29,7 +29,6 @@ class Process:
     """One running engine.
 
     Attributes:
-        engine: docker, containerd, crio or podman.
         exe: its program, as its own file system names it.
         replaced: whether that program was replaced or removed since it started.
         cwd: its working directory, for relative paths; "" where it cannot be seen.

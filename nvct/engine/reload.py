@@ -73,13 +73,7 @@ class Reloader(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReloader(Reloader):
-    """Reloads an engine of this host, whose process and unit are known.
-
-    Attributes:
-        detected: the engine on this host, None where there is none.
-        find_process: finds a running engine by its process number.
-        find_engine: looks for the engine after a restart.
-    """
+    """Reloads an engine of this host, whose process and unit are known."""
 
     engine: str
     detected: Engine | None
@@ -123,7 +117,6 @@ def choose(
     """Return what to do about an engine after its files changed.
 
     Args:
-        detected: the engine on this host, None where there is none.
         removing: runtimes are removed; until a restart, dockerd refuses a file without its
             default.
     """
@@ -154,9 +147,6 @@ def carry_out(
     decision: Reload, detected: Engine, find_process: Callable[[int], Process | None], run: Run
 ) -> None:
     """Reload a running engine.
-
-    Args:
-        find_process: finds an engine by its process number, which may have been reused.
 
     Raises:
         EngineError: it is gone, or does not start again.

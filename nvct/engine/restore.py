@@ -66,7 +66,6 @@ def restored(
     """Return a file without our changes.
 
     Args:
-        handlers: names of the runtimes that configure registered.
         remaining: the other files that remain: a list may name them.
 
     Raises:

@@ -57,7 +57,6 @@ def of(
     Args:
         engine: as it was detected; a foreign one is not asked.
         files: what its files say; None if they cannot be read.
-        ask: does an HTTP GET on a socket.
         started: returns when a process started, in seconds of the epoch.
     """
     if not engine.pid or engine.foreign:

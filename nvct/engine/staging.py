@@ -13,11 +13,8 @@ import errno
 import os
 import stat
 
+from nvct.kernel.calls import Kernel
 from nvct.linux import files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 DROP_IN = "99-nvidia."
 LINK_LIMIT = 40  # as the kernel's

@@ -20,18 +20,21 @@ from tomlkit.items import Array, InlineTable, Item
 from nvct.engine.toml_source import (
     GAPS,
     Node,
+    Noted,
     Path,
     Source,
     inline_above,
     is_table,
     item_of,
+    key_text,
     pair,
     put_member,
     refuse_in_the_way,
     remove_member,
+    same,
+    value_text,
     with_trivia_of,
 )
-from nvct.engine.toml_value import Noted, key_text, same, value_text
 from nvct.errors import EngineConfigError
 
 STEP = "  "

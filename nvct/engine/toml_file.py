@@ -12,16 +12,16 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from nvct.config import toml
-from nvct.engine import toml_value
+from nvct.engine import toml_source
 from nvct.engine.model import Absent
-from nvct.engine.toml_value import Noted
+from nvct.engine.toml_source import Noted
 from nvct.errors import EngineConfigError
 
 Table: TypeAlias = dict[str, object]
 Change: TypeAlias = tuple[tuple[str, ...], str, object]
 
 
-same = toml_value.same
+same = toml_source.same
 _POSITION = re.compile(r"(.*) \(at line (\d+), column (\d+)\)")
 
 

@@ -38,11 +38,6 @@ class Control(Protocol):
         """
 
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """The result of a transaction.
@@ -99,7 +94,6 @@ class Transaction:
         """Restore the former bytes of the files; of a file that others changed, only our keys.
 
         Args:
-            options: the engine and its main file.
             aside: set a damaged journal aside instead of raising.
 
         Raises:

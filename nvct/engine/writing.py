@@ -16,11 +16,8 @@ from dataclasses import dataclass, replace
 from nvct.engine import staging
 from nvct.engine.model import data_of, text_of
 from nvct.errors import EngineError, HostError
+from nvct.kernel.calls import Kernel
 from nvct.linux import files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.linux.kernel import Kernel
 
 NEW_MODE = 0o644
 FOLDER_MODE = 0o755  # as nvidia-ctk creates them

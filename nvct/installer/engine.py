@@ -4,30 +4,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from nvct.engine import command, modules, oci_hook, writing
+from nvct.engine import command, modules, writing
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.journal import Journal
-from nvct.engine.model import EngineOptions, Files
+from nvct.engine.model import EngineOptions, Files, Handler, State
 from nvct.engine.status import is_nvidia
 from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError, HostError, NvctError
 from nvct.installer import host
 from nvct.installer.engine_reload import TIMEOUT_S, ContainerReloader
-from nvct.installer.request import LOW_LEVEL
+from nvct.installer.request import LOW_LEVEL, Request
 from nvct.kernel.calls import KERNEL
 from nvct.linux.files import write_atomic
 from nvct.paths import RUNTIME_HOOK_PROGRAM, SHIM_PROGRAM
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct.engine.model import Handler, State
-    from nvct.installer.request import Request
-
-    Say = Callable[[str], None]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +217,7 @@ def write_hook(request: Request) -> None:
     path = request.hook_file
     try:
         writing.make_folders(writing.missing_folders(path), KERNEL)
-        write_atomic(path, oci_hook.document(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644)
+        write_atomic(path, modules.hook_file(request.program(RUNTIME_HOOK_PROGRAM)), mode=0o644)
     except OSError as error:
         raise writing.refused(error, path) from error
 

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import os
 import posixpath
+from collections.abc import Sequence
 
 from nvct.engine import command, modules
+from nvct.engine.command import Completed, Enter
 from nvct.engine.model import Files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.command import Completed, Enter
-    from nvct.installer.request import Request
-
+from nvct.installer.request import Request
 
 NO_CHROOT = "SYSTEMD_IGNORE_CHROOT"
 """systemctl does nothing in what it takes for a chroot; the host's root is none."""
@@ -101,11 +96,7 @@ def _root(request: Request) -> str:
 
 
 class HostPrograms:
-    """Runs the host's programs in the host's root.
-
-    Args:
-        root: where the host's root is mounted; "/" if this is no container.
-    """
+    """Runs the host's programs in the host's root."""
 
     def __init__(self, root: str) -> None:
         self.root = root

@@ -11,16 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from types import FrameType, TracebackType
+
+from typing_extensions import Self
 
 from nvct.errors import HostError, UnsafePathError
 from nvct.kernel.shared_folder import SharedFolder
 from nvct.linux.files import split
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import FrameType, TracebackType
-
-    from typing_extensions import Self
 
 TRIES = 3
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
@@ -32,9 +29,6 @@ class Stopped(BaseException):
 
 class Instance:
     """The lock that an installer holds.
-
-    Args:
-        path: the file with the process number.
 
     Raises (on entering):
         HostError: another installer runs, or the file cannot be created, as where a link is.

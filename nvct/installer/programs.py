@@ -18,19 +18,15 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nvct import paths
 from nvct.errors import HostError, UsageError
 from nvct.installer import tree
+from nvct.installer.request import Request
 from nvct.launcher.install import fill, is_static
 from nvct.linux.files import temporary_name, write_atomic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.installer.request import Request
 
 TREES = ".nvct"
 RUNTIMES = paths.SHIM_PROGRAMS
@@ -95,7 +91,6 @@ def install(
     """Copy the tree, and write or replace the wrappers.
 
     Args:
-        request: has the source and the target.
         runtimes: low-level runtimes to use while no driver is loaded.
         modules: paths of which one exists if a driver is loaded.
 
@@ -169,9 +164,6 @@ def wrapper(
     """Return the wrapper of a program.
 
     Args:
-        template: the tree's.
-        request: has the paths.
-        program: to start.
         runtimes: low-level ones to call instead if no driver is loaded; () always starts it.
         modules: paths of which one exists if a driver is loaded.
 

@@ -1,29 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Has the host publish its CDI specification, and withdraws it.
+"""Has the host publish its CDI specification and keep it up to date, and withdraws it.
 
 The installed nvct runs in the host's root. Its specification can give the driver's files as one
 view, which is made on the host, and the device plugin takes them from there. A specification of
 the same kind that another program wrote stays, and nothing is published beside it: engines refuse
 a device that two files describe.
+
+Units of the host's systemd publish again when the driver changes. They are in /run, so a boot
+removes them, and the installer, which runs at each start of its pod, writes them again. Without
+systemd, what is published holds until the next start, and the device plugin does not use it for
+another driver.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 
 from nvct.cdi.check import mounted
 from nvct.cdi.read import registry
+from nvct.cdi.types import Hook, Spec
+from nvct.engine.command import Completed, Run
 from nvct.errors import HostError
 from nvct.installer import host
+from nvct.installer.request import Request
+from nvct.linux.files import read_bytes, write_atomic
 from nvct.paths import GPU_KIND
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from nvct.cdi.types import Hook, Spec
-    from nvct.engine.command import Run
-    from nvct.installer.request import Request
 
 PATH = "/run/cdi/nvidia.yaml"
 """Below /var/run/cdi by a name without a link, because a link would lead into this container."""
@@ -34,13 +37,7 @@ and a new driver's view some seconds."""
 
 
 def publish(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
-    """Write the host's specification if it has a driver; a failure is a warning.
-
-    Args:
-        request: has the programs, which are installed.
-        say: prints a sentence.
-        run: runs a program of the host.
-    """
+    """Write the host's specification if it has a driver; a failure is a warning."""
     others = [path for path, spec in _specs(request) if not _is_ours(request, spec)]
     if others:
         say(f"{others[0]} describes {GPU_KIND} already: nothing is published beside it")
@@ -97,3 +94,96 @@ def here(request: Request, path: str) -> str:
     """Return a path of the host as a path of this process."""
     root = request.host_root if os.path.isdir(request.host_root) else "/"
     return host.HostFiles(root).at(path)
+
+
+FOLDER = "/run/systemd/system"
+NAME = "nvct-publish"
+LIMIT = 1 << 16
+SERVICE = """\
+[Unit]
+Description=Publish the CDI specification of NVIDIA GPUs for pods
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStartPre=-{toolkit}/nvct --quiet refresh
+ExecStart={toolkit}/nvct publish --output={output}
+TimeoutStartSec=180
+Restart=on-failure
+RestartPreventExitStatus=2
+RestartSec=30
+"""
+WATCH = """\
+[Unit]
+Description=Notice changes of the NVIDIA driver
+
+[Path]
+PathChanged=/lib/modules/%v/modules.dep
+PathChanged=/etc/ld.so.cache
+PathChanged=/dev/nvidiactl
+PathChanged=/dev/nvidia-caps
+PathChanged={config}
+TriggerLimitIntervalSec=0
+"""
+"""Each installation of modules ends in depmod, of libraries in ldconfig."""
+
+
+def start_watch(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
+    """Write the units and start the watch, where systemd runs; a failure is a warning."""
+    folder = here(request, FOLDER)
+    if not os.path.isdir(folder):
+        return
+    changed = [_write(f"{folder}/{name}", text) for name, text in _units(request).items()]
+    run = run or host.programs_of(request)
+    done = run(["systemctl", "daemon-reload"]) if any(changed) else None
+    if done is None or not done.status:
+        done = run(["systemctl", "start", f"{NAME}.path"])
+    _warn(done, say)
+
+
+def stop_watch(request: Request, say: Callable[[str], None], run: Run | None = None) -> None:
+    """Stop and remove the units.
+
+    Raises:
+        HostError: they cannot be removed.
+    """
+    folder = here(request, FOLDER)
+    paths = [f"{folder}/{name}" for name in _units(request)]
+    if not any(os.path.lexists(path) for path in paths):
+        return
+    run = run or host.programs_of(request)
+    _warn(run(["systemctl", "stop", f"{NAME}.path", f"{NAME}.service"]), say)
+    for path in paths:
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        except OSError as error:
+            raise HostError(f"{path} cannot be removed: {error.strerror}") from error
+    _warn(run(["systemctl", "daemon-reload"]), say)
+    say(f"removed {FOLDER}/{NAME}.path and {NAME}.service")
+
+
+def _units(request: Request) -> dict[str, str]:
+    service = SERVICE.format(toolkit=request.toolkit, output=PATH)
+    return {
+        f"{NAME}.service": service,
+        f"{NAME}.path": WATCH.format(config=request.config_toml),
+    }
+
+
+def _write(path: str, text: str) -> bool:
+    """Write a unit; return whether it changed."""
+    data = text.encode()
+    with contextlib.suppress(OSError):
+        if read_bytes(path, LIMIT) == data:
+            return False
+    try:
+        write_atomic(path, data, mode=0o644)
+    except OSError as error:
+        raise HostError(f"{path} cannot be written: {error.strerror}") from error
+    return True
+
+
+def _warn(done: Completed, say: Callable[[str], None]) -> None:
+    if done.status:
+        say(f"warning: the host's systemd: {done.reason}")

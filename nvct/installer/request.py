@@ -1,16 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Value: the request of `nvct install`. Names and defaults are those of NVIDIA's installer."""
+"""The request of `nvct install`, and the engine that runs this container.
+
+Names and defaults are those of NVIDIA's installer. An ancestor of this process says which engine
+it is: containerd's shim has the socket on its command line, and CRI-O's containers have its
+monitor, conmon. That needs the host's process IDs.
+"""
 
 from __future__ import annotations
 
+import os
 import posixpath
+import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from nvct.cdi.names import check_kind
+from nvct.engine import command, detect, processes
 from nvct.engine.containerd import RUNC_TYPES
 from nvct.engine.containerd_load import RUNC_TYPE
+from nvct.engine.detect import Ask
+from nvct.engine.model import Engine, Files
 from nvct.engine.modules import check_absolute, check_drop_in, check_name
-from nvct.errors import NvctError, UsageError
+from nvct.errors import EngineError, NvctError, UsageError
 
 ENGINES = ("containerd", "crio", "docker")
 RESTART_MODES = ("signal", "systemd", "none")
@@ -30,7 +42,6 @@ class Request:
 
     Attributes:
         toolkit: the folder for the programs; the same path here and on the host.
-        source: a relocatable tree of the programs.
         pid_file: locked while the installer runs.
         state_dir: where the engine's former files are kept.
         driver_root: of the host; driver_root_mount is the same as a path of this process.
@@ -39,8 +50,6 @@ class Request:
         policy: TOML with the table nvct.policy of config.toml, "" for none.
         runtimes: low-level ones; () looks them up in the engine's configuration.
         cdi_spec: file for the specification of management containers, "" for none.
-        cdi_kind: vendor and class of its devices.
-        control_nodes: make the driver's control nodes.
         engine: docker, containerd or crio; "" leaves all engines alone.
         config: the engine's main file, as a path of this process.
         drop_in: the same for the drop-in; "" is none, None is the engine module's choice.
@@ -50,7 +59,6 @@ class Request:
         restart: how it is reloaded: signal, systemd or none.
         cdi: switch the engine's own CDI on.
         host_root: where the host's root directory is mounted.
-        name: of the first runtime.
         default: make the runtime of that name the engine's default.
         sources: of the configuration in force; the first available one is used: "file" is the
             engine's own files, "command" asks the engine, a path is that file; () is "file".
@@ -175,3 +183,110 @@ def _check_kind(kind: str) -> None:
         raise UsageError(f"--cdi-kind {kind!r}: {error.message}", hint="VENDOR/CLASS") from error
     if not slash:
         raise UsageError(f"--cdi-kind {kind!r} has no class", hint="VENDOR/CLASS")
+
+
+SHIM, MONITOR = "containerd-shim", "conmon"
+DOCKERS_NAMESPACE = "moby"
+LIMIT = 1 << 16
+HINT = "name it: --runtime=containerd, crio or docker"
+
+
+class Starter(NamedTuple):
+    """The engine of a container: containerd, crio or docker; and containerd's socket."""
+
+    engine: str
+    socket: str = ""
+
+
+def find(host_here: str, proc: str = "/proc", pid: int = 0, ask: Ask | None = None) -> Engine:
+    """Return the engine of a process's container.
+
+    Args:
+        pid: of the process, 0 for this one.
+
+    Raises:
+        EngineError: the process is in no container, or the engine's own process is not visible.
+    """
+    starter = starter_of(pid or os.getpid(), proc)
+    if starter is None:
+        raise EngineError(
+            "the engine of this container is not visible: no ancestor of this process is of one",
+            hint=f"share the host's process IDs (hostPID in a pod), or {HINT}",
+        )
+    root = "/" if host_here == "/" else host_here.rstrip("/")
+    for engine in detect.engines(Files(root), ask or _asking(root), proc):
+        if engine.pid and not engine.foreign and _is(engine, starter):
+            return engine
+    at = f" on {starter.socket}" if starter.socket else ""
+    raise EngineError(f"{starter.engine}{at} runs this container, but was not found", hint=HINT)
+
+
+def starter_of(pid: int, proc: str = "/proc") -> Starter | None:
+    """Return the engine that runs the container of a process, None if there is none."""
+    for words in _ancestors(pid, proc):
+        name, rest = os.path.basename(words[0]), words[1:]
+        if name.startswith(SHIM):
+            if processes.option(rest, "namespace") == DOCKERS_NAMESPACE:
+                return Starter("docker")
+            return Starter("containerd", processes.option(rest, "address"))
+        if name.startswith(MONITOR):
+            return Starter("crio")
+    return None
+
+
+def _is(engine: Engine, starter: Starter) -> bool:
+    if engine.engine != starter.engine:
+        return False
+    return not starter.socket or _usual(engine.socket) == _usual(starter.socket)
+
+
+def _usual(path: str) -> str:
+    """Return a path with the usual name of /run."""
+    return path.removeprefix("/var") if path.startswith("/var/run/") else path
+
+
+def _ancestors(pid: int, proc: str) -> Iterator[list[str]]:
+    """Yield the command lines of a process's ancestors, the nearest one first."""
+    seen = set[int]()
+    while pid := _parent(pid, proc):
+        if pid in seen:  # numbers were reused meanwhile
+            return
+        seen.add(pid)
+        words = _read(f"{proc}/{pid}/cmdline").decode(errors="replace").split("\0")
+        if words[0]:
+            yield words
+
+
+def _parent(pid: int, proc: str) -> int:
+    """Return the parent of a process, 0 if there is none: field 4 of proc_pid_stat(5)."""
+    fields = _read(f"{proc}/{pid}/stat").rpartition(b")")[2].split()
+    return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(LIMIT)
+    except OSError:
+        return b""
+
+
+def _asking(root: str) -> Ask:
+    """Return a function that runs programs in the host's root, where their libraries are."""
+
+    def enter() -> None:
+        os.chroot(root)
+        os.chdir("/")
+
+    def ask(program: str, argv: list[str]) -> str:
+        try:
+            return subprocess.run(
+                argv, executable=program.removeprefix(root.rstrip("/")), check=False,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=detect.VERSION_TIMEOUT_S, env=command.ENV, text=True, errors="replace",
+                preexec_fn=enter,
+            ).stdout  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
+            return ""
+
+    return ask

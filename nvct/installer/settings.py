@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 
 from nvct import paths
-from nvct.config import default, editing
+from nvct.config import editing
 from nvct.config.editing import Setting
 from nvct.config.load import KEYS
 from nvct.errors import DocumentError, HostError, UsageError
+from nvct.installer.request import Request
 from nvct.linux.files import read_bytes, write_atomic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.installer.request import Request
 
 LDCONFIG = "sbin/ldconfig"
 FEATURE = re.compile(r"[a-z][a-z0-9-]*")
@@ -47,7 +43,7 @@ def text(request: Request, runtimes: Sequence[str]) -> str:
         Setting(key=key, value=value if isinstance(value, bool | str) else list(value))
         for key, value in settings
     ]
-    changed = editing.change(default.TEXT, changes, request.config_toml)
+    changed = editing.change(editing.DEFAULT_TEXT, changes, request.config_toml)
     if not request.policy:
         return changed
     return editing.change(f"{changed}\n{request.policy}", [], request.config_toml)

@@ -1,42 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of `nvct install`, and what it undoes at its end."""
+"""The steps of `nvct install`, what it undoes at its end, and `nvct install --uninstall`."""
 
 from __future__ import annotations
 
-from nvct.errors import NvctError
-from nvct.installer import (
-    engine,
-    instance,
-    management,
-    programs,
-    publication,
-    refresh_units,
-    settings,
-)
-from nvct.installer.request import LOW_LEVEL
-from nvct.kernel.calls import KERNEL
+import contextlib
+import glob
+import os
+import shutil
+from collections.abc import Callable
+from typing import TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
+from nvct import paths
+from nvct.cdi.make import generate, provenance, store
+from nvct.cdi.types import Spec
+from nvct.errors import HostError, NvctError
+from nvct.host import device_nodes, feature_modes
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Findings, Inventory
+from nvct.host.roots import Roots
+from nvct.installer import engine, instance, programs, publication, ready, settings
+from nvct.installer.engine import Setup
+from nvct.installer.host import HostFiles, socket_of
+from nvct.installer.programs import TREES
+from nvct.installer.request import LOW_LEVEL, Request
+from nvct.kernel.calls import KERNEL, Kernel
+from nvct.paths import AGENT_DIR
 
-    from nvct.installer.engine import Setup
-    from nvct.installer.request import Request
-
-    Say: TypeAlias = Callable[[str], None]
-    Show: TypeAlias = Callable[[str], None]
+Say: TypeAlias = Callable[[str], None]
 
 
-def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
+def run(request: Request, say: Say, show: Say, *, daemon: bool) -> None:
     """Install and configure the engine; a daemon also waits for a signal and undoes the latter.
 
     An earlier signal ends the installation and restores the engine, too.
 
     Args:
-        request: a checked one.
-        say: prints a sentence about a step.
-        show: prints the installed configuration.
         daemon: wait for a signal; else exit, and leave the engine configured.
 
     Raises:
@@ -52,7 +50,7 @@ def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
                 engine.configure(request, engine_setup, say)
             if request.publish:
                 publication.publish(request, say)
-                refresh_units.start(request, say)
+                publication.start_watch(request, say)
             if not daemon:
                 return
             say("waiting for a signal")
@@ -60,13 +58,13 @@ def run(request: Request, say: Say, show: Show, *, daemon: bool) -> None:
         except instance.Stopped:
             say("told to end")
         if request.publish and daemon:
-            refresh_units.stop(request, say)
+            publication.stop_watch(request, say)
             publication.withdraw(request, say)
         if engine_setup and daemon:
             engine.undo(request, engine_setup, say)
 
 
-def install(request: Request, engine_setup: Setup | None, say: Say, show: Show) -> None:
+def install(request: Request, engine_setup: Setup | None, say: Say, show: Say) -> None:
     """Install the programs, their configuration, and the parts for management containers.
 
     Raises:
@@ -88,12 +86,12 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Show) 
 
     def nodes() -> None:
         if request.control_nodes:
-            for sentence in management.make_control_nodes(management.roots_of(request), KERNEL):
+            for sentence in make_control_nodes(roots_of(request), KERNEL):
                 say(sentence)
 
     def spec() -> None:
         if request.cdi_spec:
-            say(f"wrote {management.make_spec(request, management.roots_of(request))}")
+            say(f"wrote {make_spec(request, roots_of(request))}")
 
     for step in (copy, configure, nodes, spec):
         try:
@@ -102,3 +100,150 @@ def install(request: Request, engine_setup: Setup | None, say: Say, show: Show) 
             if not request.ignore_errors:
                 raise
             say(f"warning: ignored: {engine.errors_of(error)}")
+
+
+def make_control_nodes(roots: Roots, kernel: Kernel) -> list[str]:
+    """Create or correct the driver's control nodes; return sentences about them.
+
+    Raises:
+        HostError: no driver is loaded, or a node cannot be created.
+    """
+    findings = Findings()
+    planned = device_nodes.plan_nodes(roots, ["control"], findings)
+    device_nodes.make_nodes(planned, kernel)
+    if planned.missing:
+        raise device_nodes.missing_majors_error(planned.missing, roots)
+    sentences = [device_nodes.describe(step) for step in planned.steps]
+    return [*findings.warnings, *(sentence for sentence in sentences if sentence)]
+
+
+def roots_of(request: Request, proc: str = "/proc", sys: str = "/sys") -> Roots:
+    """Return the roots of the driver as paths of this process."""
+    return Roots(
+        driver_root=request.driver_root_mount,
+        dev_root=request.dev_root_mount or None,
+        proc=proc,
+        sys=sys,
+    )
+
+
+def make_spec(request: Request, roots: Roots, options: DiscoveryOptions | None = None) -> str:
+    """Write the specification; return its path.
+
+    Raises:
+        HostError: there is no driver or no node of it, or the file cannot be written.
+    """
+    inventory = feature_modes.discover_management(roots, options or DiscoveryOptions())
+    spec, comment = provenance.attach(spec_of(request, roots, inventory), inventory)
+    return store.save(spec, request.cdi_spec, None, comment)
+
+
+def spec_of(request: Request, roots: Roots, inventory: Inventory) -> Spec:
+    """Return the specification with the host's paths."""
+    vendor, _, cls = request.cdi_kind.partition("/")
+    options = generate.Options(
+        vendor=vendor,
+        cls=cls,
+        hook_path=request.program(paths.HOOK_PROGRAM),
+        host_roots=_moves(request, roots),
+    )
+    return generate.generate(inventory, options)
+
+
+def _moves(request: Request, roots: Roots) -> list[tuple[str, str]]:
+    """Return (root here, root of the host) pairs; the longer, more exact one first."""
+    driver_root = os.path.normpath(roots.driver_root)
+    pairs = {driver_root: request.driver_root}
+    dev_root = os.path.normpath(roots.dev_root or "/")
+    if dev_root != driver_root:
+        pairs[dev_root] = request.dev_root or ("/" if dev_root == "/" else request.driver_root)
+    moves = [(source, target) for source, target in pairs.items() if source != target]
+    return sorted(moves, key=lambda pair: -len(pair[0]))
+
+
+BUNDLES = "io.containerd.runtime.v2.task/*/*"
+"""Of containerd's containers, beside its socket; one's file `runtime` names its runtime."""
+KEPT = {
+    "/var/lib/nvct": "running containers may use its files",
+    "/run/nvct": "a cache, which is gone after the next boot",
+}
+"""What the runtimes make on a host, and why it is kept."""
+
+
+def uninstall(request: Request, say: Say) -> None:
+    """Give the engine its former files, and remove the programs unless a container uses them.
+
+    Raises:
+        HostError: an installer runs, or a file cannot be removed.
+        As `engine.undo`.
+    """
+    files = HostFiles(request.host_root if os.path.isdir(request.host_root) else "/")
+    folder = files.at(os.path.dirname(request.toolkit))  # which is a mount point of a container
+    if not os.path.isdir(f"{request.toolkit}/{TREES}"):
+        say(f"nothing is installed: {request.toolkit} has no programs of nvct")
+        _remove_empty(folder)
+        return
+    with instance.Instance(request.pid_file):
+        publication.stop_watch(request, say)
+        publication.withdraw(request, say)
+        users = []
+        if request.engine:
+            users = users_of(request, socket_of(request))
+        if request.engine and not request.leave_engine:
+            engine.undo(request, engine.setup(request), say)
+        if users:
+            say(f"{request.toolkit} stays: {users[0]}; remove it when no container uses it")
+        else:
+            _remove(request.toolkit)
+            _remove_empty(folder)
+            say(f"removed {request.toolkit}")
+        for path, reason in KEPT.items():
+            if os.path.isdir(files.at(path)):
+                say(f"{path} stays: {reason}")
+    _remove_empty(files.at(os.path.dirname(request.pid_file)))
+    _remove_empty(files.at(AGENT_DIR))
+    _remove_ready(files)
+    driver_root = files.at(request.driver_root)  # of a driver container: the chart's pods make it
+    _remove_empty(driver_root)
+    _remove_empty(os.path.dirname(driver_root))
+
+
+def users_of(request: Request, socket: str) -> list[str]:
+    """Return why the programs are in use: a sentence for each container that they started."""
+    if request.engine != "containerd":
+        return [f"{request.engine} may need its programs to end containers"]
+    users = []
+    for path in sorted(glob.glob(f"{os.path.dirname(socket)}/{BUNDLES}/runtime")):
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                runtime = file.read()
+        except OSError:
+            continue  # the container has ended
+        if runtime.startswith(f"{request.toolkit}/"):
+            users.append(f"container {os.path.basename(os.path.dirname(path))} runs by it")
+    return users
+
+
+def _remove(toolkit: str) -> None:
+    """Remove the programs.
+
+    Raises:
+        HostError: they cannot be removed.
+    """
+    try:
+        shutil.rmtree(toolkit)
+    except OSError as error:
+        raise HostError(f"{error.filename or toolkit}: {error.strerror}") from error
+
+
+def _remove_ready(files: HostFiles) -> None:
+    """Remove the file in which the installer tells the agents where the driver is."""
+    folder = files.at(ready.OWN_FOLDER)
+    with contextlib.suppress(HostError):
+        ready.remove(folder, ready.DRIVER)
+    _remove_empty(folder)
+
+
+def _remove_empty(folder: str) -> None:
+    with contextlib.suppress(OSError):  # it has something else
+        os.rmdir(folder)

@@ -12,14 +12,11 @@ import hashlib
 import os
 import shutil
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nvct.errors import HostError, UsageError
 from nvct.linux.files import temporary_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 CHUNK = 1 << 20
 NAME_LENGTH = 16

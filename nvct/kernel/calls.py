@@ -12,6 +12,8 @@ import os
 from nvct.linux.constants import OPEN_TREE_CLOEXEC
 from nvct.linux.kernel import Kernel
 
+__all__ = ["KERNEL", "DeclaredKernel", "Kernel"]
+
 
 class DeclaredKernel(Kernel):
     """Makes the system calls. It has no state; use the instance `KERNEL`."""

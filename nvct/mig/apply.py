@@ -31,6 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
 
+
 T = TypeVar("T")
 Instances: TypeAlias = "Collection[tuple[str, int, int]] | None"
 
@@ -81,8 +82,6 @@ class Machine:
     """What a change works on.
 
     Attributes:
-        reset: resets GPUs by their PCI addresses; raises HostError.
-        hook: runs the hooks of a name; raises HostError.
         pause: keeps devices from being given to containers while a change lasts.
         skip_reset: leave a mode pending that needs a reset.
         may_be_held: do not look for processes that hold what changes; NVML may still refuse.

@@ -42,9 +42,7 @@ class Spec:
     """One entry of a configuration.
 
     Attributes:
-        devices: indices in the order of PCI addresses; None for all.
         filters: the GPU matches one of them; empty for all.
-        wish: how many MIG devices of each name.
         fault: a filter that is no id; the other configurations of the file can be used.
     """
 

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The MIG configuration of a machine as a document of nvidia-mig-parted, and documents as text."""
+"""The MIG configuration of a machine as a document of nvidia-mig-parted, and its named ones.
+
+The named configurations lie in layers: the built-in tables, the hardware, a file. A name of a
+later layer takes the place of the same name in an earlier one. So a user's file need not list what
+the hardware can have anyway, and new GPUs are in no list that is too old.
+"""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
 
-from nvct.errors import HostError
+from nvct.errors import HostError, UsageError
 from nvct.host.nvml.mig_model import MigGpu, MigState
-from nvct.mig import layout
+from nvct.mig import config, layout, tables
+from nvct.mig.config import Configs, Spec
 from nvct.mig.layout import devices, layout_of, natural
 
 Entry: TypeAlias = dict[str, Any]
@@ -144,3 +151,68 @@ def _balanced(gpu: MigGpu) -> dict[str, int]:
             return {}
         wish[str(max(fitting, key=lambda pair: pair[0])[1])] = count
     return wish
+
+
+Layer: TypeAlias = Literal["table", "hardware", "file"]
+
+
+LAYERS: tuple[Layer, ...] = ("file", "hardware", "table")
+"""The first one that has a name counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A configuration."""
+
+    layer: Layer
+    specs: Sequence[Spec]
+
+
+def configs(state: MigState, text: str = "") -> dict[str, Named]:
+    """Return all configurations by their names, sorted.
+
+    Args:
+        text: of the user's file; "" is none.
+
+    Raises:
+        DocumentError: the file is malformed.
+    """
+    found: dict[str, Named] = {}
+    for layer in reversed(LAYERS):
+        parsed = _layer(layer, state, text)
+        found.update({name: Named(layer=layer, specs=specs) for name, specs in parsed.items()})
+    return {name: found[name] for name in sorted(found, key=natural)}
+
+
+def find(state: MigState, text: str, name: str) -> Sequence[Spec]:
+    """Return the configuration of a name; the arguments as in `configs`.
+
+    Raises:
+        UsageError: there is none.
+        DocumentError: the file is malformed.
+    """
+    for layer in LAYERS:  # most names need no look at the tables
+        parsed = _layer(layer, state, text)
+        if name in parsed:
+            return parsed[name]
+    raise UsageError(
+        f"there is no MIG configuration {name!r}", hint="nvct mig configs prints the names"
+    )
+
+
+def _layer(layer: Layer, state: MigState, text: str) -> Configs:
+    if layer == "file":
+        return config.parse(text) if text else {}
+    known = MigState(gpus=tuple(_known_gpus())) if layer == "table" else state
+    try:
+        configs_of_known = generated(known)
+    except HostError:
+        return {}  # no GPU has a MIG mode
+    return config.of_document({"version": VERSION, "mig-configs": configs_of_known})
+
+
+def _known_gpus() -> Iterator[MigGpu]:
+    """Yield a GPU for each PCI id of the tables."""
+    for table in tables.tables():
+        for number in table.ids:
+            yield replace(tables.gpu_of(table), device=number << 16 | tables.NVIDIA)

@@ -56,7 +56,6 @@ def make(
     GPUs without a MIG mode are left out where the configuration says `devices: all` or MIG off.
 
     Args:
-        specs: the configuration; a later entry counts more.
         mode_only: MIG devices are not asked for; a mode that changes removes them.
         held: MIG devices in use: GPU's UUID, GPU instance, compute instance.
 

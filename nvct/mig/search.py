@@ -61,7 +61,6 @@ def layout_for(
 
     Args:
         gpu: what it has is kept where that is possible.
-        wish: how many MIG devices of each name.
         held: ids of GPU and compute instances in use; they are kept before others.
 
     Raises:

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resets GPUs with nvidia-smi: of this system, or of the driver's root beside it."""
+"""Resets GPUs with nvidia-smi, of this system or of the driver's root beside it."""
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nvct.errors import HostError
+from nvct.errors import HostError, UsageError
+from nvct.host.nvml.mig_model import MigGpu
 from nvct.kernel import trusted_file
+from nvct.mig.apply import Machine
+from nvct.mig.holders import holders, own_processes
 
 RESET_S = 300.0
 PROGRAM = "nvidia-smi"
@@ -73,3 +77,50 @@ def reset(bus_ids: Sequence[str], smi: Smi | None = None, limit_s: float = RESET
             f"{' '.join(command)} failed: {reason}",
             hint="end the processes that use the GPUs (nvct mig holders), or reboot",
         )
+
+
+CLOSES_S = 15.0
+"""How long the agent may take to close its handles: a call of NVML may be in progress."""
+LOOK_S = 0.2
+
+
+def reset_gpus(machine: Machine, names: Sequence[str], wait_s: float = CLOSES_S) -> list[MigGpu]:
+    """Reset GPUs, and return them.
+
+    Args:
+        wait_s: for the agent's handles to be closed.
+
+    Raises:
+        UsageError: there is no such GPU.
+        HostError: a process has a GPU open, or nvidia-smi fails.
+    """
+    every = machine.session.mig().gpus
+    gpus = [_find(every, name) for name in dict.fromkeys(names)]
+    with machine.journal.lock(), machine.pause({gpu.uuid: frozenset() for gpu in gpus}):
+        machine.session.close()
+        _wait_for_holders(machine, gpus, wait_s)
+        machine.reset([gpu.bus_id for gpu in gpus])
+    return gpus
+
+
+def _find(gpus: Sequence[MigGpu], name: str) -> MigGpu:
+    for gpu in gpus:
+        if name in (str(gpu.index), gpu.uuid):
+            return gpu
+    raise UsageError(f"there is no GPU {name!r}", hint="name its index or UUID: nvidia-smi -L")
+
+
+def _wait_for_holders(machine: Machine, gpus: Sequence[MigGpu], wait_s: float) -> None:
+    """Wait until no process has a GPU open.
+
+    Raises:
+        HostError: one still has.
+    """
+    end = time.monotonic() + wait_s
+    while found := holders(machine.roots, gpus, ignore=own_processes(machine.roots)):
+        if time.monotonic() >= end:
+            raise HostError(
+                f"a GPU is in use: {found[0]}",
+                hint="end the processes that `nvct mig holders` prints, then reset the GPU",
+            )
+        time.sleep(LOOK_S)

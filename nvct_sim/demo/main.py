@@ -29,7 +29,7 @@ from nvct.errors import ContainerNotPossibleError, HostError, NvctError, line
 from nvct.host import discover
 from nvct.host.roots import Roots
 from nvct.launcher import cold
-from nvct_sim import attach, bundle, container_support, rootfs, tree
+from nvct_sim import attach, bundle, rootfs, tree
 from nvct_sim.demo import run, show
 from nvct_sim.process import spawn
 
@@ -198,7 +198,7 @@ def _runtime() -> Path | None:
     reasons = []
     for name in installed:
         try:
-            container_support.check(runtime=name)
+            rootfs.check(runtime=name)
         except ContainerNotPossibleError as error:
             reasons.append(error)
         else:

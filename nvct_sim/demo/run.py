@@ -103,11 +103,7 @@ class Outcome:
     """The result of a case.
 
     Attributes:
-        lines: the container's output, or the error message of a failed create.
-        seconds: wall time of `run`: create, start, nvidia-smi, delete.
         nodes, mounts, hooks: numbers of injected entries.
-        right: whether the container saw exactly the expected GPUs, or the create failed as
-            expected.
     """
 
     case: Case

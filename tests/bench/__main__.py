@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nvct.errors import NvctError, line
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct_sim import attach, container_support, tree
+from nvct_sim import attach, rootfs, tree
 from tests.bench import dra, fragmentation, generation, scrape
 
 AGENTS = {"h100": "device plugin, 8 GPUs", "a100-16": "device plugin, 16 GPUs"}
@@ -31,7 +31,7 @@ def main() -> int:
     if measure is not None:  # the parts that need no containers
         with tempfile.TemporaryDirectory(prefix="nvct-bench-") as folder:
             return measure(Path(folder))
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         print(f"make bench needs real containers: {reason}", file=sys.stderr)
         return 1

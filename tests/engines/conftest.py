@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct_sim import container_support, rootfs, tree
+from nvct_sim import rootfs, tree
 from tests.engines import image, suite
 from tests.engines.box import DRIVER_ROOT, REPOSITORY, Box
 from tests.engines.configs import PAUSE
@@ -134,7 +134,7 @@ def prepare(
     release: str, tmp_path_factory: pytest.TempPathFactory, profile: str = "h100"
 ) -> tuple[Path, tree.Node, Path]:
     """Return a release's engines, a node of a profile, and a folder with images; skip if not possible."""
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     try:

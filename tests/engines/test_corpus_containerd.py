@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import command, containerd, containerd_dump, containerd_load
+from nvct.engine import command, containerd, containerd_load, containerd_switches
 from nvct.engine.model import EngineOptions, Files, Handler
 from nvct.errors import EngineConfigError
 from tests.engines import releases
@@ -72,7 +72,7 @@ class Host:
 
 def _drivers(dump: str) -> tuple[dict[str, bool], str]:
     """Return whether each runtime has the cgroup driver systemd, and the default's name."""
-    cri: dict[str, Any] = containerd_dump.cri(dump)
+    cri: dict[str, Any] = containerd_switches.cri_of_dump(dump)
     tables = containerd_load.runtimes(cri)
     legacy = containerd_load.legacy_default(cri)
     if legacy:
@@ -117,7 +117,11 @@ def test_containerd_has_the_handlers_and_no_cgroup_driver_changes(
         read += 1
         after = host.dump()
         current, _ = _drivers(after) if after else ({}, "")
-        missing = containerd_dump.missing(options, after) if after else "refused by containerd"
+        missing = (
+            containerd_switches.missing_in_dump(options, after)
+            if after
+            else "refused by containerd"
+        )
         changed = {
             name: current[name]
             for name in drivers

@@ -13,7 +13,7 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from nvct.host.roots import Roots
-from nvct_sim import container_support, rootfs
+from nvct_sim import rootfs
 from tests.gpu import __main__ as command
 from tests.gpu import chain, machine
 from tests.support.host_tree import HostTree
@@ -163,7 +163,7 @@ def test_a_carried_runtime_starts_with_its_own_libraries(tmp_path: Path) -> None
 
 @pytest.mark.engine
 def test_the_chain_is_right_on_a_simulated_node() -> None:
-    if reason := container_support.can_run_containers():
+    if reason := rootfs.can_run_containers():
         pytest.skip(reason)
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu", "--sim"],

@@ -19,7 +19,7 @@ import pytest
 from nvct.cdi.make import generate
 from nvct.errors import HostError
 from nvct.host.snapshot.redaction import Redactor
-from nvct_sim import container_support, replay
+from nvct_sim import replay, rootfs
 from tests.gpu import kit, machine, nvml_calls, questions, record
 
 TYPE_CHECKING = False
@@ -186,7 +186,7 @@ def test_run_sh_says_what_it_needs(tmp_path: Path) -> None:
 @pytest.mark.engine
 def test_the_kit_records_a_simulated_node_without_a_network(tmp_path: Path) -> None:
     """In a network namespace of its own, without pip and without what .venv has."""
-    if reason := container_support.can_run_containers():
+    if reason := rootfs.can_run_containers():
         pytest.skip(reason)
     if not HOT.exists():
         pytest.skip("no nvct-hot: make static builds it")
@@ -254,7 +254,7 @@ def test_a_recorded_host_gives_containers_the_drivers_own_programs(
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.split(".")[0])
 def test_the_simulated_gpu_is_like_the_recorded_one(path: Path) -> None:
     """All that nvct says of a GPU is the same; NVML answers more functions that nvct never calls."""
-    if reason := container_support.can_run_containers():
+    if reason := rootfs.can_run_containers():
         pytest.skip(reason)
 
     done = subprocess.run(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
-from nvct_sim import attach, container_support, rootfs, tree
+from nvct_sim import attach, rootfs, tree
 from tests.support import debian_root
 
 TYPE_CHECKING = False
@@ -66,7 +66,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedNod
 
 def simulate(profile: str, work: Path) -> Iterator[SimulatedNode]:
     """Yield a node of a profile in a folder; skips where containers can't run."""
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     node = tree.create(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct_sim import container_support
+from nvct_sim import rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ FOLDERS = (
 
 @pytest.fixture
 def able() -> None:
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from nvct_sim import container_support, tree
+from nvct_sim import rootfs, tree
 from tests.integration import matrix, rootless
 from tests.integration.conftest import REPOSITORY, SimulatedNode
 from tests.integration.inside import UUID
@@ -64,7 +64,7 @@ def _is_plain(case: tuple[str, str, Image]) -> bool:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run the whole matrix on a node of its own; return what came of it."""
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     work = tmp_path_factory.mktemp("matrix")

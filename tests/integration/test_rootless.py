@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nvct_sim import container_support, tree
+from nvct_sim import rootfs, tree
 from tests.integration import rootless, rootless_inside
 from tests.integration.conftest import REPOSITORY, SimulatedNode
 from tests.integration.inside import UUID
@@ -27,7 +27,7 @@ NODES = ("nvidia-modeset", "nvidia-uvm", "nvidia-uvm-tools", "nvidia0", "nvidiac
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run all of it on a node of its own; return what came of it."""
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     work = tmp_path_factory.mktemp("rootless")

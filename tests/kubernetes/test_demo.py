@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct_sim import container_support
+from nvct_sim import rootfs
 from tests.engines.box import GROUP, REPOSITORY
 from tests.engines.checks import UUID
 from tests.kubernetes import programs
@@ -23,7 +23,7 @@ TIMEOUT_S = 400
 def test_it_prints_each_command_and_its_output(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     try:

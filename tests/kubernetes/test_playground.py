@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
-from nvct_sim import container_support
+from nvct_sim import rootfs
 from tests.engines.box import REPOSITORY
 from tests.kubernetes import programs
 from tests.support import program_image
@@ -38,7 +38,7 @@ spec:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Return what runs a program, and gives its output; the cluster is ended in any case."""
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     try:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nvct.engine.model import ABSENT
 from nvct.engine.toml_file import edit, find, parse
-from nvct.engine.toml_value import key_text as quoted
+from nvct.engine.toml_source import key_text as quoted
 from nvct.errors import EngineConfigError
 
 TYPE_CHECKING = False

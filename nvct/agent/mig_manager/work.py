@@ -25,7 +25,7 @@ from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.mig_model import MigGpu, MigState
 from nvct.host.roots import Roots
 from nvct.linux import files
-from nvct.mig import apply, layers, pause, plan, smi
+from nvct.mig import apply, export, pause, plan, smi
 from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
@@ -164,7 +164,7 @@ class Work:
                 text = files.read_bytes(self.config_file).decode()
             except (OSError, UnicodeDecodeError) as error:
                 raise UsageError(f"{self.config_file} cannot be read: {error}") from error
-        return layers.find(state, text, name)
+        return export.find(state, text, name)
 
 
 def of_agent(

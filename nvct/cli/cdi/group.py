@@ -11,7 +11,7 @@ COMMANDS = {
         "nvct.cli.cdi.commands", "diff", "Compare two CDI specifications, or one with the host.",
     ),
     "generate": (
-        "nvct.cli.cdi.generate_command", "generate",
+        "nvct.cli.cdi.commands", "generate",
         "Write a CDI specification of this host's GPUs.",
     ),
     "list": ("nvct.cli.cdi.commands", "list_devices", "Print the name of every CDI device."),

@@ -15,10 +15,9 @@ import posix
 from collections.abc import Callable, Mapping
 from contextlib import closing
 
-from nvct.cli.container.arguments import Option, Parsed
+from nvct.cli.container.arguments import Option, Parsed, bus_id
 from nvct.cli.container.list_files import FABRICMANAGER, PERSISTENCED
 from nvct.cli.container.process import Process
-from nvct.cli.container.select import bus_id
 from nvct.config.model import DRIVER_CAPABILITIES, Config
 from nvct.container.decide import decide
 from nvct.container.host import Host
@@ -32,6 +31,7 @@ from nvct.container.request.model import Request
 from nvct.errors import HostError, RequestError, UsageError
 from nvct.host import procfs
 from nvct.host.roots import Roots
+from nvct.kernel.calls import Kernel
 from nvct.launcher import cold
 from nvct.linux import mountinfo
 from nvct.linux.root import Root
@@ -40,7 +40,7 @@ from nvct.oci.bundle import Bundle
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.container.plan.model import Edits
-    from nvct.linux.kernel import Kernel
+
 
 Warn = Callable[[str], None]
 

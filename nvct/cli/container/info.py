@@ -3,22 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from nvct.cli.container.arguments import Option
-from nvct.cli.container.select import bus_id
+from nvct.cli.container.arguments import Option, bus_id
 from nvct.errors import HostError, NvmlError
 from nvct.host.driver import libraries, names
-from nvct.host.nvml.model import GpuProperties
-from nvct.host.nvml.session import shared_session
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from nvct.host.model import Inventory
-    from nvct.host.nvml.model import NvmlReport
-    from nvct.host.nvml.session import NvmlSession
+from nvct.host.model import Inventory
+from nvct.host.nvml.model import GpuProperties, NvmlReport
+from nvct.host.nvml.session import NvmlSession, shared_session
 
 OPTIONS = (Option("csv", "", "", "Print comma-separated values"),)
 TEXT = "Print the driver's version and the GPUs of this host."

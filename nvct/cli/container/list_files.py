@@ -11,17 +11,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from nvct.cli.container.arguments import Option, Parsed
-from nvct.cli.container.select import Selected, select, select_mig_capable
+from nvct.cli.container.arguments import Option, Parsed, Selected, select, select_mig_capable
 from nvct.errors import HostError, RequestError
 from nvct.host.driver import names as driver_names
-from nvct.host.gpu.nodes import capability_directory, mig_minors
+from nvct.host.gpu.nodes import StatNode, capability_directory, mig_minors
 from nvct.host.model import DriverFile, FileKind, Gpu, Inventory
 from nvct.host.roots import Roots, below, join
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.gpu.nodes import StatNode
 
 TEXT = "List what a container needs for GPU support. Without options: all of it."
 OPTIONS = (

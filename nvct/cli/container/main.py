@@ -12,26 +12,21 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import IO, NoReturn
 
 from nvct import errors, paths
 from nvct.cli.container import arguments as args
-from nvct.cli.container.arguments import Option
+from nvct.cli.container.arguments import Option, Parsed
+from nvct.config.model import Config
 from nvct.errors import HostError, NvctError, UsageError
+from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
+from nvct.host.nvml.session import NvmlSession
+from nvct.host.roots import Roots
 from nvct.linux.files import open_log
 from nvct.version import TOOLKIT_VERSION, __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import IO, NoReturn
-
-    from nvct.cli.container.arguments import Parsed
-    from nvct.config.model import Config
-    from nvct.host.discovery_options import DiscoveryOptions
-    from nvct.host.model import Inventory
-    from nvct.host.nvml.session import NvmlSession
-    from nvct.host.roots import Roots
 
 PROGRAM = paths.CONTAINER_CLI_PROGRAM
 OPTIONS = (

@@ -21,7 +21,6 @@ class Process:
     """A process of this PID namespace.
 
     Attributes:
-        pid: its number in this namespace; 0 for a parent outside this namespace.
         number: its number in /proc; 0 if pid is 0.
     """
 

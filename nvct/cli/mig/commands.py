@@ -18,12 +18,12 @@ from nvct.cli.options import GoStyle
 from nvct.errors import HostError, NvctError
 from nvct.host.nvml.mig_model import MigState
 from nvct.mig import apply as carry_out
-from nvct.mig import checkpoint as checkpoints
-from nvct.mig import config, export, layers, plan
+from nvct.mig import config, export, plan
+from nvct.mig import journal as checkpoints
 from nvct.mig.config import Spec
-from nvct.mig.gpu_reset import reset_gpus
 from nvct.mig.layout import Layout, layout_of
 from nvct.mig.plan import Plan
+from nvct.mig.smi import reset_gpus
 
 PARTED = "nvidia-mig-parted"
 FORMATS = ("yaml", "json")
@@ -240,7 +240,7 @@ def selected(
     """
     if not config_file and not _is_parted():
         require(selected_config=selected_config)
-        return layers.find(find_state(), "", selected_config)
+        return export.find(find_state(), "", selected_config)
     require(config_file=config_file)
     with failing("error parsing config file"):
         text = read(config_file)

@@ -169,11 +169,11 @@ def diff(edit: FileEdit) -> Iterator[str]:
 
 
 def _write_hook(invocation: Invocation, *, dry_run: bool) -> None:
-    from nvct.engine import oci_hook, writing
+    from nvct.engine import modules, writing
     from nvct.kernel.calls import KERNEL
     from nvct.linux.files import write_atomic
 
-    data = oci_hook.document(invocation.hook)
+    data = modules.hook_file(invocation.hook)
     if dry_run or not invocation.hook_file:
         sys.stdout.write(data.decode())
         return

@@ -44,9 +44,7 @@ class Invocation:
     """The meaning of a command line.
 
     Attributes:
-        options: to configure in the engine; None if only a hook file is written.
         engine: the selected engine of this host, None if there is none.
-        hook_file: where its hook file goes; "" is stdout.
         warnings: about options without effect, and about expected failures.
     """
 

@@ -14,7 +14,7 @@ from nvct.agent.nvml.client import NvmlClient
 from nvct.host import faults
 from nvct.host.nvml.model import XidEvent
 from nvct.host.nvml.sample_model import CONDITION_VALUES
-from nvct_sim import node_changes, rehearsal, tree
+from nvct_sim import node_changes, tree
 from tests.support.nvml_node import CACHE
 from tests.unit.agent.machines import Supervisor
 
@@ -123,8 +123,8 @@ def test_an_xid_counts_once_whichever_source_has_it(node: tree.Node) -> None:
     async def course(client: NvmlClient) -> tuple[list[XidEvent], list[tuple[int, int]]]:
         await client.events()
         await asyncio.sleep(FIRST_S)
-        rehearsal.add_xid(node, 1, 48, {})
-        rehearsal.write_message(node, bus, 62, {"gi": "7", "ci": "0"})
+        node_changes.add_xid(node, 1, 48, {})
+        node_changes.write_message(node, bus, 62, {"gi": "7", "ci": "0"})
         events: list[XidEvent] = []
         end = time.monotonic() + LIMIT_S
         while len(events) < 2 and time.monotonic() < end:

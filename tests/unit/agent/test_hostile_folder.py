@@ -35,7 +35,7 @@ from nvct.agent.nvml import worker
 from nvct.agent.web import http
 from nvct.cdi.make import store as cdi
 from nvct.compile import published_spec
-from nvct.doctor import ring
+from nvct.doctor import decisions
 from nvct.errors import NvctError
 from nvct.installer import instance as installer
 from nvct.installer import ready
@@ -191,7 +191,7 @@ USES: dict[str, tuple[str, Use]] = {
     "stop services": (host_services.STOPPED, lambda f: services(f).stop()),
     "start services": (host_services.STOPPED, lambda f: services(f).start()),
     "record": ("decisions.jsonl", lambda f: Recorder(str(f)).decided("t", "given", "x")),
-    "read records": ("decisions.jsonl", lambda f: ring.read(str(f))),
+    "read records": ("decisions.jsonl", lambda f: decisions.read_ring(str(f))),
     "keep claims": (claims.FILE, keep_claims),
     "lock claims": (claims.LOCK, keep_claims),
     "read claims": (claims.FILE, lambda f: pods.claimed(str(f / claims.FILE))),

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from nvct.agent.kubernetes.cluster import ClusterError
-from nvct.cli.explain_pod import explain_pod
+from nvct.cli.cluster import explain_pod
 from nvct.cli.main import program
 from nvct.doctor import inside
 from nvct.errors import HostError

@@ -7,7 +7,7 @@ import tomlkit
 from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
-from nvct.config.default import TEXT
+from nvct.config.editing import DEFAULT_TEXT
 from nvct.errors import NvctError
 
 
@@ -16,13 +16,15 @@ def _run(*args: str, env: dict[str, str] | None = None) -> Result:
 
 
 def test_without_a_file_the_default_is_printed(tmp_path: Path) -> None:
-    assert _run("--config-file", str(tmp_path / "none")).stdout == TEXT
-    assert _run("default").stdout == TEXT
+    assert _run("--config-file", str(tmp_path / "none")).stdout == DEFAULT_TEXT
+    assert _run("default").stdout == DEFAULT_TEXT
 
 
 def test_a_file_that_has_every_key_is_printed_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    text = "# mine\n" + TEXT.replace("disable-require = false", "disable-require = true  # so")
+    text = "# mine\n" + DEFAULT_TEXT.replace(
+        "disable-require = false", "disable-require = true  # so"
+    )
     file.write_text(text, encoding="utf-8")
 
     assert _run("-c", str(file)).stdout == text
@@ -54,7 +56,7 @@ def test_a_sparse_file_is_printed_with_all_keys(tmp_path: Path) -> None:
     assert _run("-c", str(file), "--set", "disable-require", "-o", str(output)).exit_code == 0
 
     sparse_values, whole = tomlkit.parse(SPARSE).unwrap(), tomlkit.parse(printed).unwrap()
-    expected = tomlkit.parse(TEXT).unwrap()
+    expected = tomlkit.parse(DEFAULT_TEXT).unwrap()
     expected["nvidia-container-cli"] |= sparse_values["nvidia-container-cli"]
     expected["nvct"] |= sparse_values["nvct"]
     assert whole == {**sparse_values, **expected}
@@ -102,7 +104,7 @@ def test_in_place_an_admins_link_stays(tmp_path: Path) -> None:
 def test_output_makes_folders(tmp_path: Path) -> None:
     file = tmp_path / "a/b/config.toml"
     assert _run("default", "--output", str(file)).exit_code == 0
-    assert file.read_text(encoding="utf-8") == TEXT
+    assert file.read_text(encoding="utf-8") == DEFAULT_TEXT
     assert file.stat().st_mode & 0o777 == 0o644
 
 

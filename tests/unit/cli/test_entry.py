@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvct.cli.__main__ import find
-from nvct.cli.cdi.generate_command import generate
+from nvct.cli.cdi.commands import generate
 from nvct.compile.publish import Request
 from nvct.doctor import one_container
 from nvct_sim import tree

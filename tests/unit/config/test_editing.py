@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nvct.config import editing, load
-from nvct.config.default import TEXT
+from nvct.config.editing import DEFAULT_TEXT
 from nvct.config.model import Config
 from nvct.errors import ConfigError, UsageError
 
@@ -37,12 +37,12 @@ def _changed(before: str, after: str) -> list[str]:
 
 
 def test_the_default_text_says_the_defaults() -> None:
-    document = load.from_toml(TEXT.encode(), "")
+    document = load.from_toml(DEFAULT_TEXT.encode(), "")
     assert document.to_dict() == Config().to_dict()
 
 
 def test_every_commented_example_is_a_key_of_the_right_type() -> None:
-    uncommented = TEXT.replace("\n#", "\n").removeprefix("#")
+    uncommented = DEFAULT_TEXT.replace("\n#", "\n").removeprefix("#")
     assert load.from_toml(uncommented.encode(), "x").path == "x"
     keys = {
         f"{t}.{k}".lstrip(".")
@@ -96,12 +96,13 @@ def test_a_commented_key_is_set_in_its_place() -> None:
     ],
 )
 def test_a_key_of_every_type(word: str, key: str, value: object) -> None:
-    assert getattr(load.from_toml(_set(TEXT, word).encode(), ""), key) == value
+    assert getattr(load.from_toml(_set(DEFAULT_TEXT, word).encode(), ""), key) == value
 
 
 def test_several_settings_in_one_word_as_the_incumbent_splits_them() -> None:
     settings = load.from_toml(
-        _set(TEXT, "disable-require=true,swarm-resource=A,B,nvidia-ctk.path=/x").encode(), ""
+        _set(DEFAULT_TEXT, "disable-require=true,swarm-resource=A,B,nvidia-ctk.path=/x").encode(),
+        "",
     )
     assert (settings.disable_require, settings.swarm_resource, settings.ctk_path) == (
         True,
@@ -111,9 +112,9 @@ def test_several_settings_in_one_word_as_the_incumbent_splits_them() -> None:
 
 
 def test_a_feature_can_be_removed() -> None:
-    text = _set(TEXT, "features.ignore-imex-channel-requests")
+    text = _set(DEFAULT_TEXT, "features.ignore-imex-channel-requests")
     assert "ignore-imex" not in _set(text, "features.ignore-imex-channel-requests=nil")
-    assert _set(TEXT, "features.ignore-imex-channel-requests=nil") == TEXT
+    assert _set(DEFAULT_TEXT, "features.ignore-imex-channel-requests=nil") == DEFAULT_TEXT
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_setting_that_cannot_be_set_is_an_error(word: str, says: str) -> None:
 )
 def test_a_value_that_would_fail_every_create_is_not_written(word: str) -> None:
     with pytest.raises(ConfigError, match="cannot be"):
-        _set(TEXT, word)
+        _set(DEFAULT_TEXT, word)
 
 
 def test_a_text_that_is_no_toml_is_refused() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.config import default, unread
+from nvct.config import editing
 from nvct.config.load import KEYS, POLICY, from_toml
 from nvct.config.model import Config
 from tests.unit.config.test_load import EVERYTHING
@@ -53,7 +53,7 @@ def test_every_key_is_read_or_in_the_table() -> None:
     for path in (REPOSITORY / "nvct").rglob("*.py"):
         if path.parent.name != "config":
             read |= _reads(path)
-    unread_names = {KEYS[key] for key in unread.UNREAD}
+    unread_names = {KEYS[key] for key in editing.UNREAD}
 
     assert {key for key, name in KEYS.items() if name not in read | unread_names} == set()
     assert (read & unread_names) - ONLY_CHECKED == set()
@@ -62,7 +62,7 @@ def test_every_key_is_read_or_in_the_table() -> None:
 def test_every_key_of_the_incumbents_default_file_is_known() -> None:
     """Includes the commented keys."""
     table, missing = "", []
-    for row in default.TEXT.splitlines():
+    for row in editing.DEFAULT_TEXT.splitlines():
         line = row.lstrip("#").strip()
         if line.startswith("["):
             table = line.strip("[]") + "."
@@ -76,7 +76,7 @@ def test_the_table_is_printed_in_the_docs() -> None:
     text = DOCS.read_text(encoding="utf-8")
 
     section = " ".join(text.partition("\n## Keys without effect\n")[2].split())
-    assert [key for key, why in unread.UNREAD.items() if f"- `{key}`: {why}" not in section] == []
+    assert [key for key, why in editing.UNREAD.items() if f"- `{key}`: {why}" not in section] == []
 
 
 def test_the_document_explains_every_key_once() -> None:
@@ -93,18 +93,18 @@ def test_each_key_without_effect_is_warned_of() -> None:
         ctk_path="/other/nvidia-ctk",
     )
 
-    warnings = unread.warnings(settings)
+    warnings = editing.unread_warnings(settings)
 
-    assert [line.partition(" has no effect: ")[0] for line in warnings] == list(unread.UNREAD)
+    assert [line.partition(" has no effect: ")[0] for line in warnings] == list(editing.UNREAD)
 
 
 def test_the_default_file_warns_of_nothing() -> None:
     commented = "\n".join(
-        row.removeprefix("#") for row in default.TEXT.splitlines() if "#debug" not in row
+        row.removeprefix("#") for row in editing.DEFAULT_TEXT.splitlines() if "#debug" not in row
     )
 
-    assert unread.warnings(Config()) == []
-    assert unread.warnings(from_toml(commented.encode(), "/c.toml")) == []
+    assert editing.unread_warnings(Config()) == []
+    assert editing.unread_warnings(from_toml(commented.encode(), "/c.toml")) == []
 
 
 @pytest.mark.parametrize("folder", ["/usr/bin", "/usr/local/nvidia/toolkit"])
@@ -118,4 +118,4 @@ def test_paths_of_nvcts_own_programs_warn_of_nothing(folder: str) -> None:
         cli_ldconfig="@/run/nvidia/driver/sbin/ldconfig.real",
     )
 
-    assert unread.warnings(settings) == []
+    assert editing.unread_warnings(settings) == []

@@ -15,18 +15,17 @@ import time
 from nvct.cdi.read import registry
 from nvct.config.model import Config
 from nvct.doctor import (
+    containers,
     fabric,
     gpu_health,
     hardware,
     incumbent,
     inotify,
     inside,
-    kernel_module,
     kubelet,
-    reload,
+    parts,
     security,
     user_namespaces,
-    versions,
 )
 from nvct.doctor.containers import Containers
 from nvct.doctor.gpu_health import Log
@@ -158,7 +157,7 @@ def a_module_of_another_kernel(home: Path, broken: bool) -> Part:  # noqa: FBT00
         write(home, f"lib/modules/{RELEASE}/modules.dep", "kernel/x/nvidiafb.ko:\n")
     else:
         write(home, "sys/module/nvidia/version", "580.159.04\n")
-    return kernel_module.check(roots, Log(), str(home), RELEASE)
+    return hardware.check_kernel_module(roots, Log(), str(home), RELEASE)
 
 
 def a_module_that_is_not_signed(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -166,7 +165,7 @@ def a_module_that_is_not_signed(home: Path, broken: bool) -> Part:  # noqa: FBT0
     if not broken:
         write(home, "sys/module/nvidia/version", "580.159.04\n")
     log = said("Loading of module with unavailable key is rejected")
-    return kernel_module.check(roots, log, str(home), RELEASE)
+    return hardware.check_kernel_module(roots, log, str(home), RELEASE)
 
 
 def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -178,7 +177,7 @@ def an_old_engine(home: Path, broken: bool) -> Part:  # noqa: FBT001
     engine = Engine(engine="docker", version="25.0.3" if broken else "28.5.2")
     state = State(handlers={}, spec_dirs=(str(folder),))
     found = registry.scan([str(folder)])
-    return versions.check([Status(engine=engine, state=state)], found, [str(folder)])
+    return parts.versions_of([Status(engine=engine, state=state)], found, [str(folder)])
 
 
 def an_old_toolkit(home: Path, broken: bool) -> Part:  # noqa: FBT001
@@ -231,7 +230,7 @@ def a_scope_without_the_gpu(home: Path, broken: bool) -> Part:  # noqa: FBT001
     write(home, f"run/systemd/transient/{scope}", unit)
     write(home, "proc/4117/cgroup", f"0::/system.slice/{scope}\n")
     write(home, "proc/4117/root/dev/nvidia0")
-    return reload.check(roots_of(home), Containers(str(home)))
+    return containers.systemd_reload(roots_of(home), Containers(str(home)))
 
 
 def node_of_kubernetes(home: Path, registered: list[str]) -> list[Status]:

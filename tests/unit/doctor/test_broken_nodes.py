@@ -11,7 +11,7 @@ import pytest
 
 from nvct.cdi.read import registry
 from nvct.config.model import Config
-from nvct.doctor import gpu_health, hardware, incumbent, kubelet, security, versions
+from nvct.doctor import gpu_health, hardware, incumbent, kubelet, parts, security
 from nvct.doctor.gpu_health import Log
 from nvct.doctor.reasons import Reason
 from nvct.kernel.kmsg import RECORD_LIMIT
@@ -112,7 +112,7 @@ def test_programs_cannot_write_messages_of_the_kernel(tmp_path: Path) -> None:
 def test_a_yml_file_is_told_though_no_engine_is_known(tmp_path: Path) -> None:
     path = hosts.write(tmp_path, "cdi/nvidia.yml", "{}")
 
-    part = versions.check([], registry.scan([str(path.parent)]), [str(path.parent)])
+    part = parts.versions_of([], registry.scan([str(path.parent)]), [str(path.parent)])
 
     assert part.findings[0].reason is Reason.SpecificationTooNew
     assert part.findings[0].remedy == f"Rename it to {tmp_path}/cdi/nvidia.yaml."

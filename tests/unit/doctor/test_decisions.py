@@ -23,7 +23,7 @@ from nvct.container.decide import Decision
 from nvct.container.plan.model import no_edits
 from nvct.container.plan.store import Store
 from nvct.container.request.model import Request
-from nvct.doctor import decisions, one_container, ring
+from nvct.doctor import decisions, one_container
 from nvct.errors import RequestError
 from tests.support.shim_lab import Lab
 
@@ -242,13 +242,13 @@ def test_following_loses_and_repeats_nothing_while_the_files_change_places(
     store = Store(str(lab.run_dir))
     total = 6 * recorder.LIMIT // 500
     written = iter(range(total))
-    read_file = ring._read_file
+    read_file = decisions._read_file
 
     def write(number: int = 40) -> None:
         for n in itertools.islice(written, number):
             recorder.refused(store, "shim", f"/run/{n}", RequestError("x" * 400))
 
-    def read(folder: ring.Ring, name: str) -> None:
+    def read(folder: decisions.Ring, name: str) -> None:
         write()  # between the readings of the two files, too
         read_file(folder, name)
 
@@ -256,7 +256,7 @@ def test_following_loses_and_repeats_nothing_while_the_files_change_places(
         write()
         return False
 
-    monkeypatch.setattr(ring, "_read_file", read)
+    monkeypatch.setattr(decisions, "_read_file", read)
     found = list(itertools.islice(decisions.follow([str(lab.run_dir)], ALL, wait), total))
     store.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from nvct.cdi.check import conflicts
 from nvct.cdi.read import registry
-from nvct.doctor import hook_programs
+from nvct.doctor import incumbent
 from nvct.version import __version__, text
 from tests.unit.doctor.broken_nodes import write
 
@@ -38,7 +38,7 @@ def of(home: Path, *programs: str) -> list[Finding]:
         "devices": [{"name": "0", "containerEdits": {"env": ["A=1"]}}],
     }  # fmt: skip
     folder = write(home, "cdi/nvidia.json", json.dumps(document)).parent
-    return list(hook_programs.findings(conflicts.in_force(registry.scan([str(folder)]))))
+    return list(incumbent.hook_programs(conflicts.in_force(registry.scan([str(folder)]))))
 
 
 def test_the_installed_release_is_fine(tmp_path: Path) -> None:

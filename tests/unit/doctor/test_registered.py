@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nvct.cdi.read import registry
-from nvct.doctor import engine_access, unread_files
+from nvct.doctor import engine_access, registered
 from nvct.engine import detect
 from nvct.engine.model import Files, State
 from nvct.engine.status import Status, of
@@ -275,7 +275,7 @@ def test_what_an_engine_reads_is_taken_from_its_process(
     ]
 
     shown = of(found, files, unread_engine_files.silent)
-    (finding,) = unread_files.findings([shown], files)
+    (finding,) = registered.of_unread_files([shown], files)
 
     assert finding.severity == "error"
     assert f"(process 812) reads {reads}, not /etc/{path}, which" in finding.evidence

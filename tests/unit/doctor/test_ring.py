@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from nvct.cli.main import program
 from nvct.container import recorder
 from nvct.container.plan.store import Store
-from nvct.doctor import decisions, ring
+from nvct.doctor import decisions
 from nvct.errors import RequestError
 from nvct.linux import files
-from nvct_sim import container_support
+from nvct_sim import rootfs
 from tests.support.shim_lab import BOOT, PROGRAM, REPOSITORY, Lab, started
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
@@ -65,7 +65,7 @@ def in_namespace(lab: Lab, options: str, before: str = ":") -> tuple[str, str]:
     Returns:
         What the create and then `nvct log` printed.
     """
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(f"no mount namespaces here: {reason}")
     python = f"{REPOSITORY}/.venv/bin/python"
@@ -220,7 +220,7 @@ def test_a_file_that_shrinks_while_it_is_read(lab: Lab, monkeypatch: pytest.Monk
         os.truncate(path, 1000)
         return read_all(fd, size, limit)
 
-    monkeypatch.setattr(ring, "read_all", shrunk)
+    monkeypatch.setattr(decisions, "read_all", shrunk)
 
     assert 0 < records(lab) < 100
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from nvct.doctor import unread_files
+from nvct.doctor import registered
 from nvct.engine import status
 from nvct.engine.model import Files
 from tests.unit.doctor.broken_nodes import write
@@ -51,7 +51,7 @@ def look(home: Path, name: str, config: str) -> list[Finding]:
         drop_in=f"{folder}/99-nvidia.toml" if kind == "crio" else None,
     )  # fmt: skip
     shown = status.of(found, Files(str(home)), silent)
-    return list(unread_files.findings([shown], Files(str(home))))
+    return list(registered.of_unread_files([shown], Files(str(home))))
 
 
 def silent(_socket: str, _target: str) -> tuple[int, bytes]:

@@ -11,7 +11,7 @@ from nvct.cdi.read.registry import Registry
 from nvct.cli.runtime import status as runtime_status
 from nvct.doctor import registered
 from nvct.engine import containerd, status
-from nvct.engine import containerd_faults as faults
+from nvct.engine import status as faults
 from nvct.engine.model import Engine, EngineOptions, Handler
 from nvct.errors import NvctError
 from tests.unit.engine.tree import Tree
@@ -82,7 +82,7 @@ def found(folder: Path, version: str, main: str | None, more: str) -> list[fault
     if main is not None:
         tree.write(MAIN, main)
     engine = Engine(engine="containerd", version=version, config=MAIN)
-    return faults.of(status.options_for(engine), tree)
+    return faults.faults_of(status.options_for(engine), tree)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -110,13 +110,13 @@ def test_nvct_adds_no_fault_to_a_real_configuration(
     asked = EngineOptions(
         engine="containerd", handlers=(handler,), config=MAIN, engine_version=version
     )
-    before = faults.of(asked, tree)
+    before = faults.faults_of(asked, tree)
     try:
         tree.apply(containerd.plan(asked, tree))
     except NvctError:
         return
 
-    assert [fault for fault in faults.of(asked, tree) if fault not in before] == []
+    assert [fault for fault in faults.faults_of(asked, tree) if fault not in before] == []
 
 
 def test_the_doctor_and_the_status_show_them(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import crio, oci_hook, toml_file
+from nvct.engine import crio, modules, toml_file
 from nvct.engine.model import Change, EngineOptions, Files, Handler
 from nvct.errors import DocumentError, EngineConfigError
 
@@ -332,7 +332,7 @@ def test_cdi_is_on_since_the_version_that_supports_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("program", ["/usr/bin/nvidia-container-runtime-hook", "/opt/x/hook"])
 def test_a_hook_file_has_its_programs_folder_on_path(program: str) -> None:
-    data = oci_hook.document(program)
+    data = modules.hook_file(program)
     hook = json.loads(data)["hook"]
     assert hook["path"] == program
     assert hook["args"] == [program.rpartition("/")[2], "prestart"]

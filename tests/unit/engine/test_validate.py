@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unit tests for nvct.engine.validate: an engine reads files that only it sees."""
+"""Unit tests for nvct.engine.engine_control: an engine reads files that only it sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nvct.engine import command, containerd_dump, validate
+from nvct.engine import command, containerd_switches, engine_control
 from nvct.engine.command import Completed
 from nvct.engine.model import EngineOptions, FileEdit, Handler
 from nvct.errors import EngineError
@@ -48,7 +48,7 @@ def edit(path: Path, after: bytes | None = NEW) -> FileEdit:
 
 
 def check(program: str, main: Path, *edits: FileEdit, opt_out: str = "") -> list[str]:
-    return validate.check(
+    return engine_control.check_files(
         options("containerd", main), program, edits, command.run, opt_out=opt_out
     )
 
@@ -174,7 +174,7 @@ def test_a_host_without_private_mounts_is_a_note(tmp_path: Path) -> None:
             raise PermissionError(1, os.strerror(1))
         return Completed(status=0)
 
-    assert validate.check(
+    assert engine_control.check_files(
         options("containerd", main), engine(tmp_path, ""), [edit(main)], run
     ) == ["not checked by containerd itself: no private mounts here (Operation not permitted)"]
 
@@ -183,16 +183,16 @@ def test_crio_reads_its_folder_of_drop_ins_with_and_without_a_main_file(tmp_path
     main = options("crio", tmp_path / "crio.conf")
     other = replace(main, drop_in="/opt/crio.d/99-nvidia.toml")
 
-    assert validate.argv(main, "crio", has_file=True) == [
+    assert engine_control.check_argv(main, "crio", has_file=True) == [
         "crio", f"--config={tmp_path}/crio.conf", "--config-dir=/etc/crio/crio.conf.d", "config",
     ]  # fmt: skip
-    assert validate.argv(other, "crio", has_file=False) == [
+    assert engine_control.check_argv(other, "crio", has_file=False) == [
         "crio", "--config-dir=/opt/crio.d", "config",
     ]  # fmt: skip
 
 
 def test_podman_reads_its_files_at_every_command(tmp_path: Path) -> None:
-    assert validate.argv(options("podman", tmp_path), "podman", has_file=False) == [
+    assert engine_control.check_argv(options("podman", tmp_path), "podman", has_file=False) == [
         "podman", "version",
     ]  # fmt: skip
 
@@ -214,7 +214,7 @@ def _missing(dump: str, default: str) -> str:
         default=default,
         config="/etc/containerd/config.toml",
     )
-    return containerd_dump.missing(asked, dump)
+    return containerd_switches.missing_in_dump(asked, dump)
 
 
 @pytest.mark.parametrize(
@@ -255,8 +255,10 @@ def test_an_edit_without_effect_is_refused(tmp_path: Path) -> None:
     )
 
     with pytest.raises(EngineError, match="without the runtime other of /x") as caught:
-        validate.check(asked, program, [edit(main)], command.run)
+        engine_control.check_files(asked, program, [edit(main)], command.run)
     assert caught.value.hint == "nothing was changed"
-    assert validate.check(asked, program, [edit(main)], command.run, removing=True) == []
+    assert (
+        engine_control.check_files(asked, program, [edit(main)], command.run, removing=True) == []
+    )
     with pytest.raises(EngineError, match="without the runtime other of /x"):
-        validate.check_in_force(asked, program, command.run)
+        engine_control.check_in_force(asked, program, command.run)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nvct.errors import EngineError
-from nvct.installer import find_engine
-from nvct.installer.find_engine import Starter
+from nvct.installer import request
+from nvct.installer.request import Starter
 from tests.unit.engine.fake_host import FakeHost
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ def containerd(host: FakeHost, pid: int, *args: str, exe: str = "/usr/bin/contai
 
 
 def found(host: FakeHost) -> Engine:
-    return find_engine.find(str(host.root), host.proc, SELF, host.ask)
+    return request.find(str(host.root), host.proc, SELF, host.ask)
 
 
 @pytest.mark.parametrize(
@@ -72,13 +72,13 @@ def test_an_ancestor_says_which_engine_it_is(
     host: FakeHost, lines: list[list[str]], starter: Starter | None
 ) -> None:
     parents(host, *lines)
-    assert find_engine.starter_of(SELF, host.proc) == starter
+    assert request.starter_of(SELF, host.proc) == starter
 
 
 def test_parents_that_go_in_a_circle_end(host: FakeHost) -> None:
     _stat(host, SELF, PARENT)
     _stat(host, PARENT, SELF)
-    assert find_engine.starter_of(SELF, host.proc) is None
+    assert request.starter_of(SELF, host.proc) is None
 
 
 def test_of_two_containerds_it_is_the_one_that_runs_this_container(host: FakeHost) -> None:

@@ -9,7 +9,7 @@ import yaml
 from nvct.errors import HostError
 from nvct.host import feature_modes as finder
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.installer import management
+from nvct.installer import steps
 from nvct.linux.kernel import KERNEL
 from tests.support.host_tree import HostTree
 
@@ -34,7 +34,7 @@ def test_host_paths_are_the_hosts(host: HostTree, ask: Ask, tmp_path: Path) -> N
         cdi_spec=f"{tmp_path}/cdi/management.nvidia.com-gpu.yaml",
         cdi_kind="management.nvidia.com/gpu",
     )  # fmt: skip
-    path = management.make_spec(request, host.roots, DiscoveryOptions(stat_node=host.stat_node))
+    path = steps.make_spec(request, host.roots, DiscoveryOptions(stat_node=host.stat_node))
     spec = yaml.safe_load((tmp_path / "cdi/management.nvidia.com-gpu.yaml").read_bytes())
     assert path == request.cdi_spec
     assert spec["kind"] == "management.nvidia.com/gpu"
@@ -60,7 +60,7 @@ def test_roots_that_are_the_same_here_and_there_move_nothing(host: HostTree, ask
         dev_root_mount=str(host.base), cdi_kind="vendor.com/card",
     )  # fmt: skip
     inventory = finder.discover_management(host.roots, DiscoveryOptions(stat_node=host.stat_node))
-    spec = management.spec_of(request, host.roots, inventory)
+    spec = steps.spec_of(request, host.roots, inventory)
     mounts = spec["containerEdits"]["mounts"]
     assert all(mount["hostPath"].startswith(str(host.driver)) for mount in mounts)
 
@@ -69,9 +69,9 @@ def test_without_a_driver_there_is_nothing_to_make(ask: Ask, tmp_path: Path) -> 
     empty = HostTree(tmp_path / "empty")
     empty.write("proc/devices", "Character devices:\n  1 mem\n")
     with pytest.raises(HostError, match="has no nvidia"):
-        management.make_control_nodes(empty.roots, KERNEL)
+        steps.make_control_nodes(empty.roots, KERNEL)
     with pytest.raises(HostError):
-        management.make_spec(
+        steps.make_spec(
             ask(cdi_kind="vendor.com/card", cdi_spec=f"{tmp_path}/s.yaml"), empty.roots
         )
     assert not (tmp_path / "s.yaml").exists()

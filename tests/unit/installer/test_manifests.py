@@ -12,8 +12,8 @@ import yaml
 
 from nvct.cli.install import install
 from nvct.cli.validate import validate
+from nvct.doctor.driver import DEV_CHAR
 from nvct.installer import engine
-from nvct.installer.device_links import DEV_CHAR
 from tests.unit.image.conftest import load
 
 TYPE_CHECKING = False

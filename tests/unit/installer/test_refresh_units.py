@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from nvct.engine.command import Completed
-from nvct.installer import refresh_units
+from nvct.installer import publication
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class Host:
         return self.done
 
     def start(self) -> None:
-        refresh_units.start(self.request, self.said.append, self.run)
+        publication.start_watch(self.request, self.said.append, self.run)
 
     def stop(self) -> None:
-        refresh_units.stop(self.request, self.said.append, self.run)
+        publication.stop_watch(self.request, self.said.append, self.run)
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 
 from nvct.errors import DocumentError, HostError, NvmlError, UsageError
 from nvct.host.nvml.session import NvmlSession
-from nvct.mig import checkpoint, config, export, plan
+from nvct.mig import config, export, journal, plan
 from nvct.mig.apply import AGENT, Machine, apply, recover
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
-from nvct_sim import node_changes, rehearsal
+from nvct_sim import node_changes
 from tests.unit.mig.conftest import library_of
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ def resolve(*specs: config.Spec) -> Callable[..., Plan]:
 
 
 def layouts(machine: Machine) -> dict[str, Any]:
-    return checkpoint.of_state(machine.session.mig())
+    return journal.of_state(machine.session.mig())
 
 
 def exported(machine: Machine) -> Any:
@@ -197,12 +197,12 @@ def test_an_agent_offers_nothing_of_an_interrupted_change_while_it_is_taken_back
 ) -> None:
     """It also closes its handles of NVML then, without which no mode can be set."""
     apply(machine, resolve(spec(SMALL, 0)))
-    before = plan.Plan(layouts=checkpoint.plan_of(layouts(machine)["MigState"]).layouts)
+    before = plan.Plan(layouts=journal.plan_of(layouts(machine)["MigState"]).layouts)
     gpus = machine.session.mig().gpus
     apply(machine, resolve(spec({"1g.10gb": 3, "3g.40gb": 1}, 0), spec({}, 1)))
     stays = {(gi.id, ci.id) for gi in machine.session.mig().gpus[0].instances
              for ci in gi.compute if gi.kind == 0}  # fmt: skip
-    after = checkpoint.plan_of(layouts(machine)["MigState"]).layouts
+    after = journal.plan_of(layouts(machine)["MigState"]).layouts
     unfinished = plan.Plan(
         layouts={**after, gpus[2].uuid: replace(after[gpus[2].uuid], enabled=True)}
     )
@@ -223,9 +223,7 @@ def test_a_change_that_was_complete_when_killed_stays(machine: Machine) -> None:
     before = layouts(machine)
     apply(machine, resolve(spec(SMALL, 0)))
     after = layouts(machine)
-    machine.journal.open(
-        checkpoint.plan_of(before["MigState"]), checkpoint.plan_of(after["MigState"])
-    )
+    machine.journal.open(journal.plan_of(before["MigState"]), journal.plan_of(after["MigState"]))
 
     assert recover(machine)
     assert layouts(machine) == after
@@ -287,11 +285,11 @@ def test_hooks_run_in_their_order(machine: Machine) -> None:
 def test_a_checkpoint_is_restored_with_its_places(machine: Machine) -> None:
     apply(machine, resolve(spec(BALANCED, 0), spec({"1c.3g.40gb": 2, "2c.3g.40gb": 1}, 1)))
     before = layouts(machine)
-    saved = checkpoint.parse(checkpoint.text_of(before))
+    saved = journal.parse(journal.text_of(before))
     apply(machine, resolve(spec(None)))
 
     def restore(state: MigState, *, held: object) -> Plan:
-        checkpoint.check(saved, state)
+        journal.check(saved, state)
         return saved
 
     apply(machine, restore)
@@ -322,10 +320,10 @@ def test_an_impossible_checkpoint_is_refused_while_mig_mode_is_off(
 ) -> None:
     state = machine.session.mig()
     gpu = {"UUID": state.gpus[0].uuid, "MigMode": mode, "GpuInstances": instances}
-    saved = checkpoint.parse(json.dumps({"Version": "v1", "MigState": {"Devices": [gpu]}}))
+    saved = journal.parse(json.dumps({"Version": "v1", "MigState": {"Devices": [gpu]}}))
 
     with pytest.raises(UsageError, match=problem):
-        checkpoint.check(saved, state)
+        journal.check(saved, state)
 
 
 @pytest.mark.parametrize("number", ["0.5", "1e999", "-1", "true", '"0"', "1" + "0" * 30])
@@ -334,7 +332,7 @@ def test_a_number_of_a_checkpoint_is_one(number: str) -> None:
     text = json.dumps({"Version": "v1", "MigState": {"Devices": [gpu]}})
 
     with pytest.raises(DocumentError, match="a checkpoint is malformed"):
-        checkpoint.parse(text.replace('"Start": 0', f'"Start": {number}'))
+        journal.parse(text.replace('"Start": 0', f'"Start": {number}'))
 
 
 def test_gpus_that_need_a_reset_for_their_mode_get_it_once(
@@ -386,10 +384,10 @@ def test_a_device_that_the_driver_says_is_in_use_is_not_lost(
     apply(machine, resolve(spec(SMALL, 0)))
     gi = machine.session.mig().gpus[0].instances[-1].id
     before = layouts(machine)
-    rehearsal.set_process(node, 0, 4242, {"gi": str(gi), "ci": "0"})
+    node_changes.set_process(node, 0, 4242, {"gi": str(gi), "ci": "0"})
     with pytest.raises(HostError, match=r"GPU 0: DestroyCompute: .* failed: in use"):
         apply(machine, resolve(spec({"7g.80gb": 1}, 0)))
 
     assert layouts(machine) == before
-    rehearsal.end_process(node, 0, 4242)
+    node_changes.end_process(node, 0, 4242)
     apply(machine, resolve(spec({"7g.80gb": 1}, 0)))

@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from nvct.cli.mig.commands import reset
 from nvct.errors import HostError, UsageError
 from nvct.linux import files
-from nvct.mig.gpu_reset import reset_gpus
+from nvct.mig import smi
+from nvct.mig.smi import reset_gpus
 from nvct_sim import tree
 
 TYPE_CHECKING = False
@@ -55,9 +56,8 @@ def test_a_gpu_that_does_not_exist_is_named(name: str, machine: Machine) -> None
 
 
 def test_a_gpu_in_use_is_not_reset(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nvct.mig import gpu_reset
 
-    monkeypatch.setattr(gpu_reset, "holders", lambda *_, **__: ["process 7 (cuda) holds GPU 0"])
+    monkeypatch.setattr(smi, "holders", lambda *_, **__: ["process 7 (cuda) holds GPU 0"])
 
     with pytest.raises(HostError, match=r"a GPU is in use: process 7 \(cuda\) holds GPU 0"):
         reset_gpus(machine, ["0"], wait_s=0.0)

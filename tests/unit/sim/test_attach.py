@@ -14,7 +14,7 @@ import pytest
 
 from nvct.errors import HostError, UsageError
 from nvct.kernel.calls import KERNEL
-from nvct_sim import attach, container_support, node_changes, rootfs, run_folder, state, tree
+from nvct_sim import attach, node_changes, rootfs, run_folder, state, tree
 from nvct_sim.process import spawn
 
 REPOSITORY = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.skipif(os.geteuid() != 0, reason=R
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> tree.Node:
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     return tree.create("lab", "h100-mig", tmp_path_factory.mktemp("sim"), native=False)
@@ -174,7 +174,7 @@ def test_a_container_that_allows_no_nodes_of_the_driver_is_told_by_the_check(
 
     monkeypatch.setattr(os, "mknod", some)
 
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     assert reason is not None
     assert "device nodes of the driver cannot be made: Operation not permitted" in reason
     assert not tree.create("plain", "t4", tmp_path, native=False).real_nodes

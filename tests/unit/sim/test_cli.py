@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from nvct.cli.sim import sim
 from nvct.errors import UsageError
-from nvct_sim import container_support, tree
+from nvct_sim import rootfs, tree
 
 
 def run(base: Path, *words: str) -> str:
@@ -56,7 +56,7 @@ def test_an_unknown_node_is_an_error_of_usage(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 @pytest.mark.parametrize("before", [[], ["--"]])
 def test_options_after_the_node_belong_to_the_program(tmp_path: Path, before: list[str]) -> None:
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     run(tmp_path, "create", "lab", "--profile", "t4", "--plain")
@@ -74,7 +74,7 @@ def test_options_after_the_node_belong_to_the_program(tmp_path: Path, before: li
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_exec_of_a_missing_program_ends_as_in_a_shell(tmp_path: Path) -> None:
-    reason = container_support.can_run_containers()
+    reason = rootfs.can_run_containers()
     if reason is not None:
         pytest.skip(reason)
     run(tmp_path, "create", "lab", "--profile", "t4", "--plain")

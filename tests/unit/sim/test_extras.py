@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nvct.linux import elf
-from nvct_sim import attach, container_support, kernelfs, node_changes, package, profile, tree
+from nvct_sim import attach, kernelfs, node_changes, package, profile, rootfs, tree
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_the_loaders_of_other_packages_are_there(hgx: tree.Node) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_devices_other_than_gpus_are_visible_on_the_node(tmp_path: Path) -> None:
-    if reason := container_support.can_run_containers():
+    if reason := rootfs.can_run_containers():
         pytest.skip(reason)
     node = tree.create("hgx", "hgx-h100", tmp_path, native=False)
     script = (
@@ -144,7 +144,7 @@ def test_devices_other_than_gpus_are_visible_on_the_node(tmp_path: Path) -> None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_the_fabric_manager_of_a_node_with_switches_is_missed_and_found(tmp_path: Path) -> None:
-    if reason := container_support.can_run_containers():
+    if reason := rootfs.can_run_containers():
         pytest.skip(reason)
     node = tree.create("hgx", "hgx-h100", tmp_path, native=False)
     check = (

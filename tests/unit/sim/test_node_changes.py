@@ -10,7 +10,7 @@ import pytest
 
 from nvct.errors import DocumentError, UsageError
 from nvct.kernel.kmsg import Kmsg
-from nvct_sim import gpu_fields, node_changes, package, tree
+from nvct_sim import node_changes, package, state, tree
 from tests.support.nvml_node import CACHE
 
 # The profile "mixed": GPU 0 is a T4, 1 an A100 with three MIG instances, 2 an A100 in MIG mode
@@ -244,7 +244,7 @@ def test_a_reset_sets_back_what_it_does_on_a_real_gpu(plain_node: tree.Node) -> 
     node_changes.apply(plain_node, "reset", ["0"])
 
     fields = plain_node.state().gpu(0).fields
-    assert not fields.keys() & set(gpu_fields.ENDED_BY_RESET)
+    assert not fields.keys() & set(state.ENDED_BY_RESET)
     assert (fields["ecc_uncorrected_total"], fields["energy"]) == ("3", "0")
     node_changes.lose_gpu(plain_node, 0)
     with pytest.raises(UsageError, match="it has fallen off the bus"):

@@ -11,7 +11,7 @@ import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from nvct.linux import elf, ldcache
-from nvct_sim import container_support, rootfs
+from nvct_sim import rootfs
 from nvct_sim.elf_writer import shared_object
 
 needs_busybox = pytest.mark.skipif(
@@ -80,7 +80,7 @@ def test_a_busybox_that_needs_libraries_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_missing_runtime_is_a_reason_against_containers() -> None:
-    reason = container_support.can_run_containers(runtime="no-such-runtime")
+    reason = rootfs.can_run_containers(runtime="no-such-runtime")
 
     assert reason is not None
     assert "no no-such-runtime on this host" in reason or "lacks CAP_" in reason
@@ -88,13 +88,13 @@ def test_a_missing_runtime_is_a_reason_against_containers() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_failing_runtime_is_a_reason_with_its_own_message(tmp_path: Path) -> None:
-    if container_support.can_run_containers() is not None:
+    if rootfs.can_run_containers() is not None:
         pytest.skip("no containers here at all")
     (tmp_path / "runc").write_text(
         "#!/bin/sh\necho first >&2; echo 'cgroup trouble' >&2; exit 1\n"
     )
     (tmp_path / "runc").chmod(0o755)
 
-    reason = container_support.can_run_containers(programs=[str(tmp_path), *rootfs.PROGRAM_DIRS])
+    reason = rootfs.can_run_containers(programs=[str(tmp_path), *rootfs.PROGRAM_DIRS])
 
     assert reason == f"{tmp_path}/runc cannot run a container: cgroup trouble"

@@ -19,7 +19,7 @@ from nvct.agent.kubernetes.cluster import (
     ClusterError,
     Kind,
 )
-from nvct.cli import explain_pod
+from nvct.cli import cluster as cluster_command
 from nvct.errors import UsageError
 
 Object = dict[str, Any]
@@ -110,7 +110,7 @@ def told(cluster: FakeCluster, name: str = "train") -> Object:
 
 
 def lines(cluster: FakeCluster, name: str = "train") -> str:
-    return "\n".join(explain_pod.text(told(cluster, name)))
+    return "\n".join(cluster_command.text(told(cluster, name)))
 
 
 def test_a_missing_pod_is_an_error(cluster: FakeCluster) -> None:

@@ -21,12 +21,12 @@ from nvct.agent.mig_manager.settings import Settings
 from nvct.agent.mig_manager.work import AgentSession, Work
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError
-from nvct.mig import checkpoint, pause, plan, smi
+from nvct.mig import journal, pause, plan, smi
 from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
-from nvct_sim import node_changes, rehearsal
+from nvct_sim import node_changes
 from tests.unit.agent.device_plugin.fake_kubelet import until
 from tests.unit.agent.machines import Supervisor, roots_of
 from tests.unit.mig.conftest import node  # noqa: F401 - a fixture
@@ -375,7 +375,7 @@ def test_daemonsets_of_the_operator_go_and_come_back(lab: Lab) -> None:
 
 
 def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(lab: Lab) -> None:
-    rehearsal.set_process(lab.tree, 3, 4242, {})
+    node_changes.set_process(lab.tree, 3, 4242, {})
     node_changes.set_gpu(lab.tree, 3, migreset="1")
 
     async def body() -> None:
@@ -383,7 +383,7 @@ def test_after_a_failure_on_the_gpus_they_are_as_before_and_it_is_tried_again(la
         await lab.shows("failed", "the former layout is restored")
         assert lab.cluster.labels[PLUGIN] == "true"
         assert not any(gpu.enabled or gpu.pending for gpu in (await lab.state()).gpus)
-        rehearsal.end_process(lab.tree, 3, 4242)
+        node_changes.end_process(lab.tree, 3, 4242)
         node_changes.set_gpu(lab.tree, 3, migreset="0")
         await lab.shows("success")
 
@@ -520,7 +520,7 @@ def test_what_a_killed_manager_left_is_put_right(lab: Lab) -> None:
         state = await lab.state()
         specs = [Spec(devices=None, enabled=True, wish={"7g.80gb": 1})]
         after = plan.make(state, specs)
-        before = checkpoint.plan_of(checkpoint.of_state(state)["MigState"])
+        before = journal.plan_of(journal.of_state(state)["MigState"])
         node_changes.set_mig_mode(lab.tree, 0, on=True)  # half of the change
         lab.machine.journal.open(before, after)
         lab.cluster.label(config="all-disabled", plugin=PAUSED, state="pending")

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from nvct.cdi.make import generate as specgen
 from nvct.cdi.read import load
-from nvct.cli.cdi.generate_command import generate as command
+from nvct.cli.cdi.commands import generate as command
 from nvct.cli.main import program
 from nvct.compile import live_host, publish
 from nvct.errors import NvctError

@@ -22,10 +22,9 @@ from nvct.cli.container import configure as container_configure
 from nvct.cli.container import info as container_info
 from nvct.cli.container import list_files as container_list
 from nvct.cli.container import main as container_cli
-from nvct.cli.container.arguments import Option
+from nvct.cli.container.arguments import Option, bus_id, select, select_mig_capable
 from nvct.cli.container.list_files import Lister
 from nvct.cli.container.process import Process
-from nvct.cli.container.select import bus_id, select, select_mig_capable
 from nvct.container.plan.model import no_edits
 from nvct.errors import HostError, NvctError, RequestError, UnknownDeviceError, UsageError
 from nvct.host.model import Gpu, Inventory, MigDevice

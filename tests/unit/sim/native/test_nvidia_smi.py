@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nvct_sim import gpu_fields
+from nvct_sim import state
 from tests.support.nvml_node import NvmlNode, gpu_record, gpu_uuid
 
 
@@ -315,7 +315,7 @@ def spoil(node: NvmlNode, index: int, **fields: object) -> None:
 
 
 def test_a_reset_ends_what_the_command_of_the_simulation_ends(node: NvmlNode) -> None:
-    ended = dict.fromkeys((*gpu_fields.ENDED_BY_RESET, "energy"), 1)
+    ended = dict.fromkeys((*state.ENDED_BY_RESET, "energy"), 1)
     spoil(node, 1, **ended, ecc_uncorrected_total=3, migflip=1)
 
     done = node.smi("--gpu-reset", "-i", "1")
