@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-import yaml
+from tests.kubernetes.rendering import objects_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def refused(log: Path, start: int = 0) -> list[Request]:
 
 def granted(manifest: str) -> set[Right]:
     """Return the rights that the roles of rendered manifests grant to accounts."""
-    objects = [each for each in yaml.safe_load_all(manifest) if each]
+    objects = objects_of(manifest)
     rules = {
         (each["kind"], each["metadata"]["name"]): each["rules"]
         for each in objects

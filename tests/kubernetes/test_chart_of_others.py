@@ -14,16 +14,17 @@ import yaml
 
 from nvct.version import __version__
 from tests.kubernetes import chart_values, reach
-from tests.kubernetes.test_chart_values import (
+from tests.kubernetes.rendering import (
     CHART,
-    PAGE,
     agent_of,
     env_of,
     find_helm,
     notes,
+    objects_of,
     pod_of,
     rendered,
 )
+from tests.kubernetes.test_chart_values import PAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def test_the_helm_commands_of_guide_e(
     )
     assert done.returncode == 0, done
     release = json.loads(done.stdout)
-    objects = [each for each in yaml.safe_load_all(release["manifest"]) if each]
+    objects = objects_of(release["manifest"])
     (agent,) = (each.container for each in reach.containers(objects) if each.part == "agent")
     assert expected.items() <= env_of(agent).items()
     if "resources.requests.cpu=100m" in words:

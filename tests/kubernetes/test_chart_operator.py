@@ -13,9 +13,8 @@ import pytest
 import yaml
 
 from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
-from tests.kubernetes.test_chart_values import (
+from tests.kubernetes.rendering import (
     CHART,
-    MATRIX,
     WORKER,
     agent_of,
     env_of,
@@ -24,6 +23,7 @@ from tests.kubernetes.test_chart_values import (
     pod_of,
     rendered,
 )
+from tests.kubernetes.test_chart_values import MATRIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

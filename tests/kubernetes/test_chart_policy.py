@@ -8,17 +8,9 @@ import pytest
 from nvct.agent.core.config_file import resolve
 from nvct.agent.device_plugin.settings import PROGRAM
 from nvct.config.load import from_toml
-from tests.kubernetes.test_chart_values import (
-    CHART,
-    MATRIX,
-    WORKER,
-    agent_of,
-    env_of,
-    helm,
-    notes,
-    pod_of,
-)
-from tests.kubernetes.test_chart_values import rendered as rendered_with
+from tests.kubernetes.rendering import CHART, WORKER, agent_of, env_of, helm, notes, pod_of
+from tests.kubernetes.rendering import rendered as rendered_with
+from tests.kubernetes.test_chart_values import MATRIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
