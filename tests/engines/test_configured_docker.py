@@ -21,11 +21,7 @@ FIRST_WITH_CDI = (25, 0)
 DAEMON_JSON = "/etc/docker/daemon.json"
 
 
-RELEASES = [releases.of_release(release) for release in ("bookworm", "trixie")]
-RELEASES += [*releases.in_full("forky"), *releases.in_full("resolute")]
-
-
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=releases.ALL)
 def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Docker]:
     """dockerd that runs, with nothing of ours."""
     daemon = configured.started(lambda: Docker(machine_of(request.param)))

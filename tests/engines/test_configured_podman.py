@@ -21,11 +21,7 @@ pytestmark = pytest.mark.slow
 HOOKS = "/etc/containers/oci/hooks.d"
 
 
-RELEASES = [releases.of_release(release) for release in ("bookworm", "trixie")]
-RELEASES += [*releases.in_full("forky"), *releases.in_full("resolute")]
-
-
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=releases.ALL)
 def podman(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Podman:
     """Podman, with nothing of ours."""
     return configured.started(lambda: Podman(machine_of(request.param)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd of three releases, with the shim by BinaryName, in either layout."""
+"""containerd with the shim by BinaryName; in `make ci-full` of each release, in either layout."""
 
 from __future__ import annotations
 

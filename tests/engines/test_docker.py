@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker of three releases, with the shim as its default runtime, in either layout."""
+"""Docker with the shim as its default runtime; in `make ci-full` of each release, in either layout."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.engines.daemons import Daemon
 
 pytestmark = pytest.mark.slow
-RELEASES = [*releases.in_full("trixie"), *releases.in_ci("forky")]
+RELEASES = [*releases.in_full("trixie"), releases.of_release("forky")]
 
 
 @pytest.fixture(scope="module", params=RELEASES)

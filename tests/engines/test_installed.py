@@ -33,7 +33,7 @@ def bundle() -> Path:
 
 
 @pytest.fixture(
-    scope="module", params=[of_release("bookworm"), of_release("trixie"), *in_full("resolute")]
+    scope="module", params=[of_release("trixie"), *in_full("bookworm"), *in_full("resolute")]
 )
 def containerd(
     request: pytest.FixtureRequest, machine_of: Callable[[str], Box]

@@ -122,8 +122,9 @@ def _control(
 @pytest.mark.parametrize(
     ("release", "version"),
     [
-        of_release("bookworm", "bookworm", 2),
-        of_release("forky", "forky", 3),
+        of_release("trixie", "trixie", 2),
+        *in_full("bookworm", "bookworm", 2),
+        *in_full("forky", "forky", 3),
         *in_full("resolute", "resolute", 3),
     ],
 )
@@ -166,7 +167,7 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
 
 
 @pytest.mark.parametrize(
-    "release", [of_release("bookworm"), of_release("trixie"), *in_full("resolute")]
+    "release", [of_release("trixie"), *in_full("bookworm"), *in_full("resolute")]
 )
 def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
     machine_of: Callable[[str], Box], tmp_path: Path, release: str

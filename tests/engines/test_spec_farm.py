@@ -36,7 +36,9 @@ def is_first(completed: Done, *, farm: bool) -> None:
     assert farm or len(entries) == 1, completed
 
 
-WITH_CDI = [*releases.in_ci("trixie"), *releases.in_full("forky"), *releases.in_full("resolute")]
+WITH_CDI = [
+    releases.of_release("trixie"), *releases.in_full("forky"), *releases.in_full("resolute")
+]  # fmt: skip
 """Releases whose Docker reads CDI specifications."""
 
 
