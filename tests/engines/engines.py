@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from nvct_sim.tree import Node
 from tests.engines import cri, docker_run
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from typing import TypeAlias
-
-    from nvct_sim.tree import Node
-
-    Done: TypeAlias = subprocess.CompletedProcess[str]
+Done: TypeAlias = subprocess.CompletedProcess[str]
 
 SHIM = str(PROGRAMS / "nvidia-container-runtime")
 CONFIG = "/etc/nvidia-container-runtime/config.toml"

@@ -9,12 +9,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.engines import suite
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
 
 NOT_TESTED = "the newest engines were NOT tested"
 FULL = os.environ.get("NVCT_TESTS_PROFILE") == "full"

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.engines import cri
+from tests.engines.box import Box
 from tests.engines.daemons import Containerd, Crio, Daemon
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.box import Box
 
 LOOP = "while :; do {program}; sleep 0.2; done"
 FIRST_CONTAINERD_WITH_USER_NAMESPACES = (2, 0)

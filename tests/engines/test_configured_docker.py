@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from tests.engines import configured, crash, releases
+from tests.engines.box import Box
 from tests.engines.checks import UUID
 from tests.engines.daemons import Docker
 from tests.engines.engines import CONFIG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 FIRST_WITH_CDI = (25, 0)

@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
 from tests.engines import configured, crash, releases
-from tests.engines.box import PROGRAMS
+from tests.engines.box import PROGRAMS, Box
 from tests.engines.daemons import Podman
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 HOOKS = "/etc/containers/oci/hooks.d"

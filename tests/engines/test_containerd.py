@@ -6,10 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engines import checks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.engines import Engine
+from tests.engines.engines import Engine
 
 pytestmark = pytest.mark.slow
 

@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.engines import checks
-from tests.engines.engines import Want
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.engines import Docker
+from tests.engines.engines import Docker, Want
 
 pytestmark = pytest.mark.slow
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Callable
 
 import pytest
 
 from nvct.version import __version__
 from tests.engines import configured
+from tests.engines.box import Box
 from tests.engines.daemons import Containerd, Podman
 from tests.engines.releases import ALL
 from tests.support import program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 PLUGIN = ("device-plugin", "nvidia-device-plugin", "--version")

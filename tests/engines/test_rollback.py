@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,23 +16,15 @@ from nvct.engine import modules
 from nvct.engine.command import Completed
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.journal import Journal
-from nvct.engine.model import Engine, EngineOptions, Files, Handler
+from nvct.engine.model import Change, Engine, EngineOptions, Files, Handler, State
 from nvct.engine.processes import Process
 from nvct.engine.reload import HostReloader
 from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError
+from tests.engines.box import Box
 from tests.engines.configured import started
-from tests.engines.daemons import Containerd, Docker
+from tests.engines.daemons import Containerd, Daemon, Docker
 from tests.engines.releases import in_full, of_release
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from nvct.engine.model import Change, State
-    from tests.engines.box import Box
-    from tests.engines.daemons import Daemon
 
 pytestmark = pytest.mark.slow
 HANDLERS = (Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),)

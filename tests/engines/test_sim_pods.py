@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import run_folder
 from tests.engines import configured
+from tests.engines.box import Box
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd, Docker, Podman
 from tests.engines.releases import in_full, of_release
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 RUNC = f"{run_folder.PROGRAMS}/runc"

@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.engines import configured, releases
-from tests.engines.daemons import Containerd, Docker, Podman
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
-    from tests.engines.daemons import Daemon
+from tests.engines.box import Box
+from tests.engines.daemons import Containerd, Daemon, Docker, Podman
 
 pytestmark = pytest.mark.slow
 CONFIG = {

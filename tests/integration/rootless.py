@@ -10,13 +10,10 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvct.launcher.install import Built, install
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 UID = 5001
 SUB_ID = 300_000

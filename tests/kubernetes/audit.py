@@ -7,14 +7,11 @@ A right is one line of the table in docs/kubernetes.md: an account, a verb and a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.kubernetes.rendering import objects_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 NAMESPACE = "nvct"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:"

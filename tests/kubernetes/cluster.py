@@ -10,16 +10,12 @@ import json
 import secrets
 import subprocess
 import time
+from collections.abc import Mapping
 
+from tests.engines.supervised import Supervised
 from tests.kubernetes import node
 from tests.kubernetes.api import Api
 from tests.kubernetes.node import ClusterNode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.engines.supervised import Supervised
 
 NODE = node.FIRST.name
 ADDRESS = node.FIRST.address

@@ -9,19 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from nvct_sim import tree
 from tests.engines.box import DRIVER_ROOT, Box
+from tests.engines.supervised import Supervised
 from tests.kubernetes import programs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from tests.engines.supervised import Supervised
-    from tests.kubernetes.api import Api
+from tests.kubernetes.api import Api
 
 FOLDER = "/run/kubernetes"
 """Files of the cluster, in the machine's private /run: they vanish with the machine."""

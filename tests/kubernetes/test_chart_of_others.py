@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections.abc import Iterator, Mapping
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
+from typing import Any
 
 import pytest
 import yaml
@@ -25,11 +27,6 @@ from tests.kubernetes.rendering import (
     rendered,
 )
 from tests.kubernetes.test_chart_values import PAGE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
 
 pytestmark = pytest.mark.slow
 TEMPLATES = CHART / "templates"

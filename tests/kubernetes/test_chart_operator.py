@@ -7,7 +7,9 @@ The forms are those of public repositories: Argo CD, Flux, HelmChart of k3s and 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,11 +26,6 @@ from tests.kubernetes.rendering import (
     rendered,
 )
 from tests.kubernetes.test_chart_values import MATRIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 pytestmark = pytest.mark.slow
 RECORDED = Path(__file__).parents[1] / "peer/recorded"

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from tests.kubernetes.rendering import CHART, helm, notes, objects_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping
-    from typing import Any
 
 pytestmark = pytest.mark.slow
 CLASS = "gpu.nvidia.com"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -25,10 +26,6 @@ from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, asks, simulated, sta
 from tests.kubernetes.device_plugin import log as log_of
 from tests.kubernetes.listed import kubelet
 from tests.kubernetes.pods import run_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.slow,

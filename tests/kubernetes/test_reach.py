@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.kubernetes import reach
 from tests.kubernetes.rendering import manifest, objects_of
 from tests.kubernetes.test_chart_values import MATRIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
 pytestmark = pytest.mark.slow
 DOCUMENT = Path(__file__).parents[2] / "SECURITY.md"

@@ -16,14 +16,11 @@ import zlib
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.engines import suite as engines
 from tests.support import mmdebstrap
 from tests.support.once import made_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
 
 REPOSITORY = Path(__file__).parents[2]
 INCLUDE = (

@@ -7,14 +7,10 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
 
 KEPT_S = 600.0
 """Seconds for which a failure is cached: an unreachable mirror costs its timeout once."""
