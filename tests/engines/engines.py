@@ -224,7 +224,18 @@ class Containerd(Engine):
         return [*arguments, *want.flags, image, name, "/bin/sh", "-c", script]
 
     def run(self, script: str, want: Want = Want()) -> Done:
-        return self.ctr("run", "--rm", *self._words(want, self.name(), script))
+        """Run a container to its end; what it writes to stderr is in the output, too.
+
+        The shim writes the output to a file: ctr gives up a pipe that it has not opened yet when
+        the container ends, and would print nothing on a busy machine.
+        """
+        name = self.name()
+        log = f"/run/{name}.log"
+        words = self._words(want, name, script)
+        done = self.ctr("run", "--rm", f"--log-uri=file://{log}", *words)
+        if (self.box.root / log.lstrip("/")).exists():
+            done.stdout += self.box.read(log)
+        return done
 
     def keep(self, want: Want = Want()) -> str:
         name = self.name()
