@@ -24,15 +24,7 @@ ONE = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """A container to run.
-
-    Attributes:
-        env: its variables.
-        image: one of the tests' images.
-        volumes: folders of the host and their paths in the container.
-        read_only: whether its root is read-only.
-        flags: additional flags of the engine's command line.
-    """
+    """A container to run."""
 
     env: tuple[str, ...] = ONE
     image: str = "plain:test"
@@ -106,12 +98,7 @@ class Engine(ABC):
 
 
 class Docker(Engine):
-    """dockerd with the shim as the runtime nvidia, the default runtime.
-
-    Attributes:
-        dockerd: command that starts the daemon.
-        client: path of the command line.
-    """
+    """dockerd with the shim as the runtime nvidia, the default runtime."""
 
     dockerd: tuple[str, ...] = ("/usr/sbin/dockerd",)
     client = docker_run.DOCKER

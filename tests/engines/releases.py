@@ -18,13 +18,7 @@ FULL = os.environ.get("NVCT_TESTS_PROFILE") == "full"
 
 
 def of_release(release: str, *values: object, name: str = "") -> ParameterSet:
-    """Return a parameter of tests; CI must not skip them if the release is a required one.
-
-    Args:
-        release: its name.
-        values: the parameter; the release alone if there is none.
-        name: of the parameter; the release's if there is none.
-    """
+    """Return a parameter of tests; CI must not skip them if the release is a required one."""
     marks = (pytest.mark.engine,) if release in suite.REQUIRED else ()
     return pytest.param(*(values or (release,)), marks=marks, id=name or release)
 

@@ -25,12 +25,7 @@ controller is in a version 2 hierarchy beside those of version 1."""
 
 
 class Supervised(Daemon):
-    """Base class of the supervised engines.
-
-    Attributes:
-        program: its path or name.
-        socket: of its CRI.
-    """
+    """Base class of the supervised engines."""
 
     program: ClassVar[str]
     socket: ClassVar[str]

@@ -111,12 +111,7 @@ class User:
         )  # fmt: skip
 
     def call(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run Podman as this user.
-
-        Args:
-            name: of what it keeps.
-            words: its arguments.
-        """
+        """Run Podman as this user."""
         conf = self.home.with_name("rootless.conf")
         conf.write_text(
             '[containers]\npids_limit = 0\nnetns = "none"\n[engine]\n'

@@ -21,12 +21,7 @@ PODS = f"{DEFAULT}/pods"
 
 
 class ApiError(Exception):
-    """The API server refuses a request.
-
-    Attributes:
-        status: HTTP's.
-        message: the server's message.
-    """
+    """The API server refuses a request."""
 
     def __init__(self, status: int, body: str) -> None:
         self.status = status
@@ -53,13 +48,6 @@ class Api:
         headers: Mapping[str, str] | None = None,
     ) -> str:
         """Return the answer to a request.
-
-        Args:
-            method: HTTP's.
-            path: with its query.
-            body: JSON data.
-            kind: of the body, a media type; "" is JSON.
-            headers: more of them.
 
         Raises:
             ApiError: the server refuses it.

@@ -56,10 +56,6 @@ class Cluster(ClusterNode):
     def __init__(self, engine: Supervised, gates: Mapping[str, bool] | None = None) -> None:
         """Start it in a machine with a running, configured engine, and wait until it is ready.
 
-        Args:
-            engine: in the machine.
-            gates: feature gates of all daemons that are not as by default.
-
         Raises:
             ContainerNotPossibleError: it does not start, or its programs cannot be built here.
         """
@@ -75,9 +71,6 @@ class Cluster(ClusterNode):
 
     def join(self, engine: Supervised) -> ClusterNode:
         """Add a second node, and wait until it is ready; it must end before this one.
-
-        Args:
-            engine: a running, configured engine in another machine.
 
         Raises:
             ContainerNotPossibleError: its kubelet does not start.

@@ -101,13 +101,7 @@ def installed(cluster: Cluster) -> Iterator[str]:
 
 @contextlib.contextmanager
 def agent(cluster: Cluster, kubeconfig: str, speedup: int = 1) -> Iterator[int]:
-    """Run the agent until pods can have its GPUs; yield the end of the log before it.
-
-    Args:
-        cluster: of one node.
-        kubeconfig: of the agent.
-        speedup: by what its periods are divided.
-    """
+    """Run the agent until pods can have its GPUs; yield the end of the log before it."""
     began = cluster.audit_log.stat().st_size
     for name, text in CONFIGS.items():
         cluster.box.call("mkdir", "-p", f"{FOLDER}/configs")

@@ -75,12 +75,7 @@ def configure(node: ClusterNode, *flags: str) -> None:
 
 
 def prepare(cluster: Cluster, *flags: str) -> None:
-    """Configure the engine for GPUs, and create the runtime classes.
-
-    Args:
-        cluster: a new one.
-        flags: of `nvct runtime configure`.
-    """
+    """Configure the engine for GPUs, and create the runtime classes."""
     configure(cluster, *flags)
     for runtime_class in yaml.safe_load_all(RUNTIME_CLASSES.read_text(encoding="utf-8")):
         cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)

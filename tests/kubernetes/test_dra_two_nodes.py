@@ -72,12 +72,7 @@ EACH = pytest.mark.parametrize("name", [FIRST.name, SECOND.name])
 
 @dataclass
 class Worker:
-    """A node with its driver.
-
-    Attributes:
-        driver: in the node's machine.
-        fits: the condition that no GPU of the other node meets.
-    """
+    """A node with its driver."""
 
     driver: Driver
     fits: str

@@ -37,7 +37,6 @@ CONFIG = "nvidia.com/device-plugin.config"
 CONFIGS = f"{FOLDER}/labels-configs"
 SHARING = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}\n"
 DRIVER = "nvidia.com/cuda.driver-version.full"
-ROLE = "rules: [{apiGroups: [''], resources: [nodes], verbs: [get, patch]}]"
 
 
 @pytest.fixture(scope="module")

@@ -41,11 +41,6 @@ CACHE_ENV = "NVCT_TEST_ROOTS"
 def root(release: str, *more: str, bare: bool = False) -> Path:
     """Return a folder with a minimal Debian or Ubuntu and the dependencies of nvct.
 
-    Args:
-        release: its name.
-        more: additional packages.
-        bare: only these packages and their dependencies, unpacked but not configured.
-
     Raises:
         ContainerNotPossibleError: the folder does not exist and cannot be made here.
     """

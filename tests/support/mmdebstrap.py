@@ -28,15 +28,6 @@ def make(
 ) -> None:
     """Unpack a release into a new folder.
 
-    Args:
-        release: its name.
-        folder: must not exist.
-        options: of mmdebstrap.
-        mirror: of the distribution.
-        timeout_s: time limit, in seconds.
-        components: of the archive.
-        pockets: suffixes of the release's name, one for each archive to use.
-
     Raises:
         ContainerNotPossibleError: mmdebstrap cannot run here, fails, or runs into the limit.
     """
