@@ -9,6 +9,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,6 +37,10 @@ DEBUG = "NVCT_DEBUG"
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)
 GOLDEN = Path(__file__).parent / "golden"
 FAILED = pytest.StashKey[bool]()
+TOGETHER = ("tests/kubernetes/chart",)
+"""Folders whose files share what takes long to start: one worker runs them, one after the other."""
+WORKER_BYTES = 4 << 30
+"""What a worker may need: its own memory, and that of a Kubernetes."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,19 +64,38 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Return three workers for two processors: tests of engines wait for them half of the time."""
+    """Return two workers for a processor: tests of engines wait for them half of the time."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # xdist reads it
-    return len(os.sched_getaffinity(0)) * 3 // 2
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(len(os.sched_getaffinity(0)) * 2, memory // WORKER_BYTES))
+
+
+def unit_of(test: str) -> str:
+    """Return the folder or file that one worker runs, of the id of a test in it."""
+    file = test.partition("::")[0]
+    return next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist=loadfile, give a worker each file or each folder of TOGETHER."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped] # xdist has called
+
+    scheduling = LoadFileScheduling(config, log)
+    scheduling._split_scope = unit_of
+    return scheduling
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with slow tests first, so that no worker has one left when the others are done."""
+    """Put folders and files with slow tests first: no worker has one left when the others are done."""
     slow = {
         item.path for item in items if {"slow", "engine"} & {m.name for m in item.iter_markers()}
     }
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (unit_of(item.nodeid) not in TOGETHER, item.path not in slow))
 
 
 @pytest.hookimpl(wrapper=True)

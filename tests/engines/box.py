@@ -13,18 +13,14 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import attach
+from nvct_sim.tree import Node
 from tests.engines.inside import READY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from nvct_sim.tree import Node
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent

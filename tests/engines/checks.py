@@ -6,11 +6,7 @@ from __future__ import annotations
 import re
 
 from nvct_sim import node_changes
-from tests.engines.engines import Want
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.engines import Done, Engine
+from tests.engines.engines import Done, Engine, Want
 
 LAYOUTS = ("classic", "farm")
 VIEW = "/usr/local/nvidia"

@@ -4,21 +4,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from tests.engines.box import PROGRAMS
 from tests.engines.checks import NODES, UUID
+from tests.engines.daemons import Daemon, Done
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
-    from tests.engines.daemons import Daemon, Done
-
-    Kind = TypeVar("Kind", bound=Daemon)
+Kind = TypeVar("Kind", bound=Daemon)
 
 __all__ = ["DEVICE", "HANDLERS", "NODES", "ONE"]
 ONE = "NVIDIA_VISIBLE_DEVICES=0"

@@ -35,12 +35,10 @@ class Case(NamedTuple):
     staged: bool
 
 
-CASES = (
-    Case("bookworm", "farm", staged=True),
-    Case("trixie", "classic", staged=True),
-)
+CASES = (Case("trixie", "classic", staged=True),)
 collect_ignore = [] if FULL else ["test_runtimes.py"]
 CASES_IN_FULL = (
+    Case("bookworm", "farm", staged=True),
     Case("trixie", "farm", staged=False),
     Case("forky", "farm", staged=False),
     Case("resolute", "farm", staged=True),

@@ -9,10 +9,7 @@ import signal
 import sys
 
 from tests.engines.box import REPOSITORY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.daemons import Daemon, Snapshot
+from tests.engines.daemons import Daemon, Snapshot
 
 CODE = "import sys; sys.path.insert(0, {!r}); from tests.engines.crash import main; main()"
 CHANGES = ("os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir")

@@ -33,16 +33,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """A pod of one container.
-
-    Attributes:
-        handler: the RuntimeClass's; "" is the engine's default.
-        env: of the container.
-        annotations: of the pod and the container, including a device plugin's answer.
-        cdi: names of the field CDI_devices.
-        image: the container's.
-        privileged: whether pod and container are privileged.
-    """
+    """A pod of one container."""
 
     handler: str = ""
     env: dict[str, str] = field(default_factory=dict)

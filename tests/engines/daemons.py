@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from pathlib import Path
+from typing import ClassVar, TypeAlias
 
 from nvct_sim import attach
 from tests.engines import configs, cri, crio_program, docker_run
-from tests.engines.box import DRIVER_ROOT, PROGRAMS
+from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box, BoxedProcess
 from tests.engines.engines import CONFIG, DOCKER_SOCKET
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
-    from typing import TypeAlias
-
-    from tests.engines.box import Box, BoxedProcess
-
-    Done: TypeAlias = subprocess.CompletedProcess[str]
-    Snapshot: TypeAlias = dict[str, tuple[str, int, int, bytes]]
+Done: TypeAlias = subprocess.CompletedProcess[str]
+Snapshot: TypeAlias = dict[str, tuple[str, int, int, bytes]]
 
 SPEC = "/etc/cdi/nvidia.yaml"
 STOP_TIMEOUT_S = 30.0

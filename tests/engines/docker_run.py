@@ -5,14 +5,11 @@ from __future__ import annotations
 
 import itertools
 import subprocess
+from typing import TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TypeAlias
+from tests.engines.box import Box
 
-    from tests.engines.box import Box
-
-    Done: TypeAlias = subprocess.CompletedProcess[str]
+Done: TypeAlias = subprocess.CompletedProcess[str]
 
 DOCKER = "/usr/bin/docker"
 _numbers = itertools.count()

@@ -4,20 +4,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
+from nvct_sim.tree import Node
 from tests.engines import cri, docker_run
 from tests.engines.box import DRIVER_ROOT, PROGRAMS, Box
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from typing import TypeAlias
-
-    from nvct_sim.tree import Node
-
-    Done: TypeAlias = subprocess.CompletedProcess[str]
+Done: TypeAlias = subprocess.CompletedProcess[str]
 
 SHIM = str(PROGRAMS / "nvidia-container-runtime")
 CONFIG = "/etc/nvidia-container-runtime/config.toml"
@@ -28,15 +24,7 @@ ONE = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility")
 
 @dataclass(frozen=True, kw_only=True)
 class Want:
-    """A container to run.
-
-    Attributes:
-        env: its variables.
-        image: one of the tests' images.
-        volumes: folders of the host and their paths in the container.
-        read_only: whether its root is read-only.
-        flags: additional flags of the engine's command line.
-    """
+    """A container to run."""
 
     env: tuple[str, ...] = ONE
     image: str = "plain:test"
@@ -110,12 +98,7 @@ class Engine(ABC):
 
 
 class Docker(Engine):
-    """dockerd with the shim as the runtime nvidia, the default runtime.
-
-    Attributes:
-        dockerd: command that starts the daemon.
-        client: path of the command line.
-    """
+    """dockerd with the shim as the runtime nvidia, the default runtime."""
 
     dockerd: tuple[str, ...] = ("/usr/sbin/dockerd",)
     client = docker_run.DOCKER
@@ -228,7 +211,18 @@ class Containerd(Engine):
         return [*arguments, *want.flags, image, name, "/bin/sh", "-c", script]
 
     def run(self, script: str, want: Want = Want()) -> Done:
-        return self.ctr("run", "--rm", *self._words(want, self.name(), script))
+        """Run a container to its end; what it writes to stderr is in the output, too.
+
+        The shim writes the output to a file: ctr gives up a pipe that it has not opened yet when
+        the container ends, and would print nothing on a busy machine.
+        """
+        name = self.name()
+        log = f"/run/{name}.log"
+        words = self._words(want, name, script)
+        done = self.ctr("run", "--rm", f"--log-uri=file://{log}", *words)
+        if (self.box.root / log.lstrip("/")).exists():
+            done.stdout += self.box.read(log)
+        return done
 
     def keep(self, want: Want = Want()) -> str:
         name = self.name()

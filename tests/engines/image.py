@@ -8,11 +8,8 @@ import io
 import json
 import platform
 import tarfile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 REGISTRY = "docker.io/library/"

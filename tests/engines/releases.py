@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of Debian and Ubuntu as parameters of tests, and the releases that CI requires.
+"""Releases of Debian and Ubuntu as parameters of tests: `make ci` takes one, `make ci-full` all.
 
-Bookworm and trixie do not change any more, and CI requires them. NVCT_TESTS_PROFILE=full adds slow
-tests.
+Bookworm and trixie do not change any more, so their tests must not be skipped.
 """
 
 from __future__ import annotations
@@ -10,32 +9,18 @@ from __future__ import annotations
 import os
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.engines import suite
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
 
 NOT_TESTED = "the newest engines were NOT tested"
 FULL = os.environ.get("NVCT_TESTS_PROFILE") == "full"
 
 
 def of_release(release: str, *values: object, name: str = "") -> ParameterSet:
-    """Return a parameter of tests; CI must not skip them if the release is a required one.
-
-    Args:
-        release: its name.
-        values: the parameter; the release alone if there is none.
-        name: of the parameter; the release's if there is none.
-    """
+    """Return a parameter of tests; CI must not skip them if the release is a required one."""
     marks = (pytest.mark.engine,) if release in suite.REQUIRED else ()
     return pytest.param(*(values or (release,)), marks=marks, id=name or release)
-
-
-def in_ci(release: str, *values: object, name: str = "") -> list[ParameterSet]:
-    """Return the parameter in a list, always."""
-    return [of_release(release, *values, name=name)]
 
 
 def in_full(release: str, *values: object, name: str = "") -> list[ParameterSet]:
@@ -43,4 +28,6 @@ def in_full(release: str, *values: object, name: str = "") -> list[ParameterSet]
     return [of_release(release, *values, name=name)] if FULL else []
 
 
-ALL = [of_release(release) for release in suite.SUITES]
+CI = "trixie"
+ALL = [of_release(CI), *(each for name in suite.SUITES if name != CI for each in in_full(name))]
+"""The release of `make ci`, and in `make ci-full` the others."""

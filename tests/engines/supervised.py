@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from tests.engines import cri
+from tests.engines.box import Box
 from tests.engines.daemons import Containerd, Crio, Daemon
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.box import Box
 
 LOOP = "while :; do {program}; sleep 0.2; done"
 FIRST_CONTAINERD_WITH_USER_NAMESPACES = (2, 0)
@@ -28,12 +25,7 @@ controller is in a version 2 hierarchy beside those of version 1."""
 
 
 class Supervised(Daemon):
-    """Base class of the supervised engines.
-
-    Attributes:
-        program: its path or name.
-        socket: of its CRI.
-    """
+    """Base class of the supervised engines."""
 
     program: ClassVar[str]
     socket: ClassVar[str]

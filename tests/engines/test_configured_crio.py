@@ -7,20 +7,16 @@ contract of hooks.d by Podman, which has the same (test_configured_podman).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from tests.engines import configured, crash
-from tests.engines.box import PROGRAMS
+from tests.engines.box import PROGRAMS, Box
 from tests.engines.checks import UUID
 from tests.engines.cri import Pod
 from tests.engines.daemons import Crio
 from tests.engines.engines import CONFIG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 NAME = "NVIDIA_VISIBLE_DEVICES"

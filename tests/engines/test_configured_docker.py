@@ -3,29 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from tests.engines import configured, crash, releases
+from tests.engines.box import Box
 from tests.engines.checks import UUID
 from tests.engines.daemons import Docker
 from tests.engines.engines import CONFIG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 FIRST_WITH_CDI = (25, 0)
 DAEMON_JSON = "/etc/docker/daemon.json"
 
 
-RELEASES = [releases.of_release(release) for release in ("bookworm", "trixie")]
-RELEASES += [*releases.in_full("forky"), *releases.in_full("resolute")]
-
-
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=releases.ALL)
 def docker(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Iterator[Docker]:
     """dockerd that runs, with nothing of ours."""
     daemon = configured.started(lambda: Docker(machine_of(request.param)))

@@ -4,28 +4,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
 from tests.engines import configured, crash, releases
-from tests.engines.box import PROGRAMS
+from tests.engines.box import PROGRAMS, Box
 from tests.engines.daemons import Podman
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 HOOKS = "/etc/containers/oci/hooks.d"
 
 
-RELEASES = [releases.of_release(release) for release in ("bookworm", "trixie")]
-RELEASES += [*releases.in_full("forky"), *releases.in_full("resolute")]
-
-
-@pytest.fixture(scope="module", params=RELEASES)
+@pytest.fixture(scope="module", params=releases.ALL)
 def podman(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Podman:
     """Podman, with nothing of ours."""
     return configured.started(lambda: Podman(machine_of(request.param)))

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""containerd of three releases, with the shim by BinaryName, in either layout."""
+"""containerd with the shim by BinaryName; in `make ci-full` of each release, in either layout."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.engines import checks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.engines import Engine
+from tests.engines.engines import Engine
 
 pytestmark = pytest.mark.slow
 

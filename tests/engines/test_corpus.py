@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,7 @@ import pytest
 from nvct.engine import docker
 from nvct.engine.model import EngineOptions, Files, Handler
 from tests.engines import releases
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
+from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 CORPUS = Path(__file__).parents[1] / "engineconf/docker"

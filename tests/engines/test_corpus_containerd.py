@@ -31,7 +31,9 @@ HANDLERS = tuple(
     Handler(name=f"nvidia{suffix.replace('.', '-')}", path=PROGRAM + suffix)
     for suffix in ("", ".cdi", ".legacy")
 )
-RELEASES = [releases.of_release(name) for name in ("bookworm", "trixie", "forky")]
+RELEASES = [
+    *releases.in_full("bookworm"), releases.of_release("trixie"), *releases.in_full("forky")
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Docker of three releases, with the shim as its default runtime, in either layout."""
+"""Docker with the shim as its default runtime; in `make ci-full` of each release, in either layout."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from tests.engines import checks
-from tests.engines.engines import Want
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.engines import Docker
+from tests.engines.engines import Docker, Want
 
 pytestmark = pytest.mark.slow
 

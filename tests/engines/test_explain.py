@@ -4,20 +4,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from nvct.doctor.docker import MESSAGE
 from nvct.paths import DEFAULT_PATH_DIRS
 from tests.engines import configured, releases
-from tests.engines.box import PROGRAMS
+from tests.engines.box import PROGRAMS, Box
 from tests.engines.daemons import Docker
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 HOOK = "nvidia-container-runtime-hook"

@@ -4,23 +4,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.engines import configured
-from tests.engines.box import PROGRAMS
+from tests.engines.box import PROGRAMS, Box
 from tests.engines.cri import Pod
-from tests.engines.daemons import IMAGE, Containerd, Docker, Podman
+from tests.engines.daemons import IMAGE, Containerd, Daemon, Docker, Podman
 from tests.engines.releases import of_release
 from tests.engines.waiting_container import of_cri, of_docker, of_podman
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
-    from tests.engines.daemons import Daemon
 
 pytestmark = pytest.mark.slow
 TRIXIE = pytest.mark.parametrize("release", [of_release("trixie")])

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import json
 import tarfile
+from collections.abc import Callable
 
 import pytest
 
 from nvct.version import __version__
 from tests.engines import configured
+from tests.engines.box import Box
 from tests.engines.daemons import Containerd, Podman
-from tests.engines.releases import of_release
+from tests.engines.releases import ALL
 from tests.support import program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 PLUGIN = ("device-plugin", "nvidia-device-plugin", "--version")
@@ -37,7 +33,7 @@ CALLS = {
 """By tag and command: what a container prints, which has no network and a read-only root."""
 
 
-@pytest.mark.parametrize("release", [of_release("bookworm"), of_release("trixie")])
+@pytest.mark.parametrize("release", ALL)
 def test_containerd_runs_its_programs(release: str, machine_of: Callable[[str], Box]) -> None:
     engine = configured.started(lambda: Containerd(machine_of(release), 2))
     done = engine.ctr("image", "import", str(program_image.archive()))

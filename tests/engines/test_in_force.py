@@ -4,22 +4,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.engines import configured, releases
-from tests.engines.daemons import Containerd, Docker
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
-    from tests.engines.box import Box
-    from tests.engines.daemons import Daemon
+from tests.engines.box import Box
+from tests.engines.daemons import Containerd, Daemon, Docker
 
 pytestmark = pytest.mark.slow
-RELEASES = [*releases.in_full("trixie"), *releases.in_ci("forky")]
+RELEASES = [*releases.in_full("trixie"), releases.of_release("forky")]
 
 
 @pytest.fixture(scope="module", params=RELEASES)

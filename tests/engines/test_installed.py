@@ -4,23 +4,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.engines import configured, toolkit_container
+from tests.engines.box import Box
 from tests.engines.cri import Pod
 from tests.engines.daemons import Docker
 from tests.engines.releases import in_full, of_release
 from tests.engines.supervised import SupervisedContainerd
 from tests.engines.toolkit_container import TOOLKIT, ToolkitContainer
 from tests.support import bundled, program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.engines.box import Box
 
 pytestmark = pytest.mark.slow
 ALL = {"NVIDIA_VISIBLE_DEVICES": "0"}
@@ -33,7 +29,7 @@ def bundle() -> Path:
 
 
 @pytest.fixture(
-    scope="module", params=[of_release("bookworm"), of_release("trixie"), *in_full("resolute")]
+    scope="module", params=[of_release("trixie"), *in_full("bookworm"), *in_full("resolute")]
 )
 def containerd(
     request: pytest.FixtureRequest, machine_of: Callable[[str], Box]

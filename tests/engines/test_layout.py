@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -11,15 +13,8 @@ import pytest
 from nvct_sim import elf_writer, node_changes, rootfs, tree
 from tests.engines import checks, image
 from tests.engines.conftest import Case, Start, prepare
-from tests.engines.engines import SHIM, Want
+from tests.engines.engines import SHIM, Containerd, Docker, Done, Want
 from tests.engines.releases import in_full, of_release
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from tests.engines.engines import Containerd, Docker, Done
 
 pytestmark = pytest.mark.slow
 CUDA_PATHS = ("LD_LIBRARY_PATH=/usr/local/nvidia/lib:/usr/local/nvidia/lib64",)

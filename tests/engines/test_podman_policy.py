@@ -48,7 +48,7 @@ ATTACKS = {
 }
 
 
-@pytest.fixture(scope="module", params=[releases.of_release(name) for name in ("trixie", "forky")])
+@pytest.fixture(scope="module", params=[releases.of_release("trixie"), *releases.in_full("forky")])
 def podman(request: pytest.FixtureRequest, machine_of: Callable[[str], Box]) -> Podman:
     return configured.started(lambda: Podman(machine_of(request.param)))
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,23 +16,15 @@ from nvct.engine import modules
 from nvct.engine.command import Completed
 from nvct.engine.engine_control import EngineControl
 from nvct.engine.journal import Journal
-from nvct.engine.model import Engine, EngineOptions, Files, Handler
+from nvct.engine.model import Change, Engine, EngineOptions, Files, Handler, State
 from nvct.engine.processes import Process
 from nvct.engine.reload import HostReloader
 from nvct.engine.transaction import Transaction
 from nvct.errors import EngineError
+from tests.engines.box import Box
 from tests.engines.configured import started
-from tests.engines.daemons import Containerd, Docker
+from tests.engines.daemons import Containerd, Daemon, Docker
 from tests.engines.releases import in_full, of_release
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
-
-    from nvct.engine.model import Change, State
-    from tests.engines.box import Box
-    from tests.engines.daemons import Daemon
 
 pytestmark = pytest.mark.slow
 HANDLERS = (Handler(name="nvidia", path="/usr/bin/nvidia-container-runtime"),)
@@ -122,8 +116,9 @@ def _control(
 @pytest.mark.parametrize(
     ("release", "version"),
     [
-        of_release("bookworm", "bookworm", 2),
-        of_release("forky", "forky", 3),
+        of_release("trixie", "trixie", 2),
+        *in_full("bookworm", "bookworm", 2),
+        *in_full("forky", "forky", 3),
         *in_full("resolute", "resolute", 3),
     ],
 )
@@ -166,7 +161,7 @@ def test_a_containerd_whose_cri_plugin_fails_goes_back(
 
 
 @pytest.mark.parametrize(
-    "release", [of_release("bookworm"), of_release("trixie"), *in_full("resolute")]
+    "release", [of_release("trixie"), *in_full("bookworm"), *in_full("resolute")]
 )
 def test_a_dockerd_that_refuses_its_file_in_silence_goes_back(
     machine_of: Callable[[str], Box], tmp_path: Path, release: str

@@ -3,27 +3,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from nvct.paths import DEFAULT_PATH_DIRS
 from nvct_sim import run_folder
 from tests.engines import configured
+from tests.engines.box import Box
 from tests.engines.cri import Pod
 from tests.engines.daemons import Containerd, Docker, Podman
-from tests.engines.releases import of_release
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
+from tests.engines.releases import in_full, of_release
 
 pytestmark = pytest.mark.slow
 RUNC = f"{run_folder.PROGRAMS}/runc"
 OPTION = "SystemdCgroup = false"
 CASES = [
-    of_release(release, (release, version), name=f"{release}-version{version}")
-    for release, version in (("bookworm", 2), ("forky", 3))
+    of_release("trixie", ("trixie", 2), name="trixie-version2"),
+    *in_full("bookworm", ("bookworm", 2), name="bookworm-version2"),
+    *in_full("forky", ("forky", 3), name="forky-version3"),
 ]
 LOOK = """
 grep -o -E '(nvidia|nvidiactl|nvidia-uvm|nvidia-caps)$' /proc/devices

@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.engines import configured, releases
-from tests.engines.daemons import SPEC, Docker, Podman
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.engines.box import Box
-    from tests.engines.daemons import Done
+from tests.engines.box import Box
+from tests.engines.daemons import SPEC, Docker, Done, Podman
 
 pytestmark = pytest.mark.slow
 DEVICE = f"--device={configured.DEVICE}"
@@ -36,7 +32,9 @@ def is_first(completed: Done, *, farm: bool) -> None:
     assert farm or len(entries) == 1, completed
 
 
-WITH_CDI = [*releases.in_ci("trixie"), *releases.in_full("forky"), *releases.in_full("resolute")]
+WITH_CDI = [
+    releases.of_release("trixie"), *releases.in_full("forky"), *releases.in_full("resolute")
+]  # fmt: skip
 """Releases whose Docker reads CDI specifications."""
 
 

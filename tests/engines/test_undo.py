@@ -4,18 +4,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.engines import configured, releases
-from tests.engines.daemons import Containerd, Docker, Podman
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.engines.box import Box
-    from tests.engines.daemons import Daemon
+from tests.engines.box import Box
+from tests.engines.daemons import Containerd, Daemon, Docker, Podman
 
 pytestmark = pytest.mark.slow
 CONFIG = {
@@ -34,17 +29,14 @@ MAKES: dict[str, Callable[[Box], Daemon]] = {
     "containerd2": lambda box: Containerd(box, 2),
     "containerd3": lambda box: Containerd(box, 3),
 }
+IN_CI = (("trixie", "docker"), ("trixie", "podman"), ("forky", "containerd3"))
+IN_FULL = (
+    ("bookworm", "containerd2"), ("trixie", "containerd2"), ("forky", "docker"), ("forky", "podman"),
+    ("forky", "containerd2"),
+)  # fmt: skip
 CASES = [
-    case
-    for cases, release, engines in (
-        (releases.in_ci, "bookworm", ("containerd2",)),
-        (releases.in_ci, "trixie", ("docker", "podman")),
-        (releases.in_ci, "forky", ("containerd3",)),
-        (releases.in_full, "trixie", ("containerd2",)),
-        (releases.in_full, "forky", ("docker", "podman", "containerd2")),
-    )
-    for engine in engines
-    for case in cases(release, (release, engine), name=f"{release}-{engine}")
+    *(releases.of_release(case[0], case, name="-".join(case)) for case in IN_CI),
+    *(each for case in IN_FULL for each in releases.in_full(case[0], case, name="-".join(case))),
 ]
 EDITS = ("comment", "other runtime", "other default", "our program")
 

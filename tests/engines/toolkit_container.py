@@ -15,10 +15,7 @@ from pathlib import Path
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux import constants
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.engines.box import Box
+from tests.engines.box import Box
 
 INSTALL_DIR = "/opt/nvidia"
 TOOLKIT = f"{INSTALL_DIR}/toolkit"

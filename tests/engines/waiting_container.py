@@ -5,15 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterator
 
-from tests.engines.daemons import IMAGE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.cri import Pod
-    from tests.engines.daemons import Containerd, Docker, Podman
+from tests.engines.cri import Pod
+from tests.engines.daemons import IMAGE, Containerd, Docker, Podman
 
 WAIT = "sleep 98765"
 RUN = ("run", "--detach", "--network=none", "--name=mine")

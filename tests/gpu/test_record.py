@@ -191,7 +191,8 @@ def test_the_kit_records_a_simulated_node_without_a_network(tmp_path: Path) -> N
     if not HOT.exists():
         pytest.skip("no nvct-hot: make static builds it")
     folder = tmp_path / "kit"
-    kit.make(folder, HOT, (f"{sys.version_info.major}.{sys.version_info.minor}",))
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    kit.make(folder, HOT, (python,), fast=True)
     env = {"PATH": f"{machine.interpreter().parent}:{os.defpath}:/usr/sbin:/sbin", "SIM": "1"}
     file = tmp_path / "record.tar.gz"
 

@@ -15,20 +15,16 @@ import json
 import os
 import re
 import socket
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import VERSION, HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from nvct.host.model import Inventory
 
 # Nodes of one GPU: README of driver 580, chapter "Installed components", and the kernel's
 # admin-guide/devices.txt for DRM (226); udev's 60-drm.rules makes the links by path.

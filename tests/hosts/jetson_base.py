@@ -11,16 +11,12 @@ from dataclasses import dataclass
 
 from nvct.host import modes
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.model import Inventory
+from nvct.host.nvml.model import NvmlGpu
 from nvct.host.tegra import csv
 from tests.hosts.base import Platform
-from tests.support.host_tree import FakeNvml
+from tests.support.host_tree import FakeNvml, HostTree
 from tests.support.jetson import stat_node
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.model import Inventory
-    from nvct.host.nvml.model import NvmlGpu
-    from tests.support.host_tree import HostTree
 
 
 @dataclass(frozen=True, kw_only=True)

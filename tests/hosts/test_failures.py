@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -16,16 +18,10 @@ import pytest
 from nvct.cdi.make.generate import generate
 from nvct.errors import LINE_LIMIT, NvctError, NvmlError, line
 from nvct.host import modes
+from nvct.host.nvml.model import Nvml
 from nvct.linux import ldcache
 from nvct_sim.elf_writer import shared_object
 from tests.support.host_tree import BUSES, LIB, VERSION, FakeNvml, HostTree, elf_bytes, nvml_gpu
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.host.nvml.model import Nvml
 
 LOADED = f"driver/{LIB}/libcuda.so.{VERSION}"
 

@@ -6,21 +6,16 @@ from __future__ import annotations
 import importlib
 import json
 import os
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
 from nvct.cdi.make.generate import generate
 from nvct.cdi.read import schema
 from nvct.cdi.read.validate import validate
+from nvct.host.model import Inventory
 from tests.hosts.base import Platform, plain, render
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from nvct.host.model import Inventory
 
 PLATFORMS = (
     "ubuntu",

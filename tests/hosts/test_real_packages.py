@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,19 +20,14 @@ from nvct.cdi.read.validate import validate
 from nvct.host import discover
 from nvct.host.driver import names
 from nvct.host.driver import names as driver_names
+from nvct.host.model import Inventory
 from nvct.linux import ldcache
 from nvct_sim import tree
 from nvct_sim.elf_writer import shared_object
 from tests.hosts.base import plain
 from tests.support import driver_list
+from tests.support.driver_list import Entry
 from tests.support.host_tree import HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from nvct.host.model import Inventory
-    from tests.support.driver_list import Entry
 
 FOLDER = Path(__file__).parent / "real"
 LISTS = sorted(path.stem for path in FOLDER.glob("*.txt"))

@@ -6,18 +6,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from tests.integration import packages
+from tests.integration.conftest import SimulatedNode
 from tests.support import debian_root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import SimulatedNode
 
 STEPS = r"""
 work=$1

@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
+from typing import Any
 
 from tests.integration.inside import UUID, configure, make, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 ASKS = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility,graphics"]
 LIBDIR = "/usr/lib/*-linux-gnu"

@@ -6,16 +6,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
+from typing import Any
 
 from nvct.cdi.read import load
 from tests.integration import inside
 from tests.integration.inside import configure
 from tests.support.cpu import at_most
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
 
 CHECKED = "gpus,module,driver,nvml,health,mig,specs,hooks,plans,folders,management"
 """What a simulated node has of its own; its engines and units are those of the test's host."""

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWUSER, MNT_DETACH, MS_BIND, MS_RDONLY, MS_REMOUNT
@@ -24,10 +25,6 @@ from tests.integration.inside import (
     run,
     shim,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 ASKS = ["NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_DRIVER_CAPABILITIES=compute,utility"]
 LISTED = "ldconfig -p | grep 'libcuda.so.1 ' | sed 's/.*=> //'"

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nvct.kernel.calls import KERNEL
 from nvct.launcher.install import Built, default_built, install
@@ -24,10 +25,6 @@ from nvct.paths import CONFIG_ENV
 from nvct_sim import attach, bundle
 from tests.integration import inside, rootless
 from tests.support import cdi_engine, images
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 RESULTS = "results.json"
 HOME = Path("/run/matrix")

@@ -6,19 +6,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
 from nvct.paths import CONFIG_ENV
 from tests.integration import inside
 from tests.integration.inside import PROBE, UUID, configure, expected_nodes, generate, make, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from typing import Any
 
 HOOK = str(Path(sys.executable).with_name("nvidia-container-runtime-hook"))
 GPU = "NVIDIA_VISIBLE_DEVICES=0"

@@ -6,14 +6,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from pathlib import Path
 
 from nvct_sim.bundle import config
 from nvct_sim.rootfs import PROGRAM_DIRS, static_busybox
 from tests.integration import systemd_box
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOOK = """
 import json, os, sys

@@ -10,13 +10,10 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nvct.launcher.install import Built, install
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 UID = 5001
 SUB_ID = 300_000
@@ -114,12 +111,7 @@ class User:
         )  # fmt: skip
 
     def call(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run Podman as this user.
-
-        Args:
-            name: of what it keeps.
-            words: its arguments.
-        """
+        """Run Podman as this user."""
         conf = self.home.with_name("rootless.conf")
         conf.write_text(
             '[containers]\npids_limit = 0\nnetns = "none"\n[engine]\n'

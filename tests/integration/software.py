@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
@@ -23,10 +24,6 @@ from nvct_sim import bundle
 from tests.integration import inside
 from tests.support import cdi_engine, debian_root, software_images
 from tests.support.software_images import LIBDIR, MACHINE, PROBE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 RESULTS = "software.json"
 PEER_ENV, PACKAGES_ENV = "NVCT_SOFTWARE_PEER", "NVCT_SOFTWARE_PACKAGES"

@@ -101,7 +101,7 @@ def run(lab: Path, tree: Path, cgroups: str, inside: str, after: str = "") -> li
         ["unshare", "-m", "-n", "-u", "-i", "-p", "--fork", "--kill-child", "--mount-proc",
          "--propagation", "private", "sh", str(lab / "box"), cgroups, str(lab), str(tree),
          str(REPOSITORY)],
-        env=env, capture_output=True, text=True, check=False, timeout=240,
+        env=env, capture_output=True, text=True, check=False, timeout=380,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     return (done.stdout + done.stderr).splitlines()

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Mapping, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -19,12 +20,7 @@ from nvct import version
 from nvct_sim.native.build import find_compiler
 from tests.hostile import hook_attack
 from tests.integration import bundles
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 REPOSITORY = Path(__file__).parents[2]

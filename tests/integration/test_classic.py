@@ -6,10 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration import classic
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 
 @pytest.mark.engine

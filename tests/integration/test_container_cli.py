@@ -6,11 +6,9 @@ from __future__ import annotations
 import pytest
 
 from tests.integration import container_cli
+from tests.integration.conftest import SimulatedNode
 
 pytestmark = pytest.mark.engine
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.integration.conftest import SimulatedNode
 
 
 def test_info_is_what_nvidia_smi_prints(simulated: SimulatedNode) -> None:

@@ -6,15 +6,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 from nvct.oci import bundle as bundles
 from nvct_sim.bundle import config
 from tests.support.forked import run_forked
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def _edit(path: Path, kernel: RecordingKernel) -> None:

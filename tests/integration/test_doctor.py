@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
 from nvct.host.nvml.kernel_xids import KMSG_ENV
 from nvct_sim import node_changes, tree
 from tests.integration import doctor
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 
 def test_missing_device_nodes_are_found_and_made(simulated: SimulatedNode) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,10 +22,6 @@ from tests.support.engine_pair import EXTRA, MAIN, Pair, PairControl, options, s
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BEFORE = b"# mine\n"
 CONFIGURED = BEFORE + b"import extra\n"

@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.integration import inside
 from tests.integration.conftest import SimulatedNode, simulate
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
 
 NODES = "cd /dev && find . -type c | sort"
 BOARD = ("nvidia-fs", "infiniband", "gdrdrv", "nvswitch", "imex")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,6 @@ from nvct.linux.constants import MNT_DETACH
 from tests.support.forked import in_mount_namespace
 from tests.support.host_tree import VERSION
 from tests.unit.farm.lab import NEWER, FarmLab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

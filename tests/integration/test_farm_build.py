@@ -11,6 +11,8 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from nvct.farm import after_upgrade, collect, folder
 from nvct.farm.build import build
 from nvct.farm.collect import Needs
 from nvct.farm.folder import Farm
+from nvct.farm.model import Manifest
 from nvct.kernel.calls import KERNEL
 from nvct.linux import mountinfo
 from nvct.linux.constants import (
@@ -33,18 +36,11 @@ from nvct.linux.constants import (
     MS_SHARED,
 )
 from tests.integration import farm_inside
+from tests.integration.conftest import SimulatedNode
 from tests.support.forked import in_mount_namespace, run_forked
 from tests.support.host_tree import VERSION
 from tests.support.recording_kernel import RecordingKernel
 from tests.unit.farm.lab import NEWER, FarmLab, tree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from nvct.farm.model import Manifest
-    from tests.integration.conftest import SimulatedNode
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 READ_ONLY = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV

@@ -14,11 +14,8 @@ import pytest
 from nvct.errors import ContainerNotPossibleError
 from tests.hostile import hook_attack
 from tests.integration import packages
+from tests.integration.conftest import SimulatedNode
 from tests.support import debian_root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.integration.conftest import SimulatedNode
 
 REPOSITORY = Path(__file__).parents[2]
 RELEASES = debian_root.releases("bookworm", "trixie", more=("resolute", "noble", "jammy"))

@@ -11,10 +11,7 @@ import os
 import pytest
 
 from tests.integration import prestart, prestart_engines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 
 @pytest.mark.engine

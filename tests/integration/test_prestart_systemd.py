@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from tests.integration import prestart_systemd, systemd_box
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 OPENED = "No such device or address"  # it may be opened: there is no such GPU
 DENIED = "Operation not permitted"

@@ -32,7 +32,7 @@ cp /lab/config.toml /etc/nvidia-container-runtime/config.toml
 dpkg -i /lab/debs/nvct_*.deb /lab/debs/nvct-[bo]*.deb > /lab/dpkg.log 2>&1 || cat /lab/dpkg.log
 spec=/run/cdi/nvidia.yaml
 driver() { sed -n 's/.*libcuda.so.\([0-9.]*\).*/\1/p' $spec 2> /dev/null | sort -u | grep -m 1 '[0-9]\.'; }
-until_() { for _ in $(seq 300); do eval "$1" && return; sleep 0.2; done; echo "not: $1"; }
+until_() { for _ in $(seq 1500); do eval "$1" && return; sleep 0.2; done; echo "not: $1"; }
 layout() { v=$(sed -n 's/.*hostPath: \(.*farm.*\)/\1/p' $spec 2> /dev/null); [ -d "$v/lib64" ] && echo "farm ${v##*/}" || echo classic; }
 say() { echo "layout $1: $(layout)"; echo "$1: $(driver), $(systemctl is-active nvidia-cdi-refresh.path), $(systemctl show -p Result --value nvidia-cdi-refresh.service)"; }
 
@@ -89,7 +89,7 @@ ExecStart=/bin/sh -c 'sh /usr/local/bin/engine > /lab/engine'
 WantedBy=multi-user.target
 END
 systemctl -q enable docker.service
-for _ in $(seq 300); do [ -e /run/cdi/nvidia.yaml ] && break; sleep 0.2; done
+for _ in $(seq 1500); do [ -e /run/cdi/nvidia.yaml ] && break; sleep 0.2; done
 systemctl start docker.service
 cat /lab/engine
 rm /lab/engine

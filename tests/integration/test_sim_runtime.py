@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,14 +16,8 @@ from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import MNT_DETACH
 from nvct_sim import run_folder
 from nvct_sim.bundle import CAPABILITIES, config
-from tests.integration.conftest import REPOSITORY
+from tests.integration.conftest import REPOSITORY, SimulatedNode
 from tests.integration.rootless import is_open
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.integration.conftest import SimulatedNode
 
 RUNTIME_ENV, KIND_ENV = "RUNTIME", "KIND"
 LOOK = r"""

@@ -8,10 +8,7 @@ import os
 import pytest
 
 from tests.integration import spec_farm
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.integration.conftest import SimulatedNode
+from tests.integration.conftest import SimulatedNode
 
 
 @pytest.mark.engine

@@ -15,6 +15,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,11 +24,6 @@ from nvct.launcher import install as launch
 from tests.support import hot as static
 from tests.support.launcher import PRINT_ARGS, ask, compiled, script
 from tests.support.shim_lab import PYTHON, REPOSITORY, Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 

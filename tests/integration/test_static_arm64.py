@@ -11,15 +11,12 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.shim_lab import Lab
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 HOT_ENV = "NVCT_TESTS_HOT_ARM64"
 EMULATOR = "qemu-aarch64-static"

@@ -4,17 +4,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from tests.integration import bundles
+from tests.integration.conftest import SimulatedNode
 from tests.support import bundled, debian_root
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.integration.conftest import SimulatedNode
 
 
 @pytest.mark.slow

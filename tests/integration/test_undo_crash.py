@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +20,6 @@ from nvct.engine.transaction import Transaction
 from tests.support.forked import run_forked
 from tests.support.memory import in_memory
 from tests.support.recording_kernel import RecordingKernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 CONFIG = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"

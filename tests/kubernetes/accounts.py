@@ -5,11 +5,7 @@ from __future__ import annotations
 
 import json
 
-from tests.kubernetes.cluster import FOLDER, KUBECONFIG
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import FOLDER, KUBECONFIG, Cluster
 
 
 def kubeconfig_of(cluster: Cluster, name: str, may: str = "") -> str:

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.engines import conftest as engines
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import machine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 RELEASE = "trixie"
 

@@ -7,15 +7,11 @@ import http.client
 import json
 import socket
 import time
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
-    from typing import TypeAlias
-
-    Object: TypeAlias = dict[str, Any]
+Object: TypeAlias = dict[str, Any]
 
 TIMEOUT_S = 30.0
 LOOK_S = 0.2
@@ -25,12 +21,7 @@ PODS = f"{DEFAULT}/pods"
 
 
 class ApiError(Exception):
-    """The API server refuses a request.
-
-    Attributes:
-        status: HTTP's.
-        message: the server's message.
-    """
+    """The API server refuses a request."""
 
     def __init__(self, status: int, body: str) -> None:
         self.status = status
@@ -57,13 +48,6 @@ class Api:
         headers: Mapping[str, str] | None = None,
     ) -> str:
         """Return the answer to a request.
-
-        Args:
-            method: HTTP's.
-            path: with its query.
-            body: JSON data.
-            kind: of the body, a media type; "" is JSON.
-            headers: more of them.
 
         Raises:
             ApiError: the server refuses it.

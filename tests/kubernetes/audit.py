@@ -7,14 +7,11 @@ A right is one line of the table in docs/kubernetes.md: an account, a verb and a
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+from tests.kubernetes.rendering import objects_of
 
 NAMESPACE = "nvct"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:"
@@ -84,7 +81,7 @@ def refused(log: Path, start: int = 0) -> list[Request]:
 
 def granted(manifest: str) -> set[Right]:
     """Return the rights that the roles of rendered manifests grant to accounts."""
-    objects = [each for each in yaml.safe_load_all(manifest) if each]
+    objects = objects_of(manifest)
     rules = {
         (each["kind"], each["metadata"]["name"]): each["rules"]
         for each in objects

@@ -7,12 +7,10 @@ affinity to labels of Node Feature Discovery is left out.
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from collections.abc import Mapping
+from typing import Any
 
-    Values = Mapping[str, Any]
+Values = Mapping[str, Any]
 
 COMMON: Values = {
     "nameOverride": "", "fullnameOverride": "", "imagePullSecrets": [], "podSecurityContext": {},

@@ -10,16 +10,12 @@ import json
 import secrets
 import subprocess
 import time
+from collections.abc import Mapping
 
+from tests.engines.supervised import Supervised
 from tests.kubernetes import node
 from tests.kubernetes.api import Api
 from tests.kubernetes.node import ClusterNode
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tests.engines.supervised import Supervised
 
 NODE = node.FIRST.name
 ADDRESS = node.FIRST.address
@@ -60,10 +56,6 @@ class Cluster(ClusterNode):
     def __init__(self, engine: Supervised, gates: Mapping[str, bool] | None = None) -> None:
         """Start it in a machine with a running, configured engine, and wait until it is ready.
 
-        Args:
-            engine: in the machine.
-            gates: feature gates of all daemons that are not as by default.
-
         Raises:
             ContainerNotPossibleError: it does not start, or its programs cannot be built here.
         """
@@ -79,9 +71,6 @@ class Cluster(ClusterNode):
 
     def join(self, engine: Supervised) -> ClusterNode:
         """Add a second node, and wait until it is ready; it must end before this one.
-
-        Args:
-            engine: a running, configured engine in another machine.
 
         Raises:
             ContainerNotPossibleError: its kubelet does not start.

@@ -3,22 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+
 import pytest
 
 from nvct.errors import ContainerNotPossibleError
 from tests.engines import conftest as engines
+from tests.engines.box import Box
 from tests.engines.releases import FULL, in_full, of_release
-from tests.engines.supervised import SupervisedContainerd, SupervisedCrio
+from tests.engines.supervised import Supervised, SupervisedContainerd, SupervisedCrio
 from tests.kubernetes import device_plugin
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.node import machine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tests.engines.box import Box
-    from tests.engines.supervised import Supervised
 
 collect_ignore = [] if FULL else ["test_dra_two_nodes.py"]
 CASES: Mapping[str, tuple[str, Callable[[Box], Supervised]]] = {
@@ -44,18 +41,25 @@ CRIO = ["trixie-crio", "forky-crio"]
 """Not required in CI: `make crio` builds CRI-O on demand."""
 
 
+@contextlib.contextmanager
+def running(name: str, factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Yield a ready cluster of one of the CASES, without nvct's changes; skip if it can't run."""
+    gates = GATES.get(name)
+    release, engine_of = CASES["trixie" if gates else name]
+    try:
+        with machine(engine_of, *engines.prepare(release, factory)) as engine:
+            yield Cluster(engine, gates)
+    except ContainerNotPossibleError as error:
+        pytest.skip(error.message)
+
+
 @pytest.fixture(scope="module", params=CONTAINERD)
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Yield a ready cluster without nvct's changes; skip if it can't run."""
-    gates = GATES.get(request.param)
-    release, engine_of = CASES["trixie" if gates else request.param]
-    try:
-        with machine(engine_of, *engines.prepare(release, tmp_path_factory)) as engine:
-            yield Cluster(engine, gates)
-    except ContainerNotPossibleError as error:
-        pytest.skip(error.message)
+    """Yield a cluster of the file's own."""
+    with running(request.param, tmp_path_factory) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

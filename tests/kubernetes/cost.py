@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,15 +23,9 @@ from nvct_sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.kubernetes import alone, audit
 from tests.kubernetes.api import wait
-from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE
+from tests.kubernetes.audit import Right
+from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, simulated, smi
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from tests.kubernetes.audit import Right
-    from tests.kubernetes.cluster import Cluster
 
 CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
 SPEEDUP = 20
@@ -106,13 +101,7 @@ def installed(cluster: Cluster) -> Iterator[str]:
 
 @contextlib.contextmanager
 def agent(cluster: Cluster, kubeconfig: str, speedup: int = 1) -> Iterator[int]:
-    """Run the agent until pods can have its GPUs; yield the end of the log before it.
-
-    Args:
-        cluster: of one node.
-        kubeconfig: of the agent.
-        speedup: by what its periods are divided.
-    """
+    """Run the agent until pods can have its GPUs; yield the end of the log before it."""
     began = cluster.audit_log.stat().st_size
     for name, text in CONFIGS.items():
         cluster.box.call("mkdir", "-p", f"{FOLDER}/configs")

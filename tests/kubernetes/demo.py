@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,16 +19,10 @@ from nvct.errors import ContainerNotPossibleError
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes import alone, device_plugin, programs
 from tests.kubernetes.api import wait
-from tests.kubernetes.cluster import KUBECONFIG
+from tests.kubernetes.cluster import KUBECONFIG, Cluster
 from tests.kubernetes.device_plugin import MANIFESTS, TIMEOUT_S, allocatable
 from tests.kubernetes.pods import IMAGE
 from tests.support import program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.kubernetes.cluster import Cluster
 
 POD = {
     "apiVersion": "v1",

@@ -8,6 +8,7 @@ image.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +17,13 @@ import yaml
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct_sim import run_folder, tree
-from tests.engines.box import DRIVER_ROOT, PROGRAMS, REPOSITORY
+from tests.engines.box import DRIVER_ROOT, PROGRAMS, REPOSITORY, Box
 from tests.engines.engines import CONFIG
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import NODE, Cluster
+from tests.kubernetes.node import ClusterNode
 from tests.kubernetes.pods import Pod
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from tests.engines.box import Box
-    from tests.kubernetes.node import ClusterNode
 
 MANIFESTS = REPOSITORY / "packaging/kubernetes"
 RUNTIME_CLASSES = MANIFESTS / "runtimeclasses.yaml"
@@ -80,12 +75,7 @@ def configure(node: ClusterNode, *flags: str) -> None:
 
 
 def prepare(cluster: Cluster, *flags: str) -> None:
-    """Configure the engine for GPUs, and create the runtime classes.
-
-    Args:
-        cluster: a new one.
-        flags: of `nvct runtime configure`.
-    """
+    """Configure the engine for GPUs, and create the runtime classes."""
     configure(cluster, *flags)
     for runtime_class in yaml.safe_load_all(RUNTIME_CLASSES.read_text(encoding="utf-8")):
         cluster.api.create("/apis/node.k8s.io/v1/runtimeclasses", runtime_class)

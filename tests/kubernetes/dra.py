@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,8 @@ from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST
+from tests.kubernetes.node import ClusterNode
 from tests.kubernetes.pods import Pod
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
-
-    from tests.kubernetes.node import ClusterNode
 
 TIMEOUT_S = 60.0
 API = "/apis/resource.k8s.io/v1"

@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from nvct.agent.nvml.supervisor import CALLS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 TEXTS = (
     "", "/etc/shadow", "../../../../{target}/new", "{target}/precious", "*", "a\0b", "a\nb",

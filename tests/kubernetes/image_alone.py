@@ -5,12 +5,9 @@ from __future__ import annotations
 
 from tests.engines.daemons import SPEC
 from tests.engines.supervised import SupervisedContainerd
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import use_simulated_runc
 from tests.support import program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 
 def prepare(cluster: Cluster) -> None:

@@ -82,12 +82,7 @@ def node(cluster: Cluster, name: str = GPU) -> int | None:
 
 @dataclass
 class History:
-    """What both said: (seconds of the wall clock, count) for each look.
-
-    Attributes:
-        kubelet: its own list.
-        node: the Node object.
-    """
+    """What both said: (seconds of the wall clock, count) for each look."""
 
     kubelet: list[tuple[float, int | None]] = field(default_factory=list)
     node: list[tuple[float, int | None]] = field(default_factory=list)

@@ -9,19 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from nvct_sim import tree
 from tests.engines.box import DRIVER_ROOT, Box
+from tests.engines.supervised import Supervised
 from tests.kubernetes import programs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from pathlib import Path
-
-    from tests.engines.supervised import Supervised
-    from tests.kubernetes.api import Api
+from tests.kubernetes.api import Api
 
 FOLDER = "/run/kubernetes"
 """Files of the cluster, in the machine's private /run: they vanish with the machine."""
@@ -77,13 +73,7 @@ KEEP = "while :; do {prepare} {command}; sleep 0.1; done"
 
 @dataclass(frozen=True)
 class Place:
-    """Name and addresses of a node.
-
-    Attributes:
-        name: of the Node object.
-        address: of the node.
-        pods: addresses of its pods.
-    """
+    """Name and addresses of a node."""
 
     name: str
     address: str
@@ -96,24 +86,12 @@ SECOND = Place("second", "10.0.1.2", "10.244.1.0/24")
 
 
 class ClusterNode:
-    """A node; its kubelet starts when there is an API server.
-
-    Attributes:
-        place: its name and addresses.
-        box: its machine.
-        engine: its engine.
-        api: of its cluster, once there is an API server.
-    """
+    """A node; its kubelet starts when there is an API server."""
 
     api: Api
 
     def __init__(self, engine: Supervised, place: Place, gates: Mapping[str, bool]) -> None:
         """Prepare a machine with a running, configured engine.
-
-        Args:
-            engine: in its machine.
-            place: its name and addresses.
-            gates: feature gates of its daemons that are not as by default.
 
         Raises:
             ContainerNotPossibleError: the programs are not built.
@@ -152,11 +130,6 @@ class ClusterNode:
 
     def start_kubelet(self, api: Api, token: str, certificate: str) -> None:
         """Start the kubelet, and wait until the Node is ready.
-
-        Args:
-            api: of the cluster.
-            token: of the kubelet's user.
-            certificate: of the API server.
 
         Raises:
             ContainerNotPossibleError: it does not start.

@@ -23,12 +23,8 @@ from tests.engines.box import REPOSITORY
 from tests.kubernetes import alone, image_alone
 from tests.kubernetes.api import wait
 from tests.kubernetes.chart.lab import CHART, FARM, IN_NAMESPACE, TOOLKIT, allocatable
-from tests.kubernetes.cluster import ADMIN
+from tests.kubernetes.cluster import ADMIN, Cluster
 from tests.support import program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 FOLDER = Path(os.environ.get("NVCT_CLUSTER_DIR", "build/cluster")).absolute()
 """Of the programs that reach the cluster."""

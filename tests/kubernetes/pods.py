@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from tests.kubernetes.api import PODS, Api, wait
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import TypeAlias
-
-    Object: TypeAlias = dict[str, Any]
+Object: TypeAlias = dict[str, Any]
 
 IMAGE = "docker.io/library/plain:test"
 CONTAINER = "main"

@@ -7,14 +7,11 @@ is added changes the table.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
-    Object = dict[str, Any]
+Object = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.engines.box import PROGRAMS
 from tests.kubernetes import attack, image_alone, reach
-from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.api import PODS, Object, wait
 from tests.kubernetes.chart.lab import (
     FARM,
     GPUS,
@@ -31,18 +33,10 @@ from tests.kubernetes.chart.lab import (
     installed,
     state_of,
 )
-from tests.kubernetes.cluster import FOLDER, KUBECONFIG
+from tests.kubernetes.cluster import FOLDER, KUBECONFIG, Cluster
 from tests.kubernetes.hostile_requests import requests
 from tests.kubernetes.pods import run
 from tests.unit.agent.test_hostile_folder import USES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from tests.kubernetes.api import Object
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [pytest.mark.slow, ON_ONE]
 PYTHON = "/opt/nvct/bin/nvct-python"

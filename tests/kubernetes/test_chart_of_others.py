@@ -6,29 +6,27 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections.abc import Iterator, Mapping
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
+from typing import Any
 
 import pytest
 import yaml
 
 from nvct.version import __version__
 from tests.kubernetes import chart_values, reach
-from tests.kubernetes.test_chart_values import (
+from tests.kubernetes.rendering import (
     CHART,
-    PAGE,
     agent_of,
     env_of,
     find_helm,
     notes,
+    objects_of,
     pod_of,
     rendered,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
+from tests.kubernetes.test_chart_values import PAGE
 
 pytestmark = pytest.mark.slow
 TEMPLATES = CHART / "templates"
@@ -158,7 +156,7 @@ def test_the_helm_commands_of_guide_e(
     )
     assert done.returncode == 0, done
     release = json.loads(done.stdout)
-    objects = [each for each in yaml.safe_load_all(release["manifest"]) if each]
+    objects = objects_of(release["manifest"])
     (agent,) = (each.container for each in reach.containers(objects) if each.part == "agent")
     assert expected.items() <= env_of(agent).items()
     if "resources.requests.cpu=100m" in words:

@@ -7,15 +7,16 @@ The forms are those of public repositories: Argo CD, Flux, HelmChart of k3s and 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
-from tests.kubernetes.test_chart_values import (
+from tests.kubernetes.rendering import (
     CHART,
-    MATRIX,
     WORKER,
     agent_of,
     env_of,
@@ -24,11 +25,7 @@ from tests.kubernetes.test_chart_values import (
     pod_of,
     rendered,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from tests.kubernetes.test_chart_values import MATRIX
 
 pytestmark = pytest.mark.slow
 RECORDED = Path(__file__).parents[1] / "peer/recorded"

@@ -3,28 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from nvct.agent.core.config_file import resolve
 from nvct.agent.device_plugin.settings import PROGRAM
 from nvct.config.load import from_toml
-from tests.kubernetes.test_chart_values import (
-    CHART,
-    MATRIX,
-    WORKER,
-    agent_of,
-    env_of,
-    helm,
-    notes,
-    pod_of,
-)
-from tests.kubernetes.test_chart_values import rendered as rendered_with
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-    from typing import Any
+from tests.kubernetes.rendering import CHART, WORKER, agent_of, env_of, helm, notes, pod_of
+from tests.kubernetes.rendering import rendered as rendered_with
+from tests.kubernetes.test_chart_values import MATRIX
 
 pytestmark = pytest.mark.slow
 RULES = (CHART / "policy/pods.toml").read_text()

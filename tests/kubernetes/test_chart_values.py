@@ -3,28 +3,37 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
 
 from nvct.agent.mig_manager.settings import resolve
 from nvct.cli.install import install
-from nvct.errors import ContainerNotPossibleError
 from nvct.version import __version__
-from tests.kubernetes import audit, chart_values, programs, reach
+from tests.kubernetes import audit, chart_values, reach
+from tests.kubernetes.rendering import (
+    CHART,
+    WORKER,
+    agent_of,
+    env_of,
+    find_helm,
+    helm,
+    manifest,
+    notes,
+    pod_of,
+    rendered,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
     from typing import Any
 
 pytestmark = pytest.mark.slow
-CHART = Path(__file__).parents[2] / "packaging/helm/nvct"
 PAGE = CHART.parents[2] / "docs/kubernetes.md"
 MANIFESTS = CHART.parents[1] / "kubernetes"
 OPERATOR: dict[str, Any] = {
@@ -118,65 +127,6 @@ MATRIX: dict[str, Mapping[str, Any]] = {
         "toolkit": {"resources": None},
     },
 }
-
-
-def find_helm() -> Path:
-    """Return the path of helm; skip if it isn't built."""
-    try:
-        return programs.folders()[-1] / "helm"
-    except ContainerNotPossibleError as error:
-        pytest.skip(error.message)
-
-
-def helm(*words: str, values: Mapping[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-    """Run helm without a cluster."""
-    return subprocess.run(
-        [str(find_helm()), *words, "--values=-"], input=json.dumps(values or {}), text=True,
-        capture_output=True, check=False, timeout=120,
-    )  # fmt: skip
-
-
-def manifest(values: Mapping[str, Any]) -> str:
-    """Return what helm renders."""
-    done = helm("template", "nvct", str(CHART), "--namespace=gpus", values=values)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def rendered(values: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the objects by kind and name."""
-    objects = [each for each in yaml.safe_load_all(manifest(values)) if each]
-    by_name = {(each["kind"], each["metadata"]["name"]): each for each in objects}
-    assert len(by_name) == len(objects)
-    return by_name
-
-
-def pod_of(objects: dict[tuple[str, str], dict[str, Any]], name: str = "nvct") -> dict[str, Any]:
-    spec: dict[str, Any] = objects["DaemonSet", name]["spec"]["template"]["spec"]
-    return spec
-
-
-WORKER = "nvct-worker"
-"""The DaemonSet of installer and worker."""
-
-
-def agent_of(pod: dict[str, Any]) -> dict[str, Any]:
-    """Return the agent's container."""
-    agent: dict[str, Any]
-    (agent,) = (each for each in pod["containers"] if each["name"] == "agent")
-    return agent
-
-
-def env_of(container: dict[str, Any]) -> dict[str, str]:
-    names = [entry["name"] for entry in container["env"]]
-    assert len(set(names)) == len(names)
-    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
-
-
-def notes(values: Mapping[str, Any]) -> str:
-    done = helm("install", "nvct", str(CHART), "--dry-run=client", values=values)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.partition("NOTES:")[2]
 
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)

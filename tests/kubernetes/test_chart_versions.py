@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
-import yaml
 
-from tests.kubernetes.test_chart_values import CHART, helm
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Mapping
-    from typing import Any
+from tests.kubernetes.rendering import CHART, helm, notes, objects_of
 
 pytestmark = pytest.mark.slow
 CLASS = "gpu.nvidia.com"
@@ -64,7 +61,7 @@ def objects_of_test(version: str, dra: Mapping[str, Any]) -> list[dict[str, Any]
     """Return the objects of `helm test`, the pod last."""
     done = template(version, {"dra": {"enabled": True, **dra}})
     assert done.returncode == 0, done.stderr
-    objects = [each for each in yaml.safe_load_all(done.stdout) if each]
+    objects = objects_of(done.stdout)
     found = [each for each in objects if each["metadata"]["name"] == "nvct-test"]
     return sorted(found, key=lambda each: each["kind"] == "Pod")
 
@@ -103,9 +100,8 @@ def test_the_test_asks_for_nvidia_com_gpu_where_that_is_offered(
 
 
 def test_the_notes_say_how_pods_ask_with_dra() -> None:
-    done = helm("install", "nvct", str(CHART), "--dry-run=client",
-                values={"dra": {"enabled": True, "deviceClasses": {"extendedResource": False}},
-                        "devicePlugin": {"enabled": False}})  # fmt: skip
-    assert f"by a ResourceClaim of the DeviceClass {CLASS}" in done.stdout
-    assert "Nothing offers GPUs" not in done.stdout
-    assert "limits: {nvidia.com/gpu: 1}" not in done.stdout
+    dra = {"enabled": True, "deviceClasses": {"extendedResource": False}}
+    said = notes({"dra": dra, "devicePlugin": {"enabled": False}})
+    assert f"by a ResourceClaim of the DeviceClass {CLASS}" in said
+    assert "Nothing offers GPUs" not in said
+    assert "limits: {nvidia.com/gpu: 1}" not in said

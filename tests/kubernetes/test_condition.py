@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,11 +19,6 @@ from tests.kubernetes import cost
 from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, simulated
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 pytestmark = [
     pytest.mark.slow,

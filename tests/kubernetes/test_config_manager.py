@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,11 +18,6 @@ from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import FOLDER, NODE, Cluster
 from tests.kubernetes.pods import Pod
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.slow,

@@ -12,14 +12,11 @@ from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.engines import CONFIG
 from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, MANIFESTS, TIMEOUT_S, allocatable, asks
 from tests.kubernetes.pods import Pod, run_all
 from tests.kubernetes.test_farm_pods import plugin_on_host
 from tests.kubernetes.test_pods import configured
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 __all__ = ["configured"]
 pytestmark = [

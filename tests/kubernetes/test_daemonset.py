@@ -10,12 +10,8 @@ import pytest
 from tests.engines.checks import UUID
 from tests.kubernetes import image_alone
 from tests.kubernetes.api import wait
-from tests.kubernetes.cluster import NODE
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.pods import Pod, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 PACKAGING = Path(__file__).parents[2] / "packaging/kubernetes"

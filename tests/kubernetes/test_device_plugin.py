@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +14,7 @@ from nvct.agent.device_plugin.resources import GPU
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
 from tests.kubernetes.api import PODS, ApiError, wait
-from tests.kubernetes.cluster import FOLDER
+from tests.kubernetes.cluster import FOLDER, Cluster
 from tests.kubernetes.conftest import CONTAINERD
 from tests.kubernetes.device_plugin import (
     GPUS,
@@ -29,12 +30,6 @@ from tests.kubernetes.device_plugin import (
     state,
 )
 from tests.kubernetes.pods import Pod, run, run_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +19,7 @@ from nvct.agent.mps.place import DEFAULT_ROOT
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes.api import wait
-from tests.kubernetes.cluster import NODE
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, asks, smi
 from tests.kubernetes.dra import (
     ATTRIBUTES,
@@ -45,12 +46,6 @@ from tests.kubernetes.dra import (
 )  # fmt: skip
 from tests.kubernetes.pods import run, run_all
 from tests.kubernetes.test_exporter import exporter, of_pod, series
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kubernetes.cluster import Cluster
 
 BY_MPS = {
     "strategy": "MPS",

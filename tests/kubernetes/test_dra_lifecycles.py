@@ -14,6 +14,8 @@ import json
 import random
 import re
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc.aio
@@ -22,6 +24,7 @@ import pytest
 from nvct.agent.kubelet.dra_service import ClaimRef
 from tests.engines.releases import FULL, of_release
 from tests.kubernetes.api import PODS, ApiError, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, smi
 from tests.kubernetes.dra import (
     API,
@@ -35,13 +38,6 @@ from tests.kubernetes.dra import (
 )  # fmt: skip
 from tests.kubernetes.pods import ENDED, Pod
 from tests.unit.agent.dra.fake_kubelet import FakeKubelet, RefusedError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,6 +7,7 @@ import pytest
 
 from tests.engines.checks import UUID
 from tests.kubernetes.api import wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import GPUS, smi
 from tests.kubernetes.dra import (
     ATTRIBUTES,
@@ -21,10 +22,6 @@ from tests.kubernetes.dra import (
     make_classes,
 )  # fmt: skip
 from tests.kubernetes.pods import run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 PROFILE = f"{ATTRIBUTES}.?profile.orValue('') == '3g.40gb'"

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.dra.devices import MIB, Device, Version
+from nvct.agent.dra.devices import MIB, Device, Value, Version
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.dra import (
     ATTRIBUTES,
     CLAIMS,
@@ -33,11 +34,6 @@ from tests.kubernetes.dra import (
     pod,
     scheduled_to,
 )  # fmt: skip
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.dra.devices import Value
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

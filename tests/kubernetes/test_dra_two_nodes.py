@@ -10,8 +10,9 @@ import contextlib
 import random
 import re
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes import device_plugin
 from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import CASES
 from tests.kubernetes.device_plugin import GPUS, LIST, restarts
 from tests.kubernetes.dra import (
@@ -41,19 +43,11 @@ from tests.kubernetes.dra import (
     runs,
     scheduled_to,
 )  # fmt: skip
-from tests.kubernetes.node import FIRST, SECOND, machine
+from tests.kubernetes.node import FIRST, SECOND, ClusterNode, machine
 from tests.kubernetes.pods import ENDED, Pod, run, run_all
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from typing import TypeAlias
-
-    from tests.kubernetes.cluster import Cluster
-    from tests.kubernetes.node import ClusterNode
-
-    Workers: TypeAlias = dict[str, "Worker"]
-    Happening: TypeAlias = Callable[["Worker"], None]
+Workers: TypeAlias = dict[str, "Worker"]
+Happening: TypeAlias = Callable[["Worker"], None]
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,12 +72,7 @@ EACH = pytest.mark.parametrize("name", [FIRST.name, SECOND.name])
 
 @dataclass
 class Worker:
-    """A node with its driver.
-
-    Attributes:
-        driver: in the node's machine.
-        fits: the condition that no GPU of the other node meets.
-    """
+    """A node with its driver."""
 
     driver: Driver
     fits: str

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from nvct_sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
 from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import CONTAINERD
 from tests.kubernetes.device_plugin import (
     GPUS,
@@ -27,12 +29,6 @@ from tests.kubernetes.device_plugin import (
     smi,
     state,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,6 +13,7 @@ from nvct.container.rootfs.view_links import OF_SPEC
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import LISTED, UUID
 from tests.kubernetes.api import wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import CONTAINERD, CRIO
 from tests.kubernetes.device_plugin import (
     GPUS,
@@ -25,12 +27,6 @@ from tests.kubernetes.device_plugin import (
 )
 from tests.kubernetes.pods import run_all
 from tests.kubernetes.test_pods import configured
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kubernetes.cluster import Cluster
 
 __all__ = ["configured"]
 pytestmark = [

@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,23 +21,17 @@ from nvct.agent.device_plugin.resources import GPU
 from nvct_sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
 from tests.engines.checks import UUID
+from tests.engines.daemons import Done
 from tests.engines.engines import CONFIG
 from tests.engines.releases import of_release
 from tests.engines.supervised import SupervisedContainerd
 from tests.kubernetes import device_plugin, pods
 from tests.kubernetes.api import PODS, wait
-from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, LIST, TIMEOUT_S, allocatable, asks, simulated
 from tests.kubernetes.listed import kubelet
 from tests.kubernetes.pods import Pod, run
 from tests.support import program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.engines.daemons import Done
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,11 +25,6 @@ from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import TIMEOUT_S, asks, log, simulated, smi
 from tests.kubernetes.listed import kubelet
 from tests.kubernetes.test_condition import RIGHTS, kubeconfig_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,10 +10,7 @@ import pytest
 from tests.engines.releases import of_release
 from tests.kubernetes import programs
 from tests.kubernetes.api import DEFAULT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -20,11 +22,6 @@ from tests.kubernetes.api import PODS, wait
 from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.pods import Pod, run
 from tests.support import program_image
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 pytestmark = [
     pytest.mark.slow,

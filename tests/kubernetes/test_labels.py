@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,11 +19,6 @@ from tests.kubernetes.accounts import kubeconfig_of
 from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import FOLDER, KUBECONFIG, NODE, Cluster
 from tests.kubernetes.device_plugin import simulated, smi
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.slow,
@@ -40,7 +37,6 @@ CONFIG = "nvidia.com/device-plugin.config"
 CONFIGS = f"{FOLDER}/labels-configs"
 SHARING = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4}]}}\n"
 DRIVER = "nvidia.com/cuda.driver-version.full"
-ROLE = "rules: [{apiGroups: [''], resources: [nodes], verbs: [get, patch]}]"
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import json
 import random
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -22,6 +23,7 @@ from tests.engines.daemons import SPEC
 from tests.engines.engines import CONFIG
 from tests.engines.releases import FULL, of_release
 from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import (
     GPUS,
     LIST,
@@ -37,12 +39,6 @@ from tests.kubernetes.device_plugin import (
     state,
 )
 from tests.kubernetes.listed import kubelet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

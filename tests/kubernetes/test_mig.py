@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -25,10 +26,6 @@ from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, asks, simulated, sta
 from tests.kubernetes.device_plugin import log as log_of
 from tests.kubernetes.listed import kubelet
 from tests.kubernetes.pods import run_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.slow,
@@ -283,7 +280,7 @@ def test_a_minute_without_an_api_server_ends_no_change_and_leaves_nothing_paused
 def test_a_device_that_fails_is_made_again_when_its_pod_has_ended(
     node: Cluster, account: str
 ) -> None:
-    """It takes up to half a minute: the manager looks every 30 s."""
+    """It takes up to half a minute: the manager looks every 30 s, and SIGHUP would heal the device."""
     with agent(node, account):
         label(node, "small")
         listed(node, SMALL, 3)

@@ -6,6 +6,8 @@ Node Feature Discovery's master would make labels of them; it is not here.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.engines.releases import of_release
@@ -23,10 +25,6 @@ from tests.kubernetes.test_labels import (
     running,
     words_of,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 pytestmark = [
     pytest.mark.slow,

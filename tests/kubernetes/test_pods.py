@@ -14,12 +14,9 @@ from tests.engines.checks import NODES, UUID
 from tests.engines.engines import CONFIG
 from tests.kubernetes import pods
 from tests.kubernetes.api import PODS, ApiError, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import CONTAINERD, CRIO
 from tests.kubernetes.pods import Pod, Result, run_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

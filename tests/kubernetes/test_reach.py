@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
 from tests.kubernetes import reach
-from tests.kubernetes.test_chart_values import MATRIX, manifest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from tests.kubernetes.rendering import manifest, objects_of
+from tests.kubernetes.test_chart_values import MATRIX
 
 pytestmark = pytest.mark.slow
 DOCUMENT = Path(__file__).parents[2] / "SECURITY.md"
@@ -34,7 +31,7 @@ DIFFERING: Mapping[str, Mapping[str, Any]] = {
 
 
 def rows(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    return reach.rows([each for each in yaml.safe_load_all(manifest(values)) if each])
+    return reach.rows(objects_of(manifest(values)))
 
 
 def written() -> str:
@@ -61,7 +58,7 @@ def test_the_document_has_what_each_container_reaches(request: pytest.FixtureReq
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 def test_the_sentences_about_attackers_say_who_becomes_root(values: Mapping[str, Any]) -> None:
-    objects = [each for each in yaml.safe_load_all(manifest(values)) if each]
+    objects = objects_of(manifest(values))
     for placed in reach.containers(objects):
         gains = reach.GAINS[reach.name_of(placed)]
         assert gains.startswith(reach.ROOT) is reach.is_root(placed), reach.name_of(placed)
@@ -69,7 +66,7 @@ def test_the_sentences_about_attackers_say_who_becomes_root(values: Mapping[str,
 
 @pytest.mark.parametrize("values", MATRIX.values(), ids=MATRIX)
 def test_only_who_is_root_anyway_writes_cdi_specifications(values: Mapping[str, Any]) -> None:
-    objects = [each for each in yaml.safe_load_all(manifest(values)) if each]
+    objects = objects_of(manifest(values))
     names = {
         reach.name_of(each)
         for each in reach.containers(objects)

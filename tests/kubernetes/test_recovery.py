@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,16 +21,10 @@ from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes import device_plugin
 from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, asks, log, plugin, simulated, state
 from tests.kubernetes.listed import Watch, kubelet
 from tests.kubernetes.pods import run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [
     pytest.mark.slow,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,6 @@ from tests.kubernetes.dra import (
     runs,
 )  # fmt: skip
 from tests.kubernetes.pods import run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.slow,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,6 @@ from tests.kubernetes.api import wait
 from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S
 from tests.kubernetes.listed import kubelet
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = [
     pytest.mark.slow,

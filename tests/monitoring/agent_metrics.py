@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,14 +21,8 @@ from nvct.agent.health import settings
 from nvct.agent.health.board import Key
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.health.machine import Health
+from nvct.agent.web.exposition import Family
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from nvct.agent.web.exposition import Family
 
 RESOURCE = "nvidia.com/gpu"
 

@@ -13,14 +13,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from nvct_sim import node_changes
 from tests.monitoring.live import Live, live
 from tests.monitoring.test_live import DASHBOARD, expanded
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 COLUMN, ROW, MARGIN = 60, 30, 6
 """Pixels of a cell of Grafana's grid, and around a panel."""

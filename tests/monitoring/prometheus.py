@@ -6,13 +6,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MONITORING = Path(__file__).parents[2] / "packaging/helm/nvct/monitoring"
 RULES = MONITORING / "rules.yaml"

@@ -6,18 +6,15 @@ from __future__ import annotations
 import json
 import runpy
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from tests.monitoring.prometheus import MONITORING
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 FILE = MONITORING / "dashboard.json"
 SCRIPT = Path(__file__).parents[2] / "packaging/monitoring/dashboard.py"

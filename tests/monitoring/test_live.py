@@ -7,17 +7,14 @@ import json
 import re
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.monitoring.live import TIMEOUT_S, Live, live
 from tests.monitoring.prometheus import MONITORING, rules
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
 
 pytestmark = pytest.mark.slow
 DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())

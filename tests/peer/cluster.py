@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -21,12 +22,7 @@ from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.pods import Pod, run
 from tests.kubernetes.test_pods import CLASSES
 from tests.peer import cases, gfd, kubelet, plugin
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.peer.cases import Case, InPods
+from tests.peer.cases import Case, InPods
 
 RELEASE, CONFIG_VERSION = "trixie", 2
 SETTINGS = f"""\

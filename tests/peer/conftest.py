@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import pytest
 
+from nvct.agent.machine.inventory import Inventory
 from nvct.errors import ContainerNotPossibleError
 from nvct_sim import mig, node_changes, state, tree
 from tests.peer import cases
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
 from tests.unit.agent import machines
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from nvct.agent.machine.inventory import Inventory
 
 GPUS = 8
 PROFILES = {

@@ -6,14 +6,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from pathlib import Path
 
 from tests.peer import cases
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from tests.peer.cases import Case
+from tests.peer.cases import Case
 
 PROGRAM = "gpu-feature-discovery"
 COMMON = ("--oneshot", "--no-timestamp", "--use-node-feature-api=false")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,6 @@ from typing import Any
 import grpc
 
 from tests.peer import api
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FOLDER = "/var/lib/kubelet/device-plugins"
 SETTLE_S = 1.0

@@ -6,21 +6,18 @@ from __future__ import annotations
 import json
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nvct_sim import tree
 from tests.peer import cases
+from tests.peer.cases import Case
 from tests.peer.kubelet import Plugin
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+# A request: free ids, ids that the answer must have, number of ids.
 
-    from tests.peer.cases import Case
-
-    # A request: free ids, ids that the answer must have, number of ids.
-    Preferred = tuple[list[str], list[str], int]
+Preferred = tuple[list[str], list[str], int]
 
 PROGRAM = "nvidia-device-plugin"
 COMMON = ("--driver-root=/", "--driver-root-ctr-path=/")

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from tests.peer import mig
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import Any
-
-    Run = Callable[..., tuple[int, str]]
+Run = Callable[..., tuple[int, str]]
 
 FILE = "config-default.yaml"
 """`deployments/systemd/config-default.yaml` of github.com/NVIDIA/mig-parted."""

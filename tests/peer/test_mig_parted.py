@@ -13,6 +13,9 @@ import io
 import json
 import os
 import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,17 +24,10 @@ from nvct.cli.mig import parted
 from nvct.host.nvml.session import NvmlSession
 from nvct.mig.apply import Machine
 from nvct.mig.journal import Journal
+from nvct_sim.tree import Node
 from tests.peer import mig
 from tests.peer.__main__ import RECORDED
 from tests.unit.mig.conftest import library_of, roots_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from typing import Any
-
-    from nvct_sim.tree import Node
 
 COMMAND = "$ nvidia-mig-parted "
 ORDERINGS = re.compile(r'^error: "Error creating GPU instance for .*\n', re.MULTILINE)

@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +21,6 @@ from tests.peer import plugin
 from tests.peer.__main__ import RECORDED, REPOSITORY
 from tests.support.memory import in_memory
 from tests.support.nvml_node import CACHE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.engine
 NODE = "v100-8"

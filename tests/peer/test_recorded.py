@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,6 @@ import yaml
 from nvct_sim import profile, tree
 from tests.peer import cases, mig, shipped
 from tests.peer.__main__ import RECORDED, VERSIONS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def plugin_answers(node: str, case: str) -> dict[str, Any]:

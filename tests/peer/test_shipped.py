@@ -9,22 +9,18 @@ It takes 10 s of CPU: 81 names, each resolved for 8 GPUs.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from nvct.cli.mig.group import mig
 from nvct.errors import NvctError
+from nvct.mig.apply import Machine
+from nvct_sim.tree import Node
 from tests.peer import shipped
 from tests.peer.__main__ import RECORDED
 from tests.peer.test_mig_parted import machine  # noqa: F401 - a fixture
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from nvct.mig.apply import Machine
-    from nvct_sim.tree import Node
 
 NOT_HERE = (
     "no MIG profile",

@@ -5,12 +5,9 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    import pytest
+import pytest
 
 
 def break_call(monkeypatch: pytest.MonkeyPatch, call: str, name: str) -> None:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from nvct.cdi.read import load
 from nvct.compile.oci_edits import oci_edits
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
 
 
 def inject(document: dict[str, Any], spec_path: str, names: Sequence[str]) -> dict[str, Any]:

@@ -19,13 +19,7 @@ WITHOUT_RUN = 'mount -t tmpfs run /run && { "$@"; status=$?; umount -l /run; exi
 
 
 class Container:
-    """A bundle with a root of real directories.
-
-    Attributes:
-        bundle: the bundle's folder.
-        root: the container's root.
-        proc: a stand-in for the host's /proc.
-    """
+    """A bundle with a root of real directories."""
 
     def __init__(self, folder: Path) -> None:
         self.bundle = folder / "bundle"

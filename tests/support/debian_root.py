@@ -16,14 +16,11 @@ import zlib
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.engines import suite as engines
 from tests.support import mmdebstrap
 from tests.support.once import made_once
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from _pytest.mark import ParameterSet
 
 REPOSITORY = Path(__file__).parents[2]
 INCLUDE = (
@@ -43,11 +40,6 @@ CACHE_ENV = "NVCT_TEST_ROOTS"
 
 def root(release: str, *more: str, bare: bool = False) -> Path:
     """Return a folder with a minimal Debian or Ubuntu and the dependencies of nvct.
-
-    Args:
-        release: its name.
-        more: additional packages.
-        bare: only these packages and their dependencies, unpacked but not configured.
 
     Raises:
         ContainerNotPossibleError: the folder does not exist and cannot be made here.

@@ -7,18 +7,12 @@ so that every prefix of the edits is a configuration that starts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nvct.engine.model import Change, EngineOptions, FileEdit, Handler, State
-from nvct.engine.syntax import Syntax
+from nvct.engine.model import Change, EngineOptions, FileEdit, Files, Handler, State
+from nvct.engine.syntax import KeyEdit, Path, Syntax, Table
 from nvct.errors import EngineConfigError, EngineError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from nvct.engine.model import Files
-    from nvct.engine.syntax import KeyEdit, Path, Table
 
 MAIN = "/etc/pair/main.conf"
 EXTRA = "/etc/pair/conf.d/extra.conf"

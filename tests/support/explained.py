@@ -5,19 +5,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
+from typing import Any
 
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from nvct.cli.main import program
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from click.testing import Result
-
-    from tests.support.shim_lab import Lab
+from tests.support.shim_lab import Lab
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES="
 POD = {

@@ -7,15 +7,12 @@ import functools
 import os
 import traceback
 import warnings
+from collections.abc import Callable
 
 import pytest
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux.constants import CLONE_NEWNS, MS_PRIVATE, MS_REC
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 def run_forked(function: Callable[[], object]) -> int:

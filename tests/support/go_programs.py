@@ -13,14 +13,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 CACHE_ENV = "NVCT_TEST_KUBERNETES"
 """Variable that names the folder of the built programs, instead of one in the user's cache."""

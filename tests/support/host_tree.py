@@ -9,19 +9,13 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from nvct.host.discovery_options import DiscoveryOptions
-from nvct.host.gpu.nodes import named_nodes
-from nvct.host.nvml.model import NvmlGpu, NvmlMig, NvmlReport
+from nvct.host.gpu.nodes import StatNode, named_nodes
+from nvct.host.nvml.model import Nvml, NvmlGpu, NvmlMig, NvmlReport
 from nvct.host.roots import Roots
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.host.gpu.nodes import StatNode
-    from nvct.host.nvml.model import Nvml
 
 VERSION = "580.159.04"
 LIB = "usr/lib/x86_64-linux-gnu"

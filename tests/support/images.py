@@ -16,16 +16,13 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 from nvct.kernel.calls import KERNEL
 from nvct.linux import constants as c
 from nvct_sim import rootfs
 from nvct_sim.elf_writer import MACHINES, shared_object
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MACHINE = platform.machine()
 MUSL = f"/lib/ld-musl-{MACHINE}.so.1"

@@ -6,15 +6,20 @@ They do not come from discovery, so that tests of their use do not depend on it.
 
 from __future__ import annotations
 
-from nvct.host.model import DeviceNode, DriverFile, Gpu, Inventory, Link, MigDevice
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nvct.host.model import (
+    Capability,
+    DeviceNode,
+    DriverFile,
+    FileKind,
+    Gpu,
+    Inventory,
+    Link,
+    MigDevice,
+)
 from tests.support.host_tree import BUSES, LIB, VERSION, HostTree
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from nvct.host.model import Capability, FileKind
 
 
 def mig_uuid(gpu: int, index: int) -> str:

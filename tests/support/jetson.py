@@ -11,15 +11,12 @@ import stat
 from dataclasses import dataclass
 
 from nvct.host.discovery_options import DiscoveryOptions
+from nvct.host.gpu.nodes import NodeStat
+from nvct.host.model import Inventory
 from nvct.host.nvml.model import NvmlGpu
 from nvct.host.tegra import board as tegra
 from nvct.host.tegra import csv
 from tests.support.host_tree import FakeNvml, HostTree, elf_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.gpu.nodes import NodeStat
-    from nvct.host.model import Inventory
 
 FOLDER = f"etc/{csv.FOLDER}"
 LIB = "/usr/lib/aarch64-linux-gnu/nvidia"

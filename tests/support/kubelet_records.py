@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.container.request.kubelet_record import FILE, FOLDER
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 UID = "ac09af53-227b-4283-9cf2-f39c6824a7ee"
 CONTAINER = "main"

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from nvct.launcher.install import Built, compile_launcher, fill_script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 # Prints the arguments of a program byte for byte, each with a final NUL.
 PRINT_ARGS = """printf '%s\\0' "$0" "$@"\n"""

@@ -7,13 +7,10 @@ import os
 import re
 import shutil
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from nvct.errors import NvctError
 from nvct_sim.native import build
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 ROOT = "root's privileges"
 REMEDIES = (

@@ -7,14 +7,10 @@ import os
 import shutil
 import subprocess
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from nvct.errors import ContainerNotPossibleError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
 
 KEPT_S = 600.0
 """Seconds for which a failure is cached: an unreachable mirror costs its timeout once."""
@@ -31,15 +27,6 @@ def make(
     pockets: Sequence[str] = ("",),
 ) -> None:
     """Unpack a release into a new folder.
-
-    Args:
-        release: its name.
-        folder: must not exist.
-        options: of mmdebstrap.
-        mirror: of the distribution.
-        timeout_s: time limit, in seconds.
-        components: of the archive.
-        pockets: suffixes of the release's name, one for each archive to use.
 
     Raises:
         ContainerNotPossibleError: mmdebstrap cannot run here, fails, or runs into the limit.

@@ -12,16 +12,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pynvml
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from nvct_sim.native.build import Built
+from nvct_sim.native.build import Built
 
 CACHE = Path(__file__).parents[2] / ".cache/native"  # built once, not once a session
 OFFSET, SIZE = 8192, 262144

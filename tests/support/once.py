@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
+from pathlib import Path
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    import pytest
+import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:

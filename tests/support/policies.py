@@ -4,21 +4,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 from nvct.config.load import from_toml
-from nvct.container.request.model import VISIBLE_DEVICES
+from nvct.config.model import Config
+from nvct.container.request.model import VISIBLE_DEVICES, Request
 from nvct.container.request.origin import Origin
 from nvct.container.request.resolve import resolve_request
 from nvct.errors import NotPermittedError
 from nvct.oci.bundle import Bundle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from pathlib import Path
-    from typing import Any
-
-    from nvct.config.model import Config
-    from nvct.container.request.model import Request
 
 UUID = "GPU-8a56d3b8-0f8c-4a6e-9e5f-0123456789ab"
 BUS_ID = "0000:18:00.0"

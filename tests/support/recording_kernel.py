@@ -12,13 +12,10 @@ import inspect
 import os
 import re
 import signal
+from collections.abc import Callable
 from typing import Any
 
 from nvct.linux.kernel import Kernel
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 CALLS = tuple(name for name in vars(Kernel) if not name.startswith("_"))
 """All calls of a Kernel."""

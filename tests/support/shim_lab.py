@@ -13,8 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nvct.container.plan.store import Store
 from nvct.kernel.calls import KERNEL
@@ -27,11 +29,6 @@ from tests.support import memory
 from tests.support.host_tree import HostTree
 from tests.support.hot import HOT_ENV
 from tests.support.launcher import script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = os.path.realpath(getattr(sys, "_base_executable", sys.executable))

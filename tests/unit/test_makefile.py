@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Makefile names files that exist, and each of its targets is run by something."""
+"""The Makefile names files that exist, and each of its targets is run by something; what workers share."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from pathlib import Path
+
+from tests.conftest import TOGETHER, unit_of
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -65,3 +67,12 @@ def test_clean_leaves_the_sources(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     subprocess.run(["make", "-s", "-f", ROOT / "Makefile", "clean"], cwd=tmp_path, check=True)
     assert [path.name for path in tmp_path.iterdir()] == ["nvct"]
+
+
+def test_one_worker_runs_a_file_or_a_folder_whose_files_share_a_cluster() -> None:
+    assert unit_of("tests/unit/test_a.py::test_b[x::y]") == "tests/unit/test_a.py"
+    for folder in TOGETHER:
+        files = sorted((ROOT / folder).glob("test_*.py"))
+        assert len(files) > 1
+        assert {unit_of(f"{path.relative_to(ROOT)}::test_x[y]") for path in files} == {folder}
+        assert 'scope="package"' in (ROOT / folder / "conftest.py").read_text(encoding="utf-8")

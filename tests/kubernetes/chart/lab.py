@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,16 +16,9 @@ from tests.engines.box import PROGRAMS
 from tests.engines.checks import UUID
 from tests.engines.releases import of_release
 from tests.kubernetes import audit
-from tests.kubernetes.api import ApiError, wait
-from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.api import ApiError, Object, wait
+from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
 from tests.kubernetes.pods import CONTAINER, Pod, Result
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kubernetes.api import Object
-    from tests.kubernetes.cluster import Cluster
 
 FOLDERS = (
     "/etc", "/usr/local", "/run/cdi", "/run/nvct", "/run/nvct-agent", "/run/nvct-driver",

@@ -8,6 +8,7 @@ import re
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -41,14 +42,8 @@ from tests.kubernetes.chart.lab import (
     nvidia_labels,
     state_of,
 )
-from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
 from tests.kubernetes.pods import Pod, run, run_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 PAGE = CHART.parents[2] / "docs/kubernetes.md"

@@ -7,21 +7,16 @@ Requests are dry runs on a real API server. That tasks can do their work, the ot
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from nvct.agent.condition.condition import TYPE
 from nvct.agent.mig_manager.node_labels import CONFIG, DEPLOY, REASON, STATE
-from tests.kubernetes.api import PODS, wait
+from tests.kubernetes.api import PODS, Object, wait
 from tests.kubernetes.chart.lab import ON_ONE, answer, installed
-from tests.kubernetes.cluster import NODE
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.pods import Pod
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tests.kubernetes.api import Object
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [pytest.mark.slow, ON_ONE]
 OTHER = "other-node"

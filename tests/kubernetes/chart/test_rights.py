@@ -22,12 +22,8 @@ from tests.kubernetes.chart.lab import (
     state_of,
     taints_of,
 )
-from tests.kubernetes.cluster import NODE
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.test_chart_values import MATRIX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 PAGE = CHART.parents[2] / "docs/kubernetes.md"

@@ -12,14 +12,9 @@ from nvct.agent.device_plugin.resources import GPU
 from tests.engines.releases import of_release
 from tests.kubernetes.api import wait
 from tests.kubernetes.chart.lab import FARM, installed, logs_of
-from tests.kubernetes.cluster import NODE
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import GPUS, TIMEOUT_S, allocatable, asks, smi
-from tests.kubernetes.pods import run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
-    from tests.kubernetes.pods import Result
+from tests.kubernetes.pods import Result, run
 
 pytestmark = [
     pytest.mark.slow,

@@ -23,11 +23,8 @@ from tests.kubernetes.chart.lab import (
     installed,
     state_of,
 )
+from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.pods import Pod, run_all
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = [pytest.mark.slow, ON_ONE]
 COUNT = "ls /dev | grep -c nvidia"

@@ -28,13 +28,9 @@ from tests.kubernetes.chart.lab import (
     nvidia_labels,
     state_of,
 )
-from tests.kubernetes.cluster import NODE
+from tests.kubernetes.cluster import NODE, Cluster
 from tests.kubernetes.device_plugin import simulated
 from tests.kubernetes.pods import Pod, run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,8 @@ import shutil
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,16 +35,9 @@ from tests.kubernetes.chart.lab import (
     nvidia_labels,
     state_of,
 )
-from tests.kubernetes.cluster import KUBECONFIG, NODE
+from tests.kubernetes.cluster import KUBECONFIG, NODE, Cluster
 from tests.kubernetes.listed import Watch
 from tests.kubernetes.pods import run
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.kubernetes.cluster import Cluster
 
 pytestmark = pytest.mark.slow
 SOON_S = 10.0

@@ -17,6 +17,9 @@ from nvct.agent.kubelet import pluginregistration_pb2 as registration
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 
 TIMEOUT_S = 20.0
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
+"""Channels to one socket share a connection otherwise, and its pause after a refused attempt: a driver that
+starts again and again meets pauses of up to two minutes."""
 
 
 class RefusedError(Exception):
@@ -82,7 +85,8 @@ class FakeKubelet:
 
     async def watch_health(self) -> AsyncGenerator[dict[str, str], None]:
         """Yield the devices with the message of each that is unhealthy, again after changes."""
-        async with grpc.aio.insecure_channel(f"unix:{self._endpoint}") as channel:
+        path = f"unix:{self._endpoint}"
+        async with grpc.aio.insecure_channel(path, options=OWN_CONNECTION) as channel:
             watch = channel.unary_stream(
                 f"/{dra_service.HEALTH}/NodeWatchResources",
                 health.NodeWatchResourcesRequest.SerializeToString,
@@ -118,6 +122,6 @@ def _claim(ref: ClaimRef) -> api.Claim:
 
 
 async def _call(socket: str, method: str, request: Message, answer: Any) -> Any:
-    async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=OWN_CONNECTION) as channel:
         call = channel.unary_unary(method, type(request).SerializeToString, answer.FromString)
         return await call(request, timeout=TIMEOUT_S)
