@@ -30,8 +30,8 @@ from nvct.agent.core.task import KeptTask, Task
 from nvct.agent.core.variables import GRACE_S, LISTEN_ENV, RELEASE_ENV, SOCKET_ENV, grace_s
 from nvct.agent.core.waiting import together, unless, within
 from nvct.agent.machine.driver_root import with_driver_roots
-from nvct.agent.nvml import mig_release
 from nvct.agent.nvml.client import NvmlClient
+from nvct.agent.nvml.release import Release
 from nvct.agent.task_table import CONFIG_MANAGER, NOT_BOTH, OFFERING, TASKS
 from nvct.agent.web import http
 from nvct.agent.web.exposition import Family
@@ -80,6 +80,7 @@ class Agent:
     tasks: list[KeptTask] = field(default_factory=list)
     shared: Shared = field(default_factory=Shared)
     grace_s: int = GRACE_S
+    release: Release = field(init=False)
     _is_ending: bool = False
 
     def __post_init__(self) -> None:
@@ -95,7 +96,11 @@ class Agent:
         ]
         self.http = KeptTask(HTTP, self._listen)
         served = [*self.tasks, *([self.http] if self.listen else [])]
-        self.status = Status(served, lambda: self.client.problem, health=self._health)
+        client = self.client
+        self.status = Status(
+            served, lambda: client.problem, health=self._health,
+            refusal=lambda: (client.refusal, client.is_let_go),
+        )  # fmt: skip
 
     def reload(self) -> None:
         """Have the tasks read their settings again."""
@@ -111,6 +116,8 @@ class Agent:
         port = asyncio.create_task(self.http.keep(self.journal)) if self.listen else None
         try:
             await unless(stopped, self._meet_worker())
+            self.release = Release(self.client, self.journal, os.path.dirname(instance.socket))
+            await self.release.look()
             if self.has_gpu():
                 await unless(stopped, self._warm_up())
             await unless(stopped, instance.take())
@@ -181,14 +188,16 @@ class Agent:
                 await within(CLOSE_S, self.client.close())
 
     async def _run(self) -> None:
+        await together(self.release.follow(), self._run_tasks())
+
+    async def _run_tasks(self) -> None:
         if not self.has_gpu():
             self.status.part = "waiting"
             self.journal.info("this node has no NVIDIA GPU; waiting for one")
             while not self.has_gpu():  # noqa: ASYNC110 - nothing reports new hardware
                 await asyncio.sleep(HARDWARE_S)
             self.status.part = "serving"
-        released = mig_release.follow(self.client, self.journal)
-        await together(released, *(task.keep(self.journal) for task in self.tasks))
+        await together(*(task.keep(self.journal) for task in self.tasks))
 
     async def _listen(self) -> None:
         host, port = self.listen or ("", 0)

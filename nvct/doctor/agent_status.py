@@ -59,6 +59,9 @@ def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
 
 
 def _nvml(nvml: Json) -> Iterator[Finding]:
+    if nvml["state"] in ("released", "closing"):
+        evidence, reason = str(nvml["reason"]), Reason.DriverBeingReplaced
+        yield Finding(reason=reason, severity="error", evidence=evidence)
     if nvml["state"] == "fails":
         evidence = str(nvml["reason"])
         reason = Reason.NvmlHung if session.is_hang(evidence) else Reason.DriverNotWorking

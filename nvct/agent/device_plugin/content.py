@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from nvct.agent.core.logs import Log
@@ -36,6 +36,7 @@ class Content:
         node: what else answers need.
         unhealthy: the reason for each device that is not healthy, by id.
         mode: what it shares with the DRA driver of the same agent, None without one.
+        check: refuses containers while the driver is being replaced.
     """
 
     resource: Resource
@@ -44,6 +45,7 @@ class Content:
     scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unhealthy: Mapping[str, str] = field(default_factory=dict)
     mode: ResourcesMode | None = None
+    check: Callable[[], None] = lambda: None
 
 
 def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:

@@ -160,7 +160,9 @@ class MigManager(Task):
         while True:
             self.reload.clear()
             delay_s = PERIOD_S
-            if self._node is not None:
+            if self._session.refusal:
+                delay_s = LOOK_S
+            elif self._node is not None:
                 try:
                     await self._converge(self._node)
                     backoff.reset()
@@ -168,7 +170,8 @@ class MigManager(Task):
                 except ClusterError as error:
                     self.problem.tell(error)
                     delay_s = backoff.next_s()
-            await self._renew()
+            if not self._session.refusal:
+                await self._renew()
             await waiting.until_set(self.reload, delay_s)
 
     async def _renew(self) -> None:

@@ -67,6 +67,8 @@ class Unused:
     closed = 0
     asked = 0
     problem = None
+    refusal = ""
+    is_let_go = False
     chooses_library = True
 
     async def report(self) -> None:
