@@ -20,15 +20,23 @@ from functools import partial
 
 from nvct.agent import task_table
 from nvct.agent.core import logs, resources_mode, status
-from nvct.agent.core.context import Context, Shared
+from nvct.agent.core.context import Context, Shared, node_name
 from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
-from nvct.agent.core.logs import Log
+from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.program import ENDING
 from nvct.agent.core.recorder import Recorder
 from nvct.agent.core.status import Status
 from nvct.agent.core.task import KeptTask, Task
-from nvct.agent.core.variables import GRACE_S, LISTEN_ENV, RELEASE_ENV, SOCKET_ENV, grace_s
+from nvct.agent.core.variables import (
+    GRACE_S,
+    LISTEN_ENV,
+    RELEASE_ENV,
+    SOCKET_ENV,
+    UPGRADES_ENV,
+    grace_s,
+)
 from nvct.agent.core.waiting import together, unless, within
+from nvct.agent.kubernetes import node_news
 from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.nvml.client import NvmlClient
 from nvct.agent.nvml.release import Release
@@ -45,7 +53,7 @@ if TYPE_CHECKING:
 
 READY, STOPPING = "READY=1", "STOPPING=1"
 NOTIFY_ENV = "NOTIFY_SOCKET"
-HTTP = "http"
+HTTP, UPGRADES = "http", "driver-upgrades"
 CLOSE_S = 5.0
 """How long NVML's worker may take to close its handles before this instance stands by."""
 WORKER_S = 1.0
@@ -95,6 +103,8 @@ class Agent:
             for name in self.names
         ]
         self.http = KeptTask(HTTP, self._listen)
+        if self.env.get(UPGRADES_ENV) == "true":
+            self.tasks.append(KeptTask(UPGRADES, self._follow_node))
         served = [*self.tasks, *([self.http] if self.listen else [])]
         client = self.client
         self.status = Status(
@@ -188,7 +198,27 @@ class Agent:
                 await within(CLOSE_S, self.client.close())
 
     async def _run(self) -> None:
-        await together(self.release.follow(), self._run_tasks())
+        # Of the tasks that obey a label of the Node; else `_follow_node` tells.
+        stop_listening = node_news.listen(node_name(self.env), self.release.see)
+        try:
+            await together(self.release.follow(), self._run_tasks())
+        finally:
+            stop_listening()
+
+    async def _follow_node(self) -> None:
+        """Learn by the labels of the Node when its driver is being replaced.
+
+        Raises:
+            ClusterError: there is no access to the cluster.
+        """
+        from nvct.agent.kubernetes import cluster, node_watch  # lightkube, 12 MB
+
+        connected = cluster.connect(self.env.get("KUBECONFIG", ""), self.env)
+        complain = Problem(self.journal).tell
+        try:
+            await node_watch.follow(connected, node_name(self.env), lambda _: None, complain)
+        finally:
+            await connected.close()
 
     async def _run_tasks(self) -> None:
         if not self.has_gpu():

@@ -134,9 +134,10 @@ def release_command(*, minutes: int) -> None:
 
     Pods that run stay; the kubelet is offered no healthy device until `nvct agent resume`.
     """
+    from nvct.agent.core import instance
     from nvct.agent.nvml import release
 
-    release.request(60 * minutes)
+    release.request(60 * minutes, instance.FOLDER)
     say(_released())
     say(f"this ends by itself in {minutes} min; `nvct agent resume` ends it before")
 
@@ -144,9 +145,10 @@ def release_command(*, minutes: int) -> None:
 @agent.command("resume")
 def resume_command() -> None:
     """Have this node's agent use the driver again: the end of `nvct agent release`."""
+    from nvct.agent.core import instance
     from nvct.agent.nvml import release
 
-    release.withdraw()
+    release.withdraw(instance.FOLDER)
     say("the agent uses the driver from now on, as soon as one is loaded")
 
 

@@ -21,6 +21,7 @@ from nvct.agent.core.context import Context
 from nvct.agent.core.instance import FOLDER
 from nvct.agent.core.logs import Log
 from nvct.agent.core.task import Task
+from nvct.agent.core.variables import UPGRADES_ENV
 from nvct.agent.core.waiting import Backoff
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubernetes import node_watch
@@ -94,6 +95,7 @@ def make(context: Context) -> MigManager:
         pods=Pods(client, connected),
         log=context.journal,
         health=lambda: context.shared.health,
+        spares_own=context.in_agent and context.env.get(UPGRADES_ENV) == "true",
     )
 
 
@@ -111,8 +113,10 @@ class MigManager(Task):
         pods: Pods,
         log: Log,
         health: Callable[[], HealthEngine | None] = lambda: None,
+        spares_own: bool = False,
     ) -> None:
         super().__init__(log)
+        self._spares_own = spares_own
         self._settings = settings
         self._cluster = cluster
         self._work = work
@@ -350,7 +354,9 @@ class MigManager(Task):
             state, reason = self._shown
             if (node_labels.wanted(node) or self._settings.default) != self._name:
                 state = None  # the label has changed meanwhile: this is not its state
-            metadata = node_labels.patch(node, state, reason, pauses=self._pauses)
+            metadata = node_labels.patch(
+                node, state, reason, pauses=self._pauses, spares_own=self._spares_own
+            )
             if not metadata:
                 return
             version = node["metadata"]["resourceVersion"]

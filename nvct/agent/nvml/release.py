@@ -125,7 +125,7 @@ class Release:
             await asyncio.sleep(RETRY_S)
 
 
-def request(limit_s: int, folder: str = FOLDER) -> None:
+def request(limit_s: int, folder: str) -> None:
     """Ask the agent of this node to let go of the driver, for a time at most.
 
     Raises:
@@ -140,7 +140,7 @@ def request(limit_s: int, folder: str = FOLDER) -> None:
         raise HostError(f"{folder}/{FILE} cannot be written: {error.strerror}") from error
 
 
-def withdraw(folder: str = FOLDER) -> None:
+def withdraw(folder: str) -> None:
     """Let the agent of this node use the driver again.
 
     Raises:

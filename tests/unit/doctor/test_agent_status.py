@@ -67,6 +67,15 @@ def failed(name: str) -> dict[str, Any]:
             document(resource(), nvml={"state": "fails", "reason": "nvmlInit: driver/library"}),
             Reason.DriverNotWorking, "error", "nvmlInit: driver/library",
         ),
+        *(
+            (
+                document(
+                    resource(unhealthy={"a": "x"}), nvml={"state": state, "reason": "is replaced"}
+                ),
+                Reason.DriverBeingReplaced, "error", "is replaced",
+            )
+            for state in ("released", "closing")
+        ),
         (
             document(resource("lost", reason="the kubelet was restarted")),
             Reason.ResourceNotListed, "error", f"{GPU} is lost: the kubelet was restarted",
