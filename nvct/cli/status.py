@@ -59,5 +59,5 @@ def _parts() -> list[Part]:
     from nvct.cli.doctor import node_of_host
     from nvct.doctor import checks
 
-    node = node_of_host(with_agent=False)
-    return [check.look(node) for check in checks.named(checks.STATUS)]
+    node = node_of_host()
+    return [checks.result(check, node) for check in checks.named(checks.STATUS)]

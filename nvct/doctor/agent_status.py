@@ -19,6 +19,8 @@ Json: TypeAlias = Mapping[str, Any]
 MALFORMED = (LookupError, TypeError, AttributeError, ValueError)
 LISTED = ("listed", "withdrawn")
 """States of a resource that is as it should be."""
+RELEASED = ("released", "closing")
+"""States of NVML while the driver is being replaced."""
 REASONS = {
     "refused": Reason.DevicePluginNotAlone,
     "yielded": Reason.DevicePluginNotAlone,
@@ -59,7 +61,7 @@ def _tasks(tasks: Sequence[Json]) -> Iterator[Finding]:
 
 
 def _nvml(nvml: Json) -> Iterator[Finding]:
-    if nvml["state"] in ("released", "closing"):
+    if nvml["state"] in RELEASED:
         evidence, reason = str(nvml["reason"]), Reason.DriverBeingReplaced
         yield Finding(reason=reason, severity="error", evidence=evidence)
     if nvml["state"] == "fails":
