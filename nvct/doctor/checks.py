@@ -379,7 +379,7 @@ STATUS = ("config", "driver", "specs", "hooks", "plans", "farm", "engines", "doc
 
 
 OF_DRIVER = ("gpus", "module", "driver", "nvml", "health", "daemon", "specs", "kubelet")
-"""The checks that find faults while the driver is being replaced, and remedies that are in its way."""
+"""Checks that find faults while the driver is being replaced: their remedies are in its way."""
 
 
 def result(check: Check, node: Node) -> Part:

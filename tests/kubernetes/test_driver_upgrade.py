@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from nvct.agent.core.resources_mode import CLASSIC, DEFAULT_ENV
-from nvct.agent.device_plugin.resources import GPU
 from nvct.errors import HostError
 from nvct_sim import node_changes
 from tests.engines.box import DRIVER_ROOT, PROGRAMS
@@ -92,24 +91,21 @@ class Manager:
         self.label(paused)
 
     def resume(self) -> None:
-        self.label(
-            lambda value: "true" if value == PAUSED else value.removesuffix(f"_{PAUSED}")
-        )
+        self.label(lambda value: "true" if value == PAUSED else value.removesuffix(f"_{PAUSED}"))
 
     def evict(self) -> None:
         self.cluster.kubectl("delete", "pods", "--all", "--wait", "--grace-period=1")
 
     def unload(self) -> None:
         machine, began = simulated(self.cluster), time.monotonic()
-        while True:
-            try:
-                if machine.state().driver != node_changes.NOT_LOADED:
-                    node_changes.unload_module(machine)
-                break
-            except HostError as error:
-                self.waited_s = time.monotonic() - began
-                assert self.waited_s < WAIT_S, f"{error.message}\n{log(self.cluster)}"
-                time.sleep(0.2)
+        while machine.state().driver != node_changes.NOT_LOADED:
+            with contextlib.suppress(HostError):  # it is busy
+                node_changes.unload_module(machine)
+                return
+            self.waited_s = time.monotonic() - began
+            users = node_changes.module_users(machine)
+            assert self.waited_s < WAIT_S, f"{users}\n{log(self.cluster)}"
+            time.sleep(0.2)
 
     def install(self) -> None:
         node_changes.upgrade(simulated(self.cluster), self.version)

@@ -78,8 +78,8 @@ class NvmlClient:
 
     problem: str | None = None
     busy_s = 0
+    refusal = ""
     is_let_go = False
-    _refusal = ""
     chooses_library = True
     """Whether this side names the library."""
 
@@ -97,15 +97,6 @@ class NvmlClient:
         self._last = LastGpus()
         self._attributes: dict[str, GpuAttributes] = {}
         self._properties: dict[str, GpuProperties] = {}
-
-    @property
-    def refusal(self) -> str:
-        return self._refusal
-
-    @refusal.setter
-    def refusal(self, reason: str) -> None:
-        self._refusal = reason
-        self.is_let_go &= bool(reason)
 
     def check(self) -> None:
         """Refuse what needs the driver while that is being replaced.

@@ -84,9 +84,11 @@ class Release:
     async def look(self) -> None:
         """Let the driver go, or take it again, if that has to be done now."""
         client, reason = self._client, self._why()
+        if reason and not client.refusal and pause.read(self._folder):
+            return  # a change of MIG ends first: half of it would be worse
         if not reason and client.refusal:
             self._journal.info("a driver is there again: NVML is used from now on")
-        client.refusal = reason
+        client.refusal, client.is_let_go = reason, client.is_let_go and bool(reason)
         if not reason or client.is_let_go or self._clock() < self._retry_at:
             return
         try:
@@ -116,7 +118,7 @@ class Release:
         try:
             async with self._client.released(LIMIT_S):
                 self._journal.info("NVML is closed while another program changes MIG")
-                while _wants_gpu(self._folder):
+                while _wants_gpu(self._folder):  # noqa: ASYNC110 - nothing reports a file lock
                     await asyncio.sleep(LOOK_S)
         except NvmlError as error:
             self._journal.warning(

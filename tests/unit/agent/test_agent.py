@@ -231,9 +231,9 @@ def test_a_newer_agent_takes_over_and_the_older_one_stands_by_until_it_ends(fold
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("has_gpu", [True, False])
+@pytest.mark.parametrize("part", ["serving", "waiting"])
 def test_the_driver_is_released_and_taken_again_by_commands(
-    has_gpu: bool, folder: str, monkeypatch: pytest.MonkeyPatch
+    part: str, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nvct.agent.core.instance.FOLDER", folder)
     monkeypatch.setattr(cli, "RELEASE_S", 3)
@@ -243,9 +243,9 @@ def test_the_driver_is_released_and_taken_again_by_commands(
         return result.exit_code, result.output or str(result.exception)
 
     async def test() -> None:
-        made = agent(forever, has_gpu=has_gpu)
+        made = agent(forever, has_gpu=part == "serving")
         async with serving(made, folder):
-            await until(lambda: made.status.part in ("serving", "waiting"))
+            await until(lambda: made.status.part == part)
             released = await asyncio.to_thread(command, "release", "--limit=1")
             assert released[0] == 0
             assert "this ends by itself in 1 min" in released[1]
@@ -257,7 +257,7 @@ def test_the_driver_is_released_and_taken_again_by_commands(
             assert (await asyncio.to_thread(command, "resume"))[0] == 0
             made.release._has_driver = lambda: True
             await until(lambda: not made.client.refusal)
-            made.client.lets_go = made.client.is_let_go = False  # type: ignore[attr-defined]
+            made.client.lets_go = False  # type: ignore[attr-defined]
             status, output = await asyncio.to_thread(command, "release")
             assert status == 1
             assert "the agent still uses the driver after 3 s: NVML closing" in output
@@ -288,7 +288,7 @@ def test_the_node_is_watched_where_the_chart_says_so() -> None:
     log = Log(target=io.StringIO())
     made = Agent((), env, cast("Any", Unused()), log, lambda: True)
     assert [task.name for task in made.tasks] == ["driver-upgrades"]
-    with pytest.raises(ClusterError, match="KUBECONFIG|cluster"):
+    with pytest.raises(ClusterError, match="cluster"):
         asyncio.run(made.tasks[0].run())  # type: ignore[arg-type]  # a coroutine
 
 

@@ -177,7 +177,9 @@ def test_an_agent_that_starts_meanwhile_leaves_the_driver_alone(tmp_path: Path) 
     assert Host(tmp_path).look()
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"until": "x"}', "[" * 900, '{"until": nan}'])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"until": "x"}', "[" * 900, '{"until": nan}']
+)
 def test_a_file_of_another_form_releases_nothing(content: str, tmp_path: Path) -> None:
     (tmp_path / release.FILE).write_text(content)
     (tmp_path / release.FILE).chmod(0o600)
@@ -202,7 +204,10 @@ def test_a_file_of_another_form_releases_nothing(content: str, tmp_path: Path) -
     ],
 )
 def test_labels_release_by_nvidias_protocol(
-    key: str, value: str, is_paused: bool, tmp_path: Path
+    key: str,
+    value: str,
+    is_paused: bool,  # noqa: FBT001
+    tmp_path: Path,
 ) -> None:
     host = Host(tmp_path)
     reason = f"the driver is being replaced: label {key} is {value}" if is_paused else ""
@@ -259,6 +264,14 @@ def test_one_that_cannot_let_go_says_so_and_tries_again(tmp_path: Path) -> None:
     host.now += release.RETRY_S
     host.look()
     assert host.nvml.is_let_go
+
+
+def test_a_change_of_mig_ends_first(tmp_path: Path) -> None:
+    host = Host(tmp_path)
+    release.request(60, host.folder)
+    with pause.announce(host.folder, {"GPU-1": ((1, 0),)}):
+        assert host.look() == ""
+    assert host.look()
 
 
 def test_a_deleted_node_changes_nothing(tmp_path: Path) -> None:
