@@ -88,7 +88,8 @@ def gc(*, dry_run: bool) -> None:
 
 @farm.command()
 @click.argument("names", nargs=-1)
-def verify(*, names: tuple[str, ...]) -> None:
+@format_option("text")
+def verify(*, names: tuple[str, ...], form: str) -> None:
     """Compare the content of views with their records; exit with 1 if any differs.
 
     The first run records a hash of each file; later runs compare with that hash.
@@ -99,12 +100,16 @@ def verify(*, names: tuple[str, ...]) -> None:
     from nvct.farm import collect
 
     results = collect.verify(farm_plan.farm_of(settings_in_force()), names)
+    rows = []
     for manifest, problems in results:
-        for problem in problems:
-            tell(problem)
-        if not problems:
-            state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
-            tell(f"{manifest.name}: {state}")
+        state = "not mounted now" if collect.is_absent(manifest) else "as it was made"
+        state = "differs" if problems else state
+        rows.append({"name": manifest.name, "state": state, "problems": problems})
+        if form == "text":
+            for text in problems or [f"{manifest.name}: {state}"]:
+                tell(text)
+    if form == "json":
+        click.echo(json.dumps(rows, indent=2))
     if not results:
         say(NO_VIEWS)
     sys.exit(1 if any(problems for _, problems in results) else 0)

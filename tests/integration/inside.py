@@ -334,16 +334,26 @@ def node_changes_are_seen(work: Path) -> None:
     assert len(UUID.findall(new.stdout)) == 1, new
 
 
+def on_old_kernel(words: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command whose newer system calls fail."""
+    return subprocess.run(
+        [sys.executable, "-c", OLD_KERNEL, *words], capture_output=True, text=True, check=False,
+        timeout=60, stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
 def old_kernel(work: Path) -> None:
     """On a kernel with the system calls of Linux 3.10, both layouts give a container its GPUs."""
+    try:
+        bare = on_old_kernel(command(work, make(work, "old-bare", "true"), shutil.which("runc")))
+    except subprocess.TimeoutExpired:
+        raise SystemExit(
+            "SKIP: that kernel is too old for this engine, without a GPU too"
+        ) from None
+    assert bare.returncode == 0, bare
     for layout in ("auto", "classic", "farm"):
         configure(work, layout=layout)
         folder = make(work, f"old-{layout}", PROBE, env=["NVIDIA_VISIBLE_DEVICES=0,1"])
-        words = [sys.executable, "-c", OLD_KERNEL, *command(work, folder)]
-        said = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=120,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
-        print(layout, said)
+        said = on_old_kernel(command(work, folder))
         assert said.returncode == 0, said
         assert len(UUID.findall(said.stdout)) == 2, said

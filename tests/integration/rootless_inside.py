@@ -33,6 +33,7 @@ echo "== who"; id -u
 echo "== nodes"; stat -c '%n %a' /dev/nvidia*
 echo "== smi"; nvidia-smi -L 2>&1
 echo "== ldconfig"; ldconfig -p 2>&1 | grep -c libcuda.so.1
+echo "== search"; echo "$LD_LIBRARY_PATH"
 echo "== writable"
 while read -r a b c d target rest; do
   case $target in

@@ -17,6 +17,7 @@ from tests.integration.inside import UUID
 
 pytestmark = pytest.mark.slow
 CLOSED = ("auto", "nomap")
+VIEW = "/usr/local/nvidia"
 """Spaces without the user whose store it is."""
 HOOKS_START = (1, 27)
 """The crun that starts a hook where it may not enter the bundle (containers/crun 34143735)."""
@@ -81,7 +82,9 @@ def test_a_user_s_container_gets_its_gpu(
     assert UUID.findall(said) == found["uuids"][:1], said
     assert part(said, "who") == [str(rootless.UID) if space == "keep-id" else "0"]
     assert part(said, "nodes") == [f"/dev/{name} 666" for name in NODES], said
-    assert part(said, "ldconfig") == ["1"], said
+    # Podman 5 shows such a container a bind mount, whose files may be another container's, too.
+    by_variable = way == "shim" and space in CLOSED and part(said, "search") == [f"{VIEW}/lib64"]
+    assert part(said, "ldconfig") == ["0" if by_variable else "1"], said
     assert part(said, "writable") == [], "a container can write the host's driver"
 
 
@@ -92,10 +95,14 @@ def test_a_user_s_container_is_explained(runtime: str, found: dict[str, Any]) ->
     head, *lines = by_name.splitlines()
     assert re.fullmatch(r"mine  \(id [0-9a-f]{12}, process \d+\)", head)
     for line in (
-        "  asked    NVIDIA_VISIBLE_DEVICES asks for 0  (by image or user: no file tells which)",
         "           /dev/nvidiactl /dev/nvidia0",
         "  has      nvidia0 in its /dev",
     ):
         assert line in lines
+    asked = next(line for line in lines if line.startswith("  asked "))
+    assert asked in [  # which files tell depends on Podman
+        f"  asked    NVIDIA_VISIBLE_DEVICES asks for 0  ({who})"
+        for who in ("by image or user: no file tells which", "by the user")
+    ]
     assert "  left out compute (" in by_name
     assert "NVIDIA_VISIBLE_DEVICES: 0; jit-cdi" in log.splitlines()[-1]

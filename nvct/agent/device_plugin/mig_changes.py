@@ -2,7 +2,8 @@
 """Keeps the kubelet from giving MIG devices that are being changed: they are unhealthy meanwhile.
 
 Whoever changes MIG on this machine announces it (`nvct.mig.pause`): the agent's MIG manager, and
-the command `nvct mig`.
+the command `nvct mig`. After the end of a change they stay unhealthy until the machine has been
+looked at again, as devices that are gone would be given otherwise.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class MigChanges:
         self._changed = changed
         self._folder = folder
         self._paused: Paused = {}
+        self.ended: Paused = {}
 
     async def watch(self) -> None:
         """Look at the announcement until canceled."""
@@ -43,6 +45,7 @@ class MigChanges:
             while True:
                 paused = pause.read(self._folder)
                 if paused != self._paused:
+                    self.ended = {**self.ended, **self._paused}
                     self._paused = paused
                     self._changed()
                 if paused:  # nothing reports a writer that was killed
@@ -50,10 +53,20 @@ class MigChanges:
                 else:
                     await changes.wait([self._folder], LOOK_S)
 
+    def looked(self, ended: Paused) -> None:
+        """Forget changes that had ended before the machine was looked at.
+
+        Args:
+            ended: the attribute `ended` of then.
+        """
+        if ended is self.ended:
+            self.ended = {}
+
     def unhealthy(self, resource: Resource) -> dict[str, str]:
         """Return the reason for each device of a resource that is not to be given, by id."""
         return {
             id_: REASON
             for id_, device in resource.devices.items()
-            if device.gpu in self._paused and device.instance not in self._paused[device.gpu]
+            for kept in (self._paused.get(device.gpu), self.ended.get(device.gpu))
+            if kept is not None and device.instance not in kept
         }

@@ -221,7 +221,10 @@ class DevicePlugin(Task):
                 await self._reload()
                 signature = self._offered = None
             await self._files.look(self._settings, self._discovery)
-            current = (*await self._discovery.signature(), *self._files.signature, self._others())
+            current = (
+                *await self._discovery.signature(), *self._files.signature, self._others(),
+                bool(self._mig_changes.ended),
+            )  # fmt: skip
             if current != signature or time.monotonic() > retry_at:
                 is_change, signature = current != signature, current
                 delay_s = SETTLE_S if is_change else PERIOD_S
@@ -268,9 +271,12 @@ class DevicePlugin(Task):
         if self._strategy.problem:  # the engine may have changed since
             self._settings, self._strategy = await self._chosen(self._settings)
             list_strategy.check(self._strategy)
+        ended = self._mig_changes.ended
         inventory = await self._look()
         offered = inventory, self._files.signature, self._others()
         if offered == self._offered:
+            self._mig_changes.looked(ended)
+            self._show_health()
             return inventory
         self._has_nvml = inventory.mode == "nvml"
         if self._settings.uses_cdi and not self._has_nvml:
@@ -288,6 +294,7 @@ class DevicePlugin(Task):
             await self._health.begin(self._discovery.nvml)
         if not found and offers:
             self._log.info("No devices found. Waiting indefinitely.")
+        self._mig_changes.looked(ended)
         self._served.offer(
             Content(
                 resource=resource,

@@ -102,7 +102,10 @@ def _show(report: Report, form: str) -> None:
 @click.option("--driver-root", envvar="NVIDIA_CTK_DRIVER_ROOT",
               help="For live: where the driver's files are.")  # fmt: skip
 @click.option("--dev-root", envvar="NVIDIA_CTK_DEV_ROOT", help="For live: where dev/ is.")
-def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str | None) -> None:
+@format_option("text")
+def diff(
+    *, old: str, new: str, mode: str, driver_root: str | None, dev_root: str | None, form: str
+) -> None:
     """Show by device what two CDI specifications do differently; exit with 1 if they do.
 
     One of them may be the word live: the specification that this host would get now, with the
@@ -119,6 +122,10 @@ def diff(old: str, new: str, mode: str, driver_root: str | None, dev_root: str |
         template = specs[new if old == LIVE else old]
         specs[LIVE] = _live(template, mode, driver_root, dev_root)
     differences = compare.differences(specs[old], specs[new])
+    if form == "json":
+        rows = [{"where": where, "differences": lines} for where, lines in differences]
+        click.echo(json.dumps(rows, indent=2))
+        sys.exit(1 if differences else 0)
     for where, lines in differences:
         tell(where)
         for text in lines:

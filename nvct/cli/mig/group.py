@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from typing import Any
 
 import click
 
@@ -18,6 +19,7 @@ from nvct.host.nvml.mig_model import MigState
 from nvct.mig import layers, tables
 from nvct.mig import plan as plans
 from nvct.mig.holders import holders as find_holders
+from nvct.mig.layout import devices, layout_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ model = click.option(
 @mode_only
 @model
 @click.option("--count", default=1, show_default=True, help="How many GPUs, with --gpu.")
+@format_option("picture")
 @click.pass_obj
 def plan(
     given: object,
@@ -70,6 +73,7 @@ def plan(
     mode_only: bool,
     gpu_model: str,
     count: int,
+    form: str,
 ) -> None:
     """Print the changes that apply would make to each GPU, as a picture and as a list.
 
@@ -80,6 +84,9 @@ def plan(
     state = _tabled(gpu_model, count) if gpu_model else machine_of(given).session.mig()
     specs = selected(lambda: state, config_file, selected_config)
     made = plans.make(state, specs, mode_only=mode_only)
+    if form == "json":
+        click.echo(json.dumps(_planned(state, made)))
+        return
     from nvct.cli.mig import picture
 
     out = picture.console()
@@ -172,6 +179,20 @@ def holders(given: object, *, form: str) -> None:
         tell(str(holder))
     if not found:
         click.echo("no process has a GPU open")
+
+
+def _planned(state: MigState, made: plans.Plan) -> list[dict[str, Any]]:
+    """Return each GPU with its MIG mode and its MIG devices, before the changes and after."""
+    rows = []
+    for gpu in map(tables.with_placements, state.gpus):
+        now = layout_of(gpu)
+        layouts = {"now": now, "then": made.layouts.get(gpu.uuid, now)}
+        shown = {
+            when: {"enabled": layout.enabled, "devices": devices(gpu, layout)}
+            for when, layout in layouts.items()
+        }
+        rows.append({"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, **shown})
+    return rows
 
 
 def _fits(state: MigState, specs: Sequence[Spec]) -> bool:

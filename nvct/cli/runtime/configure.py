@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from nvct.cli.options import GoStyle, say, tell
+from nvct.cli.options import GoStyle, format_option, say, tell
 from nvct.cli.runtime import engine as runtime_engine
 from nvct.cli.runtime import options as runtime_options
 from nvct.cli.runtime.options import Invocation
@@ -66,6 +67,7 @@ def configure(**values: Any) -> None:  # noqa: ANN401  options, each with its ow
 @click.command(cls=GoStyle)
 @runtime_options.configure_options
 @runtime_options.nvct_options
+@format_option("diff")
 def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own type
     """Print what nvct runtime configure would change, as a diff.
 
@@ -77,6 +79,10 @@ def plan(**values: Any) -> None:  # noqa: ANN401  options, each with its own typ
         _write_hook(invocation, dry_run=True)
         return
     change = _planned(invocation.options)
+    if values["form"] == "json":
+        files = [{"path": edit.path, "diff": "".join(diff(edit))} for edit in change.edits]
+        click.echo(json.dumps(files, indent=2))
+        return
     for edit in change.edits:
         sys.stdout.writelines(diff(edit))
 

@@ -94,9 +94,13 @@ def test_verify_reports_differences_by_status_1(lab: Lab) -> None:
     good = run(lab, "verify", name)
     os.unlink(f"{view}/lib64/libcuda.so.1")
     bad = run(lab, "verify")
+    shown = run(lab, "verify", "--json")
 
+    problem = f"{view}/lib64/libcuda.so.1: the link is missing"
+    assert json.loads(shown.stdout) == [{"name": name, "state": "differs", "problems": [problem]}]
+    assert shown.exit_code == 1
     assert (good.exit_code, good.stdout) == (0, f"{name}: as it was made\n")
-    assert (bad.exit_code, bad.stdout) == (1, f"{view}/lib64/libcuda.so.1: the link is missing\n")
+    assert (bad.exit_code, bad.stdout) == (1, f"{problem}\n")
 
 
 def test_gc_without_a_farm_removes_nothing(lab: Lab) -> None:

@@ -17,7 +17,9 @@ COMMANDS = [
     ("nvct", "runtime", "list"), ("nvct", "runtime", "status"), ("nvct", "runtime", "explain"),
     ("nvct", "ps"), ("nvct", "log"), ("nvct", "doctor"), ("nvct", "cluster", "status"),
     ("nvct", "mig", "configs"), ("nvct", "mig", "profiles"), ("nvct", "mig", "holders"),
-    ("nvct", "sim", "list"), ("nvidia-ctk", "cdi", "list"), ("nvidia-ctk", "cdi", "check"),
+    ("nvct", "sim", "list"), ("nvct", "mig", "plan"), ("nvct", "runtime", "plan"),
+    ("nvct", "farm", "verify"), ("nvidia-ctk", "cdi", "diff"),
+    ("nvidia-ctk", "cdi", "list"), ("nvidia-ctk", "cdi", "check"),
 ]  # fmt: skip
 
 

@@ -164,6 +164,10 @@ def test_a_device_that_waits_for_a_change_of_mig_is_withheld(lab: Lab) -> None:
             (entry,) = plugin.describe()
             assert entry["withheld"] == [lab.uuid(0)]
             assert entry["unhealthy"] == {lab.uuid(0): mig_changes.REASON}
+            plugin._mig_changes._paused, plugin._mig_changes.ended = {}, {lab.uuid(0): ()}
+            plugin._show_health()
+            assert plugin.describe()[0]["unhealthy"] == {lab.uuid(0): mig_changes.REASON}
+            await until(lambda: not plugin.describe()[0]["unhealthy"])  # it has looked
 
     asyncio.run(run())
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
@@ -132,3 +134,17 @@ def test_a_file_that_cannot_be_read_is_an_error(lab: Lab) -> None:
 
     assert isinstance(result.exception, NvctError)
     assert "/no/such.yaml" in result.exception.message
+
+
+def test_json_has_the_differences_of_each_place(lab: Lab) -> None:
+    old = lab.spec("a.json")
+    new = lab.spec("b.json", devices={"0": {"env": ["GPU=zero"]}})
+
+    result = run(lab, "cdi", "diff", old, new, "--json")
+    same = run(lab, "cdi", "diff", old, old, "--json")
+
+    assert json.loads(result.stdout) == [
+        {"where": "device 0", "differences": ["~ env GPU: 0 -> zero"]},
+        {"where": "device 1", "differences": ["- the device"]},
+    ]
+    assert (result.exit_code, same.exit_code, json.loads(same.stdout)) == (1, 0, [])

@@ -341,6 +341,15 @@ def test_plan_prints_a_diff_and_changes_nothing(lab: Lab) -> None:
     assert not lab.path("state").exists()
 
 
+def test_plan_as_json_has_the_diff_of_each_file(lab: Lab) -> None:
+    path = lab.path("daemon.json", "{}")
+
+    (file,) = json.loads(lab.run("nvct", "plan", "--json").stdout)
+
+    assert file["path"] == str(path)
+    assert file["diff"] == lab.run("nvct", "plan").stdout
+
+
 def test_plan_of_a_new_file_says_so(lab: Lab) -> None:
     completed = lab.run("nvct", "plan")
 
