@@ -226,7 +226,8 @@ def module_users(node: Node) -> list[str]:
     for path in glob.iglob("/proc/[0-9]*/fd/*"):
         with contextlib.suppress(OSError):  # it has ended
             found = os.stat(path)
-            if found.st_ino == status.st_ino and package.STATE_LIBRARY in os.readlink(path):
+            is_same = found.st_dev == status.st_dev or package.STATE_LIBRARY in os.readlink(path)
+            if found.st_ino == status.st_ino and is_same:
                 pid = path.split("/")[2]
                 users.append(f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})")
     return users

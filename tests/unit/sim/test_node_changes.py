@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
-from nvct.errors import DocumentError, UsageError
+from nvct.errors import DocumentError, HostError, UsageError
 from nvct.kernel.kmsg import Kmsg
 from nvct_sim import gpu_fields, node_changes, package, tree
 from tests.support.nvml_node import CACHE
@@ -195,6 +196,20 @@ def test_a_reload_loads_the_installed_version_and_removes_mig_instances(
     assert "581.1.2" in (upgraded.proc / "driver/nvidia/version").read_text()
     assert (upgraded.sys / "module/nvidia/version").read_text() == "581.1.2\n"
     assert upgraded.state().find("gi") == []
+
+
+def test_a_module_is_unloaded_unless_somebody_uses_it(plain_node: tree.Node) -> None:
+    module, version = plain_node.sys / "module/nvidia", plain_node.proc / "driver/nvidia/version"
+    with plain_node.state_file.open():
+        with pytest.raises(HostError, match=rf"module nvidia is in use by process {os.getpid()} "):
+            node_changes.unload_module(plain_node)
+        assert (module / "refcnt").read_text() == "1\n"
+    node_changes.unload_module(plain_node)
+    assert not module.exists()
+    assert not version.exists()
+    node_changes.reload_module(plain_node)
+    assert plain_node.installed in version.read_text()
+    assert (module / "initstate").read_text() == "live\n"
 
 
 def test_an_upgrade_to_the_same_version_changes_nothing(plain_node: tree.Node) -> None:
