@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 
 from nvct.doctor.model import Finding, Severity
 from nvct.doctor.reasons import Reason
-from nvct.host.nvml import session
+from nvct.host.health.faults import REMEDIES
+from nvct.host.nvml import messages, session
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -21,6 +22,9 @@ LISTED = ("listed", "withdrawn")
 """States of a resource that is as it should be."""
 RELEASED = ("released", "closing")
 """States of NVML while the driver is being replaced."""
+WORKER_REMEDY = (
+    "The kubelet starts the container again; `kubectl logs --previous` of it says why it ended."
+)
 REASONS = {
     "refused": Reason.DevicePluginNotAlone,
     "yielded": Reason.DevicePluginNotAlone,
@@ -66,8 +70,12 @@ def _nvml(nvml: Json) -> Iterator[Finding]:
         yield Finding(reason=reason, severity="error", evidence=evidence)
     if nvml["state"] == "fails":
         evidence = str(nvml["reason"])
-        reason = Reason.NvmlHung if session.is_hang(evidence) else Reason.DriverNotWorking
-        yield Finding(reason=reason, severity="error", evidence=evidence)
+        reason, remedy = Reason.DriverNotWorking, ""
+        if session.is_hang(evidence):
+            reason = Reason.NvmlHung
+        elif evidence.startswith(messages.WORKER_AWAY):
+            reason, remedy = Reason.AgentTaskFailed, WORKER_REMEDY
+        yield Finding(reason=reason, severity="error", evidence=evidence, remedy=remedy)
 
 
 def _resources(resources: Sequence[Json]) -> Iterator[Finding]:
@@ -92,13 +100,23 @@ def _devices(resources: Sequence[Json]) -> Finding:
         withheld = {id_ for resource in resources for id_ in resource.get("withheld", ())}
         lasting = {id_: why for id_, why in unhealthy.items() if id_ not in withheld}
         id_, why = min((lasting or unhealthy).items())
+        why, remedy = _with_remedy(why)
         what = "unhealthy devices" if lasting else "devices held back for a time"
         severity: Severity = "error" if len(unhealthy) == total else "warning"
         return Finding(
             reason=Reason.DeviceUnhealthy if lasting else Reason.DeviceWithheld,
             severity=severity,
             evidence=f"{what}: {len(unhealthy)} of {total}; {id_}: {why}",
+            remedy=remedy,
         )
     names = ", ".join(f"{resource['devices']} of {resource['resource']}" for resource in resources)
     evidence = f"the kubelet is offered {names}"
     return Finding(reason=Reason.ResourceNotListed, severity="ok", evidence=evidence)
+
+
+def _with_remedy(why: str) -> tuple[str, str]:
+    """Return why a device is unhealthy, and the remedy that its sentence ends with, "" if none."""
+    for remedy in REMEDIES.values():
+        if why.endswith(f"; {remedy}"):
+            return why.removesuffix(f"; {remedy}"), f"{remedy[0].upper()}{remedy[1:]}."
+    return why, ""

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from nvct.agent.core.logs import Log, Problem
-from nvct.agent.kubernetes.cluster import EVENT, POD, Cluster, Object
+from nvct.agent.kubernetes.cluster import EVENT, POD, Cluster, ClusterError, Object
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
@@ -26,6 +26,10 @@ EVENTS_NAMESPACE = "default"
 """Where Kubernetes keeps the Events of objects without a namespace."""
 RETRY_S = 10.0
 """Until the next attempt if the API server does not answer."""
+EARLIER_S = 3000.0
+"""What happened so long before the start is told, too: nobody knows whether it was. The API server
+keeps Events for an hour, and refuses to create one again."""
+CONFLICT = 409
 REPLICA = "::"
 """Between a device's UUID and the number of a replica."""
 
@@ -38,7 +42,7 @@ class DeviceEvents:
     """
 
     def __init__(self, node: str, socket: str, log: Log) -> None:
-        """Do nothing yet; nothing that happened before becomes an Event.
+        """Do nothing yet; what happened long before becomes no Event.
 
         Args:
             socket: of the kubelet's service for pods' resources.
@@ -59,7 +63,8 @@ class DeviceEvents:
         if notices is None:  # no task watches the health yet
             return
         if self._told is None:  # later, numbers alone decide: the clock may be set back
-            old = [notice["number"] for notice in notices if notice["at"] < self._since]
+            since = self._since - EARLIER_S
+            old = [notice["number"] for notice in notices if notice["at"] < since]
             self._told = max(old, default=0)
         for notice in notices:
             if notice["number"] <= self._told:
@@ -80,7 +85,7 @@ class DeviceEvents:
             self._kubelet = None
 
     async def _tell(self, cluster: Cluster, notice: Mapping[str, Any]) -> None:
-        await cluster.create(EVENT, event(self._node, node_reference(self._node), notice))
+        await _create(cluster, event(self._node, node_reference(self._node), notice))
         if not notice["is_warning"]:
             return
         for namespace, name in sorted(await self._pods(notice["devices"])):
@@ -92,7 +97,7 @@ class DeviceEvents:
                 "apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace,
                 "uid": uid,
             }  # fmt: skip
-            await cluster.create(EVENT, event(self._node, involved, notice))
+            await _create(cluster, event(self._node, involved, notice))
 
     async def _pods(self, devices: list[str]) -> set[tuple[str, str]]:
         """Return namespace and name of each pod that has one of some devices."""
@@ -113,6 +118,15 @@ class DeviceEvents:
         self.problem.tell(error, "an Event about a GPU is missing: ")
 
 
+async def _create(cluster: Cluster, manifest: Object) -> None:
+    """Create an Event that may be there from before this process began."""
+    try:
+        await cluster.create(EVENT, manifest)
+    except ClusterError as error:
+        if error.status != CONFLICT:
+            raise
+
+
 def _has(holding: Holding, devices: list[str]) -> bool:
     return any(id_.partition(REPLICA)[0] in devices for id_ in holding.devices)
 
@@ -128,13 +142,15 @@ def event(node: str, involved: Object, notice: Mapping[str, Any]) -> Object:
     Args:
         node: name of the Node, which has the device.
         involved: the object that the Event is about.
-        notice: with reason, message, is_warning.
+        notice: with reason, message, is_warning; of a device, with its number and moment.
     """
     now = datetime.now(timezone.utc)
-    shown = timestamp(now)
+    shown, stamp = timestamp(now), f"{int(now.timestamp() * 1e9):x}"
+    if "number" in notice:  # the same in the next process
+        stamp = f"{int(notice['at'] * 1000):x}{notice['number']:05x}"
     return {
         "metadata": {
-            "name": f"{involved['name']}.{int(now.timestamp() * 1e9):x}",
+            "name": f"{involved['name']}.{stamp}",
             "namespace": involved.get("namespace", EVENTS_NAMESPACE),
         },
         "involvedObject": involved,

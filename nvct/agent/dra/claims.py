@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scheduler has allocated to a ResourceClaim, as the API server has it.
+"""What the scheduler has allocated to a ResourceClaim; which claims may be gone.
 
-Contract: pure functions.
+Contract: pure functions of objects as the API server has them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from nvct.agent.dra.devices import DRIVER, Device
@@ -19,6 +21,10 @@ from nvct.errors import HostError, RequestError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.kubelet.dra_service import ClaimRef
+
+
+TURN_S = 180.0
+"""How often the API server is asked for one of the claims that the kubelet does not name."""
 
 
 class Allocated(NamedTuple):
@@ -35,6 +41,46 @@ class Allocated(NamedTuple):
     requests: tuple[str, ...]
     is_admin: bool = False
     alternatives: tuple[str, ...] = ()
+
+
+class Doubts:
+    """Which claims may be gone: the ones that the kubelet has ceased to name.
+
+    Of those that it does not name though they exist (only init containers have them, or the
+    kubelet is older than Kubernetes 1.34), one comes at a time.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seen: dict[str, float] = {}
+        self._turn_at = clock() + TURN_S
+        self._clock = clock
+
+    def exists(self, uid: str) -> None:
+        """Take that the API server has a claim."""
+        self._seen[uid] = self._clock()
+
+    def next(self, known: Mapping[str, Prepared], named: Collection[str]) -> list[Prepared]:
+        """Return the prepared claims for which the API server is asked now.
+
+        Args:
+            named: NAMESPACE/NAME of the claims that the kubelet names for its pods.
+        """
+        names = Counter(claim.full_name for claim in known.values())
+        unnamed = {
+            uid: claim
+            for uid, claim in known.items()
+            if claim.full_name not in named or names[claim.full_name] > 1
+        }
+        self._seen = {uid: at for uid, at in self._seen.items() if uid in unnamed}
+        now = self._clock()
+        doubtful = [claim for uid, claim in unnamed.items() if uid not in self._seen]
+        if not doubtful and self._seen and now >= self._turn_at:
+            doubtful = [unnamed[min(self._seen, key=self._seen.__getitem__)]]
+        if doubtful:
+            import random  # 0.3 MB
+
+            self._turn_at = now + TURN_S * random.uniform(0.8, 1.2)  # noqa: S311  no secret
+        return doubtful
 
 
 def kind(version: str) -> Kind:

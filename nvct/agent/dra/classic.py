@@ -8,13 +8,14 @@ plugin it is, and a GPU of a pod that started before a switch stays that pod's.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from nvct.agent.core.config_file import PREFIX
-from nvct.agent.dra.devices import Offer
+from nvct.agent.dra.devices import DRIVER, Offer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.kubelet.pod_resources import PodResources
+    from nvct.agent.kubelet.pod_resources import Holding, PodResources
 
 SEPARATOR = "::"
 """Between a UUID and the number of a replica."""
@@ -25,11 +26,13 @@ class Classic:
 
     Attributes:
         taken: UUIDs of the GPUs and MIG devices that they have, None before the kubelet answered.
+        claims: NAMESPACE/NAME of the claims whose devices pods have, as the kubelet said last.
     """
 
     def __init__(self, socket: str) -> None:
         """Ask the kubelet on a socket; where it is missing, there is no device plugin."""
         self.taken: frozenset[str] | None = None
+        self.claims: frozenset[str] = frozenset()
         self._socket = socket
         self._pods: PodResources | None = None
 
@@ -43,9 +46,15 @@ class Classic:
         if pods is None:
             self.taken = frozenset()
             return
+        holdings = await pods.holdings(with_claims=True)
+        self.claims = frozenset(
+            f"{holding.claim.namespace}/{holding.claim.name}"
+            for holding in holdings
+            if holding.claim and holding.resource == DRIVER
+        )
         offered = await pods.allocatable()
         ids = [id_ for name, of_it in offered.items() if name.startswith(PREFIX) for id_ in of_it]
-        self.taken = frozenset((*map(_uuid, ids), *await self.holders()))
+        self.taken = frozenset((*map(_uuid, ids), *_holders(holdings)))
 
     async def holders(self) -> dict[str, str]:
         """Return the pod that has each device of a device plugin, by the UUID of the device.
@@ -54,12 +63,7 @@ class Classic:
             HostError: the kubelet does not answer.
         """
         pods = self._connected()
-        return {
-            _uuid(id_): f"{holding.namespace}/{holding.pod}"
-            for holding in (await pods.holdings() if pods else ())
-            if holding.resource.startswith(PREFIX)
-            for id_ in holding.devices
-        }
+        return _holders(await pods.holdings() if pods else ())
 
     def of(self, offer: Offer) -> Offer:
         """Return the devices that share no GPU with a device plugin; none if nobody knows."""
@@ -82,6 +86,15 @@ def without(offer: Offer, classic: frozenset[str]) -> Offer:
     """Return the devices that share no GPU with a device plugin."""
     taken = {device.gpu for device in offer.devices if device.uuid in classic} | classic
     return offer.of_gpus({device.gpu for device in offer.devices} - taken)
+
+
+def _holders(holdings: Iterable[Holding]) -> dict[str, str]:
+    return {
+        _uuid(id_): f"{holding.namespace}/{holding.pod}"
+        for holding in holdings
+        if holding.resource.startswith(PREFIX) and holding.claim is None
+        for id_ in holding.devices
+    }
 
 
 def _uuid(id_: str) -> str:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from types import NoneType
+from typing import TypeAlias
 
 from nvct.agent.core.logs import Log
 from nvct.agent.dra.devices import Place
+from nvct.agent.dra.journal import Entry, Prepared
 from nvct.agent.dra.mig_devices import instance_at
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.client import NvmlClient
@@ -19,8 +22,10 @@ from nvct.errors import HostError
 from nvct.host.nvml.mig_model import GpuInstance, MigGpu
 from nvct.host.roots import Roots
 
-Uuids = Mapping[tuple[str, int], str]
-
+Key: TypeAlias = tuple[str, int, int, int]
+"""UUID of the GPU, profile, first memory slice, number of these."""
+Uuids: TypeAlias = Mapping[Key, str]
+"""The UUIDs of MIG devices."""
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +37,12 @@ if TYPE_CHECKING:
 class Instances:
     """The MIG devices that this driver makes."""
 
-    def __init__(self, nvml: NvmlClient, look: Callable[[], Awaitable[Uuids]], log: Log) -> None:
+    def __init__(
+        self,
+        nvml: NvmlClient,
+        look: Callable[[], Awaitable[Mapping[tuple[str, int], str]]],
+        log: Log,
+    ) -> None:
         """Do nothing yet.
 
         Args:
@@ -43,9 +53,12 @@ class Instances:
         self._nvml = nvml
         self._look = look
         self._log = log
+        self._looking = asyncio.Lock()
+        self._looks = 0
+        self._seen: tuple[int, Uuids] = 0, {}
 
-    async def ensure(self, gpu: str, place: Place) -> str:
-        """Return the UUID of the MIG device at a place, which is made if it is missing.
+    async def make(self, gpu: str, place: Place) -> None:
+        """Make the MIG device at a place if it is missing.
 
         Raises:
             NvctError: the GPU is not there or not in MIG mode, or NVML refuses.
@@ -60,23 +73,6 @@ class Instances:
         if instance is None or not instance.compute:
             arguments: Arguments = {"uuid": gpu, "gi": gi, "kind": place.compute, "engine": 0}
             await self._nvml.call("mig_create_compute", int, arguments)
-        uuid = (await self._look()).get((gpu, gi))
-        if uuid is None:
-            raise HostError(f"the MIG device of GPU instance {gi} of {gpu} has no device nodes")
-        return uuid
-
-    async def find(self, gpu: str, place: Place) -> str:
-        """Return the UUID of the MIG device at a place, which is not made.
-
-        Raises:
-            NvctError: there is none.
-        """
-        state = await self._state(gpu)
-        instance = instance_at(state, place) if state else None
-        uuid = (await self._look()).get((gpu, instance.id)) if instance else None
-        if uuid is None:
-            raise HostError(f"GPU {gpu} has no MIG device at memory slice {place.start} now")
-        return uuid
 
     async def destroy(self, gpu: str, place: Place) -> None:
         """Destroy the MIG device at a place, if there is one.
@@ -86,11 +82,33 @@ class Instances:
         """
         state = await self._state(gpu)
         instance = instance_at(state, place) if state else None
-        if instance is None:
-            return
-        await self._destroy(gpu, instance)
-        self._log.info(f"destroyed GPU instance {instance.id} of {gpu}")
-        await self._look()
+        if instance is not None:
+            await self._destroy(gpu, instance)
+            self._log.info(f"destroyed GPU instance {instance.id} of {gpu}")
+
+    async def uuids(self) -> Uuids:
+        """Look at the machine, and return the MIG devices that can be given to containers.
+
+        One look serves all who asked before it began.
+
+        Raises:
+            NvctError: NVML does not answer.
+        """
+        asked = self._looks
+        async with self._looking:
+            if self._seen[0] <= asked:
+                self._looks = number = self._looks + 1
+                self._seen = number, await self._look_at_all()
+            return self._seen[1]
+
+    async def _look_at_all(self) -> Uuids:
+        gpus, uuids = (await self._nvml.mig()).gpus, await self._look()
+        return {
+            (gpu.uuid, instance.kind, *instance.placement): uuids[gpu.uuid, instance.id]
+            for gpu in gpus
+            for instance in gpu.instances
+            if (gpu.uuid, instance.id) in uuids
+        }
 
     async def _make(self, gpu: str, place: Place) -> int:
         kind, start, size, _ = place
@@ -108,6 +126,32 @@ class Instances:
 
     async def _state(self, gpu: str) -> MigGpu | None:
         return next((one for one in (await self._nvml.mig()).gpus if one.uuid == gpu), None)
+
+
+def key(gpu: str, place: Place) -> Key:
+    """Return what tells a MIG device from others."""
+    return gpu, place.kind, place.start, place.size
+
+
+def with_uuids(claim: Prepared, there: Uuids) -> Prepared:
+    """Return a claim with the UUIDs of its MIG devices.
+
+    Raises:
+        HostError: one is not there.
+    """
+    return replace(claim, entries=tuple(_with_uuid(entry, there) for entry in claim.entries))
+
+
+def _with_uuid(entry: Entry, there: Uuids) -> Entry:
+    if entry.place is None:
+        return entry
+    uuid = there.get(key(entry.gpu, entry.place))
+    if uuid is None:
+        raise HostError(
+            f"GPU {entry.gpu} has no MIG device with device nodes at memory slice "
+            f"{entry.place.start} now"
+        )
+    return replace(entry, uuid=uuid)
 
 
 async def make_nodes(nvml: NvmlClient, roots: Roots) -> None:

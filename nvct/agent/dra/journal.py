@@ -3,6 +3,9 @@
 
 Contract: read and written as a whole under a lock, because two instances of the driver may run
 during an update. Written atomically. Everything else (CDI specifications) is derived from it.
+
+The MIG devices of a GPU have a lock of their own, because to make one takes long. Who needs both
+locks takes the GPU's first.
 """
 
 from __future__ import annotations
@@ -24,12 +27,15 @@ from nvct.kernel.shared_folder import SharedFolder
 
 Places: TypeAlias = dict[str, list[Place]]
 
-
 TYPE_CHECKING = False
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the device plugin reads the journal without gRPC's services
     from nvct.agent.kubelet.dra_service import ClaimRef
 
 FILE, LOCK = "nvct-claims.json", "nvct-claims.lock"
+GPU_LOCK = "nvct-claims-{}.lock"
+"""By the UUID of the GPU."""
+HOLDER_LIMIT = 512
+"""Bytes of a lock file, which says who has the lock."""
 VERSION = 1
 LIMIT = 16 << 20
 """Bytes; a claim has one KB."""
@@ -56,6 +62,13 @@ class Entry:
     is_admin: bool = False
     place: Place | None = None
 
+    def excludes(self, other: Entry) -> bool:
+        """Return whether no two claims can have these two devices at the same time."""
+        if self.place and other.place and self.gpu == other.gpu:
+            first, second = sorted((self.place, other.place), key=lambda place: place.start)
+            return first.start + first.size > second.start
+        return (self.uuid or self.device) == (other.uuid or other.device)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
@@ -71,9 +84,32 @@ class Prepared:
     entries: tuple[Entry, ...]
     daemon: Daemon | None = None
 
-    def identities(self) -> set[str]:
-        """Return what no other claim may have."""
-        return {entry.uuid or entry.device for entry in self.entries if not entry.is_admin}
+    @property
+    def full_name(self) -> str:
+        """Return NAMESPACE/NAME."""
+        return f"{self.namespace}/{self.name}"
+
+    def excluded_by(self, other: Prepared) -> str:
+        """Return what both claims have and one alone may have, "" if there is nothing."""
+        for entry in self._own:
+            for held in other._own:
+                if entry.excludes(held):
+                    return held.uuid or held.device
+        return ""
+
+    @property
+    def places(self) -> list[tuple[str, Place]]:
+        """Return the MIG devices that are made for the claim: UUID of the GPU and place."""
+        return [(entry.gpu, entry.place) for entry in self._own if entry.place]
+
+    @property
+    def has_places(self) -> bool:
+        """Return whether it has MIG devices that are made for claims."""
+        return any(entry.place for entry in self.entries)
+
+    @property
+    def _own(self) -> list[Entry]:
+        return [entry for entry in self.entries if not entry.is_admin]
 
     def uses_mps(self, entry: Entry) -> bool:
         """Return whether containers use one of its devices by its daemon."""
@@ -99,26 +135,54 @@ class Journal:
         self._folder = folder
 
     @contextlib.asynccontextmanager
-    async def locked(self) -> AsyncIterator[dict[str, Prepared]]:
+    async def locked(self, why: str) -> AsyncIterator[dict[str, Prepared]]:
         """Yield the claims, which nobody else changes meanwhile; see `save`.
 
+        Args:
+            why: what is done, for others who wait.
+
         Raises:
-            HostError: another instance holds the lock for too long, or a file is unreadable.
+            HostError: somebody else holds the lock for too long, or a file is unreadable.
             DocumentError: it is malformed.
             UnsafePathError: a file is a link, or others could have written it.
         """
-        path = f"{self._folder}/{LOCK}"
+        async with self._lock(LOCK, why):
+            yield self.load()
+
+    @contextlib.asynccontextmanager
+    async def gpus_locked(self, gpus: Iterable[str], why: str) -> AsyncIterator[None]:
+        """Let nobody else make or destroy MIG devices on GPUs meanwhile.
+
+        Raises:
+            HostError: somebody else holds the lock of one for too long.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            for gpu in sorted(gpus):  # in one order, so that no two wait for each other
+                await stack.enter_async_context(self._lock(GPU_LOCK.format(gpu), why))
+            yield
+
+    @contextlib.asynccontextmanager
+    async def _lock(self, name: str, why: str) -> AsyncIterator[None]:
+        path = f"{self._folder}/{name}"
         end = time.monotonic() + LOCK_S
         try:
             with SharedFolder.open(self._folder) as folder:
-                while (fd := folder.try_lock(LOCK)) < 0:
+                while (fd := folder.try_lock(name)) < 0:
                     if time.monotonic() > end:
-                        raise HostError(f"another driver holds {path} for {LOCK_S:g} s")
+                        holder = folder.read(name, HOLDER_LIMIT).decode(errors="replace")
+                        raise HostError(
+                            f"{path} is locked for {LOCK_S:g} s: {holder or 'nobody says why'}",
+                            hint="the kubelet asks again",
+                        )
                     await asyncio.sleep(POLL_S)
         except OSError as error:
             raise HostError(f"{path} cannot be opened: {error.strerror}") from error
         try:
-            yield self.load()
+            holder = f"{why}, by process {os.getpid()} of {os.uname().nodename}"
+            with contextlib.suppress(OSError):  # a full disk; the lock is there
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, holder.encode()[:HOLDER_LIMIT], 0)
+            yield
         finally:
             os.close(fd)
 
@@ -206,6 +270,20 @@ def ref_of(claim: Prepared) -> ClaimRef:
     from nvct.agent.kubelet.dra_service import ClaimRef
 
     return ClaimRef(claim.namespace, claim.name, claim.uid)
+
+
+class UnpreparedError(HostError):
+    """The journal does not have a claim any more."""
+
+
+def check_kept(claim: Prepared, known: Mapping[str, Prepared]) -> None:
+    """Refuse a claim that the journal does not have any more.
+
+    Raises:
+        UnpreparedError: so it is.
+    """
+    if known.get(claim.uid) != claim:
+        raise UnpreparedError(f"claim {claim.name} was unprepared before it had its devices")
 
 
 def gpus_of(claim: Prepared) -> set[str]:

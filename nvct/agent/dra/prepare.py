@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares and unprepares claims for the kubelet, and compares the journal with the API server.
 
-A claim is prepared when the journal has it; its CDI specification is written before the kubelet is
-answered, and again at each start. Whatever the kubelet asks twice has the same answer.
+The journal has a claim before anything is made for it, and until nothing of that is left: killed
+anywhere, the next call ends in the old or the new state. Slow work is done without the journal's
+lock: MPS control daemons start beside each other, and MIG devices are made on each GPU in turn.
+Whatever the kubelet asks twice has the same answer.
 """
 
 from __future__ import annotations
@@ -10,9 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from nvct.agent.core.logs import Log
@@ -20,12 +29,11 @@ from nvct.agent.core.resources_mode import ResourcesMode
 from nvct.agent.dra import claims, sharing
 from nvct.agent.dra.claim_specs import ClaimSpecs, cdi_devices
 from nvct.agent.dra.devices import Device, compute
-from nvct.agent.dra.instances import Instances
-from nvct.agent.dra.journal import Journal, Prepared, gpus_of, ref_of
+from nvct.agent.dra.instances import Instances, Uuids, key, with_uuids
+from nvct.agent.dra.journal import Journal, Prepared, UnpreparedError, check_kept, gpus_of, ref_of
 from nvct.agent.dra.mps_claims import ClaimDaemons
 from nvct.agent.kubelet.dra_service import ClaimRef, PreparedDevice
 from nvct.agent.kubernetes.cluster import Object
-from nvct.agent.mps.daemons import Daemon
 from nvct.errors import HostError, NvctError
 
 FindClaim = Callable[[ClaimRef], Awaitable[Object | None]]
@@ -43,6 +51,7 @@ class Preparer:
         instances: makes MIG devices; None where none is made.
         mps: the daemons of claims that share by MPS; None where there can be none.
         holders: returns the pod that has each device of a device plugin, by the UUID.
+        named: returns NAMESPACE/NAME of the claims that the kubelet names for its pods.
         mode: which task offers the GPUs; None if there is no other task that does.
         prepared: how often a claim was prepared; `failures`: how often that failed.
         took_s: how long all of these took together.
@@ -61,12 +70,14 @@ class Preparer:
         self.instances: Instances | None = None
         self.mps: ClaimDaemons | None = None
         self.holders: Callable[[], Awaitable[Mapping[str, str]]] | None = None
+        self.named: Callable[[], Collection[str]] = tuple
         self.mode: ResourcesMode | None = None
         self.prepared = 0
         self.failures = 0
         self.took_s = 0.0
         self._claims: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._ending: set[str] = set()
+        self._doubts = claims.Doubts()
         self._node = node
         self._journal = journal
         self._specs = specs
@@ -124,24 +135,26 @@ class Preparer:
         Raises:
             NvctError: the journal cannot be read or written.
         """
-        gone = [claim for claim in self._journal.load().values() if await self._is_gone(claim)]
-        for claim in gone:
-            about = f"claim {claim.namespace}/{claim.name} ({claim.uid})"
+        for claim in self._doubts.next(self._journal.load(), self.named()):
+            about = f"claim {claim.full_name} ({claim.uid})"
             try:
+                if not await self._is_gone(claim):
+                    self._doubts.exists(claim.uid)
+                    continue
                 async with self._alone(claim.uid):
                     if await self._let_go(claim.uid, if_gone=True):
                         self._log.info(f"{about} is gone: unprepared")
             except NvctError as error:  # the other claims do not wait for this one
-                self._log.warning(error.message)
+                self._log.warning(f"{about}: {error.message}")
         await self.write_specs()
 
     async def _is_gone(self, claim: Prepared) -> bool:
-        """Return whether a claim needs its devices no more; False if nobody can tell."""
-        try:
-            found = await self._find(ref_of(claim))
-        except NvctError as error:
-            self._log.debug(f"claim {claim.namespace}/{claim.name}: {error.message}")
-            return False
+        """Return whether a claim needs its devices no more.
+
+        Raises:
+            NvctError: nobody can tell.
+        """
+        found = await self._find(ref_of(claim))
         return found is None or not claims.is_allocated(found)
 
     async def write_specs(self) -> None:
@@ -150,16 +163,44 @@ class Preparer:
         Raises:
             NvctError: the journal cannot be read.
         """
-        async with self._locked() as known:
-            await self._write_specs(known)
+        there: Uuids = {}
+        has_places = any(claim.has_places for claim in self._journal.load().values())
+        if has_places and self.instances is not None:
+            with self._logged():
+                there = await self.instances.uuids()
+        missing = []
+        async with self._locked("specifications are looked at") as known:
+            if not self._specs.is_known:
+                return  # the machine is not known yet
+            await self._specs.remove_others(known)
+            for claim in known.values():
+                if claim.uid in self._claims:
+                    continue  # who works on it writes it
+                if any(key(*place) not in there for place in claim.places):
+                    missing.append(claim)
+                    continue
+                with self._logged():
+                    await self._specs.write(with_uuids(claim, there))
+        for claim in missing:
+            async with self._alone(claim.uid):
+                with self._logged(), contextlib.suppress(UnpreparedError):
+                    await self._write(claim)
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Log an error; the other claims do not wait for this one."""
+        try:
+            yield
+        except NvctError as error:
+            self._log.warning(error.message)
 
     @contextlib.asynccontextmanager
-    async def _locked(self) -> AsyncIterator[dict[str, Prepared]]:
+    async def _locked(self, why: str) -> AsyncIterator[dict[str, Prepared]]:
         """Yield the claims of the journal; the keeper then has their MPS control daemons alone.
 
         All claims wait for this lock: nothing is done with it that pods can delay.
         """
-        async with self._journal.locked() as known:
+        async with self._journal.locked(why) as known:
             if self.mps is not None:
                 kept = (claim for claim in known.values() if claim.uid not in self._ending)
                 self.mps.want(claim.daemon for claim in kept if claim.daemon)
@@ -172,97 +213,100 @@ class Preparer:
         async with lock:
             yield
 
-    async def _write_specs(self, known: Mapping[str, Prepared]) -> None:
-        if not self._specs.is_known:
-            return  # the machine is not known yet
-        await self._specs.remove_others(known)
-        for claim in known.values():
-            try:
-                await self._write(claim)
-            except NvctError as error:
-                self._log.warning(error.message)
-
     async def _prepare(self, ref: ClaimRef) -> Prepared:
         claims.check(ref)
-        wanted = made = await self._wanted(ref)
+        wanted = await self._wanted(ref)
         async with self._alone(ref.uid):
-            while True:
-                async with self._locked() as known:
-                    claim = wanted or known.get(ref.uid)
-                    if claim is None:
-                        raise HostError(f"the API server does not tell what claim {ref.name} has")
-                    is_new = claim != known.get(ref.uid)
-                    holders = await self._gone_holders(claim, known)
-                    is_other = is_new and ref.uid in known
-                    if not is_other and not holders:
-                        made = await self._record(claim, known, is_new=is_new)
-                        break
-                if is_other:
-                    await self._let_go(ref.uid)
-                for uid in holders:
-                    async with self._alone(uid):
-                        await self._let_go(uid, if_gone=True)
-            if claim.daemon is not None:
-                made = await self._start(claim, claim.daemon, is_new=is_new)
-        if is_new:
-            names = ", ".join(f"{e.device} ({e.uuid})" for e in made.entries)
-            self._log.info(f"claim {claim.namespace}/{claim.name} ({claim.uid}) has {names}")
-            self._log.decided(TASK, "given", f"{claim.namespace}/{claim.name}", asked=names)
-        return claim
-
-    async def _record(
-        self, claim: Prepared, known: dict[str, Prepared], *, is_new: bool
-    ) -> Prepared:
-        """Write the journal, and the specification if the claim waits for nothing; see `_made`."""
-        if is_new:
+            before = self._journal.load().get(ref.uid)
+            claim = wanted or before
+            if claim is None:
+                raise HostError(f"the API server does not tell what claim {ref.name} has")
+            if claim == before:
+                await self._make(claim)
+                return claim
+            if before is not None:
+                await self._let_go(ref.uid)
             with self._reserved(claim):
                 await self._check_pods(claim)
-                return await self._take(claim, known)
-        return claim if claim.daemon else await self._write(claim)
+                while holder := await self._record(claim):
+                    await self._take_from(holder, claim)
+            try:
+                made = await self._make(claim)
+            except NvctError:
+                with contextlib.suppress(NvctError):  # the first error counts
+                    await self._let_go(ref.uid)
+                raise
+        names = ", ".join(f"{e.device} ({e.uuid})" for e in made.entries)
+        self._log.info(f"claim {claim.full_name} ({claim.uid}) has {names}")
+        self._log.decided(TASK, "given", claim.full_name, asked=names)
+        return claim
 
-    async def _take(self, claim: Prepared, known: dict[str, Prepared]) -> Prepared:
-        """Make the devices of a claim, and write its specification and the journal."""
-        if claim.daemon or any(entry.place for entry in claim.entries):
-            # What is made from here on has an owner, also if this process ends.
+    async def _record(self, claim: Prepared) -> Prepared | None:
+        """Write a claim to the journal: what is made from here on has an owner.
+
+        Returns:
+            Another claim that has one of its devices; then nothing is written.
+        """
+        async with self._locked(f"claim {claim.full_name} is recorded") as known:
+            for other in known.values():
+                if other.uid != claim.uid and claim.excluded_by(other):
+                    return other
             known[claim.uid] = claim
             self._journal.save(known)
-        if claim.daemon:
-            return claim
-        try:
-            made = await self._write(claim)
-        except NvctError:
-            with contextlib.suppress(NvctError):  # the first error counts
-                await self._forget(claim.uid, known)
-            raise
-        known[claim.uid] = claim
-        self._journal.save(known)
-        return made
+        return None
 
-    async def _start(self, claim: Prepared, daemon: Daemon, *, is_new: bool) -> Prepared:
-        """Start the MPS control daemon of a claim, and write its specification.
+    async def _take_from(self, other: Prepared, claim: Prepared) -> None:
+        """Unprepare a claim that is gone and has a device of another one.
 
         Raises:
-            NvctError: it is not ready in time.
+            HostError: it still exists.
         """
-        try:
+        if not await self._is_gone(other):
+            raise HostError(
+                f"{claim.excluded_by(other)} is prepared for claim {other.full_name}",
+                hint="the pod of that claim may still end",
+            )
+        async with self._alone(other.uid):
+            await self._let_go(other.uid, if_gone=True)
+
+    async def _make(self, claim: Prepared) -> Prepared:
+        """Make what a claim of the journal needs; return it with the UUIDs of its MIG devices.
+
+        Raises:
+            NvctError: that is not ready in time.
+        """
+        if claim.daemon is not None:
             if self.mps is None:
                 raise HostError(f"claim {claim.name} asks for MPS, and nothing here can start it")
-            await self.mps.ensure(daemon)
-            async with self._locked() as known:
-                if known.get(claim.uid) != claim:
-                    raise HostError(f"claim {claim.name} was unprepared before it had its devices")
-                return await self._write(claim)
-        except NvctError:
-            if is_new:
-                with contextlib.suppress(NvctError):  # the first error counts
-                    await self._let_go(claim.uid)
-            raise
+            await self.mps.ensure(claim.daemon)
+        return await self._write(claim)
 
     async def _write(self, claim: Prepared) -> Prepared:
-        """Write the specification of a claim; return it as `_made` does."""
-        made = await self._made(claim)
-        await self._specs.write(made)
-        return made
+        """Write the specification of a claim of the journal; return the claim as `_make` does.
+
+        Raises:
+            NvctError: the journal does not have it now, or a device cannot be had.
+        """
+        why = f"claim {claim.full_name} is prepared"
+        filled = await self._filled(claim, why) if claim.has_places else claim
+        async with self._locked(why) as known:
+            check_kept(claim, known)
+            await self._specs.write(filled)
+        return filled
+
+    async def _filled(self, claim: Prepared, why: str) -> Prepared:
+        """Return a claim with the UUIDs of its MIG devices, which are made if they are missing.
+
+        Those of admin access are not made: they belong to another claim.
+        """
+        if self.instances is None:
+            raise HostError(f"no MIG device can be made for claim {claim.full_name}")
+        if claim.places:
+            async with self._journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
+                check_kept(claim, self._journal.load())
+                for gpu, place in claim.places:
+                    await self.instances.make(gpu, place)
+        return with_uuids(claim, await self.instances.uuids())
 
     def _reserved(self, claim: Prepared) -> AbstractContextManager[None]:
         """Keep the agent's own device plugin from giving the GPUs of a claim."""
@@ -302,6 +346,7 @@ class Preparer:
                 )
                 return None
             raise
+        self._doubts.exists(ref.uid)
         found = claims.checked(found, ref)
         devices = claims.allocated(found, self._node)
         configs = sharing.configs(found, {name for one in devices for name in one.requests})
@@ -319,78 +364,36 @@ class Preparer:
             daemon=sharing.daemon(configs, ref.uid, used, compute(self.devices.values())),
         )  # fmt: skip
 
-    async def _gone_holders(self, claim: Prepared, known: dict[str, Prepared]) -> list[str]:
-        """Return the uids of claims that are gone and have a device of this one.
-
-        Raises:
-            HostError: another claim that still exists has a device.
-        """
-        wanted = claim.identities()
-        holders = []
-        for other in known.values():
-            held = other.identities() & wanted
-            if other.uid == claim.uid or not held:
-                continue
-            found = await self._find(ref_of(other))
-            if found is not None and claims.is_allocated(found):
-                raise HostError(
-                    f"{min(held)} is prepared for claim {other.namespace}/{other.name}",
-                    hint="the pod of that claim may still end",
-                )
-            holders.append(other.uid)
-        return holders
-
     async def _let_go(self, uid: str, *, if_gone: bool = False) -> bool:
         """Forget a claim, after the end of its daemon; return whether that was done.
 
         Raises:
             NvctError: its daemon does not end, or a file cannot be written.
         """
-        async with self._locked() as known:
+        why = f"claim {uid} is unprepared"
+        async with self._locked(why) as known:
             claim = known.get(uid)
             if if_gone and (claim is None or not await self._is_gone(claim)):
                 return False  # the same claim may have been allocated again until now
             await self._specs.remove(uid)
-            if claim is None or claim.daemon is None or self.mps is None:
-                await self._forget(uid, known)
+            if claim is None:
                 return True
             self._ending.add(uid)
         try:
-            await self.mps.release(claim.daemon)
-            async with self._locked() as known:
-                await self._forget(uid, known)
+            if claim.daemon is not None and self.mps is not None:
+                await self.mps.release(claim.daemon)
+            async with self._journal.gpus_locked({gpu for gpu, _ in claim.places}, why):
+                for gpu, place in claim.places:
+                    if self.instances is not None:
+                        await self.instances.destroy(gpu, place)
+                async with self._locked(why) as known:
+                    await self._specs.remove(uid)
+                    known.pop(uid, None)
+                    self._journal.save(known)
         finally:
             self._ending.discard(uid)
+        if claim.places and self.instances is not None:
+            with contextlib.suppress(NvctError):  # the next look at the machine tells
+                await self.instances.uuids()
+        self._log.decided(TASK, "changed", claim.full_name, result="its devices are free again")
         return True
-
-    async def _forget(self, uid: str, known: dict[str, Prepared]) -> None:
-        await self._specs.remove(uid)
-        claim = known.get(uid)
-        if claim is None:
-            return
-        for entry in claim.entries:
-            if entry.place is None or entry.is_admin:  # admin access owns no MIG device
-                continue
-            if self.instances is not None:
-                await self.instances.destroy(entry.gpu, entry.place)
-        del known[uid]
-        self._journal.save(known)
-        about = f"{claim.namespace}/{claim.name}"
-        self._log.decided(TASK, "changed", about, result="its devices are free again")
-
-    async def _made(self, claim: Prepared) -> Prepared:
-        """Return a claim with the UUIDs of its MIG devices, which are made if they are missing.
-
-        Those of admin access are not made: they belong to another claim.
-        """
-        entries = []
-        for entry in claim.entries:
-            if entry.place is None:
-                entries.append(entry)
-            elif self.instances is None:
-                raise HostError(f"no MIG device can be made for {entry.device}")
-            else:
-                get = self.instances.find if entry.is_admin else self.instances.ensure
-                uuid = await get(entry.gpu, entry.place)
-                entries.append(replace(entry, uuid=uuid))
-        return replace(claim, entries=tuple(entries))

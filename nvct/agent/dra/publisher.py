@@ -23,6 +23,8 @@ MANAGER = "nvct-dra"
 """Of the fields of slices."""
 APART_S = 1.0
 """The shortest time between two writes because of others' changes."""
+WATCH_S = 600.0
+"""How long a watch lasts. After each, three requests compare and watch again: 18 an hour."""
 INVALID = 422
 """HTTP's status for an object that breaks a rule of its kind."""
 
@@ -193,7 +195,7 @@ class Publisher:
             ClusterError: the API server refuses, or does not answer.
         """
         kind = slices.kind(await self.find_version())
-        watch = self._cluster.watch(kind, self._fields(), self._since)
+        watch = self._cluster.watch(kind, self._fields(), self._since, WATCH_S)
         try:
             async for what, found in watch:
                 known = self._versions.get(name_of(found))

@@ -112,6 +112,7 @@ class DraDriver(Task):
         )
         self._classic = Classic(settings.pod_resources)
         self._preparer.holders = self._classic.holders
+        self._preparer.named = lambda: self._classic.claims
         self._load = load
         self._mode = self._preparer.mode = mode
         if mode is not None:

@@ -317,7 +317,8 @@ class HealthEngine:
         if fault.action == "application":
             reason, message = notices.of_application(event, fault.reason)
             devices = self._board.devices_of(event)
-            self._notices.add(reason, message, time.time(), devices, is_warning=True)
+            if self._notices.add(reason, message, time.time(), devices, is_warning=True):
+                self._save()
 
     def _note_hanging(self, hanging: dict[str, str]) -> None:
         """Note which GPUs do not answer: a reason for each, by UUID."""
@@ -367,6 +368,7 @@ class HealthEngine:
             self._log.warning(f"the former health of the GPUs is unknown: {error.message}")
             return
         self._values = looks.known_values(document.get("values"))
+        self._notices.load(document.get("notices"))
         for key, health in self._board.states.items():
             if health.state != "healthy":
                 self._log.warning(f"{notices.name_of(key)} is still {health.state}: "
@@ -377,7 +379,8 @@ class HealthEngine:
             return
         before, self._saved = self._store.problem, set(self._values)
         values: dict[str, Json] = {uuid: {**known} for uuid, known in self._values.items()}
-        self._store.write({**self._board.to_dict(), "values": values})
+        recent: Json = [notice.describe() for notice in self._notices.all]
+        self._store.write({**self._board.to_dict(), "values": values, "notices": recent})
         if self._store.problem and self._store.problem != before:
             self._log.warning(f"the next start forgets who is unhealthy: {self._store.problem}")
 

@@ -8,8 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 
+from nvct import typed
 from nvct.agent.health.board import Change, Key
 from nvct.agent.health.machine import FLAPPING, Health
+from nvct.host.health.faults import REMEDIES
 from nvct.host.nvml.model import XidEvent
 
 TYPE_CHECKING = False
@@ -20,11 +22,6 @@ LIMIT = 50
 """Notices that are kept."""
 AGAIN_S = 60.0
 """The same sentence about the same device is not repeated before."""
-REMEDIES = {
-    "reset": "reset the GPU",
-    "reboot": "reboot the node",
-    "replace": "have the GPU looked at; it stays out until the node boots",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +29,7 @@ class Notice:
     """Something that happened to a device.
 
     Attributes:
-        number: increases by one with each notice of this process.
+        number: increases by one with each notice of this boot.
         at: in seconds since 1970.
         reason: a word as Kubernetes has it in Events.
         is_warning: whether somebody has to do something.
@@ -64,6 +61,15 @@ class Notices:
 
     all: deque[Notice] = field(default_factory=lambda: deque(maxlen=LIMIT))
     _numbers: count[int] = field(default_factory=lambda: count(1))
+
+    def load(self, value: object) -> None:
+        """Take over what `Notice.describe` has returned in an earlier process; else nothing."""
+        try:
+            known = typed.load(tuple[Notice, ...], value)
+        except typed.MalformedError:
+            return
+        self.all.extend(known)
+        self._numbers = count(max((notice.number for notice in known), default=0) + 1)
 
     def add(
         self, reason: str, message: str, at: float, devices: Iterable[str], *, is_warning: bool
@@ -106,7 +112,7 @@ def sentence(health: Health) -> str:
     """Return why a device is not healthy, and what brings it back."""
     if health.state == "probation":
         return f"on probation after {health.reason}"
-    remedy = REMEDIES.get(health.action, "")
+    remedy = REMEDIES.get(health.action, "") if health.action else ""
     return f"{health.reason}; {remedy}" if remedy else health.reason
 
 

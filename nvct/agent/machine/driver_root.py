@@ -18,6 +18,8 @@ DRIVER_READY_ENV = "NVCT_DRIVER_READY_FILE"
 ROOT_ENV = "DRIVER_ROOT_CTR_PATH"
 DEV_ROOT_ENV = "DEV_ROOT_CTR_PATH"
 """Where the root with the host's /dev is mounted."""
+HOST_ROOT_ENV = "HOST_ROOT_MOUNT"
+"""Where the host's root is mounted: with the container engine's socket, and the hook."""
 FOLDER_ENV = "NVCT_DRIVER_FOLDER"
 """Where the root of a driver container would be, in this container."""
 
@@ -42,7 +44,9 @@ def with_driver_roots(env: Mapping[str, str]) -> Mapping[str, str]:
                 f"{path}: {name}={root!r} is none of the folders of this container's driver",
                 hint=f"{FOLDER_ENV} names that of a driver container",
             )
-    return {**env, **found}
+    # The driver may be in a container of its own; the host's root stays where it is.
+    host = {HOST_ROOT_ENV: env[ROOT_ENV]} if ROOT_ENV in env else {}
+    return {**host, **env, **found}
 
 
 def machine_roots(env: Mapping[str, str]) -> Roots:

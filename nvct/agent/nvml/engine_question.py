@@ -10,6 +10,7 @@ import json
 import os
 import stat
 
+from nvct.agent.machine.driver_root import HOST_ROOT_ENV, ROOT_ENV
 from nvct.launcher.cold import interpreter
 
 TYPE_CHECKING = False
@@ -29,12 +30,11 @@ SOCKETS = (
 )
 """Of engines for a kubelet, below the host's root."""
 LIMIT_S = 5.0
-HOST_ROOT_ENV, DRIVER_ROOT_ENV = "HOST_ROOT_MOUNT", "DRIVER_ROOT_CTR_PATH"
 
 
 def roots(env: Mapping[str, str]) -> list[str]:
     """Return where the host's root may be: mounted, or this process's own."""
-    named = (env.get(HOST_ROOT_ENV), env.get(DRIVER_ROOT_ENV), "/driver-root", "/")
+    named = (env.get(HOST_ROOT_ENV), env.get(ROOT_ENV), "/driver-root", "/")
     return [root for root in dict.fromkeys(named) if root and os.path.isdir(root)]
 
 

@@ -36,6 +36,7 @@ class NvmlWorkerClient(NvmlClient):
         super().__init__(None)
         self._path = path
         self._release = ""
+        self._ends = 0
 
     async def why_apart(self, release: str) -> str:
         """Return why the worker is not the one that was installed with this agent, "" if it is."""
@@ -68,6 +69,10 @@ class NvmlWorkerClient(NvmlClient):
         except asyncio.TimeoutError as error:
             self._disconnect()
             raise TimeoutError(f"no answer within {limit_s:g} s") from error
+        except (OSError, EOFError):
+            self._ends += self._socket is not None
+            self._disconnect()
+            raise
         except BaseException:
             self._disconnect()
             raise
@@ -77,6 +82,7 @@ class NvmlWorkerClient(NvmlClient):
         try:
             return await super()._answer(request, limit_s)
         except (BrokenPipeError, ConnectionResetError):
+            self._ends += 1
             self._disconnect()
             return await super()._answer(request, limit_s)
 
@@ -117,8 +123,12 @@ class NvmlWorkerClient(NvmlClient):
         return told.release
 
     def _failure(self, reason: str) -> NvmlError:
-        hint = f"NVML's worker is in another container: `nvct agent worker` on {self._path}"
-        return NvmlError(f"NVML's worker does not answer: {reason}", hint=hint)
+        times = "once" if self._ends == 1 else f"{self._ends} times"
+        ends = f"; it has ended {times} since this agent began" if self._ends else ""
+        return NvmlError(
+            f"{messages.WORKER_AWAY} does not answer on {self._path}: {reason}{ends}",
+            hint="`kubectl logs --previous` of that container says why it ended",
+        )
 
     def _disconnect(self) -> None:
         self.disconnect()

@@ -22,6 +22,11 @@ Action = Literal["ignore", "application", "watch", "reset", "reboot", "replace"]
 ACTIONS: tuple[Action, ...] = ("ignore", "application", "watch", "reset", "reboot", "replace")
 """What an error asks for, by severity. From `reset` on, the device is not offered."""
 SEVERE: tuple[Action, ...] = ("reset", "reboot", "replace")
+REMEDIES: dict[Action, str] = {
+    "reset": "reset the GPU",
+    "reboot": "reboot the node",
+    "replace": "have the GPU looked at; it stays out until the node boots",
+}
 LASTING: tuple[Action, ...] = ("reboot", "replace")
 """The device stays unhealthy until the machine boots."""
 

@@ -36,6 +36,8 @@ CALL_LIMIT = "limit_s"
 """An argument of every request: after how many seconds the session ends the worker."""
 HANG = "NVML does not answer"
 """How the message of an error begins that is about a hang."""
+WORKER_AWAY = "NVML's worker (container nvml-worker)"
+"""How the message of an error begins that is about another process than NVML's."""
 ERROR_FIELDS = {"class", "message", "hint", "code"}
 
 

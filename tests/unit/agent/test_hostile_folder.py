@@ -160,7 +160,7 @@ def keep_claims(folder: Path) -> None:
     journal = claims.Journal(str(folder))
 
     async def run() -> None:
-        async with journal.locked() as known:
+        async with journal.locked("a test") as known:
             journal.save(known)
 
     asyncio.run(run())

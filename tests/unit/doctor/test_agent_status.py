@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from nvct.agent.health import notices
+from nvct.agent.health.machine import Health
+from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.config.model import Config
 from nvct.doctor import agent_status, checks, parts
 from nvct.doctor.model import Finding
 from nvct.doctor.reasons import Reason
+from nvct.host.health.faults import REMEDIES, Action
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +56,25 @@ def test_such_an_answer_is_told_as_what_it_is() -> None:
 
 def failed(name: str) -> dict[str, Any]:
     return {"name": name, "state": "failed", "reason": "no libcuda", "restarts": 2, "detail": None}
+
+
+def test_an_end_of_nvmls_worker_does_not_blame_the_driver() -> None:
+    error = NvmlWorkerClient("/run/x.sock")._failure("no answer")
+    (finding,) = findings(document(resource(), nvml={"state": "fails", "reason": error.message}))
+    assert finding.reason == Reason.AgentTaskFailed
+    assert "container nvml-worker" in finding.evidence
+    assert "nvidia-smi" not in finding.to_dict()["remedy"]
+
+
+@pytest.mark.parametrize("action", ["reset", "reboot", "replace"])
+def test_an_unhealthy_device_has_one_remedy(action: Action) -> None:
+    why = notices.sentence(
+        Health(state="unhealthy", action=action, reason="XID 79 (GPU has fallen off the bus)")
+    )
+    (finding,) = findings(document(resource(unhealthy={"GPU-0": why})))
+    assert finding.evidence.endswith("GPU-0: XID 79 (GPU has fallen off the bus)")
+    remedy = finding.to_dict()["remedy"]
+    assert f"{remedy[0].lower()}{remedy[1:-1]}" == REMEDIES[action]
 
 
 @pytest.mark.parametrize(

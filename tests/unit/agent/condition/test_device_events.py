@@ -51,6 +51,7 @@ class FakeCluster:
 
     def __init__(self) -> None:
         self.events: list[Object] = []
+        self.existing: set[str] = set()
         self.refused: dict[Kind, int] = {}
 
     async def find(self, kind: Kind, name: str, namespace: str) -> Object | None:
@@ -61,6 +62,8 @@ class FakeCluster:
     async def create(self, kind: Kind, manifest: Object) -> Object:
         assert kind == EVENT
         self._check(kind)
+        if manifest["metadata"]["name"] in self.existing:
+            raise ClusterError("it is there already", status=409)
         self.events.append(manifest)
         return manifest
 
@@ -75,6 +78,9 @@ class Lab:
         self.log = io.StringIO()
         self.socket = Path(folder, "kubelet.sock")
         self.notices: list[dict[str, Any]] = []
+        self.start()
+
+    def start(self) -> None:
         self.events = DeviceEvents("node-1", str(self.socket), Log(target=self.log))
 
     def add(self, *devices: str, is_warning: bool = True, at: float | None = None) -> None:
@@ -143,9 +149,23 @@ def test_good_news_is_for_the_node_alone(lab: Lab) -> None:
     assert lab.cluster.events[0]["type"] == "Normal"
 
 
-def test_what_happened_before_the_start_is_not_told(lab: Lab) -> None:
+def test_what_happened_long_before_the_start_is_not_told(lab: Lab) -> None:
     lab.add("GPU-0", at=time.time() - 3600)
     assert lab.tell() == []
+
+
+def test_what_an_earlier_process_could_not_tell_is_told_once(lab: Lab) -> None:
+    """The API server was away, and the agent was started again."""
+    lab.add("GPU-0", at=time.time() - 60)
+    first = lab.tell()
+    names = {one["metadata"]["name"] for one in lab.cluster.events}
+    assert (first, len(names)) == (["node-1", "train"], 2)
+
+    lab.start()
+    lab.cluster.existing = names
+    lab.add("GPU-1")
+    assert lab.tell() == ["node-1", "share"]
+    assert lab.log.getvalue() == ""
 
 
 def test_a_clock_that_is_set_back_silences_no_failure(lab: Lab) -> None:

@@ -19,7 +19,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import specs
 from nvct.agent.dra import gather, slices
 from nvct.agent.dra.devices import MIB, Device, Machine, Offer, Place
-from nvct.agent.dra.instances import Instances
+from nvct.agent.dra.instances import Instances, key
 from nvct.agent.dra.mig_devices import offer
 from nvct_sim import tree
 from tests.support.nvml_node import CACHE
@@ -250,9 +250,13 @@ def test_an_older_look_at_the_machine_does_not_come_after_a_newer_one(
         periodic = asyncio.create_task(made._update())
         await until(has_begun.is_set)
         gpu = await second(lab)
-        made_for_claim = asyncio.create_task(
-            Instances(lab.nvml, made._look_at_mig, LOG).ensure(gpu.uuid, Place(0, 2, 1, 0))
-        )
+        place, instances = Place(0, 2, 1, 0), Instances(lab.nvml, made._look_at_mig, LOG)
+
+        async def make() -> str:
+            await instances.make(gpu.uuid, place)
+            return (await instances.uuids())[key(gpu.uuid, place)]
+
+        made_for_claim = asyncio.create_task(make())
         await asyncio.wait([made_for_claim], timeout=1)
         may_end.set()
         await periodic

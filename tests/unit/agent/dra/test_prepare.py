@@ -408,14 +408,11 @@ class FakeInstances:
         self.made: set[Place] = set()
         self.is_busy = False
 
-    async def ensure(self, gpu: str, place: Place) -> str:
+    async def make(self, _gpu: str, place: Place) -> None:
         self.made.add(place)
-        return await self.find(gpu, place)
 
-    async def find(self, gpu: str, place: Place) -> str:
-        if place not in self.made:
-            raise HostError(f"GPU {gpu} has no MIG device there")
-        return gpu
+    async def uuids(self) -> dict[tuple[str, int, int, int], str]:
+        return {("GPU-0", *place[:3]): "GPU-0" for place in self.made}
 
     async def destroy(self, gpu: str, place: Place) -> None:
         if self.is_busy:
@@ -439,7 +436,7 @@ def test_admin_access_neither_makes_nor_destroys_a_mig_device(
 ) -> None:
     async def test() -> None:
         watches = node.allocate("watches", SLICE, adminAccess=True)
-        with pytest.raises(HostError, match="has no MIG device there"):
+        with pytest.raises(HostError, match="has no MIG device with device nodes"):
             await node.preparer.prepare(watches)
         assert not on_demand.made
         await node.preparer.prepare(node.allocate("uses", SLICE))
@@ -471,6 +468,10 @@ def test_a_claim_whose_device_is_busy_does_not_keep_others(
         for claim in (busy, other):
             await node.preparer.prepare(claim)
             node.delete(claim)
+        node.preparer.named = lambda: {"ns/busy", "ns/other"}
+        await node.preparer.reconcile()
+        assert len(node.journal.load()) == 2
+        node.preparer.named = set  # the kubelet names them no longer
         on_demand.is_busy = True
         await node.preparer.reconcile()
         assert list(node.journal.load()) == [uid_of("busy")]

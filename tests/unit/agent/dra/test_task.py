@@ -231,6 +231,7 @@ def test_claims_stay_while_the_server_lacks_the_version_of_the_api(
             return await super().find(kind, name, namespace)
 
     monkeypatch.setattr(task, "RECONCILE_S", 0.05)
+    monkeypatch.setattr(claims, "TURN_S", 0.05)
     asked: list[str] = []
 
     async def test() -> None:

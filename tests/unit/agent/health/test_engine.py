@@ -302,6 +302,17 @@ async def fails(task: Task, nvml: Nvml) -> None:
     await until(lambda: task.health.problem(GPU) != "")
 
 
+def test_notices_survive_a_restart_of_the_agent(tmp_path: Path) -> None:
+    run(engine(store=store(tmp_path)), fails)
+
+    later = engine(store=store(tmp_path))
+    notices: Any = later.describe()["notices"]
+    assert [(one["number"], one["reason"]) for one in notices] == [(1, "GPUUnhealthy")]
+    later._notices.add("GPUHealthy", "again", 1.0, ["GPU-0"], is_warning=False)
+    notices = later.describe()["notices"]
+    assert [one["number"] for one in notices] == [1, 2]
+
+
 def test_health_survives_a_restart_of_the_agent_and_not_a_boot(tmp_path: Path) -> None:
     nvml = Nvml()
     nvml.values = {"energy": 5000.0}

@@ -20,9 +20,10 @@ from nvct.agent import host_side
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin.socket_owner import Owner, named
 from nvct.agent.host_side import HostSide
+from nvct.agent.machine.driver_root import with_driver_roots
 from nvct.agent.machine.place import Place
 from nvct.agent.main import Agent
-from nvct.agent.nvml import supervisor, worker_client
+from nvct.agent.nvml import engine_question, supervisor, worker_client
 from nvct.agent.nvml.host_verbs import Machine, SocketOwner, Written
 from nvct.agent.nvml.worker_client import NvmlWorkerClient
 from nvct.errors import NvmlError
@@ -242,6 +243,24 @@ def test_the_hosts_processes_are_not_looked_for_in_a_driver_container(tmp_path: 
     env = {**given, "NVCT_DRIVER_FOLDER": root, "NVCT_DRIVER_READY_FILE": path}
     place = host_side.of_environment(env)
     assert (place.host_root, place.roots.dev_root) == (str(tmp_path), root)
+
+
+def test_the_hook_of_a_host_is_not_looked_for_in_a_driver_container(tmp_path: Path) -> None:
+    root, hook = tmp_path / "run/nvidia/driver", tmp_path / "usr/local/nvidia/hook"
+    for folder in (root, hook.parent, tmp_path / "cdi"):
+        folder.mkdir(parents=True)
+    hook.touch()
+    found = {"DRIVER_ROOT_CTR_PATH": str(root), "NVIDIA_DRIVER_ROOT": "/run/nvidia/driver"}
+    path = ready.write(str(tmp_path / "found"), ready.DRIVER, found)
+    env = {
+        "DRIVER_ROOT_CTR_PATH": str(tmp_path), "NVCT_DRIVER_FOLDER": str(root),
+        "NVCT_DRIVER_READY_FILE": path, "CDI_ROOT": str(tmp_path / "cdi"),
+        "NVIDIA_CDI_HOOK_PATH": "/usr/local/nvidia/hook",
+    }  # fmt: skip
+    place = host_side.of_environment(env)
+    assert place.roots.driver_root == str(root)
+    assert host_side._why_not(place) == ""
+    assert str(tmp_path) in engine_question.roots(with_driver_roots(env))
 
 
 def test_the_protocol_has_another_number_when_what_it_says_changes() -> None:
