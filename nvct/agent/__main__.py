@@ -6,8 +6,7 @@ from __future__ import annotations
 import os
 import sys
 
-from nvct.agent.core.program import EarlySignals
-from nvct.agent.core.variables import WORKER_ENV
+from nvct.agent.core.program import WORKER_ENV, EarlySignals
 from nvct.errors import HostError, NvctError, line
 
 TYPE_CHECKING = False

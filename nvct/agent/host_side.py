@@ -99,15 +99,12 @@ class HostSide:
     Attributes:
         edits: those of each GPU or MIG device by its UUID, None before a `DriverSpec`.
         pids: of the processes that may be asked about; None for all.
+
+    Args:
+        run: for work that imports the generator.
     """
 
     def __init__(self, find_place: Callable[[], Place], run: Run = lambda work: work()) -> None:
-        """Write nothing yet.
-
-        Args:
-            find_place: returns where specifications go now.
-            run: for work that imports the generator.
-        """
         self.edits: Mapping[str, ContainerEdits] | None = None
         self.pids: frozenset[int] | None = None
         self._find_place = find_place
@@ -116,10 +113,6 @@ class HostSide:
 
     def answer(self, call: Call, report: Callable[[], NvmlReport]) -> Json:
         """Return the answer to a request.
-
-        Args:
-            call: the request.
-            report: asks NVML.
 
         Raises:
             NvctError: a specification cannot be made, written or removed.
@@ -189,7 +182,6 @@ class Host:
     """The host, for a task."""
 
     def __init__(self, nvml: NvmlClient, find_place: Callable[[], Place]) -> None:
-        """Ask nothing yet; the place is asked for where this process looks and writes."""
         self._nvml = nvml
         self._side = HostSide(find_place)
 

@@ -29,7 +29,6 @@ def leave(host_root: str, env: Mapping[str, str]) -> list[str]:
     """End the service of the agent of this host, and remove its files; return what was removed.
 
     Args:
-        host_root: where the host's root is mounted.
         env: with NODE_NAME, the labels and the condition of that Node are removed, too.
 
     Raises:

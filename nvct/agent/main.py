@@ -23,11 +23,8 @@ from nvct.agent.core import logs, resources_mode, status
 from nvct.agent.core.context import Context, Shared, node_name
 from nvct.agent.core.instance import FOLDER, MARGIN_S, Instance, successor_is_coming
 from nvct.agent.core.logs import Log, Problem
-from nvct.agent.core.program import ENDING
-from nvct.agent.core.recorder import Recorder
-from nvct.agent.core.status import Status
-from nvct.agent.core.task import KeptTask, Task
-from nvct.agent.core.variables import (
+from nvct.agent.core.program import (
+    ENDING,
     GRACE_S,
     LISTEN_ENV,
     RELEASE_ENV,
@@ -35,6 +32,9 @@ from nvct.agent.core.variables import (
     UPGRADES_ENV,
     grace_s,
 )
+from nvct.agent.core.recorder import Recorder
+from nvct.agent.core.status import Status
+from nvct.agent.core.task import KeptTask, Task
 from nvct.agent.core.waiting import together, unless, within
 from nvct.agent.kubernetes import node_news
 from nvct.agent.machine.driver_root import with_driver_roots
@@ -71,11 +71,8 @@ class Agent:
     """An agent that is to run on this node.
 
     Attributes:
-        env: the environment, which has the tasks' settings.
-        has_gpu: whether this node has a GPU.
         listen: host and port for everybody's requests, None to have no port.
         running: what does a task's work while it runs, by the task's name.
-        grace_s: how long this process may take to end.
     """
 
     names: Sequence[str]
@@ -329,7 +326,6 @@ def notify(env: Mapping[str, str], state: str) -> None:
 
     Args:
         env: the environment, which names the socket: a path, or an abstract one after `@`.
-        state: READY or STOPPING.
     """
     path = env.get(NOTIFY_ENV, "")
     if path[:1] not in ("/", "@"):

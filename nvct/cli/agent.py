@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import click
 
 from nvct.agent.core import logs, program
-from nvct.agent.core.variables import LISTEN_ENV, TASKS_ENV, WORKER_ENV
+from nvct.agent.core.program import LISTEN_ENV, TASKS_ENV, WORKER_ENV
 from nvct.agent.task_table import DEFAULT
 from nvct.cli.gostyle import Command, GoGroup
 from nvct.cli.options import flat, say, words

@@ -47,12 +47,12 @@ def wait(*, daemonset: str, namespace: str, timeout_s: float, kubeconfig: str) -
 
     Example: nvct cluster wait nvct-uninstall --namespace nvct
     """
-    from nvct.agent.kubernetes import rollout
+    from nvct.agent.kubernetes import fleet
 
     async def run() -> None:
         connected = connect(kubeconfig)
         try:
-            await rollout.wait(connected, daemonset, namespace, timeout_s, say)
+            await fleet.wait(connected, daemonset, namespace, timeout_s, say)
         finally:
             await connected.close()
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.device_plugin.engine_features import features
-from nvct.agent.device_plugin.list_strategy import Engine
+from nvct.agent.device_plugin.list_strategy import Engine, features
 from nvct.agent.nvml import engine_question
 from tests.engines import configured, crash
 from tests.engines.cri import Pod

@@ -21,7 +21,7 @@ import yaml
 
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
-from nvct.agent.exporter import counters, fields
+from nvct.agent.exporter import counters
 from nvct.agent.exporter import task as exporter
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.agent.web import exposition, http
@@ -148,7 +148,9 @@ def _pods(node: tree.Node) -> api.ListPodResourcesResponse:
 def _counter_file(folder: Path) -> Path:
     """Write a counter file with the default set and all other fields."""
     default = counters.DEFAULT.read_text()
-    others = [name for name in (*fields.FIELDS, *fields.COMPUTED) if f"\n{name}," not in default]
+    others = [
+        name for name in (*counters.FIELDS, *counters.COMPUTED) if f"\n{name}," not in default
+    ]
     path = folder / "counters.csv"
     path.write_text(default + "".join(f"{name}, gauge, Help.\n" for name in others))
     return path

@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 
 from nvct.agent.core.logs import Log
-from nvct.agent.exporter import counters, fields, usage
+from nvct.agent.exporter import counters, usage
 from nvct.agent.exporter.counters import Counter
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.pods import PodDevices
@@ -53,11 +53,13 @@ def test_the_default_metrics_have_the_faults_of_the_incumbents_names() -> None:
 
     found = lints(text(full, history=twice(full)))
 
-    assert found == OTHERS | {(name, LABEL) for name in names - fields.UNAVAILABLE.keys()}
+    assert found == OTHERS | {(name, LABEL) for name in names - counters.UNAVAILABLE.keys()}
 
 
 def test_all_other_fields_have_no_other_faults_as_gauges() -> None:
-    some = [Counter(name, "gauge", "Help.", name) for name in (*fields.FIELDS, *fields.COMPUTED)]
+    some = [
+        Counter(name, "gauge", "Help.", name) for name in (*counters.FIELDS, *counters.COMPUTED)
+    ]
     full = gpu(values=dict.fromkeys(VALUES, 5.0), errors={})
 
     found = lints(text(full, history=twice(full), counters=tuple(some)))

@@ -16,9 +16,8 @@ from typing import Any
 import pytest
 from google.protobuf import json_format
 
-from nvct.agent.device_plugin import allocate, content, preferred, specs
+from nvct.agent.device_plugin import allocate, preferred, resources, specs
 from nvct.agent.device_plugin import settings as options
-from nvct.agent.device_plugin.resources import resources
 from nvct.agent.device_plugin.settings import VENDOR
 from nvct.agent.device_plugin.spec_files import request_of
 from nvct.agent.machine.place import Place
@@ -71,12 +70,12 @@ def test_the_resources_and_their_devices_are_the_incumbents(
     for case, theirs in recorded(name).items():
         if "error" in theirs:
             with pytest.raises(NvctError) as caught:
-                resources(inventory, settings_of(theirs, tmp_path))
+                resources.resources(inventory, settings_of(theirs, tmp_path))
             # Theirs repeats "error visiting device" on the way.
             cause = REFUSED.get(case) or theirs["error"].rpartition(": ")[2]
             assert cause in caught.value.message
             continue
-        ours, _ = resources(inventory, settings_of(theirs, tmp_path))
+        ours, _ = resources.resources(inventory, settings_of(theirs, tmp_path))
 
         registered = {
             resource: answers["register"]["endpoint"]
@@ -112,8 +111,8 @@ def test_the_answers_to_allocate_are_the_incumbents(
     for case, theirs in recorded(name).items():
         for resource, answers in theirs.get("resources", {}).items():
             settings = settings_of(theirs, tmp_path)
-            ours = resources(inventory, settings)[0][resource]
-            node = content.Node(
+            ours = resources.resources(inventory, settings)[0][resource]
+            node = resources.Node(
                 control_nodes=inventory.control_nodes,
                 imex_channels=settings.imex_channel_ids,
                 features=features_of(theirs),
@@ -132,7 +131,7 @@ def features_of(theirs: Answers) -> tuple[str, ...]:
 
 
 def answered(
-    resource: Resource, ids: list[str], settings: Settings, node: content.Node
+    resource: Resource, ids: list[str], settings: Settings, node: resources.Node
 ) -> Answers:
     try:
         allocate.check(resource, ids, settings)
@@ -165,7 +164,7 @@ def test_the_preferred_devices_are_the_incumbents(machine: tuple[str, Inventory]
             continue
         settings, _ = options.resolve(theirs["flags"], {})
         for resource, answers in theirs["resources"].items():
-            ours = resources(inventory, settings)[0][resource]
+            ours = resources.resources(inventory, settings)[0][resource]
             for asked in answers["preferred"]:
                 free, must = asked["available"], asked["must_include"]
                 available, required = ([uuids[i] for i in group] for group in (free, must))

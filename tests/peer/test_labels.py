@@ -15,7 +15,7 @@ import pytest
 from nvct.agent.labels import compute, gather, outputs
 from nvct.agent.labels import facts as label_facts
 from nvct.agent.labels import settings as options
-from nvct.agent.labels.values import is_key, is_value
+from nvct.agent.labels.facts import is_key, is_value
 from nvct.errors import HostError
 from tests.peer import cases
 from tests.peer.__main__ import RECORDED

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.device_plugin import engine_features
-from nvct.agent.labels import tegra
+from nvct.agent.device_plugin import list_strategy
+from nvct.agent.labels import gather
 from nvct.cli import explain
 from nvct.container.request import kubelet_record
 from nvct.doctor import containers, incumbent, kubelet
@@ -47,13 +47,13 @@ def test_a_text_to_explain_is_a_log() -> None:
 
 
 def test_an_engine_does_not_tell_its_configuration() -> None:
-    told = engine_features._containerd("2.0.0", (2, 0), DEEP)
+    told = list_strategy._containerd("2.0.0", (2, 0), DEEP)
     assert told == "containerd 2.0.0 does not tell its configuration"
 
 
 def test_the_probe_of_a_tegra_has_failed() -> None:
     with pytest.raises(NvctError, match="its answer is malformed"):
-        tegra.of_probe(DEEP.encode())
+        gather.of_probe(DEEP.encode())
 
 
 def test_a_simulated_node_is_damaged(tmp_path: Path) -> None:

@@ -26,13 +26,7 @@ MESSAGE_LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The status, reason and message of the condition.
-
-    Attributes:
-        is_ready: pods can have GPUs of this node.
-        reason: a word as Kubernetes wants it.
-        message: the evidence, and what to do about it.
-    """
+    """The status, reason and message of the condition."""
 
     is_ready: bool
     reason: str
@@ -68,7 +62,6 @@ def of(document: Mapping[str, Any], tasks: Sequence[str]) -> Condition | None:
     """Return the condition of a node, None if it has no GPU.
 
     Args:
-        document: /status of the agent that serves the node.
         tasks: names of the tasks that pods need to get GPUs.
     """
     first, *_ = agent_status.findings(document, tasks)

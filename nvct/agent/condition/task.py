@@ -3,7 +3,10 @@
 
 It is written when it changes, and again every ten minutes, which shows that the agent lives. Each
 change of its status or reason is also an Event of the Node, and so is each change of a GPU's
-health (`device_events`).
+health, which the pods that have the GPU get as well. The health engine's notices are in /status,
+and the kubelet tells which pods have a device. An Event needs the uid of its pod, and so the right
+to get pods: without it, only the Node has Events. Without the right to create Events, there are
+none.
 """
 
 from __future__ import annotations
@@ -11,20 +14,30 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any
 
-from nvct.agent.condition import condition, device_events
+from nvct.agent.condition import condition
 from nvct.agent.condition.condition import Condition
-from nvct.agent.condition.device_events import DeviceEvents
 from nvct.agent.core.context import Context
-from nvct.agent.core.logs import Log
+from nvct.agent.core.logs import Log, Problem
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import Backoff, tick
+from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
 from nvct.agent.kubernetes import node_news
-from nvct.agent.kubernetes.cluster import EVENT, NODE, Cluster, ClusterError, Object
+from nvct.agent.kubernetes.cluster import (
+    CONFLICT,
+    EVENT,
+    NODE,
+    POD,
+    Cluster,
+    ClusterError,
+    Object,
+)
 from nvct.agent.kubernetes.node_watch import find_node
 from nvct.agent.task_table import OFFERING
+from nvct.errors import HostError
 
 LOOK_S = 1.0
 """How often /status is read."""
@@ -33,7 +46,15 @@ SETTLE_S = 3.0
 HEARTBEAT_S = 600.0
 REPAIR_S = 60.0
 """After a write, until the condition is written again because somebody has removed it."""
-POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
+EVENTS_NAMESPACE = "default"
+"""Where Kubernetes keeps the Events of objects without a namespace."""
+RETRY_S = 10.0
+"""Until the next attempt at an Event if the API server does not answer."""
+EARLIER_S = 3000.0
+"""What happened so long before the start is told, too: nobody knows whether it was. The API server
+keeps Events for an hour, and refuses to create one again."""
+REPLICA = "::"
+"""Between a device's UUID and the number of a replica."""
 
 
 def make(context: Context) -> NodeCondition:
@@ -42,7 +63,11 @@ def make(context: Context) -> NodeCondition:
 
 
 class NodeCondition(Task):
-    """The task of the agent that writes the condition of its Node."""
+    """The task of the agent that writes the condition of its Node.
+
+    Args:
+        tasks: names of the tasks that pods need to get GPUs.
+    """
 
     def __init__(
         self,
@@ -52,16 +77,8 @@ class NodeCondition(Task):
         log: Log,
         tasks: Sequence[str],
         *,
-        pod_resources: str = POD_RESOURCES,
+        pod_resources: str = SOCKET,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            connect: returns the cluster.
-            status: returns what the agent's /status shows.
-            tasks: names of the tasks that pods need to get GPUs.
-            pod_resources: socket of the kubelet's service for pods' resources.
-        """
         super().__init__(log)
         self._connect = connect
         self._node = node
@@ -152,7 +169,7 @@ class NodeCondition(Task):
             ClusterError: the API server refuses, or there is no such Node.
         """
         node = await find_node(cluster, self._node)
-        before, now = condition.find(node), device_events.timestamp()
+        before, now = condition.find(node), timestamp()
         conditions = []
         if current is not None:
             is_same = before is not None and before["status"] == current.status
@@ -181,4 +198,121 @@ def event(node: str, current: Condition) -> Object:
         "message": current.message,
         "is_warning": not current.is_ready and not current.is_planned,
     }
-    return device_events.event(node, device_events.node_reference(node), notice)
+    return device_event(node, node_reference(node), notice)
+
+
+class DeviceEvents:
+    """Makes an Event of each notice, once."""
+
+    def __init__(self, node: str, socket: str, log: Log) -> None:
+        self.problem = Problem(log)
+        self._node = node
+        self._since = time.time()
+        self._told: int | None = None  # the number of the last notice
+        self._retry_at = 0.0
+        self._kubelet = PodResources(socket)
+
+    async def tell(self, cluster: Cluster, document: Mapping[str, Any]) -> None:
+        """Make the Events of the notices in /status that are new."""
+        if time.monotonic() < self._retry_at:
+            return
+        notices = (document.get("health") or {}).get("notices")
+        if notices is None:  # no task watches the health yet
+            return
+        if self._told is None:  # later, numbers alone decide: the clock may be set back
+            since = self._since - EARLIER_S
+            old = [notice["number"] for notice in notices if notice["at"] < since]
+            self._told = max(old, default=0)
+        for notice in notices:
+            if notice["number"] <= self._told:
+                continue
+            try:
+                await self._tell(cluster, notice)
+            except HostError as error:
+                self._complain(error)
+                if not getattr(error, "status", 0):
+                    self._retry_at = time.monotonic() + RETRY_S
+                    return
+            self._told = notice["number"]
+
+    async def close(self) -> None:
+        """End the connection to the kubelet."""
+        await self._kubelet.close()
+
+    async def _tell(self, cluster: Cluster, notice: Mapping[str, Any]) -> None:
+        await _create(cluster, device_event(self._node, node_reference(self._node), notice))
+        if not notice["is_warning"]:
+            return
+        for namespace, name in sorted(await self._pods(notice["devices"])):
+            pod = await cluster.find(POD, name, namespace)
+            if pod is None:
+                continue
+            uid = pod["metadata"]["uid"]
+            involved = {
+                "apiVersion": "v1", "kind": "Pod", "name": name, "namespace": namespace,
+                "uid": uid,
+            }  # fmt: skip
+            await _create(cluster, device_event(self._node, involved, notice))
+
+    async def _pods(self, devices: list[str]) -> set[tuple[str, str]]:
+        """Return namespace and name of each pod that has one of some devices."""
+        if not self._kubelet.is_there():
+            return set()
+        try:
+            holdings = await self._kubelet.holdings()
+        except HostError as error:
+            self._complain(error)
+            return set()
+        return {(h.namespace, h.pod) for h in holdings if _has(h, devices)}
+
+    def _complain(self, error: HostError) -> None:
+        self.problem.tell(error, "an Event about a GPU is missing: ")
+
+
+async def _create(cluster: Cluster, manifest: Object) -> None:
+    """Create an Event that may be there from before this process began."""
+    try:
+        await cluster.create(EVENT, manifest)
+    except ClusterError as error:
+        if error.status != CONFLICT:
+            raise
+
+
+def _has(holding: Holding, devices: list[str]) -> bool:
+    return any(id_.partition(REPLICA)[0] in devices for id_ in holding.devices)
+
+
+def node_reference(node: str) -> Object:
+    """Return what names a Node in an Event; the kubelet, too, gives the name as uid."""
+    return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}
+
+
+def device_event(node: str, involved: Object, notice: Mapping[str, Any]) -> Object:
+    """Return an Event of a Node or pod, as `kubectl describe` finds it.
+
+    Args:
+        notice: with reason, message, is_warning; of a device, with its number and moment.
+    """
+    now = datetime.now(timezone.utc)
+    shown, stamp = timestamp(now), f"{int(now.timestamp() * 1e9):x}"
+    if "number" in notice:  # the same in the next process
+        stamp = f"{int(notice['at'] * 1000):x}{notice['number']:05x}"
+    return {
+        "metadata": {
+            "name": f"{involved['name']}.{stamp}",
+            "namespace": involved.get("namespace", EVENTS_NAMESPACE),
+        },
+        "involvedObject": involved,
+        "reason": notice["reason"],
+        "message": notice["message"],
+        "type": "Warning" if notice["is_warning"] else "Normal",
+        "source": {"component": "nvct", "host": node},
+        "firstTimestamp": shown,
+        "lastTimestamp": shown,
+        "count": 1,
+    }
+
+
+def timestamp(moment: datetime | None = None) -> str:
+    """Return a moment, or now, as the API has it."""
+    return f"{moment or datetime.now(timezone.utc):%Y-%m-%dT%H:%M:%SZ}"

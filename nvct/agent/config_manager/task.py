@@ -60,16 +60,14 @@ class ConfigManager(Task):
 
     Attributes:
         name: of the file in force, "" for an empty configuration, None before there is one.
+
+    Args:
+        notify: notifies the programs of a change, and returns how many there are.
     """
 
     def __init__(
         self, settings: Settings, cluster: Cluster, notify: Callable[[], int], log: Log
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            notify: notifies the programs of a change, and returns how many there are.
-        """
         super().__init__(log, problems_are_errors=True)
         self.name: str | None = None
         self._settings = settings
@@ -205,9 +203,6 @@ def files(folder: str) -> list[str]:
 
 def choose(settings: Settings, label: str | None, available: Sequence[str]) -> str:
     """Return the name of the file that a node gets, "" for an empty configuration.
-
-    Args:
-        label: the value of the node's label, None if it has none.
 
     Raises:
         HostError: the named file does not exist, or nothing names one.

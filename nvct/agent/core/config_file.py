@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any
 
-from nvct.agent.core.settings import CONFIG_FILE, Kind, Option, Program, options_of, typed
+from nvct.agent.core.settings import CONFIG_FILE, Kind, Option, Program, typed
 from nvct.errors import DocumentError, UsageError
 from nvct.host.model import Gpu
 
@@ -33,6 +32,30 @@ TABLES = (
     "sharing.mps",
 )  # fmt: skip
 """Keys that are no flag's."""
+SWITCHES = (
+    "flags.failOnInitError", "flags.plugin.passDeviceSpecs", "flags.gdrcopyEnabled",
+    "flags.gdsEnabled", "flags.mofedEnabled", "flags.useNodeFeatureAPI", "flags.gfd.oneshot",
+    "flags.gfd.noTimestamp", "imex.required",
+)  # fmt: skip
+TEXTS = (
+    "flags.migStrategy", "flags.nvidiaDriverRoot", "flags.nvidiaDevRoot", "flags.mpsRoot",
+    "flags.deviceDiscoveryStrategy", "flags.plugin.deviceIDStrategy",
+    "flags.plugin.cdiAnnotationPrefix", "flags.plugin.nvidiaCTKPath",
+    "flags.plugin.containerDriverRoot", "flags.plugin.sharedDevicesAllocationPolicy",
+    "flags.plugin.startupTaint", "flags.gfd.outputFile", "flags.gfd.machineTypeFile",
+)  # fmt: skip
+FLAGS: Mapping[str, Kind] = {
+    **dict.fromkeys(SWITCHES, "switch"),
+    **dict.fromkeys(TEXTS, "text"),
+    "flags.plugin.deviceListStrategy": "words",
+    "imex.channelIDs": "numbers",
+    "flags.gfd.sleepInterval": "duration",
+}
+"""Flags of device plugin and labels: each of the two programs checks those of the other, too."""
+KEYS = frozenset({*TABLES, *FLAGS})
+"""All keys of schema v1, with dots; those of shared resources are not among them."""
+PARENTS = frozenset(key[:end] for key in KEYS for end, char in enumerate(key) if char == ".")
+"""What has some of them below it."""
 SLICING, MPS = "time-slicing", "mps"
 STRATEGIES = {"mps": MPS, "timeSlicing": SLICING}
 """Sharing strategies by their key. If a file has both, the first one counts, as there."""
@@ -77,11 +100,8 @@ class Document:
     """A config file.
 
     Attributes:
-        values: of options, by field.
         excluded: GPUs that Kubernetes does not get: indices, UUIDs, and patterns of models.
-        sharing: None if nothing is shared.
         warnings: a sentence for each unknown key.
-        content: the bytes of the file.
     """
 
     values: Mapping[str, Any]
@@ -115,22 +135,6 @@ class Document:
         """
         names = [each.name for each in fields(program.settings) if hasattr(self, each.name)]
         return {**program.checked(self.values), **{name: getattr(self, name) for name in names}}
-
-
-@cache
-def types() -> Mapping[str, Kind]:
-    """Return the kinds of flags' keys; each program checks also those of the others."""
-    from nvct.agent.device_plugin.settings import Settings as OfPlugin
-    from nvct.agent.labels.settings import Settings as OfLabels
-
-    known = (*options_of(OfPlugin), *options_of(OfLabels))
-    return {each.key: each.kind for each in known if each.key}
-
-
-@cache
-def keys() -> frozenset[str]:
-    """Return all keys of schema v1, with dots; those of shared resources are not among them."""
-    return frozenset({*TABLES, *types()})
 
 
 def name_of(text: str, patterns: Sequence[NamePattern]) -> str:
@@ -174,7 +178,6 @@ def resolve(program: Program, words: Sequence[str], env: Mapping[str, str]) -> D
 
 
 def _name_of(option: Option, of_words: Mapping[str, Any], env: Mapping[str, str]) -> str:
-    """Return the flag or variable that sets an option."""
     if option.field in of_words:
         return f"--{option.flags[0]}"
     return next(name for name in option.env if name in env)
@@ -187,9 +190,7 @@ def load(path: str, program: Program) -> Document:
         DocumentError: it cannot be read, is malformed or has another version.
         UsageError: a flag has a value of another type.
     """
-    from nvct.agent.core import (
-        yaml_file,  # 2 MB, which a plugin without a config file does without
-    )
+    from nvct.agent.core import yaml_file  # 2 MB, only with a config file
 
     content = yaml_file.read(path, "config file")  # first: a later change is news at the next load
     document = yaml_file.load(path, "config file")
@@ -229,9 +230,9 @@ def _check_types(document: Mapping[str, Any], path: str, prefix: str = "") -> No
         name = f"{prefix}{key}"
         if value is None:
             continue
-        if kind := types().get(name):
+        if kind := FLAGS.get(name):
             typed(kind, value, f"{name} in {path}")
-        elif any(each.startswith(f"{name}.") for each in types()):
+        elif any(each.startswith(f"{name}.") for each in FLAGS):
             if not isinstance(value, dict):
                 raise UsageError(f"{name} in {path} must be a table, not {value!r}")
             _check_types(value, path, f"{name}.")
@@ -243,7 +244,7 @@ def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     NVIDIA's programs read the file by Go's encoding/json, to which `timeslicing` is `timeSlicing`;
     but not below `sharing.timeSlicing` and `sharing.mps`.
     """
-    known = {key[len(prefix) :].partition(".")[0] for key in keys() if key.startswith(prefix)}
+    known = {key[len(prefix) :].partition(".")[0] for key in KEYS if key.startswith(prefix)}
     by_case = {name.lower(): name for name in known}
     result: dict[str, Any] = {}
     for key, value in document.items():
@@ -251,7 +252,7 @@ def _canonical(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         if name != key and name in document:
             name = key  # it stands there in both spellings: the exact one counts
         path = f"{prefix}{name}"
-        has_keys = isinstance(value, dict) and any(k.startswith(f"{path}.") for k in keys())
+        has_keys = isinstance(value, dict) and path in PARENTS
         result[name] = _canonical(value, f"{path}.") if has_keys else value
     return result
 
@@ -378,11 +379,9 @@ def _unknown(document: Mapping[str, Any]) -> Iterator[str]:
     def walk(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
         for key, value in table.items():
             path = f"{prefix}{key}"
-            if path in keys():
-                continue
-            if isinstance(value, dict) and any(name.startswith(f"{path}.") for name in keys()):
+            if isinstance(value, dict) and path in PARENTS:
                 yield from walk(value, f"{path}.")
-            elif value is not None or not any(name.startswith(f"{path}.") for name in keys()):
+            elif path not in KEYS and (value is not None or path not in PARENTS):
                 yield path
 
     yield from walk(document, "")

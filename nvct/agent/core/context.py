@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from nvct.agent.core.logs import Log
-from nvct.agent.core.variables import SOCKET_ENV
+from nvct.agent.core.program import SOCKET_ENV
 from nvct.paths import AGENT_DIR
 
 TYPE_CHECKING = False
@@ -36,10 +36,12 @@ class Shared:
     Attributes:
         mode: which task offers the GPUs; None if only one of them can.
         health: of the GPUs, because NVML delivers each XID once; None if no task watches it.
+        clusters: by kubeconfig: each connection has TLS's own memory, near a megabyte.
     """
 
     mode: ResourcesMode | None = None
     health: HealthEngine | None = None
+    clusters: dict[str, Cluster] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,6 @@ class Context:
     Attributes:
         words: the command line of a program; the agent's tasks have none.
         in_agent: whether this is the agent, else the task is alone in a program.
-        status: returns what the agent's /status shows.
     """
 
     env: Mapping[str, str]
@@ -84,13 +85,18 @@ class Context:
     def connect(self, kubeconfig: str | None = None) -> Cluster:
         """Return the cluster of a kubeconfig, or of the one in the environment.
 
+        Tasks of one process share it, and each of them closes it.
+
         Raises:
             ClusterError: there is no access to it.
         """
         from nvct.agent.kubernetes import cluster  # lightkube, 12 MB
 
         named = self.env.get("KUBECONFIG", "") if kubeconfig is None else kubeconfig
-        return cluster.connect(named, self.env)
+        known = self.shared.clusters.get(named)
+        if known is None or not known.share():
+            known = self.shared.clusters[named] = cluster.connect(named, self.env)
+        return known
 
     def discovery(self, driver_root: str, strategy: str = "auto") -> Discovery:
         """Return the discovery of this machine, as `discovery.of_this_machine`."""

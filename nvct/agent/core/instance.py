@@ -17,6 +17,8 @@ import re
 import time
 from collections.abc import Iterable, Mapping
 
+from nvct.agent.kubelet.pod_resources import SOCKET as SOCKET_OF_KUBELET
+from nvct.agent.kubelet.pod_resources import PodResources
 from nvct.agent.web import http
 from nvct.errors import HostError
 from nvct.kernel.shared_folder import SharedFolder
@@ -26,7 +28,6 @@ POD_ENV = "KUBERNETES_SERVICE_HOST"
 """The kubelet sets it in every pod."""
 POD = re.compile(r"(?P<owner>.+-)[a-z0-9]{5}")
 """The name of a DaemonSet's pod."""
-POD_RESOURCES = "/var/lib/kubelet/pod-resources/kubelet.sock"
 MARGIN_S = 5
 """How much earlier than its pod must have ended an agent that serves on ends."""
 LOOK_S, LOOKS = 0.25, 5
@@ -47,17 +48,12 @@ STANDBY_S = 0.2
 class Instance:
     """This process as a candidate for serving the node.
 
-    Attributes:
-        socket: path of the socket of the instance that serves.
+    Raises:
+        UnsafePathError: the folder is a link or a file.
+        OSError: it cannot be made.
     """
 
     def __init__(self, folder: str = FOLDER) -> None:
-        """Use the files in a folder, which is made if it is missing.
-
-        Raises:
-            UnsafePathError: the folder is a link or a file.
-            OSError: it cannot be made.
-        """
         SharedFolder.open(folder, create=0o700).close()
         self.socket = f"{folder}/{SOCKET}"
         self._folder = folder
@@ -112,7 +108,7 @@ class Instance:
 
 
 async def successor_is_coming(
-    env: Mapping[str, str], host: str, socket: str = POD_RESOURCES
+    env: Mapping[str, str], host: str, socket: str = SOCKET_OF_KUBELET
 ) -> bool:
     """Return whether the kubelet has a newer pod of this pod's DaemonSet, which will take over.
 
@@ -123,13 +119,10 @@ async def successor_is_coming(
 
     Args:
         host: name of this host, which is a pod's name.
-        socket: the kubelet's for pods' resources.
     """
-    if not env.get(POD_ENV) or not os.path.exists(socket):  # noqa: ASYNC240 - a stat of a local file
-        return False
-    from nvct.agent.kubelet.pod_resources import PodResources
-
     kubelet, end = PodResources(socket), time.monotonic() + LOOKS * LOOK_S
+    if not env.get(POD_ENV) or not kubelet.is_there():
+        return False
     try:
         while not _has_other(await kubelet.pods(), host):
             if time.monotonic() > end:

@@ -35,7 +35,6 @@ class Log:
         level: the lowest one that is written.
         form: text or json.
         target: None is stderr.
-        recorder: of decisions, for `nvct log`; None records none.
     """
 
     level: str = "info"

@@ -26,7 +26,6 @@ class Recorder:
     """Writes records to a folder; what cannot be written is lost."""
 
     def __init__(self, folder: str = AGENT_DIR) -> None:
-        """Open the folder, which is there."""
         self._store = Store(folder, forbidden=OTHERS_MAY_WRITE)
         self._last: dict[tuple[str, str], tuple[float, dict[str, str]]] = {}
 
@@ -34,7 +33,6 @@ class Recorder:
         """Record a decision.
 
         Args:
-            task: that decided.
             about: the resource, claim or device.
             texts: `asked` and `result`; `error`, `code` and `hint` of a refusal.
         """

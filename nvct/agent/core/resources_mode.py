@@ -39,18 +39,12 @@ class ResourcesMode:
         is_withdrawn: whether the API server has no ResourceSlices of this node.
         is_listed: whether it has them, and the kubelet knows the driver.
         claims: returns the UUIDs of the GPUs that claims have.
+
+    Raises:
+        UsageError: the default is no mode.
     """
 
     def __init__(self, default: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Choose nothing yet.
-
-        Args:
-            default: of a Node without the label.
-            clock: returns the time in seconds.
-
-        Raises:
-            UsageError: the default is no mode.
-        """
         if default not in NAMES:
             raise UsageError(f"{DEFAULT_ENV} is {CLASSIC} or {DRA}, not {default!r}")
         self.mode = ""

@@ -69,13 +69,8 @@ def option(
     """Declare a field that is an option, for a dataclass of settings.
 
     Args:
-        default: without a value.
-        text: for --help.
         flags: names, separated by blanks; without any, it is the field's.
         env: variables, same; without any, it is the field's name in capitals.
-        key: as Option.key.
-        kind: if it is not that of the field's type.
-        choices: as Option.choices.
         shown: the default as --help shows it, if that is not `default`.
     """
     how = {
@@ -120,7 +115,6 @@ class Program:
     Attributes:
         title: that NVIDIA's program prints with its version.
         version: of NVIDIA's program; this one takes its options.
-        summary: what it does, a sentence.
         settings: the dataclass that declares its options, in the order of --help.
         only: the fields that are its options, if not all of them are.
         commands: what its first word can be instead of an option.

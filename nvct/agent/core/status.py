@@ -19,12 +19,12 @@ from nvct.agent.web.exposition import Family, Sample
 from nvct.agent.web.http import Answer, Request
 from nvct.version import __version__
 
-Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
-
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.oci.jsontext import Json
+
+Part: TypeAlias = Literal["starting", "waiting", "serving", "standby"]
+
 
 JSON = "application/json"
 READY = ("listed", "written")
@@ -41,7 +41,6 @@ class Status:
         nvml_problem: returns why NVML does not answer, "" if it does, None if it was not asked.
         part: the state of this process: it starts, waits for a GPU, serves its node, or stands by
             while another one serves it.
-        health: returns the health of the GPUs, None if no task watches it.
         refusal: returns why the driver is not to be used now, "" if it may be; and whether nothing
             of it is open here.
     """
@@ -65,10 +64,8 @@ class Status:
             reason = reason if in_full or not reason else ON_THE_NODE
             return Answer(503, f"failed: {reason}\n") if reason else Answer(200, "ok\n")
         if request.path in ("/status", "/") and request.accepts_html:
-            from nvct.agent.web import page
-
             title = f"nvct agent on {os.uname().nodename}"
-            return Answer(200, page.page(title, self._shown(in_full)), page.KIND)
+            return Answer(200, page(title, self._shown(in_full)), HTML)
         if request.path == "/status":
             return Answer(200, json.dumps(self._shown(in_full), indent=2) + "\n", JSON)
         if request.path == "/metrics":
@@ -163,12 +160,7 @@ def _family(name: str, help_text: str, labels: Mapping[str, str]) -> Family:
 
 
 def with_yield(status: Status, stop: Callable[[], None]) -> http.Server:
-    """Return the server for the agent's own socket, where another instance can ask it to yield.
-
-    Args:
-        status: answers all other requests.
-        stop: called when another instance asks.
-    """
+    """Return the server for the agent's own socket, where another instance can ask it to yield."""
 
     def answer(request: Request) -> Answer:
         if (request.method, request.path) == ("POST", "/yield"):
@@ -196,3 +188,46 @@ def why_not_ready(document: Any, host: str) -> str:  # noqa: ANN401  JSON data
                 reason = f": {part['reason']}" if part.get("reason") else ""
                 return f"{part['resource']} is {part['state']}{reason}"
     return ""
+
+
+HTML = "text/html; charset=utf-8"
+STYLE = (
+    "body{font:15px sans-serif;margin:2em}table{border-collapse:collapse}"
+    "td,th{border:1px solid #ccc;padding:.3em .6em;text-align:left;vertical-align:top}"
+)
+
+
+def page(title: str, document: Json) -> str:
+    """Return JSON data as a page for browsers, below a title: tables, no script, all escaped."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{_escaped(title)}'
+        f"</title><style>{STYLE}</style></head>\n<body><h1>{_escaped(title)}</h1>\n"
+        f"{_cell(document)}\n</body></html>\n"
+    )
+
+
+def _cell(value: Json) -> str:
+    if isinstance(value, dict) and value:
+        rows = (f"<tr><th>{_escaped(k)}</th><td>{_cell(v)}</td></tr>" for k, v in value.items())
+        return f"<table>{''.join(rows)}</table>"
+    if isinstance(value, list) and value:
+        if all(isinstance(row, dict) for row in value):
+            return _columns([row for row in value if isinstance(row, dict)])
+        return "<br>".join(_cell(member) for member in value)
+    return "" if value in (None, {}, []) else _escaped(str(value))
+
+
+def _columns(rows: list[dict[str, Json]]) -> str:
+    """Return a table with a row for each object, and a column for each of their keys."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    head = "".join(f"<th>{_escaped(key)}</th>" for key in keys)
+    lines = (
+        f"<tr>{''.join(f'<td>{_cell(row.get(key))}</td>' for key in keys)}</tr>\n" for row in rows
+    )
+    return f"<table><tr>{head}</tr>\n{''.join(lines)}</table>"
+
+
+def _escaped(text: str) -> str:
+    from html import escape  # its tables take half a megabyte
+
+    return escape(text)

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from nvct import errors
 from nvct.agent.core.logs import Log, Problem
-from nvct.agent.core.waiting import Backoff
+from nvct.agent.core.waiting import Backoff, tick, until_set
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.agent.web.exposition import Family
 from nvct.errors import NvctError
@@ -21,6 +21,12 @@ T = TypeVar("T")
 State: TypeAlias = Literal["waiting", "running", "failed", "stopped"]
 LASTS_S = 300.0
 """A task that ran that long starts with the shortest delay again."""
+MACHINE_S = 1.0
+"""How often the machine is looked at: a few folders of procfs."""
+SETTLE_S = 2.0
+"""Until the next look after a change: procfs may show it before NVML does."""
+PERIOD_S = 30.0
+"""Until the next look if nothing seems to have changed."""
 
 
 class Task(ABC):
@@ -28,7 +34,6 @@ class Task(ABC):
 
     Attributes:
         reload: set it to have the settings read again.
-        problem: why it does not work now.
     """
 
     def __init__(self, log: Log, *, problems_are_errors: bool = False) -> None:
@@ -48,6 +53,29 @@ class Task(ABC):
         """Return the task's own metrics."""
         return ()
 
+    async def _follow_machine(
+        self,
+        look: Callable[[], Awaitable[object]],
+        work: Callable[[bool], Awaitable[float]],
+        is_due: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Work after each change of the machine, and when it is due, until the settings are news.
+
+        Args:
+            look: returns what differs after a change.
+            work: takes whether there is a change, and returns the seconds until it is due again.
+            is_due: returns whether it is due earlier.
+        """
+        seen: object = None
+        due = 0.0
+        while not self.reload.is_set():
+            current = await look()
+            is_change, seen = current != seen, current
+            if is_change or time.monotonic() > due or is_due():
+                delay_s = await work(is_change)
+                due = time.monotonic() + delay_s
+            await until_set(self.reload, tick(MACHINE_S))
+
     def _loaded_again(self, load: Callable[[], T], before: T) -> T:
         """Return the settings as they are now; those before stay if they are wrong."""
         self.reload.clear()
@@ -64,13 +92,8 @@ class KeptTask:
     """A task of the agent, which is started again after a failure, and its state.
 
     Attributes:
-        name: as in --tasks.
-        run: runs until it is canceled.
-        describe: returns what /status shows of the task, as JSON data.
-        metrics: returns its own metrics.
         state: waiting before its start; failed until it is started again.
         reason: the sentence of its last failure, "" if there is none.
-        restarts: how often it was started again.
     """
 
     name: str

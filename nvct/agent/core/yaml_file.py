@@ -41,9 +41,6 @@ RESOLVERS = (
 def load(path: str, what: str) -> object:
     """Return the document in a file; None if it is empty.
 
-    Args:
-        what: the file is, for errors.
-
     Raises:
         DocumentError: it cannot be read, is too large, or is malformed.
     """
@@ -56,7 +53,6 @@ def load_all(
     """Return the documents in a file, without empty ones.
 
     Args:
-        what: the file is, for errors.
         size_limit: in bytes.
 
     Raises:

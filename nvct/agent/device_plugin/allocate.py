@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nvct.agent.device_plugin.content import Node
-from nvct.agent.device_plugin.resources import Device, Resource
+from nvct.agent.device_plugin.resources import Device, Node, Resource
 from nvct.agent.device_plugin.settings import CDI_GPU, VENDOR, Settings
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.mps import clients
@@ -57,7 +56,6 @@ def answer(
 
     Args:
         ids: of its devices; all of them exist. Without any, the answer is empty.
-        node: what else is in the answer.
         unique: a text that differs in each answer, for the name of an annotation.
     """
     devices = sorted((resource.devices[id_] for id_ in ids), key=lambda device: device.order)

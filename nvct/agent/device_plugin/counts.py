@@ -17,16 +17,7 @@ PREFIX = "nvct_device_plugin"
 
 @dataclass
 class Counts:
-    """Counters by the name of a resource, since the start of the program.
-
-    Attributes:
-        allocations: containers that got devices.
-        refusals: requests that were refused, because of an unknown device or too many replicas.
-        registrations: successful ones with the kubelet.
-        failures: registrations that failed.
-        losses: how often a listed resource was lost, for any reason.
-        xids: devices that an XID error made unhealthy.
-    """
+    """Counters by the name of a resource, since the start of the program."""
 
     allocations: PerResource = field(default_factory=Counter)
     refusals: PerResource = field(default_factory=Counter)

@@ -14,8 +14,8 @@ import grpc.aio
 
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import allocate, preferred
-from nvct.agent.device_plugin.content import Content
 from nvct.agent.device_plugin.counts import Counts
+from nvct.agent.device_plugin.resources import Content
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.agent.kubelet import service
 from nvct.agent.kubelet.service import Context
@@ -52,6 +52,9 @@ class Endpoint:
     Attributes:
         is_listed: whether the kubelet has read the list since the last registration.
         has_ended: whether it has closed all streams that it opened since then.
+
+    Args:
+        wake: called when a stream begins or ends.
     """
 
     def __init__(
@@ -62,11 +65,6 @@ class Endpoint:
         counts: Counts,
         log: Log | None = None,
     ) -> None:
-        """Serve nothing yet.
-
-        Args:
-            wake: called when a stream begins or ends.
-        """
         self.path = f"{folder}/{content.resource.endpoint}"
         self.is_listed = False
         self.has_ended = False

@@ -15,10 +15,7 @@ from nvct.agent.core.instance import FOLDER
 from nvct.agent.device_plugin.resources import Resource
 from nvct.agent.machine.folder_watch import FolderWatch
 from nvct.mig import pause
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.mig.pause import Paused
+from nvct.mig.pause import Paused
 
 LOOK_S = 0.2
 """How often the announcement is looked at while there is one, or where nothing reports one."""
@@ -29,11 +26,6 @@ class MigChanges:
     """The change of MIG that is announced now."""
 
     def __init__(self, changed: Callable[[], None], folder: str = FOLDER) -> None:
-        """Consider nothing changing.
-
-        Args:
-            changed: called when a change begins or ends.
-        """
         self._changed = changed
         self._folder = folder
         self._paused: Paused = {}

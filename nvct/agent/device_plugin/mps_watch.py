@@ -31,15 +31,12 @@ class MpsWatch:
     Attributes:
         has_run: the names of resources whose daemon was ready once.
         problems: why each daemon is not ready, "" if it is, by resource.
+
+    Args:
+        starts: whether daemons are to be started; else another program does that.
     """
 
     def __init__(self, log: Log, changed: Callable[[], None], *, starts: bool) -> None:
-        """Want nothing yet.
-
-        Args:
-            changed: called when a daemon has become ready, or is so no more.
-            starts: whether daemons are to be started; else another program does that.
-        """
         self.has_run: frozenset[str] = frozenset()
         self._log = log
         self._changed = changed

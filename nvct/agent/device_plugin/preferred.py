@@ -55,9 +55,6 @@ def preferred(
     """Return ids of `size` devices, the required ones among them; none if there are not enough.
 
     Args:
-        available: ids of free devices.
-        required: ids that the answer must contain.
-        size: of the answer.
         policy: distributed, packed or distinct, for replicas and MIG devices.
     """
     known = resource.devices

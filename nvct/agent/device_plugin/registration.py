@@ -7,7 +7,7 @@ put its socket in place of ours; refused while another program's plugin serves t
 A registration is lost when the kubelet's socket is another one, when ours is gone, and when the
 kubelet ends the stream of the device list: up to Kubernetes 1.36 the end of an older stream makes
 it drop the newer plugin of that resource (kubernetes#121994). It is lost, too, when the kubelet
-has no device of it though it has read the list (see `kubelet_view`).
+has no device of it though it has read the list (see `served.watch_kubelet`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import grpc
 from nvct.agent.core import waiting
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import socket_owner
-from nvct.agent.device_plugin.content import Content
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint, Identity, identity
+from nvct.agent.device_plugin.resources import Content
 from nvct.agent.device_plugin.socket_owner import Owner
 from nvct.agent.host_side import Host
 from nvct.agent.kubelet import service
@@ -60,6 +60,10 @@ class Registration:
 
     Attributes:
         reason: why it is in this state, a sentence or "".
+
+    Args:
+        kubelet: path of the kubelet's socket; "" serves without registration.
+        host: tells what has the socket, if this process does not see it.
     """
 
     def __init__(
@@ -72,13 +76,6 @@ class Registration:
         *,
         host: Host | None = None,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            kubelet: path of the kubelet's socket; "" serves without registration.
-            counts: of the plugin; None counts for this registration alone.
-            host: tells what has the socket, if this process does not see it.
-        """
         self._ask = host.ask if host else None
         self.reason = ""
         self.name = content.resource.name

@@ -4,15 +4,19 @@
 Names, ids and refusals are those of NVIDIA's device plugin, with these differences: the patterns
 of `resources` and the devices of `sharing` have an effect, and with MIG strategy mixed a compute
 instance that is smaller than its GPU instance is left out instead of ending the program.
+
+`Content` is what the server of a resource offers and answers from: values only, without gRPC.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from nvct.agent.core.config_file import PREFIX, Replicas, is_excluded, name_of
+from nvct.agent.core.logs import Log
+from nvct.agent.core.resources_mode import ResourcesMode
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.machine.inventory import Inventory
 from nvct.errors import HostError
@@ -252,3 +256,53 @@ def _selected(devices: Sequence[Device], rule: Replicas) -> list[Device]:
             raise HostError(f"{rule.name} has no device {word!r} to be shared")
         selected += [device for device in matches if device not in selected]
     return selected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """The parts of an answer that do not depend on the devices of a resource.
+
+    Attributes:
+        control_nodes: paths of the driver's nodes that every container needs.
+        features: the CDI classes beside GPUs for which a specification exists.
+    """
+
+    control_nodes: tuple[str, ...] = ()
+    imex_channels: tuple[int, ...] = ()
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """What an endpoint serves; replaced as a whole.
+
+    Attributes:
+        unhealthy: the reason for each device that is not healthy, by id.
+        mode: what it shares with the DRA driver of the same agent, None without one.
+        check: refuses containers while the driver is being replaced.
+    """
+
+    resource: Resource
+    settings: Settings
+    node: Node
+    scores: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    unhealthy: Mapping[str, str] = field(default_factory=dict)
+    mode: ResourcesMode | None = None
+    check: Callable[[], None] = lambda: None
+
+
+def imex_channels(settings: Settings, existing: Collection[int], journal: Log) -> tuple[int, ...]:
+    """Return the numbers of the channels in the settings that this machine has.
+
+    Raises:
+        HostError: a channel is missing, and the settings require it.
+    """
+    numbers = settings.imex_channel_ids
+    if not numbers:
+        return ()
+    missing = [number for number in numbers if number not in existing]
+    if missing and settings.imex_required:
+        raise HostError(f"requested IMEX channel channel{missing[0]} does not exist")
+    for number in missing:
+        journal.warning(f"IMEX channel channel{number} does not exist: left out")
+    return tuple(number for number in numbers if number in existing)

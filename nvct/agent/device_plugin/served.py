@@ -3,6 +3,11 @@
 
 A resource that goes is emptied first, and served until the kubelet has read that. If it comes back
 in that time, the same registration goes on.
+
+What is offered is compared with what the kubelet has, by its service for pods' resources. A
+program that registers the same resource under another socket takes it over: the kubelet reads its
+list, does not end our stream, and has no device at all when that program ends (seen on Kubernetes
+1.36). No socket of ours tells; only the kubelet does.
 """
 
 from __future__ import annotations
@@ -14,12 +19,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from nvct.agent.core.logs import Log
-from nvct.agent.device_plugin.content import Content
 from nvct.agent.device_plugin.counts import Counts
-from nvct.agent.device_plugin.resources import Resource
+from nvct.agent.device_plugin.resources import Content, Resource
 from nvct.agent.device_plugin.settings import FOLDER
 from nvct.agent.host_side import Host
+from nvct.agent.kubelet.pod_resources import PodResources
 from nvct.agent.machine.folder_watch import FolderWatch
+from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 
 BLIND_S = 0.1
 """How often the sockets are looked at, a stat for each, where nothing reports their changes."""
+KUBELET_S = 10.0
+"""Between two questions to the kubelet."""
 
 
 @dataclass
@@ -138,3 +146,33 @@ async def canceled(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
+
+
+async def watch_kubelet(
+    kubelet: str, registrations: Callable[[], Iterable[Registration]], journal: Log
+) -> None:
+    """Compare until canceled; nothing is compared where the kubelet's folder is not mounted.
+
+    Args:
+        kubelet: path of the kubelet's socket for device plugins, "" without registration.
+    """
+    folder = os.path.dirname(os.path.dirname(kubelet))
+    asked = PodResources(f"{folder}/pod-resources/kubelet.sock")
+    problem = ""
+    try:
+        while True:
+            await asyncio.sleep(KUBELET_S)
+            if not kubelet or not asked.is_there():
+                continue
+            try:
+                has = await asked.allocatable()
+            except HostError as error:
+                if error.message != problem:
+                    journal.info(f"the kubelet's own list is not known: {error.message}")
+                problem = error.message
+                continue
+            problem = ""
+            for registration in registrations():
+                registration.compare(has.get(registration.name, ()))
+    finally:
+        await asked.close()

@@ -36,11 +36,8 @@ class Settings:
 
     Attributes:
         driver_root: on the host, as dev_root.
-        container_driver_root: where the driver root is mounted here.
-        one_each: refuse a container that asks for more than one replica.
         mps: whether replicas are shared by MPS, else by time.
         mps_root: on the host, where MPS has its folders.
-        config_content: the bytes of the config file.
     """
 
     mig_strategy: str = option(

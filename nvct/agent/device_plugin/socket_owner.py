@@ -32,7 +32,6 @@ class Owner:
 
     Attributes:
         pid: 0 if it is in a PID namespace that this process cannot see.
-        program: its name, "" if that is unknown.
     """
 
     pid: int

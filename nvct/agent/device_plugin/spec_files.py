@@ -15,15 +15,11 @@ from nvct.agent.device_plugin.resources import Resource
 from nvct.agent.device_plugin.settings import CDI_GPU, Settings
 from nvct.agent.host_side import Host
 from nvct.agent.machine.discovery import Discovery
-from nvct.agent.machine.place import Place
+from nvct.agent.machine.place import Place, Signature
 from nvct.agent.nvml.host_verbs import PluginSpecs, Possible, Published, Written
 from nvct.errors import NvctError, UsageError
 from nvct.host import discovery_options
 from nvct.typed import MalformedError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.machine.place import Signature
 
 MIG_MODE = "; if the GPU is in MIG mode, set mig.strategy in the chart (MIG_STRATEGY without it)"
 
@@ -33,15 +29,13 @@ class PluginFiles:
 
     Attributes:
         signature: changes when specifications of others do; () if none is used.
+
+    Args:
+        folder: the host's, where this process writes.
+        host_roots: where the host's root may be mounted, where this process looks.
     """
 
     def __init__(self, folder: str, log: Log, host_roots: tuple[str, ...] = ("/",)) -> None:
-        """Write nothing yet.
-
-        Args:
-            folder: the host's, where this process writes.
-            host_roots: where the host's root may be mounted, where this process looks.
-        """
         self.signature: Signature = ()
         self._folder = folder
         self._log = log

@@ -140,7 +140,6 @@ class Published(NamedTuple):
     Attributes:
         path: of the published specification, "" if none gives a view of the driver.
         edits: its mounts, hooks and variables, {} without a path.
-        reason: why there is no path.
     """
 
     path: str
@@ -155,7 +154,6 @@ def published(folder: str, driver_version: str) -> Published:
     by one mount of a view, and one hook. The device plugin cannot make a view from its container.
 
     Args:
-        folder: of the host's CDI specifications.
         driver_version: the loaded driver's; the view of another one is not taken.
     """
     content = registry.scan((folder,))

@@ -10,28 +10,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Collection
-from typing import Any, Protocol
+from functools import partial
 
 from nvct.agent.core.logs import Log
 from nvct.agent.core.waiting import Backoff
 from nvct.agent.device_plugin.settings import Settings
 from nvct.errors import HostError
 
-
-class Nodes(Protocol):
-    """What is used of `nvct.agent.kubernetes.cluster.Cluster`."""
-
-    async def find(self, kind: Kind, name: str, namespace: str = "") -> dict[str, Any] | None:
-        """Return an object."""
-
-    async def merge(self, kind: Kind, manifest: dict[str, Any], manager: str) -> Any:  # noqa: ANN401 - JSON data
-        """Merge fields into an object."""
-
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from nvct.agent.kubernetes.cluster import Kind
-
+    from nvct.agent.kubernetes.cluster import Cluster
 
 MANAGER = "nvct-device-plugin"
 POLL_S = 1.0
@@ -44,13 +32,13 @@ class StartupTaint:
         reason: why the taint is still there, "" if it is not.
     """
 
-    def __init__(self, key: str, node: str, connect: Callable[[], Nodes], log: Log) -> None:
-        """Do nothing yet; `connect` returns the cluster."""
+    def __init__(self, key: str, node: str, connect: Callable[[], Cluster], log: Log) -> None:
         self.key = key
         self.node = node
         self.reason = "the kubelet has not read the list of devices yet"
         self._connect = connect
         self._log = log
+        self._cluster: Cluster | None = None
 
     async def run(self, listed: Callable[[], Collection[str]]) -> None:
         """Remove the taint, then do nothing until canceled.
@@ -59,6 +47,14 @@ class StartupTaint:
             listed: returns the names of the resources that the kubelet has read; empty while one
                 is not ready.
         """
+        try:
+            await self._until_removed(listed)
+        finally:
+            if self._cluster is not None:
+                await self._cluster.close()
+        await asyncio.Event().wait()
+
+    async def _until_removed(self, listed: Callable[[], Collection[str]]) -> None:
         backoff = Backoff(30.0)
         while self.reason:
             delay_s = POLL_S
@@ -74,7 +70,6 @@ class StartupTaint:
                 delay_s = backoff.next_s()
             if self.reason:
                 await asyncio.sleep(delay_s)
-        await asyncio.Event().wait()
 
     async def _remove(self, names: Collection[str]) -> str:
         """Remove the taint if the Node has the resources; return why it is still there, or "".
@@ -84,7 +79,7 @@ class StartupTaint:
         """
         from nvct.agent.kubernetes.cluster import CONFLICT, NODE, ClusterError  # 12 MB
 
-        cluster = self._connect()
+        cluster = self._cluster = self._cluster or self._connect()
         node = await cluster.find(NODE, self.node)
         if node is None:
             raise HostError(f"the cluster has no node {self.node}: NODE_NAME gives another name")
@@ -108,18 +103,11 @@ class StartupTaint:
         return ""
 
 
-def of_settings(settings: Settings, log: Log) -> StartupTaint | None:
+def of_settings(
+    settings: Settings, connect: Callable[[str], Cluster], log: Log
+) -> StartupTaint | None:
     """Return the taint that the settings name, None if there is none."""
     if not settings.startup_taint:
         return None
-    clusters: list[Nodes] = []
-
-    def connect() -> Nodes:
-        if not clusters:
-            from nvct.agent.kubernetes.cluster import connect
-
-            clusters.append(connect(settings.kubeconfig, os.environ))
-        return clusters[0]
-
     node = settings.node_name or os.uname().nodename
-    return StartupTaint(settings.startup_taint, node, connect, log)
+    return StartupTaint(settings.startup_taint, node, partial(connect, settings.kubeconfig), log)

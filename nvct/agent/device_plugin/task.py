@@ -9,7 +9,6 @@ driver answers and, with CDI, before the specifications are written.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -17,28 +16,28 @@ from nvct.agent.core import logs, waiting
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
 from nvct.agent.core.resources_mode import DRA, ResourcesMode
-from nvct.agent.core.task import Task
-from nvct.agent.device_plugin import (
-    kubelet_view,
-    list_strategy,
-    preferred,
-    served,
-    settings,
-    startup_taint,
-)
-from nvct.agent.device_plugin.content import Content, Node, imex_channels
+from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
+from nvct.agent.device_plugin import list_strategy, preferred, served, settings, startup_taint
 from nvct.agent.device_plugin.counts import PREFIX, Counts
 from nvct.agent.device_plugin.list_strategy import AskEngine, Engine
 from nvct.agent.device_plugin.mig_changes import MigChanges
 from nvct.agent.device_plugin.mps_watch import MpsWatch
-from nvct.agent.device_plugin.resources import Resource, resources, without
+from nvct.agent.device_plugin.resources import (
+    Content,
+    Node,
+    Resource,
+    imex_channels,
+    resources,
+    without,
+)
 from nvct.agent.device_plugin.served import ServedResources
 from nvct.agent.device_plugin.settings import SPEC_FOLDER, Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
+from nvct.agent.device_plugin.startup_taint import StartupTaint
 from nvct.agent.health import settings as health_settings
 from nvct.agent.health.board import Change
 from nvct.agent.health.engine import HealthEngine
-from nvct.agent.machine.discovery import Discovery, Signature
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.machine.inventory import Inventory
 from nvct.agent.nvml.client import NvmlClient, ReleasedError, SupervisorEndedError
 from nvct.agent.web.exposition import Family, Sample
@@ -48,12 +47,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.device_plugin.registration import Registration
 
-MACHINE_S = 1.0
-"""How often the machine is looked at: a few folders of procfs."""
-SETTLE_S = 2.0
-"""Until the next look after a change: procfs may show it before NVML does."""
-PERIOD_S = 30.0
-"""Until the next look if nothing seems to have changed."""
 BROKEN_S = 2.0
 """Until the next attempt if NVML fails though the driver is loaded, or a GPU hangs."""
 ASKED_S = 0.005
@@ -83,13 +76,14 @@ def make(context: Context) -> DevicePlugin:
         )
 
     async def ask_engine(known: Settings) -> Engine | str:
-        from nvct.agent.device_plugin import engine_features  # not for every strategy
+        from nvct.agent.device_plugin import list_strategy
 
-        return await engine_features.ask(context, discovery(known), known)
+        return await list_strategy.ask(context, discovery(known), known)
 
     return DevicePlugin(
         lambda: context.load(settings.resolve), discovery, health, context.journal,
         starts_mps=context.in_agent, ask_engine=ask_engine, mode=context.shared.mode,
+        taint=lambda known: startup_taint.of_settings(known, context.connect, context.journal),
     )  # fmt: skip
 
 
@@ -97,6 +91,9 @@ class DevicePlugin(Task):
     """The task of the agent that serves the kubelet's device plugin API.
 
     `reload` has it read the settings again and consider every device healthy.
+
+    Args:
+        starts_mps: whether it starts the control daemons of MPS; else another program does.
     """
 
     def __init__(
@@ -110,14 +107,8 @@ class DevicePlugin(Task):
         ask_engine: AskEngine = list_strategy.nobody,
         starts_mps: bool = False,
         mode: ResourcesMode | None = None,
+        taint: Callable[[Settings], StartupTaint | None] = lambda _: None,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            ask_engine: tells what the container engine supports.
-            starts_mps: whether it starts the control daemons of MPS; else another program does.
-            mode: what this task shares with the agent's DRA driver; None without one.
-        """
         super().__init__(log)
         self._load = load
         self._make_discovery = discovery
@@ -127,9 +118,10 @@ class DevicePlugin(Task):
         self._mode = mode
         self._settings = load()
         self._strategy = list_strategy.Choice((), "it is not chosen yet")
-        self._taint = startup_taint.of_settings(self._settings, log)
+        self._taint = taint(self._settings)
         self._discovery = discovery(self._settings)
         self._has_nvml = False
+        self._is_first = True
         self._offered: tuple[object, ...] | None = None
         self._failure: NvctError | None = None
         self._counts = Counts()
@@ -198,7 +190,7 @@ class DevicePlugin(Task):
             self._health.run(self._watched, self._note_health),
             self._mps.run(lambda: self._discovery.nvml),
             self._mig_changes.watch(),
-            kubelet_view.watch(
+            served.watch_kubelet(
                 self._settings.kubelet_socket,
                 lambda: self.registrations.values(),  # noqa: PLW0108 - it is another one later
                 self._log,
@@ -213,35 +205,34 @@ class DevicePlugin(Task):
 
     async def _follow(self) -> None:
         """Offer what there is, again after each change."""
-        signature: Signature | None = None
-        is_first, retry_at = True, 0.0
         self._settings, self._strategy = await self._chosen(self._settings)
         while True:
-            if self.reload.is_set():
-                await self._reload()
-                signature = self._offered = None
-            await self._files.look(self._settings, self._discovery)
-            current = (
-                *await self._discovery.signature(), *self._files.signature, self._others(),
-                bool(self._mig_changes.ended),
-            )  # fmt: skip
-            if current != signature or time.monotonic() > retry_at:
-                is_change, signature = current != signature, current
-                delay_s = SETTLE_S if is_change else PERIOD_S
-                try:
-                    if (await self._offer()).unanswered:
-                        delay_s = BROKEN_S
-                    self._health.set_nvml_problem("look", "")
-                    self._failure = None
-                except SupervisorEndedError:
-                    raise
-                except NvctError as error:
-                    if is_first and not _may_come(error, self._settings):
-                        raise
-                    delay_s = self._fail(error)
-                retry_at = time.monotonic() + delay_s
-                is_first = False
-            await waiting.until_set(self.reload, waiting.tick(MACHINE_S))
+            await self._follow_machine(self._signature, self._try_offer)
+            await self._reload()
+            self._offered = None
+
+    async def _signature(self) -> tuple[object, ...]:
+        await self._files.look(self._settings, self._discovery)
+        machine = await self._discovery.signature()
+        has_ended = bool(self._mig_changes.ended)
+        return *machine, *self._files.signature, self._others(), has_ended
+
+    async def _try_offer(self, is_change: bool) -> float:  # noqa: FBT001
+        """Offer what there is; return the seconds until the machine is looked at again."""
+        is_first, self._is_first = self._is_first, False
+        try:
+            inventory = await self._offer()
+        except SupervisorEndedError:
+            raise
+        except NvctError as error:
+            if is_first and not _may_come(error, self._settings):
+                raise
+            return self._fail(error)
+        self._health.set_nvml_problem("look", "")
+        self._failure = None
+        if inventory.unanswered:
+            return BROKEN_S
+        return SETTLE_S if is_change else PERIOD_S
 
     async def _chosen(self, settings: Settings) -> tuple[Settings, list_strategy.Choice]:
         """Return the settings with the device list strategies that are in force."""

@@ -42,11 +42,6 @@ class NodeObjects(ABC):
     lacking = "labels of pods"
 
     def __init__(self, connect: Callable[[], Cluster], node: str, journal: Log) -> None:
-        """Keep the arguments.
-
-        Args:
-            connect: returns the cluster.
-        """
         self._connect, self._node, self._log = connect, node, journal
         self._cluster: Cluster | None = None
         self._at = -PERIOD_S
@@ -117,7 +112,11 @@ class SliceDevices(NodeObjects):
 
 
 class PodMetadata(NodeObjects):
-    """Labels and UIDs of the pods of one node."""
+    """Labels and UIDs of the pods of one node.
+
+    Args:
+        allowed: Go's regular expressions, which find a part of a label's name; empty for all.
+    """
 
     def __init__(
         self,
@@ -129,14 +128,6 @@ class PodMetadata(NodeObjects):
         allowed: tuple[str, ...],
         journal: Log,
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            connect: returns the cluster.
-            with_labels: whether labels are wanted.
-            with_uid: whether UIDs are wanted.
-            allowed: Go's regular expressions, which find a part of a label's name; empty for all.
-        """
         super().__init__(connect, node, journal)
         self._with_labels, self._with_uid = with_labels, with_uid
         self._allowed = [go_regexp.compiled(pattern) for pattern in allowed]

@@ -8,6 +8,11 @@ dynamic resource allocation. The MIG device of a claim is in the journal of nvct
 A GPU or instance that several containers share has the labels of none of them: each value would be
 shown several times, and sums would be wrong. With --kubernetes-virtual-gpus it has a series for
 each of them, with the replica in label vgpu.
+
+Which batch job has which GPU is in a folder that the scheduler's prolog writes. A file is named by
+a GPU's index, or by GPU and GPU instance as 0.7, and has a job in each line: the format of
+dcgm-exporter (`--hpc-job-mapping-dir`). Other files are ignored, and so are links: the folder may
+be another user's, who could show any file of root's in metrics.
 """
 
 from __future__ import annotations
@@ -16,14 +21,16 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from os import stat_result
 from typing import TypeAlias
 
 from nvct.agent.core.logs import Log
 from nvct.agent.exporter.series import Pods
-from nvct.errors import HostError, NvctError
+from nvct.agent.kubelet.pod_resources import Holding, PodResources
+from nvct.errors import DocumentError, HostError, NvctError
 from nvct.host.nvml.sample_model import NvmlSamples
 from nvct.kernel.shared_folder import SharedFolder
-from nvct.linux.files import split
+from nvct.linux.files import read_bytes, split
 
 Claimed: TypeAlias = tuple[str, str, str]
 """Namespace and name of a claim, and the device's name in its pool."""
@@ -31,7 +38,6 @@ Claimed: TypeAlias = tuple[str, str, str]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from nvct.agent.exporter.pod_metadata import PodMetadata, SliceDevices
-    from nvct.agent.kubelet.pod_resources import Holding, PodResources
 
 GPU = "nvidia.com/gpu"
 PREFIXES = (f"{GPU}.", "nvidia.com/mig-")
@@ -50,8 +56,11 @@ OLD = ("container_name", "pod_namespace", "pod_name")
 class PodDevices:
     """The last answer of the kubelet.
 
-    Attributes:
-        problem: why series have no pods, "" if they have.
+    Args:
+        wanted: None if the socket's existence decides.
+        names: further resources whose ids are devices.
+        old: whether labels have the names of dcgm-exporter's version 1.
+        virtual: whether each container that shares a device has series.
     """
 
     def __init__(
@@ -67,23 +76,12 @@ class PodDevices:
         slices: SliceDevices | None = None,
         journal: Log,
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            wanted: None if the socket's existence decides.
-            names: further resources whose ids are devices.
-            old: whether labels have the names of dcgm-exporter's version 1.
-            virtual: whether each container that shares a device has series.
-            claims: whether series have the labels of claims.
-            metadata: labels and UIDs of pods; None if they are not wanted.
-            slices: devices of the node's slices; None if they are not asked for.
-        """
         self._socket, self._wanted, self._log = socket, wanted, journal
         self._names = frozenset((GPU, *names))
         self._labels = OLD if old else NEW
         self._virtual, self._claims, self._metadata = virtual, claims, metadata
         self._slices = slices
-        self._kubelet: PodResources | None = None
+        self._kubelet = PodResources(socket)
         self._holdings: tuple[Holding, ...] = ()
         self._journal = os.path.join(os.path.dirname(os.path.dirname(socket)), JOURNAL)
         self._claimed: dict[Claimed, str] = {}
@@ -103,8 +101,7 @@ class PodDevices:
 
     async def close(self) -> None:
         """End the connection."""
-        if self._kubelet is not None:
-            await self._kubelet.close()
+        await self._kubelet.close()
         for asked in (self._metadata, self._slices):
             if asked is not None:
                 await asked.close()
@@ -151,12 +148,8 @@ class PodDevices:
     async def _ask(self) -> tuple[tuple[Holding, ...], str]:
         if self._wanted is False:
             return (), "switched off"
-        if not os.path.exists(self._socket):  # noqa: ASYNC240 - one stat of a local file
+        if not self._kubelet.is_there():
             return (), f"{self._socket} does not exist"
-        if self._kubelet is None:
-            from nvct.agent.kubelet.pod_resources import PodResources  # loads gRPC
-
-            self._kubelet = PodResources(self._socket)
         try:
             return await self._kubelet.holdings(with_claims=True), ""
         except HostError as error:
@@ -176,12 +169,8 @@ def labels(
     """Return the labels of the containers that have a device, by UUID and id of the instance.
 
     Args:
-        holdings: what containers have.
         names: of the labels for container, namespace and pod.
-        is_device: whether the ids of a resource are devices.
         virtual: whether several containers of one device are shown.
-        claims: whether there are labels of claims.
-        claimed: UUIDs of devices that claims have.
     """
     known = _devices(samples)
     found: dict[tuple[str, int], dict[tuple[str, ...], dict[str, str]]] = {}
@@ -248,3 +237,53 @@ def _devices(samples: NvmlSamples) -> Mapping[str, tuple[str, int]]:
         for mig in gpu.mig:
             devices[mig.uuid] = devices[f"nvidia{gpu.minor}/gi{mig.gi}"] = (gpu.uuid, mig.gi)
     return devices
+
+
+JOBS_FILE = re.compile(r"\d+(\.\d+)?")
+JOBS_LIMIT = 1 << 20
+"""Bytes of a file; a larger one is left out."""
+JOBS = 64
+"""Of one device; each of them has a series of every metric."""
+JOB_LABEL = "hpc_job"
+
+
+def read_jobs(folder: str) -> tuple[dict[str, list[str]], str]:
+    """Return the jobs by the names of files, and why some or all are missing or ""."""
+    try:
+        names = sorted(filter(JOBS_FILE.fullmatch, os.listdir(folder)))
+    except OSError as error:
+        return {}, f"metrics have no jobs: {error.filename}: {error.strerror}"
+    jobs, problem = {}, ""
+    for name in names:
+        path = os.path.join(folder, name)
+        try:
+            data = read_bytes(path, JOBS_LIMIT, check=_refuse_link)
+        except FileNotFoundError:
+            continue  # its job has just ended
+        except OSError as error:
+            problem = f"metrics lack jobs: {path}: {error.strerror}"
+        except NvctError as error:
+            problem = f"metrics lack jobs: {error.message}"
+        else:
+            lines = map(str.strip, data.decode(errors="replace").splitlines())
+            jobs[name] = list(dict.fromkeys(filter(None, lines)))[:JOBS]
+    return jobs, problem
+
+
+def _refuse_link(path: str, opened: stat_result) -> None:
+    if not os.path.samestat(os.lstat(path), opened):
+        raise DocumentError(f"{path} is a link")
+
+
+def with_jobs(pods: Pods, samples: NvmlSamples, jobs: Mapping[str, list[str]]) -> Pods:
+    """Return the labels of pods with those of jobs; a device has series for each pair of them."""
+    found = {key: list(labels) for key, labels in pods.items()}
+    for gpu in samples.gpus:
+        names = {(gpu.uuid, -1): str(gpu.index)}
+        names |= {(gpu.uuid, mig.gi): f"{gpu.index}.{mig.gi}" for mig in gpu.mig}
+        for key, name in names.items():
+            if jobs.get(name):
+                found[key] = [
+                    {**pod, JOB_LABEL: job} for pod in found.get(key) or [{}] for job in jobs[name]
+                ]
+    return found

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from nvct.agent.exporter import fields
-from nvct.agent.exporter.counters import Counter
-from nvct.agent.exporter.fields import FIELDS, Field
+from nvct.agent.exporter import counters
+from nvct.agent.exporter.counters import FIELDS, Counter, Field
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.settings import Settings, node_labels
 from nvct.agent.exporter.usage import Usage
@@ -77,8 +76,6 @@ class View:
     """The data of which metrics are made.
 
     Attributes:
-        history: counts since the start.
-        pods: who has which device.
         now: seconds since 1970.
         usages: what containers use, by their processes; None if that is not known.
     """
@@ -233,7 +230,7 @@ def _brand(number: str) -> str:
     """Return the text of NVML's number."""
     if not number.isdigit():
         return ""
-    return fields.BRANDS[int(number) if int(number) < len(fields.BRANDS) else 0]
+    return counters.BRANDS[int(number) if int(number) < len(counters.BRANDS) else 0]
 
 
 def _values(
@@ -241,24 +238,24 @@ def _values(
 ) -> Iterator[tuple[float, dict[str, str]]]:
     """Yield the values of a metric for one entity, each with its own labels."""
     (uuid, gi), history, settings = entity.key, view.history, view.settings
-    if counter.field == fields.XID:
+    if counter.field == counters.XID:
         xid = history.last_xid(uuid, gi)
         yield xid, {"err_code": str(xid), "err_msg": _xid_texts().get(xid, UNKNOWN_XID)}
-    elif counter.field == fields.XID_COUNT:
+    elif counter.field == counters.XID_COUNT:
         window = {"window_size_in_ms": str(settings.xid_window_ms)}
         counts = history.xids_since(view.now - settings.xid_window_ms / 1000, uuid, gi)
         yield from ((n, {"xid": str(xid), **window}) for xid, n in sorted(counts.items()))
         if not counts:
             yield 0, window
-    elif counter.field == fields.CLOCK_EVENTS:
+    elif counter.field == counters.CLOCK_EVENTS:
         window = {"window_size_in_ms": str(settings.clock_window_ms)}
         events = history.clock_events_since(view.now - settings.clock_window_ms / 1000, uuid)
         yield from ((n, {"clock_event": name, **window}) for name, n in sorted(events.items()))
         if not events:
             yield 0, window
     else:
-        if counter.field in fields.LINK_RATES:
-            value, why = _link_rate(entity, history, fields.LINK_RATES[counter.field])
+        if counter.field in counters.LINK_RATES:
+            value, why = _link_rate(entity, history, counters.LINK_RATES[counter.field])
         else:
             value, why = entity.number(FIELDS[counter.field])
         if value is None:
@@ -270,7 +267,7 @@ def _values(
 def _link_rate(entity: Entity, history: History, names: Sequence[str]) -> tuple[float | None, str]:
     rates = history.rates.get(entity.gpu.uuid, {})
     if all(name in rates for name in names):
-        return int(sum(rates[name] for name in names) / fields.LINK_UNIT), ""
+        return int(sum(rates[name] for name in names) / counters.LINK_UNIT), ""
     first = "two samples are needed, and this is the first"
     return None, entity.gpu.errors.get(names[0], first)
 

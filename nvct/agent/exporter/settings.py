@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from nvct.agent.core.settings import Program, option
 from nvct.agent.exporter import counters, go_regexp
+from nvct.agent.kubelet.pod_resources import SOCKET
 from nvct.errors import UsageError
 
 ID_TYPES = ("uid", "device-name")
@@ -35,7 +36,6 @@ class Settings:
         indices: of the GPUs that are shown; empty for all.
         hostname: of the node, the value of a label; "" for none.
         pod_label_patterns: regular expressions of labels' names; empty for all labels.
-        container_driver_root: where the driver's root is mounted; / is used if it is no folder.
     """
 
     collectors: str = option(
@@ -80,7 +80,7 @@ class Settings:
         flags="kubernetes-enable-pod-uid", env=f"{ENV}KUBERNETES_ENABLE_POD_UID",
     )  # fmt: skip
     socket: str = option(
-        "/var/lib/kubelet/pod-resources/kubelet.sock", "The kubelet's socket",
+        SOCKET, "The kubelet's socket",
         flags="pod-resources-kubelet-socket", env="DCGM_POD_RESOURCES_KUBELET_SOCKET",
     )  # fmt: skip
     resources: tuple[str, ...] = option(

@@ -18,10 +18,10 @@ from nvct.agent.core.logs import Log
 from nvct.agent.core.task import Task
 from nvct.agent.core.waiting import until_set
 from nvct.agent.exporter import counters as counter_file
-from nvct.agent.exporter import jobs, series, settings, usage
+from nvct.agent.exporter import series, settings, usage
 from nvct.agent.exporter.counters import Counter
 from nvct.agent.exporter.history import History
-from nvct.agent.exporter.pods import PodDevices
+from nvct.agent.exporter.pods import PodDevices, read_jobs, with_jobs
 from nvct.agent.exporter.settings import Settings, node_labels
 from nvct.agent.exporter.usage import Usage
 from nvct.agent.host_side import Host
@@ -106,13 +106,6 @@ class Exporter(Task):
         *,
         shared: Shared | None = None,
     ) -> None:
-        """Keep the arguments; nothing is opened yet.
-
-        Args:
-            load: returns the settings.
-            pods: returns who tells which pod has which device.
-            library: returns the path of NVML.
-        """
         super().__init__(journal)
         self.port = 0
         self._load, self._client, self._pods_of = load, client, pods
@@ -198,7 +191,7 @@ class Exporter(Task):
         if self._samples is not None and self._is_fresh():
             pods = self._pods.labels(self._samples)
             if self._jobs:
-                pods = jobs.added(pods, self._samples, self._jobs)
+                pods = with_jobs(pods, self._samples, self._jobs)
             view = series.View(
                 self._samples, self._history, self._settings, pods, time.time(), self._usages
             )
@@ -298,7 +291,7 @@ class Exporter(Task):
         problems = [f"GPU {index}: {why}" for index, why in samples.unanswered.items()]
         await self._pods.refresh()
         if self._settings.job_folder:
-            self._jobs, problem = jobs.read(self._settings.job_folder)
+            self._jobs, problem = read_jobs(self._settings.job_folder)
             problems += [problem] if problem else []
         self._usages = await self._used(samples) if self._settings.processes else None
         self._tell(", ".join([*problems, *self._write_text()]))

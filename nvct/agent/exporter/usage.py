@@ -29,7 +29,6 @@ class Usage:
         gi: id of the GPU instance, -1 for a whole GPU.
         memory: bytes.
         sm: per cent of the GPU's time.
-        processes: their number.
     """
 
     gpu: GpuSample

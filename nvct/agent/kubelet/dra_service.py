@@ -102,7 +102,6 @@ def server(driver: Driver, name: str, endpoint: str, sockets: Iterable[str]) -> 
     """Return a server of a driver that is bound to sockets, and not started.
 
     Args:
-        driver: answers the kubelet.
         endpoint: path of its socket, as the kubelet knows it.
     """
     services = {

@@ -1,26 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the kubelet which container has which devices, by its service for pods' resources."""
+"""Asks the kubelet which container has which devices, by its service for pods' resources.
+
+gRPC, 12 MB, is loaded by the first question.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-
-# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-
 from typing import Any
 
-import grpc
-import grpc.aio
-
-from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.errors import HostError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import grpc.aio
     from google.protobuf.message import Message
 
+    from nvct.agent.kubelet import podresources_pb2 as api
+
+# gRPC's handlers of fork(2) stop its threads in a process that forks; the agent never forks then.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 VERSIONS = ("v1", "v1alpha1")
 """v1alpha1 alone is served before Kubernetes 1.20; the messages are the same."""
 TIMEOUT_S = 5.0
@@ -58,17 +59,17 @@ class Holding:
 class PodResources:
     """One open channel to the kubelet's socket."""
 
-    def __init__(self, socket: str) -> None:
-        """Keep the path; the first question connects."""
+    def __init__(self, socket: str = SOCKET) -> None:
         self._socket = socket
         self._channel: grpc.aio.Channel | None = None
         self._versions: tuple[str, ...] = VERSIONS
 
+    def is_there(self) -> bool:
+        """Return whether the socket exists."""
+        return os.path.exists(self._socket)
+
     async def holdings(self, *, with_claims: bool = False) -> tuple[Holding, ...]:
         """Return what all containers of this node have.
-
-        Args:
-            with_claims: by claims, too.
 
         Raises:
             HostError: the kubelet does not answer.
@@ -90,6 +91,10 @@ class PodResources:
         Raises:
             HostError: the kubelet does not answer, or is older than Kubernetes 1.23.
         """
+        import grpc.aio
+
+        from nvct.agent.kubelet import podresources_pb2 as api
+
         try:
             answer: api.AllocatableResourcesResponse = await self._ask(
                 "/v1.PodResourcesLister/GetAllocatableResources",
@@ -105,6 +110,10 @@ class PodResources:
         return found
 
     async def _list(self) -> api.ListPodResourcesResponse:
+        import grpc.aio
+
+        from nvct.agent.kubelet import podresources_pb2 as api
+
         for version in self._versions:
             try:
                 answer: api.ListPodResourcesResponse = await self._ask(
@@ -122,6 +131,8 @@ class PodResources:
         raise HostError(f"the kubelet on {self._socket} has no service for pods' resources")
 
     async def _ask(self, method: str, request: Message, answer: Any) -> Any:  # noqa: ANN401 - gRPC's
+        import grpc.aio
+
         if self._channel is None:
             options = (("grpc.max_receive_message_length", LIMIT),)
             self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
@@ -27,6 +28,8 @@ from nvct.errors import HostError
 
 Object: TypeAlias = dict[str, Any]
 
+sys.modules.setdefault("h2", None)  # type: ignore[arg-type]
+"""HTTP/2, 1.4 MB: the client imports it if it can, and no request here uses it."""
 TIMEOUT_S = 10.0
 WATCH_S = 300.0
 """How long one watch lasts."""
@@ -85,19 +88,25 @@ class ClusterError(HostError):
 
 
 class Cluster:
-    """The API server of one cluster."""
+    """The API server of one cluster.
+
+    Raises:
+        ClusterError: the configuration does not work.
+    """
 
     def __init__(self, config: KubeConfig) -> None:
-        """Connect when the first request is sent.
-
-        Raises:
-            ClusterError: the configuration does not work.
-        """
         try:
             self._client = AsyncClient(config, timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False)
         except (ConfigError, OSError, ValueError) as error:
             raise ClusterError(f"the kubeconfig does not work: {error}") from error
         self._server = str(self._client.config.cluster.server)
+        self._users = 1
+
+    def share(self) -> bool:
+        """Add a user, who closes it as well; False if the connections are closed already."""
+        if self._users:
+            self._users += 1
+        return self._users > 0
 
     async def find(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
         """Return an object, None if there is none.
@@ -277,8 +286,10 @@ class Cluster:
             await stream.aclose()
 
     async def close(self) -> None:
-        """Close the connections."""
-        await self._client.close()
+        """Close the connections, unless there is another user."""
+        self._users -= 1
+        if not self._users:
+            await self._client.close()
 
     async def _patch(
         self, kind: Kind, manifest: Object, how: PatchType, manager: str, part: str = ""

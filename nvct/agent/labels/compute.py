@@ -9,10 +9,9 @@ they are not all alike.
 from __future__ import annotations
 
 from nvct.agent.core.config_file import PREFIX, name_of
-from nvct.agent.labels import gpus, sharing
-from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, Rules
+from nvct.agent.labels import gpus
+from nvct.agent.labels.facts import Facts, GpuFacts, Labels, MigFacts, Rules, is_value, sanitized
 from nvct.agent.labels.settings import ECC, MEMORY, MODELS, OPERATOR, PCI, PRESENT
-from nvct.agent.labels.values import is_value, sanitized
 
 ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 VGPU = f"{PREFIX}vgpu"
@@ -44,7 +43,7 @@ def labels(facts: Facts, rules: Rules) -> tuple[Labels, list[str]]:
             **of_versions(facts),
             **gpus.labels(facts, rules),
             **mig_capability(facts),
-            **sharing.capability(facts, rules.sharing),
+            **gpus.capability(facts, rules.sharing),
             **gpus.clique(facts),
             **of_mig,
         }
@@ -172,7 +171,7 @@ def _of_profile(
 ) -> Labels:
     gpu, mig = devices[0]
     profile = sanitized(mig.profile.replace("+", "."))
-    labels = sharing.labels(key, resource, gpu.model, rules.sharing, "MIG", profile)
+    labels = gpus.sharing_labels(key, resource, gpu.model, rules.sharing, "MIG", profile)
     labels[f"{key}.count"] = str(len(devices))
     size = mig.size
     if size is not None:

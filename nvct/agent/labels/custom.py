@@ -14,8 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nvct.agent.labels.facts import Labels
-from nvct.agent.labels.values import is_key, is_value
+from nvct.agent.labels.facts import Labels, is_key, is_value
 from nvct.errors import DocumentError
 
 REFERENCE = "@"

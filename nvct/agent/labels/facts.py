@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of a node of which labels are made: values, without I/O."""
+"""The facts of a node of which labels are made, and the syntax of labels: values, without I/O.
+
+What Kubernetes accepts as key and value: kubernetes.io, "Labels and Selectors", and apimachinery's
+validation of qualified names.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -32,11 +37,9 @@ class GpuFacts:
     """A GPU.
 
     Attributes:
-        model: as NVML names it.
         memory_mib: None if NVML does not report it; bytes if the GPU is passed through.
         compute: the CUDA compute capability; (0, 0) if NVML does not report it, and (-1, -1) if
             the GPU is passed through.
-        ecc: whether ECC is on, None if NVML does not report it.
         mig_capable: whether it has a MIG mode; mig_enabled: whether that is on.
         pci_class: e.g. 0x030200, "" if unknown.
         clique: of the NVLink fabric, "" if it is in none.
@@ -58,11 +61,9 @@ class Facts:
     """A node.
 
     Attributes:
-        cuda_version: the latest that the driver supports, e.g. 13.0.
         gpus: in NVML's order; empty if there is no driver.
         machine: the product name of the machine; "" if unknown.
         host_drivers: of vGPUs; None if that is unknown.
-        has_nvidia_device: whether there is an NVIDIA device on the PCI bus.
     """
 
     driver_version: str = ""
@@ -79,8 +80,6 @@ class Rules:
 
     Attributes:
         mig_strategy: none, single or mixed.
-        sharing: None if nothing is shared.
-        gpu_names, mig_names: resources' names by model or profile.
         timestamp: in Unix seconds, None for no such label.
         extra: groups of labels that NVIDIA's program does not have: see `settings.EXTRA`.
     """
@@ -103,3 +102,40 @@ def rules_of(settings: Settings, timestamp: int) -> Rules:
         timestamp=None if settings.no_timestamp else timestamp,
         extra=frozenset(settings.extra_labels),
     )
+
+
+LIMIT = 63
+"""Characters of a value, and of the part of a key after the slash."""
+PREFIX_LIMIT = 253
+VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+OTHER_CHARACTERS = re.compile(r"[^A-Za-z0-9-_. ]")
+ENDS = "-_."
+
+
+def sanitized(text: str) -> str:
+    """Return a text as a label's value; e.g. Tesla T4 as Tesla-T4.
+
+    As NVIDIA's GPU feature discovery; unlike there, Kubernetes accepts the value of any text.
+    """
+    words = OTHER_CHARACTERS.sub("", text).split()
+    return "-".join(words)[:LIMIT].strip(ENDS)
+
+
+def joined(product: str, *suffixes: str) -> str:
+    """Return a product with suffixes as a value; the product is cut if it is too long."""
+    tail = "".join(f"-{suffix}" for suffix in suffixes)
+    return product[: LIMIT - len(tail)].rstrip(ENDS) + tail
+
+
+def is_value(text: str) -> bool:
+    """Return whether Kubernetes accepts a text as a label's value."""
+    return len(text) <= LIMIT and bool(VALUE.fullmatch(text))
+
+
+def is_key(text: str) -> bool:
+    """Return whether Kubernetes accepts a text as a label's key."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and (len(prefix) > PREFIX_LIMIT or not SUBDOMAIN.fullmatch(prefix)):
+        return False
+    return bool(name) and is_value(name)

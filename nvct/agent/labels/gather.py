@@ -1,17 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of this node, from the agent's inventory, NVML's worker and sysfs."""
+"""The facts of this node, from the agent's inventory, NVML's worker and sysfs.
+
+GPUs that are passed through to virtual machines are read from sysfs alone. As in NVIDIA's program,
+their memory is that of the 64-bit windows of the PCI device, in bytes. A Tegra has no NVML: there,
+CUDA names the GPUs, and their class is unknown. Both lack the driver's version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from nvct.agent.core.config_file import is_excluded
-from nvct.agent.labels import passthrough, tegra
+from nvct.agent.core.waiting import within
 from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.host_verbs import HostDrivers, PciNames
-from nvct.errors import NvctError
+from nvct.errors import DriverNotFoundError, NvctError
 from nvct.host import procfs
 from nvct.host.gpu import pci
 from nvct.host.gpu.vgpu import HostDriver
@@ -24,10 +34,6 @@ async def with_gpus(
     discovery: Discovery, machine_type_file: str, excluded: Sequence[str] = ()
 ) -> tuple[Facts, list[str]]:
     """Return the facts of a node with a driver, and warnings.
-
-    Args:
-        machine_type_file: has the name of the machine's product.
-        excluded: GPUs that Kubernetes does not get; see `config_file.Document`.
 
     Raises:
         DriverNotFoundError, NvmlError: there is no driver, or it does not answer.
@@ -53,7 +59,7 @@ async def with_gpus(
 async def _with_tegra(discovery: Discovery, machine_type_file: str) -> tuple[Facts, list[str]]:
     drivers, warnings = await _host_drivers(discovery)
     found = replace(
-        await tegra.facts(),
+        await facts_of_tegra(),
         machine=procfs.read_text(machine_type_file) or "",
         host_drivers=drivers,
         has_nvidia_device=bool(pci.nvidia_devices(discovery.roots)),
@@ -74,7 +80,7 @@ async def with_passthrough(
     """Return the facts of a node whose GPUs are for virtual machines, and warnings."""
     drivers, warnings = await _host_drivers(discovery)
     names = await discovery.host.ask(PciNames(), dict[str, str])
-    facts = passthrough.facts(discovery.roots, names, machine_type_file)
+    facts = passed_through(discovery.roots, names, machine_type_file)
     return replace(facts, host_drivers=drivers), warnings
 
 
@@ -106,4 +112,124 @@ def _gpu(roots: Roots, gpu: Gpu, attributes: GpuAttributes | None) -> GpuFacts:
         ecc=attributes.ecc,
         mig_capable=attributes.mig_capable,
         clique=attributes.clique,
+    )
+
+
+VFIO_DRIVER = "vfio-pci"
+CLASSES = ("0x030000", "0x030200")
+UNKNOWN_NAME = "UNKNOWN_DEVICE"
+UNKNOWN_VERSION, NO_CUDA = "unknown.unknown.unknown", "0.0"
+NO_COMPUTE = (-1, -1)
+BARS = 6
+WINDOW_TYPE, WINDOW_64 = 0x06, 0x04
+"""Of the flags of a window: PCI's base address register, bits 1 and 2."""
+
+
+def passed_through(roots: Roots, names: Mapping[str, str], machine_type_file: str) -> Facts:
+    """Return the facts of the GPUs that are bound to vfio-pci; none has a driver's version."""
+    gpus = [path for path in pci.nvidia_devices(roots) if _is_passed_through(path)]
+    if not gpus:
+        return Facts(has_nvidia_device=bool(pci.nvidia_devices(roots)))
+    return Facts(
+        driver_version=UNKNOWN_VERSION,
+        cuda_version=NO_CUDA,
+        gpus=tuple(_passed_gpu(path, names) for path in gpus),
+        machine=procfs.read_text(machine_type_file) or "",
+        has_nvidia_device=True,
+    )
+
+
+def memory_windows(resource: str) -> int:
+    """Return the sum of a device's 64-bit windows in bytes, as a power of two; 0 for none.
+
+    Args:
+        resource: the text of the file of that name in sysfs.
+    """
+    total = 0
+    for line in resource.splitlines()[:BARS]:
+        words = line.split()
+        try:
+            start, end, flags = (int(word, 16) for word in words)
+        except ValueError:
+            continue
+        if end > start and flags & WINDOW_TYPE == WINDOW_64:
+            total += end - start + 1
+    return 1 << (total - 1).bit_length() if total else 0
+
+
+def _is_passed_through(path: str) -> bool:
+    driver = os.path.basename(os.path.realpath(f"{path}/driver"))
+    is_function = os.path.lexists(f"{path}/physfn")  # of SR-IOV
+    return _lower_text(f"{path}/class") in CLASSES and driver == VFIO_DRIVER and not is_function
+
+
+def _passed_gpu(path: str, names: Mapping[str, str]) -> GpuFacts:
+    number = _lower_text(f"{path}/device").removeprefix("0x")
+    return GpuFacts(
+        model=names.get(number, UNKNOWN_NAME),
+        memory_mib=memory_windows(procfs.read_text(f"{path}/resource") or "") or None,
+        compute=NO_COMPUTE,
+        pci_class=_lower_text(f"{path}/class"),
+    )
+
+
+def _lower_text(path: str) -> str:
+    return (procfs.read_text(path) or "").strip().lower()
+
+
+CUDA_PROBE = ("-I", "-m", "nvct.agent.labels.cuda_probe")
+PROBE_S = 30.0
+KILL_S = 2.0
+"""How long a process may live after SIGKILL; one that waits in the kernel does."""
+
+
+async def facts_of_tegra() -> Facts:
+    """Return the facts of the GPUs that CUDA sees from this container.
+
+    Raises:
+        DriverNotFoundError: CUDA is not there, or does not answer.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *CUDA_PROBE, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        output, _ = await within(PROBE_S, process.communicate())
+    except asyncio.TimeoutError as error:
+        process.kill()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await within(KILL_S, process.wait())
+        raise _tegra_failure(f"it does not answer within {PROBE_S:g} s") from error
+    return of_probe(output)
+
+
+def of_probe(output: bytes) -> Facts:
+    """Return facts from the output of `cuda_probe`.
+
+    Raises:
+        DriverNotFoundError: it has failed.
+    """
+    try:
+        answer = json.loads(output)
+        if "error" in answer:
+            raise _tegra_failure(str(answer["error"]))
+        version = int(answer["version"])
+        gpus = tuple(
+            GpuFacts(
+                model=str(gpu["name"]),
+                memory_mib=int(gpu["memory_mib"]) or None,
+                compute=(int(gpu["compute"][0]), int(gpu["compute"][1])),
+            )
+            for gpu in answer["gpus"]
+        )
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise _tegra_failure("its answer is malformed") from error
+    cuda = f"{version // 1000}.{version % 100 // 10}"
+    return Facts(driver_version=UNKNOWN_VERSION, cuda_version=cuda, gpus=gpus)
+
+
+def _tegra_failure(reason: str) -> DriverNotFoundError:
+    return DriverNotFoundError(
+        f"the GPUs of this Tegra machine are unknown: CUDA: {reason}",
+        hint="the container needs the runtime nvidia, with NVIDIA_VISIBLE_DEVICES=all",
     )

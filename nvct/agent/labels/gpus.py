@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nvct.agent.core.config_file import PREFIX, name_of
-from nvct.agent.labels import sharing
-from nvct.agent.labels.facts import Facts, GpuFacts, Labels, Rules
-from nvct.agent.labels.values import ENDS, LIMIT, joined, sanitized
+from nvct.agent.core.config_file import MPS, PREFIX, Sharing, name_of
+from nvct.agent.labels.facts import ENDS, LIMIT, Facts, GpuFacts, Labels, Rules, joined, sanitized
+from nvct.errors import HostError
 
 GPU = f"{PREFIX}gpu"
 LONGEST = ".compute.major"
@@ -26,6 +25,9 @@ GRAPHICS, COMPUTE = "0x030000", "0x030200"
 """PCI classes: VGA controller, 3D controller (pci.ids)."""
 MODES = {GRAPHICS: "graphics", COMPUTE: "compute"}
 UNKNOWN = "unknown"
+NONE = "none"
+SHARED = "SHARED"
+"""Appended to the product of a shared resource that keeps its name."""
 
 
 def labels(facts: Facts, rules: Rules) -> Labels:
@@ -61,7 +63,7 @@ def of_model(key: str, gpus: list[GpuFacts], rules: Rules) -> Labels:
     whole = [gpu for gpu in gpus if not gpu.mig_enabled]
     gpu = (whole or gpus)[0]
     resource = name_of(gpu.model, rules.gpu_names) or GPU
-    labels = sharing.labels(key, resource, gpu.model, rules.sharing if whole else None)
+    labels = sharing_labels(key, resource, gpu.model, rules.sharing if whole else None)
     if not whole:
         labels[f"{key}.replicas"] = "0"
     labels[f"{key}.count"] = str(len(gpus))
@@ -116,3 +118,37 @@ def family(major: int, minor: int) -> str:
 def _mode(gpus: Iterable[GpuFacts]) -> str:
     classes = {gpu.pci_class for gpu in gpus}
     return MODES.get(classes.pop(), UNKNOWN) if len(classes) == 1 else UNKNOWN
+
+
+def sharing_labels(
+    key: str, resource: str, model: str, sharing: Sharing | None, *suffixes: str
+) -> Labels:
+    """Return the labels of a resource that sharing determines: product, replicas, strategy.
+
+    Args:
+        key: what its labels begin with, e.g. nvidia.com/gpu.
+    """
+    rules = [rule for rule in sharing.replicas if rule.name == resource] if sharing else []
+    rule = rules[0] if rules else None
+    if rule and not rule.rename:
+        suffixes = (*suffixes, SHARED)
+    return {
+        f"{key}.product": joined(sanitized(model), *suffixes),
+        f"{key}.replicas": str(rule.replicas if rule else 1),
+        f"{key}.sharing-strategy": sharing.strategy if rule and sharing else NONE,
+    }
+
+
+def capability(facts: Facts, sharing: Sharing | None) -> Labels:
+    """Return the label that says whether GPUs are shared by MPS.
+
+    Raises:
+        HostError: they are, and one of them is in MIG mode.
+    """
+    uses_mps = sharing is not None and sharing.strategy == MPS
+    if uses_mps and any(gpu.mig_enabled for gpu in facts.gpus):
+        raise HostError(
+            "MPS sharing is not supported for mig devices",
+            hint="share them by sharing.timeSlicing, or switch MIG mode off",
+        )
+    return {f"{PREFIX}mps.capable": str(uses_mps).lower()}

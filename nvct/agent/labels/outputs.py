@@ -49,7 +49,6 @@ class File:
     """A file for Node Feature Discovery's source `local`; it is removed at the end."""
 
     def __init__(self, path: str, *, stays: bool) -> None:
-        """Write to a path; the file stays at the end if that is asked for."""
         self._path = path
         self._stays = stays
 
@@ -144,7 +143,6 @@ class NodeFeature:
     def __init__(
         self, cluster: Cluster, node: str, namespace: str, pod: str, warn: Callable[[str], None]
     ) -> None:
-        """Write an object of a namespace; a pod and its DaemonSet own it if `pod` is a name."""
         self._cluster = cluster
         self._node = node
         self._namespace = namespace
@@ -242,17 +240,17 @@ def node_feature() -> Kind:
     return Kind(group, "v1alpha1", "NodeFeature", "nodefeatures", is_namespaced=True)
 
 
-def of_settings(settings: Settings, log: Log) -> Output:
-    """Return the output that the settings choose.
+def of_settings(settings: Settings, connect: Callable[[str], Cluster], log: Log) -> Output:
+    """Return the output that the settings choose; `connect` returns the cluster of a kubeconfig.
 
     Raises:
         ClusterError: it is the cluster, to which there is no access.
     """
     if settings.label_node or settings.use_node_feature_api:
-        from nvct.agent.kubernetes.cluster import ClusterError, connect  # lightkube, 12 MB
+        from nvct.agent.kubernetes.cluster import ClusterError  # lightkube, 12 MB
 
         try:
-            cluster = connect(settings.kubeconfig, os.environ)
+            cluster = connect(settings.kubeconfig)
         except ClusterError as error:
             to_file = "or write the labels to a file: GFD_USE_NODE_FEATURE_API=false"
             raise ClusterError(error.message, hint=f"{error.hint}; {to_file}") from error

@@ -15,23 +15,16 @@ from functools import partial
 
 from nvct.agent.core.context import Context
 from nvct.agent.core.logs import Log
-from nvct.agent.core.task import Task
-from nvct.agent.core.waiting import tick, until_set
-from nvct.agent.labels import compute, custom, duration, facts, gather, outputs, settings
+from nvct.agent.core.task import PERIOD_S, SETTLE_S, Task
+from nvct.agent.labels import compute, custom, facts, gather, outputs, settings
 from nvct.agent.labels.facts import Facts, Labels
 from nvct.agent.labels.outputs import Output
 from nvct.agent.labels.settings import VFIO, Settings
-from nvct.agent.machine.discovery import Discovery, Signature
+from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import ReleasedError, SupervisorEndedError
 from nvct.errors import DriverNotFoundError, NvctError, NvmlError
 from nvct.host.gpu import pci
 
-MACHINE_S = 1.0
-"""How often the machine is looked at: a few folders of procfs."""
-SETTLE_S = 2.0
-"""Until the next look after a change: procfs may show it before NVML does."""
-PERIOD_S = 30.0
-"""Until the next look if nothing seems to have changed."""
 RETRY_S = 10.0
 """Until the next attempt after a failure."""
 REPAIR_S = 30.0
@@ -56,17 +49,14 @@ def make(context: Context) -> NodeLabels:
     def discovery(known: Settings) -> Discovery:
         return context.discovery(known.container_driver_root, known.device_discovery_strategy)
 
-    return NodeLabels(
-        load, discovery, lambda known: outputs.of_settings(known, context.journal), context.journal
-    )
+    def output(known: Settings) -> Output:
+        return outputs.of_settings(known, context.connect, context.journal)
+
+    return NodeLabels(load, discovery, output, context.journal)
 
 
 class NodeLabels(Task):
-    """The task of the agent that labels its node.
-
-    Attributes:
-        labels: those that were written last.
-    """
+    """The task of the agent that labels its node."""
 
     def __init__(
         self,
@@ -75,13 +65,6 @@ class NodeLabels(Task):
         output: Callable[[Settings], Output],
         log: Log,
     ) -> None:
-        """Do nothing yet.
-
-        Args:
-            load: returns the settings.
-            discovery: returns the discovery of this machine for settings.
-            output: returns where labels are written to.
-        """
         super().__init__(log, problems_are_errors=True)
         self.labels: Labels | None = None
         self._load = load
@@ -90,6 +73,7 @@ class NodeLabels(Task):
         self._timestamp = int(time.time())
         self._settings = load()
         self._discovery = discovery(self._settings)
+        self._is_first = True
         self._due_at = self._repair_at = 0.0
         self._repair_s = REPAIR_S
         self._warnings: list[str] = []
@@ -132,29 +116,28 @@ class NodeLabels(Task):
 
     async def _follow(self, output: Output) -> None:
         """Label, again after each change, until the settings are read again."""
-        signature: Signature | None = None
-        due = 0.0
-        while not self.reload.is_set():
-            current = await self._discovery.signature()
-            if current != signature or time.monotonic() > due or self._is_lost(output):
-                is_change = current != signature
-                delay_s = SETTLE_S if is_change else min(PERIOD_S, self._interval_s)
-                is_first = signature is None and self.labels is None
-                signature = current
-                try:
-                    await self._label(output)
-                    self.problem.clear()
-                except SupervisorEndedError:
-                    raise
-                except NvctError as error:
-                    if is_first and not self._may_wait(error):
-                        raise
-                    self.problem.tell(error)
-                    is_soon = is_change or self._discovery.has_driver()
-                    delay_s = SETTLE_S if is_soon else RETRY_S
-                due = time.monotonic() + delay_s
-            await until_set(self.reload, tick(MACHINE_S))
+        self._is_first = self.labels is None
+        await self._follow_machine(
+            self._discovery.signature, partial(self._try_label, output),
+            partial(self._is_lost, output),
+        )  # fmt: skip
         self._read_settings()
+
+    async def _try_label(self, output: Output, is_change: bool) -> float:  # noqa: FBT001
+        """Label; return the seconds until the labels are looked at again."""
+        is_first, self._is_first = self._is_first, False
+        try:
+            await self._label(output)
+        except SupervisorEndedError:
+            raise
+        except NvctError as error:
+            if is_first and not self._may_wait(error):
+                raise
+            self.problem.tell(error)
+            is_soon = is_change or self._discovery.has_driver()
+            return SETTLE_S if is_soon else RETRY_S
+        self.problem.clear()
+        return SETTLE_S if is_change else min(PERIOD_S, self._interval_s)
 
     def _is_lost(self, output: Output) -> bool:
         """Return whether somebody has removed labels, and they were not written just now."""
@@ -216,7 +199,7 @@ class NodeLabels(Task):
 
     @property
     def _interval_s(self) -> float:
-        return duration.seconds(self._settings.sleep_interval)
+        return settings.seconds(self._settings.sleep_interval)
 
     def _warn(self, warnings: list[str]) -> None:
         for warning in warnings:

@@ -17,6 +17,7 @@ from nvct.agent.nvml.host_verbs import Look, Machine, NodeNames
 from nvct.errors import NvctError, NvmlError
 from nvct.host import procfs
 from nvct.host.gpu import gpus, mig, nodes, pci
+from nvct.host.gpu.nodes import NodeStat, StatNode
 from nvct.host.model import Findings, Mode
 from nvct.host.nvml.library import nvml_library
 from nvct.host.nvml.model import GpuLink, NvmlReport
@@ -25,10 +26,6 @@ from nvct.linux import device_nodes
 
 Signature: TypeAlias = tuple[object, ...]
 
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.host.gpu.nodes import NodeStat, StatNode
 
 MODES: dict[str, Mode] = {"nvml": "nvml", "tegra": "csv"}
 """By --device-discovery-strategy; auto is the machine's own."""
@@ -40,7 +37,12 @@ _signatures: dict[Roots, tuple[float, Signature]] = {}
 
 
 class Discovery:
-    """The machine below some roots; each call of `inventory` looks again."""
+    """The machine below some roots; each call of `inventory` looks again.
+
+    Args:
+        stat_node: for trees that have plain files as device nodes.
+        mode: of the discovery; None is the machine's own.
+    """
 
     def __init__(
         self,
@@ -49,14 +51,6 @@ class Discovery:
         stat_node: StatNode = device_nodes.node,
         mode: Mode | None = None,
     ) -> None:
-        """Keep the arguments.
-
-        Args:
-            roots: the directories of the machine.
-            nvml: used for what only NVML has.
-            stat_node: for trees that have plain files as device nodes.
-            mode: of the discovery; None is the machine's own.
-        """
         self.roots = roots
         self.nvml = nvml
         self.stat_node = stat_node
@@ -163,7 +157,6 @@ def of_this_machine(
     """Return the discovery of the machine below /proc and /sys.
 
     Args:
-        nvml: used for what only NVML has.
         driver_root: where the driver's root is mounted; "/" is used if that is no folder.
         strategy: auto, or one of MODES.
         dev_root: where the root with the host's /dev is mounted; "" is the driver's root, or "/".

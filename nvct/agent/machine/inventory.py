@@ -25,9 +25,7 @@ class Inventory:
         gpus: those that a container can get, in NVML's order.
         numa: the NUMA node of each GPU by its UUID; a GPU without one is missing.
         links: how each pair of GPUs is connected; empty if that is unknown.
-        imex_channels: numbers of the IMEX channels that are there.
         control_nodes: paths of the driver's nodes that are no GPU's, such as /dev/nvidiactl.
-        warnings: sentences about what is missing, and its effect.
         unanswered: a reason for each GPU that hangs, by NVML's index: it is here as it was before,
             or not at all.
     """

@@ -34,15 +34,10 @@ class Place:
     """Where the machine is, where specifications go, and what paths they have.
 
     Attributes:
-        roots: of the machine, in this container.
         host_root: where the host's processes and the names of its containers are.
         host_roots: where the host's root may be mounted: the engine starts the hook, so its path
             is one of the host, wherever the driver is.
-        settings: the roots on the host, and the hook.
         folder: of the host's specifications.
-        mps_root: the folder of MPS on the host.
-        kubelet: the kubelet's folder on the host.
-        stat_node: as that of `DiscoveryOptions`.
     """
 
     roots: Roots

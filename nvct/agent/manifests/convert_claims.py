@@ -14,8 +14,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
-from nvct.agent.manifests.convert import MAJOR, MINOR, PREFIX, REQUIRED
-from nvct.agent.manifests.pod_specs import (
+from nvct.agent.manifests.convert import (
+    MAJOR,
+    MINOR,
+    PREFIX,
+    REQUIRED,
     PodSpec,
     containers,
     identity,
@@ -251,7 +254,6 @@ def _condition(pod: PodSpec, *, has_mig: bool) -> tuple[str, list[str]]:
     """Remove a pod's conditions on labels of GPUs; return them as one of CEL, and the changes.
 
     Args:
-        pod: whose conditions.
         has_mig: whether it wants a MIG device, whose memory is not that of the label.
     """
     parts, changes, spec = [], [], pod.spec

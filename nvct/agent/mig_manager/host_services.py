@@ -23,16 +23,15 @@ LIMIT_S = 60.0
 
 
 class HostServices:
-    """The services of one host."""
+    """The services of one host.
+
+    Args:
+        root: where the host's root is mounted; "/" is used if that is no folder.
+        clients_file: lists the services, "" for none.
+        folder: of the file that says which are stopped.
+    """
 
     def __init__(self, root: str, clients_file: str, folder: str) -> None:
-        """Keep the arguments.
-
-        Args:
-            root: where the host's root is mounted; "/" is used if that is no folder.
-            clients_file: lists the services, "" for none.
-            folder: of the file that says which are stopped.
-        """
         self._root = root if os.path.isdir(root) else "/"
         self._clients_file = clients_file
         self._folder = folder

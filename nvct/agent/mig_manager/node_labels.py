@@ -57,7 +57,6 @@ def patch(
     """Return the merge patch of a Node's metadata, {} if nothing has to change.
 
     Args:
-        node: as it is.
         shown: its state; None leaves what it shows.
         reason: of a failure, "" for none.
         pauses: whether the operator's DaemonSets have to go now; else they come back.

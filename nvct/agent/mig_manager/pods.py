@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the pods that have a device of this node's GPUs, by the kubelet."""
+"""Finds the pods that have a device of this node's GPUs, by the kubelet.
+
+MIG devices that have failed are made again when no pod uses them. Which have failed is what the
+health of the GPUs says: an XID that names a GPU instance, and asks for a reset. The other MIG
+devices of the GPU stay. A device that has failed too often stays out.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from nvct.agent.core.logs import Log
+from nvct.agent.health.engine import HealthEngine
+from nvct.agent.kubelet.pod_resources import SOCKET, Holding, PodResources
 from nvct.agent.kubernetes.cluster import FORBIDDEN, POD, Cluster, ClusterError
+from nvct.agent.mig_manager.work import Work
 from nvct.agent.nvml.client import NvmlClient
+from nvct.errors import NvctError
 from nvct.host.nvml.model import NvmlReport
+from nvct.mig.apply import HeldError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from nvct.agent.kubelet.pod_resources import Holding, PodResources
-
-SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 ENDED = ("Succeeded", "Failed")
 
 
@@ -24,9 +31,7 @@ class PodDevice:
     """A device of a pod.
 
     Attributes:
-        gpu: the UUID of the GPU.
         instance: the ids of GPU instance and compute instance, None for a whole GPU.
-        device: its UUID.
     """
 
     namespace: str
@@ -44,16 +49,9 @@ class Pods:
     """The pods of this node that have devices."""
 
     def __init__(self, nvml: NvmlClient, cluster: Cluster, socket: str = SOCKET) -> None:
-        """Connect when they are asked for.
-
-        Args:
-            nvml: knows which device is of which GPU.
-            cluster: tells pods that have ended.
-        """
         self._nvml = nvml
         self._cluster = cluster
-        self._socket = socket
-        self._kubelet: PodResources | None = None
+        self._kubelet = PodResources(socket)
 
     async def devices(self) -> list[PodDevice]:
         """Return the devices of all pods that have not ended; [] where there is no kubelet.
@@ -61,12 +59,8 @@ class Pods:
         Raises:
             HostError, NvmlError: the kubelet or NVML does not answer.
         """
-        if not _exists(self._socket):
+        if not self._kubelet.is_there():
             return []
-        if self._kubelet is None:
-            from nvct.agent.kubelet.pod_resources import PodResources  # gRPC, 10 MB
-
-            self._kubelet = PodResources(self._socket)
         found = devices(await self._kubelet.holdings(), await self._nvml.report())
         ended = {
             pair
@@ -86,8 +80,7 @@ class Pods:
 
     async def close(self) -> None:
         """Close the connection."""
-        if self._kubelet is not None:
-            await self._kubelet.close()
+        await self._kubelet.close()
 
     async def _has_ended(self, namespace: str, name: str) -> bool:
         """Return whether a pod has ended: older kubelets list these, too."""
@@ -98,10 +91,6 @@ class Pods:
                 raise
             return False
         return pod is None or pod.get("status", {}).get("phase") in ENDED
-
-
-def _exists(path: str) -> bool:
-    return os.path.exists(path)
 
 
 def devices(holdings: Iterable[Holding], report: NvmlReport) -> list[PodDevice]:
@@ -126,3 +115,64 @@ def sentence(items: Sequence[object], limit: int = 4) -> str:
     """Return some items as one text."""
     more = f" and {len(items) - limit} more" if len(items) > limit else ""
     return "; ".join(map(str, items[:limit])) + more
+
+
+TIMES, WINDOW_S = 3, 3600.0
+"""How often a GPU instance is made again, and in what time."""
+
+
+class Renewals:
+    """The MIG devices that have failed, of one machine."""
+
+    def __init__(
+        self, health: Callable[[], HealthEngine | None], work: Work, pods: Pods, log: Log
+    ) -> None:
+        self._health, self._work, self._pods, self._log = health, work, pods, log
+        self._made: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+        self._problem = ""
+
+    async def run(self, in_thread: Callable[..., Awaitable[object]]) -> None:
+        """Make those again that are idle.
+
+        Args:
+            in_thread: runs a function that changes MIG.
+
+        Raises:
+            ClusterError, HostError, NvmlError: it is not known which devices pods have.
+        """
+        health = self._health()
+        broken = health.broken_instances() if health else ()
+        if health is None or not broken:
+            return
+        devices = await self._pods.devices()
+        used = {(each.gpu, each.instance[0]) for each in devices if each.instance}
+        for gpu, gi in sorted(set(broken) - used):
+            if not self._may(gpu, gi):
+                continue
+            name = f"GPU instance {gi} of {gpu}"
+            try:
+                await in_thread(self._work.renew, gpu, gi)
+            except HeldError as error:
+                self._complain(f"{name} has failed and is in use: {error.message}")
+                continue
+            except NvctError as error:
+                self._complain(f"{name} has failed and cannot be made again: {error.message}")
+            else:
+                self._log.info(f"{name} had failed: it was destroyed and made again")
+                health.note_renewed(gpu, gi)
+            self._made[gpu, gi].append(time.monotonic())
+
+    def _may(self, gpu: str, gi: int) -> bool:
+        now = time.monotonic()
+        made = self._made[gpu, gi] = [at for at in self._made[gpu, gi] if now - at < WINDOW_S]
+        if len(made) >= TIMES:
+            self._complain(
+                f"GPU instance {gi} of {gpu} has failed again: it was made again {TIMES} times in "
+                "an hour, and stays as it is"
+            )
+        return len(made) < TIMES
+
+    def _complain(self, text: str) -> None:
+        if text != self._problem:
+            self._problem = text
+            self._log.warning(text)

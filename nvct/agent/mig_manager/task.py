@@ -20,8 +20,8 @@ from nvct.agent.core import logs, waiting
 from nvct.agent.core.context import Context
 from nvct.agent.core.instance import FOLDER
 from nvct.agent.core.logs import Log
+from nvct.agent.core.program import UPGRADES_ENV
 from nvct.agent.core.task import Task
-from nvct.agent.core.variables import UPGRADES_ENV
 from nvct.agent.core.waiting import Backoff
 from nvct.agent.health.engine import HealthEngine
 from nvct.agent.kubernetes import node_watch
@@ -37,11 +37,9 @@ from nvct.agent.machine.driver_root import ROOT_ENV, machine_roots
 from nvct.agent.mig_manager import node_labels, settings
 from nvct.agent.mig_manager.host_services import HostServices
 from nvct.agent.mig_manager.node_labels import State
-from nvct.agent.mig_manager.pods import PodDevice, Pods, sentence
-from nvct.agent.mig_manager.renewal import Renewals
-from nvct.agent.mig_manager.session import AgentSession
+from nvct.agent.mig_manager.pods import PodDevice, Pods, Renewals, sentence
 from nvct.agent.mig_manager.settings import Settings
-from nvct.agent.mig_manager.work import Change, Work, of_agent
+from nvct.agent.mig_manager.work import AgentSession, Change, Work, of_agent
 from nvct.agent.nvml.client import SupervisorEndedError
 from nvct.errors import HostError, NvctError, UsageError
 

@@ -1,28 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the MIG manager does with the machine, in a thread: look, plan, change, make nodes."""
+"""What the MIG manager does with the machine, in a thread: look, plan, change, make nodes.
+
+NVML is asked by the client that all tasks share: there is one session, and calls follow one
+another.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from types import NoneType
+from typing import Any, TypeVar
 
 from nvct.agent.core.instance import FOLDER
-from nvct.agent.mig_manager.session import AgentSession
 from nvct.agent.mig_manager.settings import Settings
 from nvct.agent.nvml import mig_verbs
 from nvct.agent.nvml.client import NvmlClient
 from nvct.errors import HostError, UsageError
-from nvct.host.nvml.mig_model import MigState
+from nvct.host.nvml.library import nvml_library
+from nvct.host.nvml.mig_model import MigGpu, MigState
+from nvct.host.roots import Roots
 from nvct.linux import files
-from nvct.mig import apply, layers, pause, plan
+from nvct.mig import apply, layers, pause, plan, smi
 from nvct.mig.apply import Machine
 from nvct.mig.config import Spec
 from nvct.mig.holders import Holder
 from nvct.mig.journal import Journal
 from nvct.mig.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from nvct.oci.jsontext import Json
 
 DROP_IN = '[Service]\nEnvironment="MIG_PARTED_SELECTED_CONFIG={name}"\n'
 
@@ -33,8 +45,6 @@ class Change:
 
     Attributes:
         stays: for each GPU that changes, by its UUID: the MIG devices that it keeps.
-        holders: processes that use what changes.
-        changes_mode: whether the MIG mode of a GPU changes.
     """
 
     stays: Mapping[str, Collection[tuple[int, int]]]
@@ -51,7 +61,6 @@ class Work:
     """The machine and its configurations.
 
     Attributes:
-        config_file: the user's, "" for none.
         state_file: the drop-in of the host's unit.
         strategy: returns the MIG strategy by which this agent offers GPUs, "" if it offers none.
         in_use: MIG devices of pods: UUID of the GPU, ids of the instances.
@@ -191,3 +200,100 @@ def _strategy(status: Callable[[], dict[str, Any]]) -> str:
     details = (task["detail"] for task in tasks if task["name"] == "device-plugin")
     return next((entry["mig_strategy"] for detail in details for entry in detail
                  if "mig_strategy" in entry), "")  # fmt: skip
+
+
+T = TypeVar("T")
+
+
+class AgentSession:
+    """NVML; every method but `begin` blocks its thread, which is not that of the event loop.
+
+    Attributes:
+        pid: not known: the worker is a descendant of this process.
+    """
+
+    pid: int | None = None
+
+    def __init__(self, client: NvmlClient, roots: Roots) -> None:
+        self._client = client
+        self.roots = roots
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._until = float("inf")
+
+    @property
+    def refusal(self) -> str:
+        """Return why the driver is not to be used now, "" if it may be."""
+        return self._client.refusal
+
+    def begin(self, limit_s: float = float("inf")) -> None:
+        """Use the running event loop; after the limit one change is refused."""
+        self._loop = asyncio.get_running_loop()
+        self._until = time.monotonic() + limit_s
+
+    def mig(self) -> MigState:
+        """Return modes, profiles and instances of all GPUs.
+
+        Raises:
+            NvmlError: NVML does not work.
+            DriverNotFoundError: there is no driver.
+        """
+        if self._client.chooses_library:
+            self._client.library = nvml_library(self.roots)
+        return self._wait(self._client.mig())
+
+    def change_mig(self, verb: str, answer: type[T], **arguments: Json) -> T:
+        """Make one change to MIG, and return its answer, of a type.
+
+        Raises:
+            NvmlError: NVML refuses the change.
+            HostError: the time is up; the way back, which follows, has no such limit.
+        """
+        if time.monotonic() > self._until:
+            self._until = float("inf")
+            raise HostError("the change of MIG takes too long")
+        return self._wait(self._client.call(verb, answer, arguments))
+
+    def close(self) -> None:
+        """Do nothing: `reset` keeps NVML's handles closed."""
+
+    def reset(self, bus_ids: Sequence[str]) -> None:
+        """Reset GPUs, while NVML has no handles.
+
+        Raises:
+            HostError: it fails.
+        """
+        if not self._client.chooses_library:
+            self._wait(self._client.call(mig_verbs.RESET, NoneType, {"gpus": list(bus_ids)}))
+            return
+        limit_s = min(smi.RESET_S, max(1.0, self._until - time.monotonic()))
+        program = smi.find(self.roots.driver_root, self._client.library)
+
+        async def run() -> None:
+            async with self._client.released(int(smi.RESET_S)):
+                await asyncio.to_thread(smi.reset, bus_ids, program, limit_s)
+
+        self._wait(run())
+
+    def holders(
+        self, gpus: Sequence[MigGpu], instances: Collection[tuple[str, int, int]] | None
+    ) -> list[Holder]:
+        """Return the processes that have GPUs open, as the container with NVML sees them.
+
+        Raises:
+            NvmlError: NVML does not work.
+        """
+        arguments = mig_verbs.request_holders(gpus, instances)
+        answer = self._client.call(mig_verbs.HOLDERS, tuple[Holder, ...], arguments)
+        return list(self._wait(answer))
+
+    def make_nodes(self) -> None:
+        """Have the container with NVML make the device nodes of MIG devices that lack one.
+
+        Raises:
+            NvctError: they cannot be made.
+        """
+        self._wait(self._client.call(mig_verbs.NODES, NoneType, {}))
+
+    def _wait(self, work: Coroutine[object, object, T]) -> T:
+        assert self._loop is not None  # noqa: S101 - begin comes first
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -23,7 +23,7 @@ import time
 from nvct import typed
 from nvct.agent import host_side
 from nvct.agent.core import logs, program
-from nvct.agent.core.variables import GRACE_S, RELEASE_ENV, WORKER_ENV, grace_s
+from nvct.agent.core.program import GRACE_S, RELEASE_ENV, WORKER_ENV, grace_s
 from nvct.agent.host_side import HostSide
 from nvct.agent.machine import driver_root
 from nvct.agent.nvml.supervisor import HELLO, Hello, Supervisor, engine_asker

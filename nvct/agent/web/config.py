@@ -66,12 +66,9 @@ class WebConfig:
     """How a server protects itself.
 
     Attributes:
-        tls: the context of its connections; None for plain HTTP.
         sans: a client's certificate must have one of these names; empty for any.
         users: bcrypt hashes of passwords; empty if everybody may ask.
-        headers: of each answer.
         interval_s: between two requests in the long run; 0 for no limit.
-        burst: requests at once.
         files: whose change makes this out of date.
     """
 

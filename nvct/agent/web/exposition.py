@@ -29,8 +29,6 @@ class Family:
 
     Attributes:
         name: of the metric; that of a counter ends with _total.
-        help: one sentence.
-        kind: as Prometheus' TYPE.
         fixed: whether values are written with six digits after the point, as C's %f.
     """
 

@@ -55,9 +55,7 @@ class Request:
     """What a client asks for.
 
     Attributes:
-        method: as GET.
         path: without the part from `?` on.
-        accepts_html: whether the client is a browser.
         authorization: the header of that name; "" if there is none.
     """
 
@@ -86,7 +84,6 @@ class Server:
     """Answers requests on one Unix socket or TCP address."""
 
     def __init__(self, answer: Callable[[Request], Answer], guard: WebGuard | None = None) -> None:
-        """Keep the function that answers, which must not wait, and who decides whom it answers."""
         self._answer, self._guard = answer, guard
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, str] = {}
@@ -164,7 +161,7 @@ class Server:
             answer = await self._permitted(guard, request, client)
             writer.write(encoded(answer, config.headers))
             return
-        from nvct.agent.web.tls_stream import TlsStream
+        from nvct.agent.web.guard import TlsStream
 
         hello = await reader.read(REQUEST_LIMIT)
         if not hello:

@@ -143,6 +143,7 @@ class Driver:
             if not self._is_initialized:
                 nvml.nvmlInit()
                 self._is_initialized = True
+                _return_free_memory()
             return question(nvml, **arguments)
         except nvml.NVMLError as error:
             failed = nvml.last
@@ -161,6 +162,15 @@ class Driver:
                 nvml.nvmlShutdown()
             except nvml.NVMLError:
                 pass
+
+
+def _return_free_memory() -> None:
+    """Give the kernel what the initialization has freed: 3.5 MiB with an H200."""
+    import ctypes  # nvidia-ml-py loads it anyway
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc
+    if trim is not None:
+        trim(0)
 
 
 def optional(nvml: Calls, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - NVML's own types

@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import pytest
 
-from nvct.agent.condition import device_events
-from nvct.agent.condition.device_events import DeviceEvents
+from nvct.agent.condition import task
+from nvct.agent.condition.task import DeviceEvents
 from nvct.agent.core.logs import Log
 from nvct.agent.kubelet import podresources_pb2 as api
 from nvct.agent.kubernetes.cluster import EVENT, POD, ClusterError
@@ -191,7 +191,7 @@ def test_without_the_right_to_get_pods_the_log_says_so_once(lab: Lab) -> None:
 def test_events_wait_for_an_api_server_that_does_not_answer(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_events, "RETRY_S", 0.0)
+    monkeypatch.setattr(task, "RETRY_S", 0.0)
     lab.cluster.refused = {EVENT: 0}
     lab.add("GPU-0")
     assert lab.tell() == []

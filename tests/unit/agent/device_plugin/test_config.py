@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.core.config_file import NamePattern, Replicas, keys
+from nvct.agent.core.config_file import FLAGS, NamePattern, Replicas
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.settings import Settings
+from nvct.agent.labels import settings as labels
 from nvct.errors import NvctError
 
 TYPE_CHECKING = False
@@ -250,8 +251,10 @@ def test_bad_input_is_refused_with_a_sentence(
     assert "\n" not in caught.value.message
 
 
-def test_each_key_of_an_option_is_one_of_the_schema() -> None:
-    assert {option.key for option in options.PROGRAM.options if option.key} <= keys()
+def test_the_schema_has_the_keys_of_all_options_and_their_kinds() -> None:
+    known = (*options.PROGRAM.options, *labels.PROGRAM.options)
+
+    assert {option.key: option.kind for option in known if option.key} == FLAGS
 
 
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:

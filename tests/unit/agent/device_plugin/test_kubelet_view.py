@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 
 from nvct.agent.core.logs import Log
-from nvct.agent.device_plugin import kubelet_view
+from nvct.agent.device_plugin import served
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint
 from nvct.agent.device_plugin.resources import GPU, Device
@@ -39,7 +39,7 @@ def root() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kubelet_view, "LOOK_S", 0.1)
+    monkeypatch.setattr(served, "KUBELET_S", 0.1)
 
 
 @contextlib.asynccontextmanager
@@ -77,7 +77,7 @@ async def watched(kubelet: FakeKubelet, root: str) -> AsyncIterator[Running]:
     async with started(kubelet), Running(kubelet.socket, kubelet.folder) as running:
         log = Log(target=io.StringIO())
         watch = asyncio.create_task(
-            kubelet_view.watch(kubelet.socket, lambda: [running.registration], log)
+            served.watch_kubelet(kubelet.socket, lambda: [running.registration], log)
         )
         try:
             await until(lambda: running.registration.state == "listed")

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from nvct.agent.core.logs import Log
-from nvct.agent.device_plugin.engine_features import features
-from nvct.agent.device_plugin.list_strategy import Choice, Engine, choose, nobody
+from nvct.agent.device_plugin.list_strategy import Choice, Engine, choose, features, nobody
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.device_plugin.spec_files import PluginFiles
 from nvct.agent.nvml.client import NvmlClient

@@ -19,11 +19,10 @@ import pytest
 from nvct.agent.core.logs import Log
 from nvct.agent.core.recorder import Recorder
 from nvct.agent.device_plugin import registration, socket_owner
-from nvct.agent.device_plugin.content import Content, Node
 from nvct.agent.device_plugin.counts import Counts
 from nvct.agent.device_plugin.endpoint import Endpoint, identity
 from nvct.agent.device_plugin.registration import Registration
-from nvct.agent.device_plugin.resources import GPU, Device, Resource
+from nvct.agent.device_plugin.resources import GPU, Content, Device, Node, Resource
 from nvct.agent.device_plugin.settings import Settings
 from nvct.agent.kubelet import deviceplugin_pb2 as api
 from nvct.doctor import decisions

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import copy
 import io
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +15,7 @@ from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import startup_taint
 from nvct.agent.device_plugin.resources import GPU
 from nvct.agent.device_plugin.startup_taint import StartupTaint
-from nvct.agent.kubernetes.cluster import ClusterError, Kind
+from nvct.agent.kubernetes.cluster import Cluster, ClusterError, Kind
 from tests.unit.agent.device_plugin.fake_kubelet import until
 
 KEY = "nvct.dev/gpu-not-ready"
@@ -31,6 +31,7 @@ class Api:
         self.allocatable: dict[str, str] = {}
         self.failures: list[ClusterError] = []
         self.changes_meanwhile = 0
+        self.closed = 0
 
     async def find(self, kind: Kind, name: str, namespace: str = "") -> dict[str, Any] | None:
         assert (kind.name, namespace) == ("Node", "")
@@ -57,11 +58,14 @@ class Api:
         self.version += 1
         return manifest
 
+    async def close(self) -> None:
+        self.closed += 1
+
 
 @contextlib.asynccontextmanager
 async def running(api: Api, listed: list[str], node: str = "node-1") -> Any:
     log = io.StringIO()
-    taint = StartupTaint(KEY, node, lambda: api, Log(target=log))
+    taint = StartupTaint(KEY, node, lambda: cast("Cluster", api), Log(target=log))
     task = asyncio.create_task(taint.run(lambda: listed))
     try:
         yield taint, log
@@ -93,6 +97,7 @@ def test_it_goes_when_the_node_has_the_resources_and_other_taints_stay() -> None
             await until(lambda: not taint.reason)
             assert api.taints == [OTHER]
             assert f"removed taint {KEY} of node node-1" in log.getvalue()
+            await until(lambda: api.closed == 1)
 
     asyncio.run(run())
 

@@ -21,6 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from nvct.agent.core import task as core_task
 from nvct.agent.core.config_file import Replicas
 from nvct.agent.core.logs import Log
 from nvct.agent.device_plugin import registration, task
@@ -267,7 +268,7 @@ class Plugin(RuleBasedStateMachine):
 
 def test_after_any_sequence_of_events_the_list_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
-        (task, "MACHINE_S", 0.02), (task, "SETTLE_S", 0.02), (task, "PERIOD_S", 0.05),
+        (core_task, "MACHINE_S", 0.02), (task, "SETTLE_S", 0.02), (task, "PERIOD_S", 0.05),
         (task, "RETRY_S", 0.05), (task, "BROKEN_S", 0.05), (folder_watch, "LOOK_S", 0.01),
         (engine, "EVENTS_S", 0.01), (engine, "SUSPECT_S", 0.05), (engine, "LOOK_S", 0.02),
         (registration, "WITHDRAWN_S", 0.05), (registration, "LISTED_S", 1.0),

@@ -16,6 +16,7 @@ import grpc
 import pytest
 
 from nvct.agent.core.logs import Log
+from nvct.agent.core.task import SETTLE_S
 from nvct.agent.device_plugin import endpoint, mig_changes, mps_watch, task
 from nvct.agent.device_plugin import settings as options
 from nvct.agent.device_plugin.list_strategy import Engine
@@ -38,7 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from nvct.agent.device_plugin.content import Content
+    from nvct.agent.device_plugin.resources import Content
     from nvct.agent.device_plugin.settings import Settings
     from nvct.agent.machine.discovery import Discovery
     from nvct.agent.mps.daemons import Daemon
@@ -203,7 +204,7 @@ def test_all_devices_are_unhealthy_while_nvml_hangs(disabled: str, lab: Lab) -> 
     async def run() -> None:
         async with lab.running():
             await until(lambda: len(lab.kubelet.lists.get(GPU, ())) == 8)
-            await asyncio.sleep(task.SETTLE_S + 2)  # the look after the start is over
+            await asyncio.sleep(SETTLE_S + 2)  # the look after the start is over
             node_changes.set_fault(lab.node, "hang", 60)
             began = time.monotonic()
             await until(lambda: len(lab.unhealthy()) == 8)
@@ -271,7 +272,7 @@ def test_a_gpu_that_hangs_is_unhealthy_and_the_others_stay(lab: Lab) -> None:
             await until(lambda: lab.unhealthy() == {lab.uuid(3)})
             await until(lambda: set(lab.kubelet.lists[small].values()) == {"Unhealthy"})
             assert time.monotonic() - began < 4.0  # 1.3 s, and what a busy machine needs
-            await asyncio.sleep(task.SETTLE_S + 1)  # the next look finds all GPUs
+            await asyncio.sleep(SETTLE_S + 1)  # the next look finds all GPUs
             assert lab.unhealthy() == {lab.uuid(3)}
             (entry,) = (part for part in plugin.describe() if part["resource"] == GPU)
             reason = "the GPU does not answer: no answer within 0.8 s; reset the GPU"
@@ -510,7 +511,7 @@ def test_a_resource_shared_by_mps_is_offered_when_its_daemon_is_ready(
     daemons = Daemons({GPU: "the program is missing"})
     monkeypatch.setattr(lab.discovery.nvml, "mps", daemons.mps)
     monkeypatch.setattr(mps_watch, "LOOK_S", 0.02)
-    monkeypatch.setattr(task, "MACHINE_S", 0.05)
+    monkeypatch.setattr("nvct.agent.core.task.MACHINE_S", 0.05)
 
     async def run() -> None:
         async with lab.running() as plugin:

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from nvct.agent.exporter import jobs
+from nvct.agent.exporter import pods
 from nvct.host.nvml.sample_model import NvmlSamples
 from tests.unit.agent.exporter.test_series import gpu, mig
 
@@ -22,7 +22,7 @@ def link(path: Path) -> None:
 
 
 def large(path: Path) -> None:
-    path.write_bytes(b"7\n" * jobs.LIMIT)
+    path.write_bytes(b"7\n" * pods.JOBS_LIMIT)
 
 
 def test_files_of_gpus_and_instances_are_read_and_others_are_not(tmp_path: Path) -> None:
@@ -30,13 +30,13 @@ def test_files_of_gpus_and_instances_are_read_and_others_are_not(tmp_path: Path)
     for name, text in files.items():
         (tmp_path / name).write_bytes(text.encode("latin-1"))
 
-    found, problem = jobs.read(str(tmp_path))
+    found, problem = pods.read_jobs(str(tmp_path))
 
     assert (found, problem) == ({"0": ["7", "8"], "1.7": ["9"], "3": [], "4": ["\ufffd"]}, "")
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    found, problem = jobs.read(str(tmp_path / "none"))
+    found, problem = pods.read_jobs(str(tmp_path / "none"))
 
     assert found == {}
     assert problem == f"metrics have no jobs: {tmp_path}/none: No such file or directory"
@@ -48,7 +48,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         (os.mkdir, "is no regular file"),
         (os.mkfifo, "is no regular file"),
         (link, "is a link"),
-        (large, f"is larger than {jobs.LIMIT} bytes"),
+        (large, f"is larger than {pods.JOBS_LIMIT} bytes"),
     ],
 )
 def test_a_file_that_is_none_leaves_the_jobs_of_other_gpus(
@@ -58,7 +58,7 @@ def test_a_file_that_is_none_leaves_the_jobs_of_other_gpus(
     (tmp_path / "2").write_text("8")
     make(tmp_path / "1")
 
-    found, problem = jobs.read(str(tmp_path))
+    found, problem = pods.read_jobs(str(tmp_path))
 
     assert found == {"0": ["7"], "2": ["8"]}
     assert problem == f"metrics lack jobs: {tmp_path}/1 {why}"
@@ -70,13 +70,13 @@ def test_a_file_that_has_just_gone_is_no_problem(
     (tmp_path / "2").write_text("8")
     monkeypatch.setattr(os, "listdir", lambda _folder: ["1", "2"])
 
-    assert jobs.read(str(tmp_path)) == ({"2": ["8"]}, "")
+    assert pods.read_jobs(str(tmp_path)) == ({"2": ["8"]}, "")
 
 
 def test_the_jobs_of_a_device_are_bounded(tmp_path: Path) -> None:
     (tmp_path / "0").write_text("".join(f"{number}\n" for number in range(100_000)))
 
-    assert len(jobs.read(str(tmp_path))[0]["0"]) == jobs.JOBS
+    assert len(pods.read_jobs(str(tmp_path))[0]["0"]) == pods.JOBS
 
 
 def test_each_pod_and_job_of_a_device_has_series() -> None:
@@ -84,7 +84,7 @@ def test_each_pod_and_job_of_a_device_has_series() -> None:
     whole, split, other = (each.uuid for each in samples.gpus)
     pod = {"pod": "a"}
 
-    labels = jobs.added(
+    labels = pods.with_jobs(
         {(split, 7): [pod], (other, -1): [pod]}, samples, {"0": ["1", "2"], "1.7": ["3"], "2": []}
     )
 

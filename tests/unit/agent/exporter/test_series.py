@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from nvct.agent.dra.journal import Entry, Journal, Prepared
-from nvct.agent.exporter import counters, fields, series
+from nvct.agent.exporter import counters, series
 from nvct.agent.exporter.history import History
 from nvct.agent.exporter.pods import JOURNAL, NEW, claimed, labels
 from nvct.agent.exporter.settings import Settings
@@ -196,7 +196,7 @@ def test_instances_stand_for_their_gpu(
 
 def test_the_old_namespace_has_the_old_names() -> None:
     old = tuple(counters.Counter(name, "gauge", "H.", field)
-                for name, field in fields.VERSION_1.items())  # fmt: skip
+                for name, field in counters.VERSION_1.items())  # fmt: skip
 
     families = read(text(gpu(), counters=old, old_namespace=True))
 
@@ -337,8 +337,8 @@ def test_clock_events_are_counted_in_a_window() -> None:
 
 
 def test_every_field_is_a_value_of_a_sample() -> None:
-    assert {field.value for field in fields.FIELDS.values()} <= {*VALUES, "memory_used_ratio"}
-    assert not any(fields.reason(name, is_label=False) for name in fields.VERSION_1.values())
+    assert {field.value for field in counters.FIELDS.values()} <= {*VALUES, "memory_used_ratio"}
+    assert not any(counters.why_not(name, is_label=False) for name in counters.VERSION_1.values())
 
 
 def test_a_field_that_nvct_does_not_read_is_counted_with_its_reason() -> None:

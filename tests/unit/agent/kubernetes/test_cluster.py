@@ -7,8 +7,11 @@ import asyncio
 
 import pytest
 
+from nvct.agent.core.context import Context
+from nvct.agent.core.logs import Log
 from nvct.agent.kubernetes import cluster
 from nvct.agent.kubernetes.cluster import NODE, ClusterError, Kind
+from nvct.agent.nvml.client import NvmlClient
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -121,3 +124,26 @@ def test_an_answer_of_something_else_is_malformed(body: str, tmp_path: Path) -> 
         server.close()
 
     asyncio.run(test())
+
+
+def test_tasks_share_a_connection_until_the_last_of_them_closes_it(tmp_path: Path) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(
+        "apiVersion: v1\nkind: Config\ncurrent-context: a\n"
+        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:1'}}]\n"
+        "contexts: [{name: a, context: {cluster: a, user: a}}]\nusers: [{name: a, user: {}}]\n"
+    )
+
+    async def run() -> None:
+        context = Context(env={"KUBECONFIG": str(config)}, client=NvmlClient(None), journal=Log())
+        first, second = context.connect(), context.connect(str(config))
+        assert first is second
+        await first.close()
+        with pytest.raises(ClusterError, match="does not answer"):
+            await second.find(NODE, "node-1")
+        await second.close()
+        third = context.connect()
+        assert third is not first
+        await third.close()
+
+    asyncio.run(run())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nvct.agent.kubernetes import rollout
+from nvct.agent.kubernetes import fleet
 from nvct.agent.kubernetes.cluster import ClusterError
 from nvct.errors import HostError
 
@@ -63,12 +63,12 @@ class FakeCluster:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout, "POLL_S", 0.001)
+    monkeypatch.setattr(fleet, "POLL_S", 0.001)
 
 
 def waited(cluster: Any, timeout_s: float = 30.0) -> list[str]:
     sentences: list[str] = []
-    asyncio.run(rollout.wait(cluster, NAME, NAMESPACE, timeout_s, sentences.append))
+    asyncio.run(fleet.wait(cluster, NAME, NAMESPACE, timeout_s, sentences.append))
     return sentences
 
 

@@ -9,8 +9,16 @@ import pytest
 
 from nvct.agent.core.config_file import NamePattern, Replicas, Sharing
 from nvct.agent.labels import compute, settings
-from nvct.agent.labels.facts import Facts, GpuFacts, MigFacts, Rules
-from nvct.agent.labels.values import is_key, is_value, joined, sanitized
+from nvct.agent.labels.facts import (
+    Facts,
+    GpuFacts,
+    MigFacts,
+    Rules,
+    is_key,
+    is_value,
+    joined,
+    sanitized,
+)
 from nvct.host.gpu.vgpu import HostDriver
 
 H100 = GpuFacts(model="NVIDIA H100", memory_mib=81559, compute=(9, 0), ecc=True, mig_capable=True)

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from nvct.agent.labels import gather, tegra
+from nvct.agent.labels import gather
 from nvct.agent.labels.facts import Facts, GpuFacts
 from nvct.agent.machine.discovery import Discovery
 from nvct.agent.nvml.client import NvmlClient
@@ -93,7 +93,7 @@ def test_cuda_is_asked_where_there_is_no_nvml(
     async def cuda() -> Facts:
         return Facts(cuda_version="12.6", gpus=(GpuFacts(model="Orin"),))
 
-    monkeypatch.setattr(tegra, "facts", cuda)
+    monkeypatch.setattr(gather, "facts_of_tegra", cuda)
     machine = tmp_path / "product_name"
     machine.write_text("Jetson AGX Orin\n")
     ours, theirs = socket.socketpair()

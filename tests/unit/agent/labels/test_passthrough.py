@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from nvct.agent.labels import compute, passthrough
-from nvct.agent.labels.facts import Rules
-from nvct.agent.labels.values import is_key, is_value
+from nvct.agent.labels import compute, gather
+from nvct.agent.labels.facts import Rules, is_key, is_value
 from nvct.host.gpu import vgpu
 from nvct.host.roots import Roots
 
@@ -53,7 +52,7 @@ def add(root: Path, bus_id: str, driver: str = "vfio-pci", **files: str) -> Path
 def labels(root: Path) -> dict[str, str]:
     (root / "machine").write_text("A Server\n")
     roots = Roots(driver_root=str(root), sys=f"{root}/sys", proc=f"{root}/proc")
-    facts = passthrough.facts(roots, vgpu.names(roots), str(root / "machine"))
+    facts = gather.passed_through(roots, vgpu.names(roots), str(root / "machine"))
     found, warnings = compute.labels(facts, Rules())
     assert warnings == []
     assert all(is_key(key) and is_value(value) for key, value in found.items())
@@ -118,4 +117,4 @@ def test_without_such_a_gpu_there_are_no_labels_of_gpus(tmp_path: Path) -> None:
     ],
 )
 def test_memory_windows_are_added_and_rounded_up(text: str, size: int) -> None:
-    assert passthrough.memory_windows(text) == size
+    assert gather.memory_windows(text) == size

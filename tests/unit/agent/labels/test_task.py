@@ -32,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from nvct.agent.kubernetes.cluster import Cluster
     from nvct.agent.labels.facts import Labels
 
 REPOSITORY = Path(__file__).parents[4]
@@ -82,6 +83,10 @@ class Machine:
         }
 
 
+def no_cluster(kubeconfig: str) -> Cluster:
+    raise AssertionError(f"there is no cluster {kubeconfig}")
+
+
 class Lab:
     """A machine and the task that labels it by a file."""
 
@@ -94,7 +99,7 @@ class Lab:
         self.task = NodeLabels(
             lambda: options.resolve(self.words, {})[0],
             lambda _settings: self.machine,  # type: ignore[arg-type, return-value]
-            lambda settings: outputs.of_settings(settings, log),
+            lambda settings: outputs.of_settings(settings, no_cluster, log),
             log,
         )
 
@@ -117,7 +122,8 @@ class Lab:
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("MACHINE_S", "SETTLE_S", "PERIOD_S", "RETRY_S"):
+    monkeypatch.setattr("nvct.agent.core.task.MACHINE_S", 0.02)
+    for name in ("SETTLE_S", "PERIOD_S", "RETRY_S"):
         monkeypatch.setattr(task, name, 0.02)
 
 

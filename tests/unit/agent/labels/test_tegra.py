@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from nvct.agent.labels import compute, cuda_probe, tegra
+from nvct.agent.labels import compute, cuda_probe, gather
 from nvct.agent.labels.facts import Rules
 from nvct.errors import DriverNotFoundError
 
@@ -62,7 +62,7 @@ class Cuda:
 
 def test_the_labels_are_those_of_nvidias_program() -> None:
     answer = json.dumps(cuda_probe.probe(Cuda(ORIN))).encode()
-    facts = replace(tegra.of_probe(answer), machine="Jetson AGX Orin")
+    facts = replace(gather.of_probe(answer), machine="Jetson AGX Orin")
 
     labels, _ = compute.labels(facts, Rules())
 
@@ -101,21 +101,21 @@ def test_a_call_that_fails_is_named(call: str) -> None:
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"version": 1, "gpus": [{}]}', b"\xff"])
 def test_a_malformed_answer_is_no_driver(answer: bytes) -> None:
     with pytest.raises(DriverNotFoundError, match="its answer is malformed"):
-        tegra.of_probe(answer)
+        gather.of_probe(answer)
 
 
 def test_without_cuda_the_sentence_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "")
     code = 'import sys; sys.stdout.write(\'{"error": "libcuda.so.1: cannot open"}\')'
-    monkeypatch.setattr(tegra, "PROGRAM", ("-I", "-c", code))
+    monkeypatch.setattr(gather, "CUDA_PROBE", ("-I", "-c", code))
 
     with pytest.raises(DriverNotFoundError, match=r"CUDA: libcuda\.so\.1: cannot open"):
-        asyncio.run(tegra.facts())
+        asyncio.run(gather.facts_of_tegra())
 
 
 def test_cuda_that_hangs_is_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tegra, "PROGRAM", ("-I", "-c", "import time; time.sleep(60)"))
-    monkeypatch.setattr(tegra, "LIMIT_S", 0.1)
+    monkeypatch.setattr(gather, "CUDA_PROBE", ("-I", "-c", "import time; time.sleep(60)"))
+    monkeypatch.setattr(gather, "PROBE_S", 0.1)
 
     with pytest.raises(DriverNotFoundError, match="it does not answer within"):
-        asyncio.run(tegra.facts())
+        asyncio.run(gather.facts_of_tegra())

@@ -74,6 +74,9 @@ class FakeCluster:
 
 
 class FakeKubelet:
+    def __init__(self, path: Path) -> None:
+        self.is_there = path.exists
+
     async def holdings(self) -> tuple[Holding, ...]:
         names = ("runs", "ended", "gone", "secret")
         return tuple(holding(name, "GPU-0") for name in names)
@@ -82,7 +85,7 @@ class FakeKubelet:
 def asked(path: Path) -> list[str]:
     cluster = FakeCluster({"runs": "Running", "ended": "Succeeded"})
     found = pods.Pods(FakeNvml(), cluster, str(path))  # type: ignore[arg-type]
-    found._kubelet = FakeKubelet()  # type: ignore[assignment]
+    found._kubelet = FakeKubelet(path)  # type: ignore[assignment]
     return [each.pod for each in asyncio.run(found.devices())]
 
 

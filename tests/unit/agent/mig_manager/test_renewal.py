@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from nvct.agent.mig_manager import renewal
+from nvct.agent.mig_manager import pods
 from nvct.agent.mig_manager.pods import PodDevice
 from nvct.mig.holders import Holder
 from nvct_sim import node_changes
@@ -104,7 +104,7 @@ def test_one_that_fails_again_and_again_stays_out(
     lab: Lab,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(renewal, "TIMES", 2)
+    monkeypatch.setattr(pods, "TIMES", 2)
 
     async def body() -> None:
         async with watched(lab) as gpu:

@@ -17,9 +17,8 @@ from nvct.agent.mig_manager import task
 from nvct.agent.mig_manager.host_services import HostServices
 from nvct.agent.mig_manager.node_labels import CONFIG, PAUSED, REASON, STATE
 from nvct.agent.mig_manager.pods import PodDevice
-from nvct.agent.mig_manager.session import AgentSession
 from nvct.agent.mig_manager.settings import Settings
-from nvct.agent.mig_manager.work import Work
+from nvct.agent.mig_manager.work import AgentSession, Work
 from nvct.agent.nvml.client import NvmlClient, SupervisorEndedError
 from nvct.errors import HostError
 from nvct.mig import checkpoint, pause, plan, smi

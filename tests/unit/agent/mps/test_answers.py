@@ -8,8 +8,7 @@ from google.protobuf import json_format
 
 from nvct.agent.device_plugin import allocate
 from nvct.agent.device_plugin import settings as options
-from nvct.agent.device_plugin.content import Node
-from nvct.agent.device_plugin.resources import Device, Resource
+from nvct.agent.device_plugin.resources import Device, Node, Resource
 from nvct.agent.device_plugin.settings import Settings
 from nvct.errors import RequestError, UsageError
 

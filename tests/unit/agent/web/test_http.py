@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from nvct.agent.core.status import Status, with_yield
+from nvct.agent.core.status import HTML, Status, with_yield
 from nvct.agent.core.task import KeptTask
-from nvct.agent.web import http, page
+from nvct.agent.web import http
 from nvct.agent.web.http import Answer, Request, Server
 from nvct.errors import UsageError
 
@@ -210,7 +210,7 @@ def test_a_browser_gets_a_page_in_which_nothing_is_a_script() -> None:
 
     answer = status.answer(browser)
 
-    assert answer.kind == page.KIND
+    assert answer.kind == HTML
     assert "<script" not in answer.body
     assert answer.body.count("&lt;script&gt;") == 4
     assert json.loads(status.answer(Request("GET", "/status")).body)["tasks"][0]["reason"] == EVIL

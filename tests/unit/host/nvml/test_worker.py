@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
 import threading
 
 import pynvml
@@ -170,3 +172,38 @@ def test_a_closed_session_ends_the_worker() -> None:
 def test_each_verb_has_its_function() -> None:
     for verb in ("check", *worker.VERBS):
         assert callable(worker._function(verb))
+
+
+AFTER_INIT = """
+import ctypes, sys
+from nvct.host.nvml import worker
+from nvct.host.nvml.calls import Driver
+from tests.unit.host.nvml.library import PythonNvml
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+libc.free.argtypes = [ctypes.c_void_p]
+
+def used_kib():
+    with open("/proc/self/smaps_rollup") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Rss:"))
+
+class Library(PythonNvml):
+    def nvmlInit(self):
+        blocks = [libc.malloc(50_000) for _ in range(400)]
+        for block in blocks:
+            ctypes.memset(block, 1, 50_000)
+        for block in blocks[:-1]:  # the last one keeps the end of the heap
+            libc.free(block)
+
+before = used_kib()
+Driver("x", lambda _path: Library()).ask(worker.check, {})
+print(used_kib() - before)
+"""
+
+
+def test_what_the_initialization_has_freed_goes_back_to_the_kernel() -> None:
+    command = [sys.executable, "-c", AFTER_INIT]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+
+    assert int(done.stdout) < 10_000  # of 20,000 KiB
